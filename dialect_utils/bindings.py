@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one import place for the MLIR bindings that jaxlib ships; importing this does not import jax."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
+
+__all__ = ["ir", "passmanager", "chlo", "func", "sdy", "stablehlo", "make_context"]
+
+_passes_are_registered = False
+
+
+def make_context() -> ir.Context:
+    """Returns a context with every dialect a JAX module may hold, and with Shardy's and StableHLO's passes registered.
+
+    Unregistered dialects stay forbidden, so that a misspelt op is an error at its place.
+    """
+    global _passes_are_registered
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)  # builtin, func, arith, ... that jaxlib links
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    with context:
+        for dialect in (chlo, sdy, stablehlo):
+            dialect.register_dialect(context)
+        _register_mhlo(context)
+    if not _passes_are_registered:
+        stablehlo.register_stablehlo_passes()
+        _passes_are_registered = True
+    return context
+
+
+def _register_mhlo(context: ir.Context) -> None:
+    """Registers mhlo where the bindings have it: XLA dumps and older JAX modules carry its attributes."""
+    try:
+        from jaxlib.mlir.dialects import mhlo
+    except ImportError:
+        return
+    mhlo.register_mhlo_dialect(context)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one file that knows jax versions: each function probes for what is there, none compares version numbers.
+
+jax is imported inside the functions, so importing this module costs nothing.
+"""
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_ARTIFACT_PRODUCER = b"StableHLO_v"  # the producer string in a portable artifact's bytecode header
+
+
+def jaxlib_version() -> str:
+    """Returns the version of the installed jaxlib, without importing it."""
+    return importlib.metadata.version("jaxlib")
+
+
+def jax_context():
+    """Returns the MLIR context that jax itself uses for what it hands to XLA."""
+    from jax._src.interpreters import mlir
+
+    return mlir.make_ir_context()
+
+
+def compile_options(
+    devices: Sequence,
+    env_options: Mapping[str, Any],
+    *,
+    propagates_to_parameters: Sequence[bool] = (),
+    propagates_to_results: Sequence[bool] = (),
+):
+    """Returns XLA's options to partition one program over `devices` with Shardy.
+
+    Args:
+      devices: jax devices in the order of partition ids.
+      env_options: per-compile XLA flags, names without dashes.
+      propagates_to_parameters, propagates_to_results: one per parameter or result, whether XLA may choose its sharding.
+    """
+    import numpy as np
+    from jax._src import compiler
+
+    options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array([[device.id for device in devices]]),
+        env_options_overrides=dict(env_options),
+    )
+    build_options = options.executable_build_options
+    build_options.use_spmd_partitioning = True
+    build_options.use_shardy_partitioner = True
+    build_options.allow_spmd_sharding_propagation_to_parameters = list(propagates_to_parameters)
+    build_options.allow_spmd_sharding_propagation_to_output = list(propagates_to_results)
+    return options
+
+
+def load_executable(module, devices: Sequence, options):
+    """Compiles an MLIR module and returns the loaded executable."""
+    from jax._src.lib import xla_client
+
+    client = devices[0].client
+    compile_and_load = getattr(client, "compile_and_load", client.compile)
+    device_list = xla_client.DeviceList(tuple(devices))
+    return compile_and_load(module, executable_devices=device_list, compile_options=options)
+
+
+def hlo_sharding(op_sharding):
+    """Returns the HloSharding of an OpSharding proto."""
+    from jax._src.lib import xla_client
+
+    return xla_client.HloSharding.from_proto(op_sharding)
+
+
+def array_sharding(op_sharding, devices: Sequence):
+    """Returns the jax sharding over `devices` that an OpSharding proto describes."""
+    from jax._src import sharding_impls
+
+    return sharding_impls.GSPMDSharding(tuple(devices), op_sharding)
+
+
+def execute_sharded(executable, arguments: Sequence) -> list[list]:
+    """Runs an executable on global jax arrays; returns for each result its single-device arrays, in device order."""
+    return executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays()
+
+
+def parse_module(context, module: str | bytes):
+    """Returns the MLIR module in `module`: text, bytecode or a StableHLO portable artifact."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    if isinstance(module, bytes) and _ARTIFACT_PRODUCER in module[:64]:
+        return stablehlo.deserialize_portable_artifact(context, module)
+    with context, ir.Location.unknown(context):
+        return ir.Module.parse(module)
+
+
+def cpu_devices_environment(num_devices: int) -> dict[str, str]:
+    """Returns the environment variables that give a process `num_devices` CPU devices."""
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tile programs as StableHLO inside `sdy.manual_computation`: an *island* in a module that XLA partitions around it.
+
+    %1 = sdy.manual_computation(%0) in_shardings=[source] out_shardings=[target] manual_axes={every axis} (%tile) {
+      one StableHLO op per operation of the tile program
+    }
+
+Each step's operations carry the user's location under the name `reshard/<site>/<step>`, so that a profile shows the
+step and an error points at the user's line. Source of the operations' meaning: the StableHLO specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+import itertools
+import math
+
+import numpy as np
+
+from ..synthesis import steps
+from ..synthesis.layout import Factor, groups
+from ..synthesis.mesh import Mesh
+from ..synthesis.tile_program import Gather, Operation, Reshape, Send, Swap, TakeOwn, TileProgram, Transpose
+from .bindings import ir, sdy, stablehlo
+
+DEVICE_TO_DEVICE = 1  # the channel type of a collective between the partitions of one program
+
+
+def unused_channels(module: ir.Module) -> Iterator[int]:
+    """Returns an endless iterator of channel handles that no collective of `module` has."""
+    used = [0]
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if "channel_handle" in op.attributes:
+            used.append(stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return itertools.count(max(used) + 1)
+
+
+def emit_island(
+    program: TileProgram,
+    value: ir.Value,
+    source: ir.Attribute,
+    target: ir.Attribute,
+    channels: Iterator[int],
+    name: str,
+    location: ir.Location,
+) -> ir.Operation:
+    """Inserts, at the current insertion point, the island that turns `value` from `source` into `target`.
+
+    Args:
+      program: the tile program of a plan between the two shardings, on their mesh.
+      value: a ranked tensor of static shape that is sharded as `source`, an `#sdy.sharding` attribute, or will be.
+      name: of the site, for profiles. location: the user's.
+    Returns: the `sdy.manual_computation`; its one result is `value` in the target sharding.
+    """
+    island = sdy.ManualComputationOp(
+        [value.type],
+        [value],
+        sdy.TensorShardingPerValueAttr.get([source]),
+        sdy.TensorShardingPerValueAttr.get([target]),
+        sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in program.mesh.axis_names]),
+        loc=ir.Location.name(name, location),
+    )
+    element_type = ir.RankedTensorType(value.type).element_type
+    tile_type = ir.RankedTensorType.get(program.in_shape, element_type)
+    body = island.operation.regions[0].blocks.append(tile_type, arg_locs=[location])
+    with ir.InsertionPoint(body):
+        writer = _TileWriter(program.mesh, body.arguments[0], channels)
+        for step, operations in program.steps:
+            with ir.Location.name(f"{name}/{steps.name(step)}", location):
+                for operation in operations:
+                    writer.write(operation)
+        sdy.ReturnOp([writer.tile], loc=location)
+    return island.operation
+
+
+@dataclass(slots=True)
+class _TileWriter:
+    """Writes operations one after the other; `tile` is the value after the last one."""
+
+    mesh: Mesh
+    tile: ir.Value
+    channels: Iterator[int]
+    coordinate_of: dict[Factor, ir.Value] = field(default_factory=dict)
+
+    def write(self, operation: Operation) -> None:
+        match operation:
+            case Reshape(shape):
+                self.tile = stablehlo.ReshapeOp(self._type(shape), self.tile).result
+            case Transpose(axes):
+                self.tile = stablehlo.TransposeOp(self.tile, axes).result
+            case TakeOwn(picks):
+                self._take_own(dict(picks))
+            case Gather(factors):
+                self._gather(factors)
+            case Swap(factors):
+                self._swap(factors)
+            case Send(pairs):
+                pairs_attr = _integers(np.array(pairs))
+                self.tile = stablehlo.CollectivePermuteOp(self.tile, pairs_attr, channel_handle=self._channel()).result
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(ir.RankedTensorType(self.tile.type).shape)
+
+    def _type(self, shape) -> ir.Type:
+        return ir.RankedTensorType.get(shape, ir.RankedTensorType(self.tile.type).element_type)
+
+    def _channel(self) -> ir.Attribute:
+        return stablehlo.ChannelHandle.get(next(self.channels), DEVICE_TO_DEVICE)
+
+    def _gather(self, factors) -> None:
+        members = groups(self.mesh, factors)
+        one = stablehlo.ReshapeOp(self._type((1, *self.shape)), self.tile).result
+        result = self._type((members.shape[1], *self.shape))
+        gather = stablehlo.AllGatherOp(
+            [result], [one], 0, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
+        )
+        self.tile = gather.results[0]
+
+    def _swap(self, factors) -> None:
+        members = groups(self.mesh, factors)
+        swap = stablehlo.AllToAllOp(
+            [self.tile], 0, 0, members.shape[1], _integers(members), channel_handle=self._channel()
+        )
+        self.tile = swap.results[0]
+
+    def _take_own(self, factor_at: dict[int, Factor]) -> None:
+        before = self.shape
+        starts = [self._coordinate(factor_at[axis]) if axis in factor_at else self._number(0) for axis in range(len(before))]
+        sizes = [1 if axis in factor_at else size for axis, size in enumerate(before)]
+        part = stablehlo.DynamicSliceOp(self.tile, starts, sizes).result
+        kept = tuple(size for axis, size in enumerate(before) if axis not in factor_at)
+        self.tile = stablehlo.ReshapeOp(self._type(kept), part).result
+
+    def _coordinate(self, factor: Factor) -> ir.Value:
+        """Returns the device's coordinate along a factor as tensor<ui32>: position / minor mod size."""
+        if factor not in self.coordinate_of:
+            names = self.mesh.axis_names
+            behind = math.prod(size for _, size in self.mesh.axes[names.index(factor.axis) + 1 :])
+            minor = behind * (self.mesh.axis_size(factor.axis) // (factor.pre * factor.size))
+            digit = self._position()
+            if minor > 1:
+                digit = stablehlo.DivOp(digit, self._number(minor)).result
+            if minor * factor.size < self.mesh.size:
+                digit = stablehlo.RemOp(digit, self._number(factor.size)).result
+            self.coordinate_of[factor] = digit
+        return self.coordinate_of[factor]
+
+    def _position(self) -> ir.Value:
+        """Returns the device's row-major mesh position: its partition id, looked up where the mesh orders devices."""
+        partition = stablehlo.PartitionIdOp().result
+        if self.mesh.device_ids is None:
+            return partition
+        position_of = np.argsort(np.array(self.mesh.device_ids)).astype(np.uint32)
+        table_type = ir.RankedTensorType.get([self.mesh.size], ir.IntegerType.get_unsigned(32))
+        table = stablehlo.ConstantOp(ir.DenseElementsAttr.get(position_of, type=table_type)).result
+        entry = stablehlo.DynamicSliceOp(table, [partition], [1]).result
+        return stablehlo.ReshapeOp(ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32)), entry).result
+
+    def _number(self, value: int) -> ir.Value:
+        number_type = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
+        return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.uint32), type=number_type)).result
+
+
+def _integers(array: np.ndarray) -> ir.Attribute:
+    return ir.DenseIntElementsAttr.get(np.ascontiguousarray(array, dtype=np.int64))

@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles and runs modules with stock XLA in a child process, and caches what compiling found on disk.
+
+XLA may abort, hang or exhaust the memory of the process that it runs in; here that is a status of the answer. The
+child is started when it is first needed, serves any number of requests, and is started again after an abort or a hang.
+A compile of one small tensor takes some 0.03 s in a warm child; starting one takes about a second.
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import pickle
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import reshard
+from reshard.dialect_utils import compat, xla_worker
+
+DEFAULT_TIMEOUT_S = 300.0
+_MIN_DEVICES = 64  # more than most modules need: a child with a few devices too many starts no slower
+_START_TIMEOUT_S = 60.0
+_TAIL_LINES = 10
+_REMATERIALIZATION = "Involuntary full rematerialization"
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """How many collectives of one kind a program has (`ops`), and how often it runs them (`runs`), loops counted."""
+
+    kind: str
+    ops: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What XLA makes of a module. Byte counts are per device and None unless `status` is "ok".
+
+    Fields:
+      status: "ok"; "error", XLA or the parser refused the module; "abort", the process died; "hang", out of time.
+      message: why it is not "ok"; after an abort the signal and the end of what XLA wrote.
+      bytes_received, bytes_sent: traffic of the busiest device right after SPMD partitioning, in the program's dtypes.
+      largest_collective_tile_bytes: largest operand or result of a collective.
+      collectives: counts per kind, sorted by kind.
+      unknown_trip_counts: loops with collectives that were counted once for want of a trip count.
+      unpriced: opcodes that move data and are not counted.
+      argument_bytes, output_bytes, temp_bytes, alias_bytes: of the executable, as XLA allocates them on this backend.
+      rematerializations: how often XLA warned that it replicates a whole tensor.
+      input_shardings, output_shardings: as XLA decided them; equal texts are equal placements.
+      compile_seconds: as measured when it was compiled, from text to executable.
+      hlo_text, propagated_text: only if asked for; HLO after partitioning, StableHLO after XLA's sharding propagation.
+      from_cache: whether this came from disk.
+    """
+
+    status: str
+    message: str = ""
+    bytes_received: int | None = None
+    bytes_sent: int | None = None
+    largest_collective_tile_bytes: int | None = None
+    collectives: tuple[KindCount, ...] = ()
+    unknown_trip_counts: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    temp_bytes: int | None = None
+    alias_bytes: int | None = None
+    rematerializations: int = 0
+    input_shardings: tuple[str, ...] = ()
+    output_shardings: tuple[str, ...] = ()
+    compile_seconds: float = 0.0
+    hlo_text: str | None = None
+    propagated_text: str | None = None
+    from_cache: bool = False
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Arguments, outputs and temporaries together, what is aliased once."""
+        if not self.is_ok:
+            return None
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What running a module gave: global numpy outputs and the median of the run times, compilation excluded."""
+
+    status: str
+    message: str = ""
+    outputs: tuple = ()
+    median_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """A module, as StableHLO text, bytecode or portable artifact, and the number of devices to partition it for.
+
+    keeps_hlo, keeps_propagated: whether `Compiled.hlo_text` and `Compiled.propagated_text` are wanted.
+    """
+
+    module: str | bytes
+    num_devices: int
+    keeps_hlo: bool = False
+    keeps_propagated: bool = False
+
+
+class XlaChild:
+    """A child process with stock XLA, restarted as needed; also a context manager, which stops it at the end.
+
+    Invariant: `_process` is None, or a child that has answered every request sent to it so far. Whatever breaks that
+    stops the child, and the next request starts another.
+
+    Args:
+      cache_dir: where results are kept; default: see `default_cache_dir`.
+      uses_cache: whether results are read from and kept on disk at all.
+      num_devices: devices to start with; a request that needs more restarts the child with twice as many or more.
+    """
+
+    def __init__(
+        self, *, cache_dir: Path | None = None, uses_cache: bool = True, num_devices: int = _MIN_DEVICES
+    ):
+        self._cache = _Cache(cache_dir or default_cache_dir()) if uses_cache else None
+        self._num_devices = num_devices
+        self._process: subprocess.Popen | None = None
+        self._scratch: Path | None = None
+        self._lock = threading.RLock()
+        self.starts = 0
+
+    def __enter__(self) -> "XlaChild":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def compile(
+        self,
+        module: str | bytes,
+        num_devices: int,
+        *,
+        backend: str = "cpu",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        keeps_hlo: bool = False,
+        keeps_propagated: bool = False,
+    ) -> Compiled:
+        """Returns what XLA makes of a module whose main function has its shardings; never raises for the module's sake.
+
+        Args:
+          module: StableHLO as text, MLIR bytecode or portable artifact.
+          num_devices: partitions; the number of devices in the module's mesh.
+          backend: "cpu" is the only one.
+          timeout_s: seconds until it counts as a hang.
+        Raises: ValueError for another backend.
+        """
+        if backend != "cpu":
+            raise ValueError(f"unknown backend {backend!r}; known: cpu")
+        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated)
+        with self._lock:
+            if self._cache is None:
+                return self._compile_now(request, timeout_s)[0]
+            return self._compile_cached(request, timeout_s)
+
+    def compile_many(
+        self, requests: Iterable[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> list[Compiled]:
+        """Returns one answer per request, in order; `timeout_s` is per request."""
+        return [
+            self.compile(
+                request.module,
+                request.num_devices,
+                timeout_s=timeout_s,
+                keeps_hlo=request.keeps_hlo,
+                keeps_propagated=request.keeps_propagated,
+            )
+            for request in requests
+        ]
+
+    def run(
+        self,
+        module: str | bytes,
+        inputs: Sequence | None,
+        num_devices: int,
+        *,
+        repeats: int = 1,
+        seed: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Ran:
+        """Runs a module on CPU devices and returns its global outputs.
+
+        Args:
+          inputs: global numpy arrays, one per argument of main; None for random ones from `seed`.
+          repeats: runs; the time is their median.
+        """
+        inputs = None if inputs is None else list(inputs)
+        request = {"op": "run", "module": module, "inputs": inputs, "num_devices": num_devices}
+        with self._lock:
+            reply = self._ask({**request, "repeats": repeats, "seed": seed}, num_devices, timeout_s)
+        outputs = tuple(reply.get("outputs", ()))
+        return Ran(reply["status"], reply.get("message", ""), outputs, reply.get("median_seconds"))
+
+    def close(self) -> None:
+        """Stops the child, if there is one; the next request starts another."""
+        with self._lock:
+            self._stop()
+
+    def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
+        key = _cache_key(request)
+        if (cached := self._cache.read(key, timeout_s)) is not None:
+            return cached
+        compiled, is_lasting = self._compile_now(request, timeout_s)
+        if is_lasting:
+            self._cache.write(key, compiled, timeout_s)
+        return compiled
+
+    def _compile_now(self, request: CompileRequest, timeout_s: float) -> tuple[Compiled, bool]:
+        """Returns the answer and whether asking again would give the same: not so after an out-of-memory kill."""
+        reply = self._ask({"op": "compile", **asdict(request)}, request.num_devices, timeout_s)
+        return _compiled_from(reply), reply.get("signal") != signal.SIGKILL
+
+    def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
+        """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
+        self._ensure_started(num_devices)
+        stderr_start = self._stderr_path.stat().st_size
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._send(request, deadline)
+            reply = self._receive(deadline)
+        except TimeoutError:
+            self._stop()
+            return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
+        except (EOFError, BrokenPipeError):
+            return self._abort_reply(stderr_start)
+        warnings = self._stderr_since(stderr_start).count(_REMATERIALIZATION)
+        return {**reply, "rematerializations": warnings}
+
+    def _abort_reply(self, stderr_start: int) -> dict:
+        code = self._process.wait()
+        message = _cause_of_death(code, self._stderr_since(stderr_start))
+        self._stop()
+        return {"status": "abort", "message": message, "signal": -code}
+
+    # -- the process --
+
+    def _ensure_started(self, num_devices: int) -> None:
+        if num_devices > self._num_devices:
+            self._stop()
+            self._num_devices = 1 << (num_devices - 1).bit_length()
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._stop()
+        self._start()
+
+    def _start(self) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix="reshard-xla-"))
+        with self._stderr_path.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", xla_worker.__name__, str(self._scratch)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=_child_environment(self._num_devices),
+                bufsize=0,
+            )
+        os.set_blocking(self._process.stdin.fileno(), False)
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self.starts += 1
+        _running.add(self)
+        self._await_hello()
+
+    def _await_hello(self) -> None:
+        try:
+            hello = self._receive(time.monotonic() + _START_TIMEOUT_S)
+        except (EOFError, TimeoutError) as error:
+            hello = {"status": "error", "message": str(error)}
+        if hello["status"] != "ok":
+            written = self._stderr_since(0)
+            self._stop()
+            raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{written}")
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+        _running.discard(self)
+
+    @property
+    def _stderr_path(self) -> Path:
+        return self._scratch / "stderr.txt"
+
+    def _stderr_since(self, start: int) -> str:
+        with self._stderr_path.open("rb") as stderr:
+            stderr.seek(start)
+            return stderr.read().decode(errors="replace")
+
+    def _send(self, request: dict, deadline: float) -> None:
+        unsent = memoryview(xla_worker.pack_frame(request))
+        while unsent:
+            _wait(self._process.stdin, selectors.EVENT_WRITE, deadline)
+            unsent = unsent[self._process.stdin.write(unsent) or 0 :]
+
+    def _receive(self, deadline: float) -> dict:
+        header = self._read(xla_worker.LENGTH.size, deadline)
+        return pickle.loads(self._read(xla_worker.LENGTH.unpack(header)[0], deadline))
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            _wait(self._process.stdout, selectors.EVENT_READ, deadline)
+            chunk = self._process.stdout.read(min(size - len(received), 1 << 20))
+            if not chunk:
+                raise EOFError("the child closed its output")
+            received += chunk
+        return bytes(received)
+
+
+_running: set[XlaChild] = set()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for child in list(_running):
+        child.close()
+
+
+@cache
+def shared_child() -> XlaChild:
+    """Returns the one child that serves this process; it is stopped when the process exits."""
+    return XlaChild()
+
+
+def xla_propagated_module(module: str | bytes, num_devices: int, *, child: XlaChild | None = None) -> str | None:
+    """Returns the module as XLA's own sharding propagation leaves it, as text; None if XLA did not get that far.
+
+    Source: the dump `shardy/<module>/02.after_propagation.mlir`.
+    """
+    return (child or shared_child()).compile(module, num_devices, keeps_propagated=True).propagated_text
+
+
+def _compiled_from(reply: dict) -> Compiled:
+    """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
+    known = {field.name for field in fields(Compiled)}
+    values = {name: _frozen(value) for name, value in reply.items() if name in known}
+    counts = tuple(KindCount(*count) for count in reply.get("collectives", ()))
+    return Compiled(**{**values, "status": reply["status"], "collectives": counts})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _child_environment(num_devices: int) -> dict[str, str]:
+    """Returns this process's environment without what steers Python, jax or XLA, and with the path to `reshard`."""
+    steering = ("JAX_", "PYTHON", "TF_", "XLA_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    package_parent = str(Path(reshard.__file__).resolve().parent.parent)
+    search_path = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **environment,
+        **compat.cpu_devices_environment(num_devices),
+        "JAX_ENABLE_X64": "1",
+        "PYTHONPATH": os.pathsep.join(search_path),
+    }
+
+
+def _wait(stream, event: int, deadline: float) -> None:
+    """Waits until a pipe is ready. Raises TimeoutError at the deadline (time.monotonic)."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, event)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+
+
+_FATAL = re.compile(r"^(?:F\d{4} .*|.*Check failed.*|LLVM ERROR.*)$", re.MULTILINE)
+_LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ ")
+
+
+def _cause_of_death(code: int, stderr: str) -> str:
+    """Returns the signal and XLA's fatal message, else the end of what it wrote; times and thread ids are cut.
+
+    Example:
+      >>> _cause_of_death(-6, "F1120 23:20:08.028206   14587 hlo_sharding_util.cc:3007] Check failed: sliced")
+      'SIGABRT: hlo_sharding_util.cc:3007] Check failed: sliced'
+    """
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    fatal = _FATAL.search(stderr)
+    lines = [fatal[0]] if fatal else stderr.splitlines()[-_TAIL_LINES:]
+    return ": ".join([name, *filter(None, ["\n".join(_LOG_PREFIX.sub("", line.rstrip()) for line in lines)])])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The cache
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def default_cache_dir() -> Path:
+    """Returns `xla-<jaxlib version>-cpu` in $RESHARD_CACHE_DIR, else in `reshard` in $XDG_CACHE_HOME or ~/.cache."""
+    name = f"xla-{compat.jaxlib_version()}-cpu"
+    if own := os.environ.get("RESHARD_CACHE_DIR"):
+        return Path(own) / name
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "reshard" / name
+
+
+def _cache_key(request: CompileRequest) -> str:
+    """Returns a digest of everything that the answer depends on, locations in the module excluded."""
+    parts = {**asdict(request), "module": _canonical_text(request.module), "schema": xla_worker.SCHEMA}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _canonical_text(module: str | bytes) -> str:
+    """Returns the module's text without locations; what does not parse stands for itself."""
+    if isinstance(module, str) and "loc(" not in module:
+        return module
+    from reshard.dialect_utils.bindings import ir, make_context
+
+    context = make_context()
+    try:
+        return str(compat.parse_module(context, module))
+    except (ir.MLIRError, ValueError):
+        return module if isinstance(module, str) else module.hex()
+
+
+class _Cache:
+    """One JSON file per answer. Entries that cannot be read count as missing; a cache that cannot be written is none."""
+
+    def __init__(self, root: Path):
+        self._root = Path(root)
+
+    def read(self, key: str, timeout_s: float) -> Compiled | None:
+        """Returns the entry, None without one; a hang counts only if it lasted as long as the caller would wait."""
+        try:
+            entry = json.loads(self._path(key).read_text())
+            compiled = replace(_compiled_from(entry["compiled"]), from_cache=True)
+            is_too_short = compiled.status == "hang" and entry["timeout_s"] < timeout_s
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return None if is_too_short else compiled
+
+    def write(self, key: str, compiled: Compiled, timeout_s: float) -> None:
+        text = json.dumps({"compiled": _as_json(compiled), "timeout_s": timeout_s})
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+                file.write(text)
+            os.replace(file.name, path)
+        except OSError:
+            return
+
+    def _path(self, key: str) -> Path:
+        return self._root / key[:2] / f"{key}.json"
+
+
+def _as_json(compiled: Compiled) -> dict:
+    return {**asdict(compiled), "collectives": [astuple(count) for count in compiled.collectives]}

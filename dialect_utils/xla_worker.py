@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The child process of `xla_child`: compiles and runs modules with stock XLA until its stdin closes.
+
+Run as `python -m reshard.dialect_utils.xla_worker SCRATCH_DIR`. Requests and replies are frames on stdin and stdout:
+eight bytes of length, then a pickled dict. XLA's own output goes to stderr. XLA may abort this process at any time;
+nothing is kept here that the parent could miss.
+"""
+
+import os
+import pickle
+import re
+import shutil
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from reshard.dialect_utils import compat, hlo
+
+# Part of every cache key: raise it when the meaning of a reply changes.
+SCHEMA = 1
+
+LENGTH = struct.Struct("<Q")
+_PARENT_POLL_S = 1.0
+
+# LLVM's optimisation changes no metric (seen: traffic and temporaries of every example) and is half of the compile
+# time. Runs use the default.
+_METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
+
+
+def read_frame(stream: BinaryIO) -> dict | None:
+    """Returns the next frame of a stream, None at its end."""
+    header = stream.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        return None
+    return pickle.loads(stream.read(LENGTH.unpack(header)[0]))
+
+
+def pack_frame(message: dict) -> bytes:
+    """Returns the bytes of one frame."""
+    payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(payload)) + payload
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not land among the frames
+    _prefer_as_oom_victim()
+    scratch = Path(sys.argv[1])
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(), scratch), daemon=True).start()
+    _send(replies, _reply({"op": "hello"}, scratch))
+    while (request := read_frame(requests)) is not None:
+        _send(replies, _reply(request, scratch))
+    _exit(scratch)
+
+
+def _send(replies: BinaryIO, reply: dict) -> None:
+    replies.write(pack_frame(reply))
+    replies.flush()
+
+
+def _prefer_as_oom_victim() -> None:
+    """Makes the kernel kill this process, not its parent, when memory runs out (Linux; elsewhere nothing happens)."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:
+        pass
+
+
+def _exit_with_parent(parent: int, scratch: Path) -> None:
+    """Ends this process when its parent is gone, even if XLA hangs and stdin is never read again."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    _exit(scratch)
+
+
+def _exit(scratch: Path) -> None:
+    """Ends the process at once, XLA's threads included; a parent that was killed cannot remove the scratch folder."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(0)
+
+
+def _reply(request: dict, scratch: Path) -> dict:
+    try:
+        return {"status": "ok", **_OPERATIONS[request["op"]](request, scratch)}
+    except Exception as error:
+        return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+
+
+def _hello(request: dict, scratch: Path) -> dict:
+    """Starts jax's CPU client, so that no later request pays for it."""
+    import jax
+
+    return {"num_devices": len(jax.devices())}
+
+
+def _sleep(request: dict, scratch: Path) -> dict:
+    """Does nothing for a while: what a hang looks like to the parent, for tests."""
+    time.sleep(request["seconds"])
+    return {}
+
+
+def _abort(request: dict, scratch: Path) -> dict:
+    """Dies as XLA does on a failed CHECK, for tests."""
+    print("F0101 00:00:00.000000       1 made_up.cc:1] Check failed: false", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def _compile(request: dict, scratch: Path) -> dict:
+    """Compiles a module and returns the fields of `xla_child.Compiled`."""
+    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+        start_s = time.perf_counter()
+        executable, _, _ = _load(request, dump_dir, _METRICS_OPTIONS)
+        seconds = time.perf_counter() - start_s
+        hlo_text = _partitioned_hlo(Path(dump_dir)) or executable.hlo_modules()[0].to_string()
+        propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
+    return {
+        **_traffic(hlo_text),
+        **_memory(executable),
+        "input_shardings": [canonical_sharding(s) for s in executable.get_parameter_shardings() or ()],
+        "output_shardings": [canonical_sharding(s) for s in executable.get_output_shardings() or ()],
+        "compile_seconds": seconds,
+        "hlo_text": hlo_text if request["keeps_hlo"] else None,
+        "propagated_text": propagated,
+    }
+
+
+def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, Any, list]:
+    """Returns the loaded executable, the parsed module and the devices of a request."""
+    import jax
+
+    context = compat.jax_context()
+    module = compat.parse_module(context, request["module"])
+    devices = jax.devices()[: request["num_devices"]]
+    main = _main_function(module)
+    options = compat.compile_options(
+        devices,
+        {**env_options, **_dump_options(dump_dir, request)},
+        propagates_to_parameters=_open_shardings(main, "arg_attrs", len(main.type.inputs)),
+        propagates_to_results=_open_shardings(main, "res_attrs", len(main.type.results)),
+    )
+    with context:
+        return compat.load_executable(module, devices, options), module, devices
+
+
+def _main_function(module):
+    """Returns the module's entry: the function `main`, else the only public one."""
+    from jaxlib.mlir import ir
+
+    functions = [op for op in module.body.operations if op.operation.name == "func.func"]
+    named_main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == "main"]
+    return (named_main or functions)[0]
+
+
+def _open_shardings(function, attribute: str, count: int) -> list[bool]:
+    """Returns per argument or result whether XLA chooses its sharding: it has none, or one with open dimensions.
+
+    Source: jax's get_prop_to_input_output.
+    """
+    attributes = function.attributes
+    if attribute not in attributes:
+        return [True] * count
+    return [_is_open(entry) for entry in attributes[attribute]]
+
+
+def _is_open(attributes) -> bool:
+    sharding = next((attributes[n] for n in ("sdy.sharding", "mhlo.sharding") if n in attributes), None)
+    return sharding is None or "?" in str(sharding)
+
+
+def _dump_options(dump_dir: str | None, request: dict) -> dict[str, str]:
+    if dump_dir is None:
+        return {}
+    passes = "^spmd-partitioning$" + ("|^shardy" if request["keeps_propagated"] else "")
+    return {"xla_dump_to": dump_dir, "xla_dump_hlo_pass_re": passes}
+
+
+def _partitioned_hlo(dump_dir: Path) -> str | None:
+    """Returns the HLO right after SPMD partitioning, None if XLA did not partition."""
+    dumps = sorted(dump_dir.glob("*.after_spmd-partitioning.before_*.txt"))
+    return dumps[-1].read_text() if dumps else None
+
+
+def _propagated(dump_dir: Path) -> str | None:
+    """Returns the module as it was after XLA's own sharding propagation."""
+    dumps = sorted(dump_dir.glob("shardy/*/*.after_propagation.mlir"))
+    return dumps[-1].read_text() if dumps else None
+
+
+def _traffic(hlo_text: str) -> dict:
+    found = hlo.collectives_in(hlo_text)
+    kinds = sorted({collective.kind for collective in found.collectives})
+    return {
+        "bytes_received": found.bytes_received,
+        "bytes_sent": found.bytes_sent,
+        "largest_collective_tile_bytes": found.largest_collective_tile_bytes,
+        "collectives": [_kind_count(kind, found.collectives) for kind in kinds],
+        "unknown_trip_counts": list(found.unknown_trip_counts),
+        "unpriced": list(found.unpriced),
+    }
+
+
+def _kind_count(kind: str, collectives: tuple) -> tuple[str, int, int]:
+    trip_counts = [collective.trip_count for collective in collectives if collective.kind == kind]
+    return kind, len(trip_counts), sum(trip_counts)
+
+
+def _memory(executable) -> dict[str, int]:
+    stats = executable.get_compiled_memory_stats()
+    parts = ("argument", "output", "temp", "alias")
+    return {f"{part}_bytes": getattr(stats, f"{part}_size_in_bytes") for part in parts}
+
+
+def canonical_sharding(op_sharding) -> str:
+    """Returns a text that is equal for two shardings exactly if they place the same tiles on the same devices.
+
+    `{devices=[1,8,1]x1 <=[8]}` lists tiles per dimension, copies of each tile and the devices in order of tiles, those
+    that hold the same tile sorted.
+    """
+    sharding = compat.hlo_sharding(op_sharding)
+    if sharding.is_replicated() or not sharding.is_tiled() or sharding.subgroup_types():
+        return str(sharding)
+    dims, devices = list(sharding.tile_assignment_dimensions()), list(sharding.tile_assignment_devices())
+    copies = dims.pop() if sharding.replicate_on_last_tile_dim() else 1
+    groups = [sorted(devices[i : i + copies]) for i in range(0, len(devices), copies)]
+    placed = [device for group in groups for device in group]
+    order = f"<=[{len(placed)}]" if placed == list(range(len(placed))) else ",".join(map(str, placed))
+    return f"{{devices={dims}x{copies} {order}}}".replace(", ", ",")
+
+
+def _run(request: dict, scratch: Path) -> dict:
+    """Runs a module and returns its global outputs and the median of the run times in seconds."""
+    executable, module, devices = _load(request, None, {})
+    types = _main_function(module).type
+    inputs = request["inputs"]
+    inputs = _seeded(types.inputs, request["seed"]) if inputs is None else inputs
+    shardings = [compat.array_sharding(s, devices) for s in executable.get_parameter_shardings() or ()]
+    seconds = []
+    for _ in range(request["repeats"]):
+        shards, elapsed_s = _timed_run(executable, inputs, shardings)
+        seconds.append(elapsed_s)
+    outputs = _gather(executable, types.results, shards, devices)
+    return {"outputs": outputs, "median_seconds": statistics.median(seconds)}
+
+
+def _timed_run(executable, inputs: list, shardings: list) -> tuple[list[list], float]:
+    """Places the inputs anew, since a run may donate them, and runs once."""
+    import jax
+
+    arguments = [jax.device_put(value, sharding) for value, sharding in zip(inputs, shardings, strict=True)]
+    jax.block_until_ready(arguments)
+    start_s = time.perf_counter()
+    shards = jax.block_until_ready(compat.execute_sharded(executable, arguments))
+    return shards, time.perf_counter() - start_s
+
+
+def _gather(executable, types: list, shards: list[list], devices: list) -> list:
+    """Returns each result as one global numpy array."""
+    import jax
+    import numpy as np
+    from jaxlib.mlir import ir
+
+    shapes = [tuple(ir.RankedTensorType(result).shape) for result in types]
+    shardings = [compat.array_sharding(s, devices) for s in executable.get_output_shardings() or ()]
+    arrays = map(jax.make_array_from_single_device_arrays, shapes, shardings, shards)
+    return [np.asarray(array) for array in arrays]
+
+
+def _seeded(types: list, seed: int) -> list:
+    """Returns random inputs for tensor types: standard normal floats, small integers, booleans."""
+    import numpy as np
+    from jaxlib.mlir import ir
+
+    random = np.random.default_rng(seed)
+    tensors = [ir.RankedTensorType(type_) for type_ in types]
+    return [_random_array(random, tuple(t.shape), numpy_dtype(str(t.element_type))) for t in tensors]
+
+
+def _random_array(random, shape: tuple[int, ...], dtype):
+    if dtype.kind in "biu" or "int" in dtype.name:
+        return random.integers(0, 2 if dtype.kind == "b" else 7, shape).astype(dtype)
+    values = random.standard_normal(shape)
+    return (values + 1j * random.standard_normal(shape)).astype(dtype) if dtype.kind == "c" else values.astype(dtype)
+
+
+def numpy_dtype(element_type: str):
+    """Returns the numpy dtype of an MLIR element type.
+
+    Example:
+      >>> [numpy_dtype(t).name for t in ("i1", "ui8", "bf16", "f8E4M3FN", "complex<f32>")]
+      ['bool', 'uint8', 'bfloat16', 'float8_e4m3fn', 'complex64']
+    """
+    import ml_dtypes
+    import numpy as np
+
+    if element_type == "i1":
+        return np.dtype(bool)
+    if element_type.startswith("complex"):
+        return np.dtype({"complex<f32>": "complex64", "complex<f64>": "complex128"}[element_type])
+    letters, bits, rest = re.fullmatch(r"([a-z]+)(\d+)(\w*)", element_type).groups()
+    stem = {"i": "int", "si": "int", "ui": "uint", "f": "float", "bf": "bfloat"}[letters]
+    name = f"{stem}{bits}" + (f"_{rest.lower()}" if rest else "")
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+_OPERATIONS = {"hello": _hello, "compile": _compile, "run": _run, "sleep": _sleep, "abort": _abort}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass find-mismatches: every edge whose two ends disagree on the layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reshard.dialect_utils import canary as canaries
+from reshard.dialect_utils import propagation
+from reshard.dialect_utils.bindings import ir, sdy, stablehlo
+from reshard.dialect_utils.propagation import Analysis
+from reshard.dialect_utils.sdy_shardings import (
+    Placement,
+    UnsupportedSharding,
+    mesh_of,
+    module_meshes,
+    placement,
+    sharding_from_attr,
+    sharding_to_attr,
+)
+from reshard.passes import findings as kinds
+from reshard.passes.base import Pass, Session, option
+from reshard.passes.findings import Finding, Findings, Skipped, write_findings
+
+
+@dataclasses.dataclass(frozen=True)
+class FindMismatchesPass(Pass):
+    """Propagates shardings on a clone and writes what it finds onto the original."""
+
+    name = "find-mismatches"
+    summary = "find every value that is produced in one layout and used in another"
+    description = """
+    Runs sharding propagation and explicit reshards on a clone of the module, prepared as XLA prepares its own (calls
+    inlined, loop invariants captured), and writes each conversion onto the op of the original at which it happens. Ops,
+    types and shardings of the original stay as they are.
+
+    Before ==> after:
+    ```mlir
+    %0 = stablehlo.tanh %arg0 : tensor<8x8xf32>
+    return %0 : tensor<8x8xf32>
+    ```
+    ```mlir
+    %0 = stablehlo.tanh %arg0 : tensor<8x8xf32>
+    return {reshard.operand_sites = [{kind = "function_result", operand = 0 : i64, site = 0 : i64,
+      source = #sdy.sharding<@mesh, [{"x"}, {}]>, target = #sdy.sharding<@mesh, [{}, {"x"}]>,
+      why = "result 0 of @main is [{}, {\\"x\\"}]; the returned value is [{\\"x\\"}, {}]"}]} %0 : tensor<8x8xf32>
+    ```
+
+    An edge has the first kind of this list that fits:
+      constraint       the user is a sharding constraint
+      result           the op computes in another layout than its value has (on the producer, all other kinds on the user)
+      function_result  the user is the return of a public function
+      loop             the user is a loop, or the end of the body of a loop or case
+      call             the value crosses a call: an operand, argument or result of one
+      argument         the value is an argument of a public function
+      loop             the value is an argument of the body of a loop
+      operand          any other: the op wants the operand in another layout
+    """
+    guarantees = (
+        "the module has `reshard.findings`; without the attributes that start with `reshard.` it is what it was",
+        "source and target of every site are closed and place the array differently",
+        "a mismatch that is no site is listed in `skipped` with its reason",
+    )
+    statistics = {
+        "sites": "distinct conversions of a value",
+        "edges": "uses that are served by them",
+        "skipped": "mismatches left alone",
+    }
+
+    canary: str = option(
+        "off", "compare with the layouts XLA propagates, in a child process that compiles the module", choices=("off", "on")
+    )
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        analysis = propagation.analyse(module)
+        finder = Finder(analysis)
+        mismatches = finder.mismatches()
+        if self.canary == "on" and mismatches:
+            disagreements = canaries.compare_with_xla(module, analysis, session.options.get("xla_child"))
+            if disagreements.failure:
+                session.warning(module.operation, f"cannot compare with XLA's layouts: {disagreements.failure}")
+            mismatches = finder.without(mismatches, disagreements)
+        edges = finder.numbered(mismatches)
+        for where, skipped in finder.skipped:
+            session.remark(where, f"{skipped.where} is left alone: {skipped.reason}")
+        found = Findings(tuple(edges), tuple(skipped for _, skipped in finder.skipped))
+        write_findings(module, found)
+        session.count("sites", found.sites)
+        session.count("edges", len(found.edges))
+        session.count("skipped", len(found.skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """An edge of the original whose ends disagree, the same in every instance of its op.
+
+    Attributes:
+      op: index of the op in `Analysis.originals`.
+      number: of the operand; of the result if `is_result`.
+      source, target: sharding attributes of the clone; source None is replicated.
+    """
+
+    op: int
+    number: int
+    is_result: bool
+    source: ir.Attribute | None
+    target: ir.Attribute
+
+
+_Edge = tuple[int, int, bool]  # serial of an op of the clone, operand or result number, whether it is a result
+
+
+class Finder:
+    """Reads mismatches off an analysis.
+
+    State: `_found` has each edge of the clone with its (source, target); `skipped` what is no site and why.
+    Invariant: an edge is in `_found` or its reason in `skipped`, never both.
+    """
+
+    def __init__(self, analysis: Analysis):
+        self.analysis = analysis
+        self.skipped: list[tuple[ir.Operation, Skipped]] = []
+        self.meshes = module_meshes(analysis.explicit)
+        self._original_meshes = module_meshes(analysis.originals[0])
+        self._found: dict[_Edge, tuple[ir.Attribute | None, ir.Attribute]] = {}
+        self._reasons: dict[tuple[int, int, bool], str] = {}
+        self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
+
+    def mismatches(self) -> list[Mismatch]:
+        """Returns the mismatches in the order of the original."""
+        self._read_constraints()
+        self._read_inserted_reshards()
+        found = [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
+        return [each for each in found if self._is_supported(each)]
+
+    def without(self, mismatches: list[Mismatch], disagreements) -> list[Mismatch]:
+        """Returns the mismatches at which XLA has the layouts that we found; the others become skipped."""
+        kept = []
+        for each in mismatches:
+            reason = disagreements.at(each.op, each.number, each.is_result)
+            if reason is None:
+                kept.append(each)
+            else:
+                self._skip(each.op, each.number, each.is_result, reason)
+        return kept
+
+    def numbered(self, mismatches: list[Mismatch]) -> Iterator[Finding]:
+        """Yields the findings; mismatches of one value with the same source and target share a number."""
+        numbers: dict[tuple[ir.Value, ir.Attribute, ir.Attribute], int] = {}
+        for each in mismatches:
+            op = self.analysis.originals[each.op]
+            value = (op.results if each.is_result else op.operands)[each.number]
+            target = self._for_original(each.target)
+            source = self._for_original(each.source) or _replicated(target)
+            site = numbers.setdefault((value, source, target), len(numbers))
+            kind = self._kind(op, each.number, each.is_result)
+            why = _why(op, each.number, kind, _text(source), target)
+            yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each))
+
+    # Reading the clone
+
+    def _read_constraints(self) -> None:
+        """Takes the constraints as propagation left them: the explicit reshards treat them like any op."""
+        for serial, (source, target) in self.analysis.constraints.items():
+            opened = self.analysis.opened.get(serial)
+            if opened is None:
+                self._add((serial, 0, False), source, target)
+            for number in opened.operands if opened else ():
+                self._add((opened.loop, number, False), source, target)
+
+    def _read_inserted_reshards(self) -> None:
+        restoring: set[ir.Value] = set()
+        for op in propagation.ops_in(self.analysis.explicit):
+            if op.name != "sdy.reshard" or propagation.serial_of(op) is not None:
+                continue
+            if self._restores_result(op, restoring):
+                continue
+            source, target = propagation.layout(op.operands[0]), op.attributes["sharding"]
+            for use in op.results[0].uses:
+                self._read_use(op, use.owner.operation, use.operand_number, source, target)
+
+    def _restores_result(self, reshard: ir.Operation, restoring: set[ir.Value]) -> bool:
+        """Notes the result of an op that computes in another layout than propagation gave the value, which this restores."""
+        value = reshard.operands[0]
+        if value in restoring:  # restored in two steps
+            restoring.add(reshard.results[0])
+            return True
+        producer = _producer(value)
+        serial = producer and propagation.serial_of(producer)
+        if serial is None:
+            return False
+        number = ir.OpResult(value).result_number
+        source = propagation.result_layout(producer, number)
+        rank = _rank(value)
+        befores = self._layouts_before(producer, serial, number)
+        if any(self._is_same(source, before, rank) for before in befores):
+            return False
+        target = reshard.attributes["sharding"]
+        if not any(self._is_same(target, before, rank) for before in befores):
+            restoring.add(reshard.results[0])
+            target = next(iter(befores)) or target
+        if serial not in self.analysis.constraints:
+            self._add((serial, number, True), source, target)
+        return True
+
+    def _layouts_before(self, producer: ir.Operation, serial: int, number: int) -> set[ir.Attribute | None]:
+        if serial in self.analysis.constraints:
+            return {self.analysis.constraints[serial][1]}
+        attrs = self.analysis.layouts.get(serial, {None})
+        return {propagation.nth_sharding(attr, number) if attr else None for attr in attrs}
+
+    def _read_use(self, reshard, user: ir.Operation, number: int, source, target) -> None:
+        serial = propagation.serial_of(user)
+        if serial is None:
+            return  # another inserted reshard, read on its own; nothing else is inserted after one
+        if serial in self.analysis.constraints:
+            return
+        edge = (serial, number, False)
+        base = _base(reshard.operands[0])
+        if base is None:
+            self._refuse(edge, "partial sums are reduced here; layouts with partial sums are not supported yet")
+        elif _is_constant(base):
+            self._refuse(edge, "a constant is made in any layout without traffic")
+        elif not self._is_same_value(base, self.analysis.prepared_ops[serial].operands[number]):
+            self._refuse(edge, "propagation feeds a constraint of the value to this op, not the value itself")
+        else:
+            self._add(edge, source, target)
+
+    def _is_same_value(self, value: ir.Value, prepared: ir.Value) -> bool:
+        """Returns whether propagation left the operand, or replaced a value of a loop by the constraint on it.
+
+        The latter is what XLA does too, whatever else uses the value (`sdy-apply-sharding-constraints`). The other rewiring of
+        that pass, to the end of a chain of constraints, stops once a manual computation uses the value.
+        """
+        if _identity(value) == _identity(prepared):
+            return True
+        producer = _producer(value)
+        if producer is None or producer.name not in propagation.CONSTRAINTS or not _is_data_flow_target(prepared):
+            return False
+        constraint = self.analysis.prepared_ops[propagation.serial_of(producer)]
+        return _identity(constraint.operands[0]) == _identity(prepared)
+
+    def _add(self, edge: _Edge, source: ir.Attribute | None, target: ir.Attribute) -> None:
+        serial, number, is_result = edge
+        op = self.analysis.prepared_ops[serial]
+        rank = _rank((op.results if is_result else op.operands)[number])
+        if rank is None:
+            self._refuse(edge, "the value is no ranked tensor")
+            return
+        try:
+            if self._placement(source, rank) != self._placement(target, rank):
+                self._found[edge] = source, target
+        except UnsupportedSharding:
+            self._refuse(edge, "a maximal sharding puts the whole value on one device")
+
+    def _refuse(self, edge: _Edge, reason: str) -> None:
+        serial, number, is_result = edge
+        index = self.analysis.origin[serial]
+        if index is not None:
+            self._reasons.setdefault((index, number, is_result), reason)
+
+    # From the clone to the original
+
+    def _edges_of_originals(self) -> list[tuple[int, int, bool]]:
+        edges = {(self.analysis.origin[serial], *rest) for serial, *rest in self._found}
+        edges |= set(self._reasons)
+        return sorted((edge for edge in edges if edge[0] is not None), key=lambda edge: (edge[0], edge[2], edge[1]))
+
+    def _agreed(self, edge: tuple[int, int, bool]) -> Mismatch | None:
+        """Returns the mismatch on which all instances of the op agree; None, with the reason in `skipped`, otherwise."""
+        index, number, is_result = edge
+        if edge in self._reasons:
+            self._skip(*edge, self._reasons[edge])
+            return None
+        found = {self._found.get((serial, number, is_result)) for serial in self.analysis.instances[index]}
+        if len(found) == 1:
+            return Mismatch(index, number, is_result, *next(iter(found)))
+        texts = sorted("no conversion" if each is None else " to ".join(map(_text, each)) for each in found)
+        self._skip(*edge, f"the calls of its function disagree: {'; '.join(texts)}")
+        return None
+
+    def _is_supported(self, mismatch: Mismatch) -> bool:
+        op = self.analysis.originals[mismatch.op]
+        value = (op.results if mismatch.is_result else op.operands)[mismatch.number]
+        reason = None
+        if any(parent.name == "sdy.manual_computation" for parent in propagation.blocks_above(op)):
+            reason = "it is inside a manual computation"
+        elif not ir.ShapedType(value.type).has_static_shape:
+            reason = f"{value.type} has dynamic dimensions"
+        if reason is not None:
+            self._skip(mismatch.op, mismatch.number, mismatch.is_result, reason)
+        return reason is None
+
+    def _skip(self, index: int, number: int, is_result: bool, reason: str) -> None:
+        op = self.analysis.originals[index]
+        where = f"{'result' if is_result else 'operand'} {number} of {_short_name(op)}"
+        self.skipped.append((op, Skipped(self._kind(op, number, is_result), where, reason)))
+
+    def _for_original(self, attr: ir.Attribute | None) -> ir.Attribute | None:
+        """Returns the closed sharding on a mesh of the original; propagation lifts and merges inlined meshes."""
+        if attr is None:
+            return None
+        mesh = mesh_of(attr, self.meshes)
+        reference = sdy.TensorShardingAttr(attr).mesh_or_ref
+        if isinstance(reference, ir.FlatSymbolRefAttr):
+            names = [name for name, each in self._original_meshes.items() if each == mesh]
+            own = ir.FlatSymbolRefAttr(reference).value
+            if own not in names:
+                reference = names[0] if names else _inlined_mesh(self.analysis.explicit, own)
+        return sharding_to_attr(sharding_from_attr(attr).closed(), reference)
+
+    def _kind(self, op: ir.Operation, number: int, is_result: bool) -> str:
+        if op.name in propagation.CONSTRAINTS:
+            return kinds.CONSTRAINT
+        if is_result:
+            return kinds.RESULT
+        value = op.operands[number]
+        around = op.parent.operation
+        if op.name == "func.return":
+            return kinds.FUNCTION_RESULT if _is_public(around) else kinds.CALL
+        if op.name in propagation.LOOPS:
+            return kinds.LOOP
+        if op.name == "stablehlo.return" and around.name in (*propagation.LOOPS, "stablehlo.case", "stablehlo.if"):
+            return kinds.LOOP
+        if op.name == "func.call":
+            return kinds.CALL
+        return _kind_by_producer(value)
+
+    def _is_uneven(self, mismatch: Mismatch) -> bool:
+        op = self.analysis.originals[mismatch.op]
+        shape = ir.ShapedType((op.results if mismatch.is_result else op.operands)[mismatch.number].type).shape
+        placements = (self._placement(attr, len(shape)) for attr in (mismatch.source, mismatch.target))
+        return any(size % shards for each in placements for size, shards in zip(shape, each.shards(), strict=True))
+
+    # Layouts
+
+    def _placement(self, attr: ir.Attribute | None, rank: int) -> Placement:
+        key = attr, rank
+        if key not in self._placements:
+            self._placements[key] = placement(attr, rank, self.meshes)
+        return self._placements[key]
+
+    def _is_same(self, one: ir.Attribute | None, other: ir.Attribute | None, rank: int | None) -> bool:
+        if one == other or rank is None:
+            return True
+        try:
+            return self._placement(one, rank) == self._placement(other, rank)
+        except UnsupportedSharding:
+            return False
+
+
+def _kind_by_producer(value: ir.Value) -> str:
+    producer = _producer(value)
+    if producer is not None:
+        return kinds.CALL if producer.name == "func.call" else kinds.OPERAND
+    owner = value.owner.owner.operation
+    if owner.name == "func.func":
+        return kinds.ARGUMENT if _is_public(owner) else kinds.CALL
+    return kinds.LOOP if owner.name in propagation.LOOPS else kinds.OPERAND
+
+
+def _base(value: ir.Value) -> ir.Value | None:
+    """Returns the value behind inserted reshards; None if it passes another op that Shardy inserted."""
+    producer = _producer(value)
+    while producer is not None and producer.name == "sdy.reshard" and propagation.serial_of(producer) is None:
+        value = producer.operands[0]
+        producer = _producer(value)
+    if producer is None or propagation.serial_of(producer) is not None or producer.name in propagation.CONSTANTS:
+        return value
+    return None
+
+
+def _identity(value: ir.Value) -> tuple:
+    """Returns what a value and its copy in a clone have in common."""
+    producer = _producer(value)
+    if producer is not None:
+        return "result", propagation.serial_of(producer), ir.OpResult(value).result_number
+    owner = value.owner.owner.operation
+    # Propagation builds functions anew, without their serials.
+    serial = None if owner.name == "func.func" else propagation.serial_of(owner)
+    return "argument", serial, ir.BlockArgument(value).arg_number
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = _producer(value)
+    return producer is not None and producer.name in propagation.CONSTANTS
+
+
+def _producer(value: ir.Value) -> ir.Operation | None:
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def _is_public(function: ir.Operation) -> bool:
+    visibility = function.attributes["sym_visibility"] if "sym_visibility" in function.attributes else None
+    return visibility is None or ir.StringAttr(visibility).value != "private"
+
+
+def _rank(value: ir.Value) -> int | None:
+    kind = value.type
+    return len(ir.ShapedType(kind).shape) if isinstance(kind, ir.RankedTensorType) else None
+
+
+def _replicated(like: ir.Attribute) -> ir.Attribute:
+    sharding = sharding_from_attr(like)
+    return sharding_to_attr(type(sharding)(((),) * sharding.rank), sdy.TensorShardingAttr(like).mesh_or_ref)
+
+
+def _inlined_mesh(module: ir.Operation, name: str) -> ir.Attribute:
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name == "sdy.mesh" and ir.StringAttr(op.attributes["sym_name"]).value == name:
+            return op.attributes["mesh"]
+    raise AssertionError(f"propagation made a sharding on @{name}, which the module lacks")
+
+
+# Words
+
+
+def _text(attr: ir.Attribute | None) -> str:
+    return str(sharding_from_attr(attr).closed()) if attr else "replicated"
+
+
+def _short_name(op: ir.Operation) -> str:
+    return op.name.removeprefix("stablehlo.").removeprefix("func.").removeprefix("sdy.")
+
+
+def _why(op: ir.Operation, number: int, kind: str, source: str, target: ir.Attribute) -> str:
+    name, wanted = _short_name(op), _text(target)
+    if kind == kinds.CONSTRAINT:
+        return f"the constraint asks for {wanted}; its operand is {source}"
+    if kind == kinds.RESULT:
+        return f"{name} computes result {number} as {source}; the value is {wanted}"
+    if kind == kinds.FUNCTION_RESULT:
+        function = ir.StringAttr(op.parent.operation.attributes["sym_name"]).value
+        return f"result {number} of @{function} is {wanted}; the returned value is {source}"
+    if op.name in propagation.LOOPS:
+        return f"the loop has value {number} as {wanted}; it starts as {source}"
+    if op.name == "stablehlo.return":
+        return f"{_short_name(op.parent.operation)} has value {number} as {wanted}; its body ends with {source}"
+    origin = {kinds.ARGUMENT: "an argument of the function, ", kinds.CALL: "from across a call, ", kinds.LOOP: "of the loop, "}
+    contracted = _contracted(op, number, target)
+    demand = f"{name} contracts {contracted}" if contracted else f"{name} wants operand {number} as {wanted}"
+    return f"{demand}; operand {number}, {origin[kind]}is {source}" if kind in origin else f"{demand}; operand {number} is {source}"
+
+
+def _contracted(op: ir.Operation, number: int, target: ir.Attribute) -> str:
+    """Returns e.g. `dim 1 over "x"` for an operand of a dot_general whose target splits a contracted dimension."""
+    if op.name != "stablehlo.dot_general":
+        return ""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    dims = (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number]
+    axes = sharding_from_attr(target).dims
+    return " and ".join(f"dim {dim} over {', '.join(map(str, axes[dim]))}" for dim in sorted(dims) if axes[dim])
+
+
+def _is_data_flow_target(value: ir.Value) -> bool:
+    owner = _producer(value) or value.owner.owner.operation
+    return owner.name in (*propagation.LOOPS, "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier")

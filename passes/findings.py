@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings: the sites of a module, as discardable attributes on the ops at which they are.
+
+On the op that uses a value in another layout than the value has:
+
+    reshard.operand_sites = [{kind = "operand", operand = 1 : i64, site = 3 : i64, source = #sdy.sharding<@mesh, [{"x"}, {}]>,
+                              target = #sdy.sharding<@mesh, [{}, {"x"}]>, why = "..."}]
+
+On the op that computes in another layout than its result has: `reshard.result_sites`, with `result` for `operand`.
+On the module: `reshard.findings = {sites = 4 : i64, skipped = [...], version = 1 : i64}`.
+
+A site is a (value, source, target) triple; edges that one conversion serves have the same number. Passes that follow may put
+more entries into the dictionaries: `Finding.extras`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.propagation import ops_in
+
+PREFIX = "reshard."
+OPERAND_SITES = PREFIX + "operand_sites"
+RESULT_SITES = PREFIX + "result_sites"
+SUMMARY = PREFIX + "findings"
+VERSION = 1
+
+CONSTRAINT, ARGUMENT, FUNCTION_RESULT = "constraint", "argument", "function_result"
+CALL, LOOP, OPERAND, RESULT = "call", "loop", "operand", "result"
+KINDS = (CONSTRAINT, ARGUMENT, FUNCTION_RESULT, CALL, LOOP, OPERAND, RESULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One edge of a site.
+
+    Attributes:
+      op: the op that carries the attribute: the user of the value, or its producer for kind "result".
+      number: operand number; result number for kind "result".
+      site: number of the (value, source, target) triple, from 0.
+      kind: one of KINDS.
+      source, target: `#sdy.sharding` attributes, closed; source is the layout that the value has before the conversion.
+      why: a sentence for people.
+      is_uneven: whether a dimension does not divide by its shards on either side, so tiles are padded.
+      extras: entries of later passes, by name.
+    """
+
+    op: ir.Operation
+    number: int
+    site: int
+    kind: str
+    source: ir.Attribute
+    target: ir.Attribute
+    why: str
+    is_uneven: bool = False
+    extras: tuple[tuple[str, ir.Attribute], ...] = ()
+
+    @property
+    def value(self) -> ir.Value:
+        """Returns the value that is converted."""
+        values = self.op.results if self.kind == RESULT else self.op.operands
+        return values[self.number]
+
+    def extra(self, name: str) -> ir.Attribute | None:
+        """Returns the entry that a later pass made, None if none did."""
+        return dict(self.extras).get(name)
+
+    def with_extras(self, entries: Mapping[str, ir.Attribute]) -> Finding:
+        """Returns the finding with entries added or replaced."""
+        return replace(self, extras=tuple(sorted({**dict(self.extras), **entries}.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A mismatch that is no site: where it is, in words, and why it is left alone."""
+
+    kind: str
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All findings of a module, in walk order of their ops."""
+
+    edges: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def sites(self) -> int:
+        return len({finding.site for finding in self.edges})
+
+    def by_site(self) -> dict[int, list[Finding]]:
+        """Returns the edges of each site, in site order."""
+        grouped: dict[int, list[Finding]] = {}
+        for finding in sorted(self.edges, key=lambda each: each.site):
+            grouped.setdefault(finding.site, []).append(finding)
+        return grouped
+
+
+def write_findings(module: ir.Module, findings: Findings) -> None:
+    """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes."""
+    strip_findings(module)
+    with module.context:
+        per_op: dict[tuple[int, str], tuple[ir.Operation, list[Finding]]] = {}
+        for finding in findings.edges:
+            name = RESULT_SITES if finding.kind == RESULT else OPERAND_SITES
+            per_op.setdefault((id(finding.op), name), (finding.op, []))[1].append(finding)
+        for (_, name), (op, edges) in per_op.items():
+            op.attributes[name] = ir.ArrayAttr.get([_to_attr(edge) for edge in edges])
+        module.operation.attributes[SUMMARY] = _summary(findings)
+
+
+def read_findings(module: ir.Module) -> Findings | None:
+    """Returns the findings of a module, or None if `find-mismatches` has not run on it."""
+    if SUMMARY not in module.operation.attributes:
+        return None
+    edges: list[Finding] = []
+    for op in ops_in(module.operation):
+        attributes = op.attributes
+        for name in (OPERAND_SITES, RESULT_SITES):
+            if name in attributes:
+                edges += [_from_attr(op, each) for each in ir.ArrayAttr(attributes[name])]
+    summary = ir.DictAttr(module.operation.attributes[SUMMARY])
+    return Findings(tuple(edges), tuple(_skipped_from_attr(each) for each in ir.ArrayAttr(summary["skipped"])))
+
+
+def strip_findings(module: ir.Module) -> int:
+    """Removes every discardable attribute of ours from every op; returns how many there were."""
+    count = 0
+    for op in ops_in(module.operation):
+        for name in [name for name in attribute_names(op) if name.startswith(PREFIX)]:
+            del op.attributes[name]
+            count += 1
+    return count
+
+
+def attribute_names(op: ir.Operation) -> Iterable[str]:
+    """Returns the names of an op's attributes; bindings yield names or (name, attribute) pairs by version."""
+    return [each if isinstance(each, str) else each.name for each in op.attributes]
+
+
+def _to_attr(finding: Finding) -> ir.DictAttr:
+    entries = {
+        "site": _integer(finding.site),
+        "kind": ir.StringAttr.get(finding.kind),
+        "result" if finding.kind == RESULT else "operand": _integer(finding.number),
+        "source": finding.source,
+        "target": finding.target,
+        "why": ir.StringAttr.get(finding.why),
+        **dict(finding.extras),
+    }
+    if finding.is_uneven:
+        entries["uneven"] = ir.BoolAttr.get(True)
+    return ir.DictAttr.get(entries)
+
+
+_OWN = frozenset({"site", "kind", "operand", "result", "source", "target", "why", "uneven"})
+
+
+def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
+    entries = {each.name: each.attr for each in ir.DictAttr(attr)}
+    return Finding(
+        op=op,
+        number=ir.IntegerAttr(entries.get("result", entries.get("operand"))).value,
+        site=ir.IntegerAttr(entries["site"]).value,
+        kind=ir.StringAttr(entries["kind"]).value,
+        source=entries["source"],
+        target=entries["target"],
+        why=ir.StringAttr(entries["why"]).value,
+        is_uneven="uneven" in entries,
+        extras=tuple(sorted((name, each) for name, each in entries.items() if name not in _OWN)),
+    )
+
+
+def _summary(findings: Findings) -> ir.DictAttr:
+    return ir.DictAttr.get(
+        {
+            "version": _integer(VERSION),
+            "sites": _integer(findings.sites),
+            "skipped": ir.ArrayAttr.get([_skipped_to_attr(each) for each in findings.skipped]),
+        }
+    )
+
+
+def _skipped_to_attr(skipped: Skipped) -> ir.DictAttr:
+    entries = {"kind": skipped.kind, "where": skipped.where, "why": skipped.reason}
+    return ir.DictAttr.get({name: ir.StringAttr.get(text) for name, text in entries.items()})
+
+
+def _skipped_from_attr(attr: ir.Attribute) -> Skipped:
+    entries = ir.DictAttr(attr)
+    kind, where, reason = (ir.StringAttr(entries[name]).value for name in ("kind", "where", "why"))
+    return Skipped(kind, where, reason)
+
+
+def _integer(value: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

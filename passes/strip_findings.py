@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass strip-findings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from reshard.dialect_utils.bindings import ir
+from reshard.passes.base import Pass, Session
+from reshard.passes.findings import strip_findings
+
+
+@dataclasses.dataclass(frozen=True)
+class StripFindingsPass(Pass):
+    """Removes what find-mismatches and plan-sites wrote."""
+
+    name = "strip-findings"
+    summary = "remove the findings of find-mismatches and plan-sites"
+    description = """
+    Before ==> after:
+    ```mlir
+    %0 = stablehlo.tanh %arg0 {reshard.operand_sites = [...]} : tensor<8xf32>
+    ```
+    ```mlir
+    %0 = stablehlo.tanh %arg0 : tensor<8xf32>
+    ```
+    """
+    guarantees = ("no op has an attribute whose name starts with `reshard.`", "everything else is as it was")
+    statistics = {"attributes": "attributes removed"}
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        session.count("attributes", strip_findings(module))

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Digit layouts: where each element of a global array lives.
+
+**Digits.** A dimension of size D is a mixed-radix number. A *slot* `[start, end)` of it, with `start | end | D`, is the
+digit of radix `end / start` whose place value is `D / end`: for D = 24 the slot [2, 6) is the digit of radix 3 below
+the leading digit of radix 2, so an index i has there the value `(i // 4) % 3`. Two slots of one dimension can be digits
+of the same mixed-radix number iff one ends at or before the start of the other in the divisibility order: `end | start'`.
+
+**Factors.** A factor is a mesh axis or the piece of one that a problem needs; a device has one coordinate along each.
+
+**Layout.** A layout gives some factors a slot of the factor's size: the factor *owns* that digit, and a device holds the
+elements whose digit equals its coordinate. All other digits are *local*. A factor without a slot is replicated. A
+Shardy sharding is the *blocked* special case in which the slots of each dimension are its leading digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import functools
+import math
+
+import numpy as np
+
+from .mesh import Mesh
+from .sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Factor:
+    """The piece of mesh axis `axis` with place `pre` (product of the sizes before it in the axis) and `size`."""
+
+    axis: str
+    pre: int
+    size: int
+
+    def text(self, mesh: Mesh) -> str:
+        """Returns the factor as Shardy prints a (sub-)axis, without quotes: `x` or `x:(2)4`."""
+        if self.pre == 1 and self.size == mesh.axis_size(self.axis):
+            return self.axis
+        return f"{self.axis}:({self.pre}){self.size}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """The digit [start, end) of dimension `dim`; see the module's docstring."""
+
+    dim: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end // self.start
+
+    def agrees_with(self, other: Slot) -> bool:
+        """Returns whether both can be digits of one mixed-radix number without sharing a digit."""
+        if self.dim != other.dim:
+            return True
+        return other.start % self.end == 0 or self.start % other.end == 0
+
+
+class LayoutError(ValueError):
+    """A layout that cannot exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which factor owns which digit of an array.
+
+    Attributes:
+      shape: the global shape, in elements.
+      owners: (factor, slot) pairs sorted by slot; a factor that is not named is replicated.
+    Invariant: slots agree pairwise, each has its factor's size, and its end divides its dimension.
+    """
+
+    shape: tuple[int, ...]
+    owners: tuple[tuple[Factor, Slot], ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "owners", tuple(sorted(self.owners, key=lambda owner: owner[1])))
+        seen: list[tuple[Factor, Slot]] = []
+        for factor, slot in self.owners:
+            if slot.size != factor.size or slot.end % slot.start or self.shape[slot.dim] % slot.end:
+                raise LayoutError(f"{factor} cannot own {slot} of shape {self.shape}")
+            for other, taken in seen:
+                if other == factor or not slot.agrees_with(taken):
+                    raise LayoutError(f"{factor} at {slot} collides with {other} at {taken}")
+            seen.append((factor, slot))
+
+    def slot_of(self, factor: Factor) -> Slot | None:
+        """Returns the digit that `factor` owns, or None if it is replicated."""
+        return next((slot for owner, slot in self.owners if owner == factor), None)
+
+    def with_moved(self, moves: dict[Factor, Slot | None]) -> Layout:
+        """Returns the layout with the slots of some factors replaced; None makes a factor replicated."""
+        kept = tuple((f, s) for f, s in self.owners if f not in moves)
+        return Layout(self.shape, kept + tuple((f, s) for f, s in moves.items() if s is not None))
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """Returns the local shape: each dimension without its owned digits."""
+        tile = list(self.shape)
+        for _, slot in self.owners:
+            tile[slot.dim] //= slot.size
+        return tuple(tile)
+
+    @property
+    def tile_elements(self) -> int:
+        return math.prod(self.tile_shape)
+
+    @property
+    def owned_runs(self) -> tuple[Slot, ...]:
+        """Returns the maximal runs of adjacent owned digits: two layouts with equal runs have the same set of blocks."""
+        runs: list[Slot] = []
+        for _, slot in self.owners:
+            if runs and runs[-1].dim == slot.dim and runs[-1].end == slot.start:
+                runs[-1] = Slot(slot.dim, runs[-1].start, slot.end)
+            else:
+                runs.append(slot)
+        return tuple(runs)
+
+    def digits(self, dim: int) -> tuple[tuple[int, Factor | None], ...]:
+        """Returns dimension `dim` as (radix, owner) digits, major to minor; None is local; radix 1 is left out.
+
+        Example:
+          >>> x = Factor("x", 1, 2)
+          >>> [(radix, owner and owner.axis) for radix, owner in Layout((24,), ((x, Slot(0, 3, 6)),)).digits(0)]
+          [(3, None), (2, 'x'), (4, None)]
+        """
+        found, at = [], 1
+        for factor, slot in self.owners:
+            if slot.dim != dim:
+                continue
+            found += [(slot.start // at, None), (slot.size, factor)]
+            at = slot.end
+        found.append((self.shape[dim] // at, None))
+        return tuple(digit for digit in found if digit[0] != 1)
+
+    def text(self, mesh: Mesh) -> str:
+        """Returns e.g. `[x·12, 4·y·2]`: per dimension its digits, major to minor, owned ones by their factor."""
+        dims = (
+            "·".join(owner.text(mesh) if owner else str(radix) for radix, owner in self.digits(dim)) or "1"
+            for dim in range(len(self.shape))
+        )
+        return "[" + ", ".join(dims) + "]"
+
+
+def blocked(shape: tuple[int, ...], pieces: tuple[tuple[Factor, ...], ...]) -> Layout:
+    """Returns the layout in which the factors of each dimension own its leading digits, in the given order.
+
+    Raises: LayoutError if the factors of a dimension do not divide it.
+    """
+    owners = []
+    for dim, factors in enumerate(pieces):
+        start = 1
+        for factor in factors:
+            owners.append((factor, Slot(dim, start, start * factor.size)))
+            start *= factor.size
+        if shape[dim] % start:
+            raise LayoutError(f"dimension {dim} of size {shape[dim]} does not divide into {start} shards")
+    return Layout(shape, tuple(owners))
+
+
+def whole_factors(mesh: Mesh, sharding: Sharding) -> tuple[tuple[Factor, ...], ...]:
+    """Returns the axes of each dimension as factors, size-1 axes left out, adjacent pieces of an axis joined."""
+    dims = []
+    for axes in sharding.dims:
+        factors: list[Factor] = []
+        for axis in axes:
+            pre, size = axis.resolve(mesh)
+            last = factors[-1] if factors else None
+            if last and last.axis == axis.name and last.pre * last.size == pre:
+                factors[-1] = Factor(last.axis, last.pre, last.size * size)
+            elif size > 1:
+                factors.append(Factor(axis.name, pre, size))
+        dims.append(tuple(factors))
+    return tuple(dims)
+
+
+def same_placement(mesh: Mesh, a: Sharding, b: Sharding) -> bool:
+    """Returns whether two shardings put every element on the same devices."""
+    return whole_factors(mesh, a) == whole_factors(mesh, b) and set(a.unreduced) == set(b.unreduced)
+
+
+def layout_of(mesh: Mesh, shape: tuple[int, ...], sharding: Sharding) -> Layout:
+    """Returns the layout of a sharding, in whole factors.
+
+    Raises: LayoutError if a dimension does not divide into its shards.
+    """
+    return blocked(shape, whole_factors(mesh, sharding))
+
+
+@functools.lru_cache(maxsize=4096)
+def coordinates(mesh: Mesh, factor: Factor) -> np.ndarray:
+    """Returns the coordinate along `factor` at each row-major mesh position, an int array of shape (mesh.size,).
+
+    Example:
+      >>> coordinates(Mesh.parse("x=4,y=2"), Factor("x", 2, 2)).tolist()
+      [0, 0, 1, 1, 0, 0, 1, 1]
+    """
+    axis = mesh.axis_names.index(factor.axis)
+    sizes = [size for _, size in mesh.axes]
+    minor = math.prod(sizes[axis + 1 :]) * (sizes[axis] // (factor.pre * factor.size))
+    return np.arange(mesh.size) // minor % factor.size
+
+
+def groups(mesh: Mesh, factors: tuple[Factor, ...]) -> np.ndarray:
+    """Returns the device ids that differ only along `factors`: int array (groups, product of the factors' sizes).
+
+    Member j of a group has the coordinates of j in the mixed radix of `factors`, the first the major one.
+    """
+    member = np.zeros(mesh.size, dtype=np.int64)
+    rank = np.zeros(mesh.size, dtype=np.int64)
+    for factor in factors:
+        coordinate = coordinates(mesh, factor)
+        rank = rank * factor.size + coordinate
+    minor = {name: math.prod([s for _, s in mesh.axes][i + 1 :]) for i, name in enumerate(mesh.axis_names)}
+    for factor in factors:
+        place = minor[factor.axis] * (mesh.axis_size(factor.axis) // (factor.pre * factor.size))
+        member = member + coordinates(mesh, factor) * place
+    first = np.arange(mesh.size) - member  # the position in the same group whose coordinates along `factors` are all 0
+    order = np.lexsort((rank, first))
+    devices = np.array([mesh.device_at(int(position)) for position in order])
+    return devices.reshape(-1, math.prod(factor.size for factor in factors))

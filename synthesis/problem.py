@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A redistribution problem in the terms the search works on: factors, and for each the slots it may own.
+
+**Refinement.** Source and target cut each mesh axis and each dimension at some places. Where a place of one side falls
+inside a digit of the other, the digit is split, and with it the factor that owns it, on both sides, until nothing
+changes: afterwards a digit of one side is a digit of the other, or its place in the dimension is *misaligned* (2·3
+against 3·2). Axes are cut no further than that ("coarsest"), or into primes where the coarsest has no plan.
+
+**Slots.** A factor may own, in any dimension, the digits whose ends are places of the source, of the target, or, in a
+misaligned dimension, of a completion of either to their least common multiple; and a *spare* digit behind all of
+those, where a factor that nobody needs can halve a tile for the length of a chain. Factors that stay where they are
+and touch no misaligned place are *fixed*: part of every layout, moved by no step.
+
+Source: own work; the paper (arXiv 2112.01075, section 3) has the leading digits alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+
+from .layout import Factor, Layout, Slot, blocked, whole_factors
+from .mesh import Mesh
+from .sharding import Sharding
+
+
+class NoPlanError(ValueError):
+    """No chain of the steps does it; the message says why and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One redistribution, refined.
+
+    Attributes:
+      source, target: the layouts, in refined factors.
+      movable: factors that steps may move; each has its candidates in `slots`, at the same index.
+    """
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    source: Layout
+    target: Layout
+    movable: tuple[Factor, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+
+
+def refine(
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    source: Sharding,
+    target: Sharding,
+    *,
+    into_primes: bool = False,
+    with_detours: bool = False,
+) -> Problem:
+    """Returns the problem of turning `source` into `target`.
+
+    Args:
+      into_primes: cut axes into primes and complete the places of every dimension; needed by some mixed radices.
+      with_detours: offer spare digits to all factors, not just to those that one side leaves replicated.
+    Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
+    """
+    sides = (whole_factors(mesh, source), whole_factors(mesh, target))
+    _check_divides(shape, source, sides[0])
+    _check_divides(shape, target, sides[1])
+    cuts = _AxisCuts(mesh, sides)
+    if into_primes:
+        cuts.add_primes()
+    while cuts.split_where_sides_disagree():
+        pass
+    before, after = (blocked(shape, cuts.refined(side)) for side in sides)
+    movable = _movable(before, after, cuts.all_factors())
+    slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
+    return Problem(mesh, shape, before, after, movable, slots)
+
+
+def _check_divides(shape, sharding: Sharding, pieces) -> None:
+    for dim, factors in enumerate(pieces):
+        shards = math.prod(f.size for f in factors)
+        if shape[dim] % shards:
+            raise NoPlanError(f"dimension {dim} of size {shape[dim]} does not divide into the {shards} shards of {sharding}")
+
+
+class _AxisCuts:
+    """The places at which each mesh axis is cut; invariant: the cuts of an axis form a divisibility chain."""
+
+    def __init__(self, mesh: Mesh, sides):
+        self.mesh = mesh
+        self.sides = sides
+        self.cuts: dict[str, list[int]] = {name: [1, size] for name, size in mesh.axes if size > 1}
+        for factors in (f for side in sides for dim in side for f in dim):
+            for cut in (factors.pre, factors.pre * factors.size):
+                if not self.add(factors.axis, cut):
+                    raise NoPlanError(
+                        f'axis "{factors.axis}" is cut at {cut} and at {self._clash(factors.axis, cut)}, '
+                        "which are places of different radices"
+                    )
+
+    def _clash(self, axis: str, cut: int) -> int:
+        return next(c for c in self.cuts[axis] if c % cut and cut % c)
+
+    def add(self, axis: str, cut: int) -> bool:
+        """Cuts an axis; returns False, and changes nothing, where the chain forbids it."""
+        cuts = self.cuts[axis]
+        if any(c % cut and cut % c for c in cuts):
+            return False
+        if cut not in cuts:
+            cuts.append(cut)
+            cuts.sort()
+        return True
+
+    def add_primes(self) -> None:
+        for axis, cuts in self.cuts.items():
+            for start, end in zip(tuple(cuts), tuple(cuts[1:])):
+                for prime in _primes(end // start)[:-1]:
+                    start *= prime
+                    self.add(axis, start)
+
+    def pieces(self, factor: Factor) -> tuple[Factor, ...]:
+        """Returns the factors that `factor` is cut into, major to minor."""
+        inside = [c for c in self.cuts[factor.axis] if factor.pre <= c <= factor.pre * factor.size]
+        return tuple(Factor(factor.axis, a, b // a) for a, b in zip(inside, inside[1:]))
+
+    def refined(self, side) -> tuple[tuple[Factor, ...], ...]:
+        return tuple(tuple(p for factor in dim for p in self.pieces(factor)) for dim in side)
+
+    def all_factors(self) -> tuple[Factor, ...]:
+        whole = (Factor(name, 1, size) for name, size in self.mesh.axes if size > 1)
+        return tuple(piece for factor in whole for piece in self.pieces(factor))
+
+    def split_where_sides_disagree(self) -> bool:
+        """Cuts factors of one side at the places of the other; returns whether anything changed."""
+        before = {axis: tuple(cuts) for axis, cuts in self.cuts.items()}
+        refined = tuple(self.refined(side) for side in self.sides)
+        for mine, other in (refined, refined[::-1]):
+            for my_factors, other_factors in zip(mine, other):
+                for factor, slot in _slots_of(0, my_factors):
+                    for place in (s.end for _, s in _slots_of(0, other_factors)):
+                        if place % slot.start == 0 and slot.end % place == 0:
+                            self.add(factor.axis, factor.pre * (place // slot.start))
+        return before != {axis: tuple(cuts) for axis, cuts in self.cuts.items()}
+
+
+def _slots_of(dim: int, factors) -> list[tuple[Factor, Slot]]:
+    found, start = [], 1
+    for factor in factors:
+        found.append((factor, Slot(dim, start, start * factor.size)))
+        start *= factor.size
+    return found
+
+
+def _movable(before: Layout, after: Layout, factors) -> tuple[Factor, ...]:
+    """Returns the factors that are not fixed: fixed ones own the same slot on both sides, and nothing clashes with it."""
+    others = [slot for layout in (before, after) for _, slot in layout.owners]
+
+    def is_fixed(factor: Factor) -> bool:
+        slot = before.slot_of(factor)
+        if slot is None or slot != after.slot_of(factor):
+            return False
+        return all(slot == other or slot.agrees_with(other) for other in others)
+
+    return tuple(factor for factor in factors if not is_fixed(factor))
+
+
+def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bool, detours: bool) -> tuple[tuple[Slot, ...], ...]:
+    places = [_places(dim, before, after, complete) for dim in range(len(shape))]
+    spare_offsets = sorted({1, *(f.size for f in movable)}) if detours else [1]
+    found = []
+    for factor in movable:
+        slots = [
+            Slot(dim, start, start * factor.size)
+            for dim, here in enumerate(places)
+            for start in here
+            if start * factor.size in here
+        ]
+        if detours or before.slot_of(factor) is None or after.slot_of(factor) is None:
+            spares = _spares(shape, places, spare_offsets, factor)
+            slots += [spare for spare in spares if spare not in slots]
+        found.append(tuple(slots))
+    return tuple(found)
+
+
+def _is_misaligned(places) -> bool:
+    return any(a % b and b % a for a in places for b in places)
+
+
+def _places(dim: int, before: Layout, after: Layout, complete: bool) -> tuple[int, ...]:
+    ends = [[1] + [slot.end for _, slot in layout.owners if slot.dim == dim] for layout in (before, after)]
+    places = {place for side in ends for place in side}
+    if _is_misaligned(places) or complete:
+        common = math.lcm(ends[0][-1], ends[1][-1])
+        last = (ends[0][-1], ends[1][-1])
+        places |= {d for d in _divisors(common) if any(d % end == 0 for end in last)}
+    return tuple(sorted(places))
+
+
+def _spares(shape, places, offsets, factor: Factor) -> list[Slot]:
+    """Returns the digits of the factor's size behind all places, at each offset, in the dimensions that have room."""
+    starts = [(dim, math.lcm(*here) * offset) for dim, here in enumerate(places) for offset in offsets]
+    return [
+        Slot(dim, start, start * factor.size)
+        for dim, start in starts
+        if shape[dim] and shape[dim] % (start * factor.size) == 0
+    ]
+
+
+def _primes(number: int) -> list[int]:
+    """Returns the prime factors in ascending order, with repetitions."""
+    found, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            found.append(divisor)
+            number //= divisor
+        divisor += 1
+    return found
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least-cost chain: A* over layouts.
+
+**State.** The slot of each movable factor (an index into the problem's slots, or -1 for replicated). **Edges** are the
+steps of `steps.py` with their received elements as cost, ties by the number of collectives. R2 holds by construction:
+no edge leads to a tile above max(source tile, target tile).
+
+**Heuristic.** From a layout X the busiest device still has to receive |T \\ X| elements of its target tile T. If two
+different factors own the same digit in X and in the target, some device has nothing in common with its tile and the
+bound is |T|; else each digit that is owned in X but local in T leaves 1/radix of T in place. Steps cost at least what
+their busiest device receives, so the bound never exceeds the cost to go (admissible), and A* returns the optimum.
+
+**Pruning** that loses nothing, checked by `exhaustive=True` in tests: a factor that owns its target digit stays there,
+and a replicated factor whose target digit is free takes it at once, for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import heapq
+import itertools
+import math
+from typing import Literal
+
+from .layout import Layout
+from .problem import Problem
+
+REPLICATED = -1
+FIXED = -2
+Kind = Literal["slice", "all_gather", "all_to_all", "permute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Layouts of a cheapest chain: `layouts[0]` is the source, `kinds[i]` leads from layout i to layout i + 1.
+
+    `cost` is (received elements, collectives): the sum over steps of each step's busiest device.
+    """
+
+    layouts: tuple[Layout, ...]
+    kinds: tuple[Kind, ...]
+    cost: tuple[int, int]
+    states_expanded: int
+
+
+class SearchLimit(Exception):
+    """The search stopped at its limit of states with neither a chain nor a proof that there is none."""
+
+
+def cheapest_chain(
+    problem: Problem,
+    *,
+    below: tuple[int, int] | None = None,
+    exhaustive: bool = False,
+    max_states: int = 200_000,
+    greed: int = 1,
+) -> Chain | None:
+    """Returns the cheapest chain that the problem's slots admit, or None if they admit none.
+
+    Args:
+      below: only chains that cost less than this (received elements, collectives) count.
+      exhaustive: without the pruning rules that the module's docstring names.
+      max_states: expansions before giving up.
+      greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
+    Raises: SearchLimit after `max_states` expansions.
+    """
+    return _Search(problem, exhaustive).run(below, max_states, greed)
+
+
+class _Search:
+    """One A* run. Slots are numbered over all factors; bit i of a mask stands for slot i.
+
+    Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge.
+    """
+
+    def __init__(self, problem: Problem, exhaustive: bool):
+        self.problem = problem
+        self.exhaustive = exhaustive
+        self.sizes = [factor.size for factor in problem.movable]
+        fixed = [slot for factor, slot in problem.source.owners if factor not in problem.movable]
+        self.slots = sorted({slot for slots in problem.slots for slot in slots})
+        number = {slot: i for i, slot in enumerate(self.slots)}
+        self.fixed = fixed
+        self.clash = [sum(1 << j for j, b in enumerate(self.slots) if not a.agrees_with(b)) for a in self.slots]
+        usable = {i for i, slot in enumerate(self.slots) if all(slot.agrees_with(other) for other in fixed)}
+        self.candidates = [[number[s] for s in slots if number[s] in usable] for slots in problem.slots]
+        self.source = self._state(problem.source, number)
+        self.target = self._state(problem.target, number)
+        self.elements = problem.source.tile_elements * self._owned_size(self.source)
+        self.target_tile = problem.target.tile_elements
+        self.max_tile = max(problem.source.tile_elements, self.target_tile)
+        self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot != REPLICATED}
+        self.slots_by_start: dict[tuple[int, int], list[tuple[int, int]]] | None = None
+
+    def _state(self, layout: Layout, number) -> tuple[int, ...]:
+        slots = (layout.slot_of(factor) for factor in self.problem.movable)
+        return tuple(REPLICATED if slot is None else number[slot] for slot in slots)
+
+    def _owned_size(self, state) -> int:
+        return math.prod(size for size, slot in zip(self.sizes, state) if slot != REPLICATED)
+
+    def tile(self, state) -> int:
+        return self.elements // self._owned_size(state)
+
+    def run(self, below: tuple[int, int] | None, max_states: int, greed: int) -> Chain | None:
+        best = {self.source: (0, 0)}
+        came_from: dict[tuple, tuple[tuple, Kind]] = {}
+        order = itertools.count()
+        queue = [(0, 0, next(order), (0, 0), self.source)]
+        expanded = 0
+        while queue:
+            _, _, _, cost, state = heapq.heappop(queue)
+            if cost > best[state]:
+                continue
+            if state == self.target:
+                return self._chain(came_from, cost, expanded)
+            expanded += 1
+            if expanded > max_states:
+                raise SearchLimit
+            for kind, after, step_cost in self.edges(state):
+                total = (cost[0] + step_cost, cost[1] + (kind != "slice"))
+                if after in best and best[after] <= total:
+                    continue
+                to_go = self.to_go(after)
+                if below is not None and (total[0] + to_go, total[1]) >= below:
+                    continue
+                best[after] = total
+                came_from[after] = (state, kind)
+                heapq.heappush(queue, (total[0] + greed * to_go, total[1], next(order), total, after))
+        return None
+
+    def _chain(self, came_from, cost, expanded: int) -> Chain:
+        states, kinds = [self.target], []
+        while states[-1] != self.source:
+            state, kind = came_from[states[-1]]
+            states.append(state)
+            kinds.append(kind)
+        layouts = tuple(self._layout(state) for state in reversed(states))
+        return Chain(layouts, tuple(reversed(kinds)), cost, expanded)
+
+    def _layout(self, state) -> Layout:
+        moves = {f: None if s == REPLICATED else self.slots[s] for f, s in zip(self.problem.movable, state)}
+        return self.problem.source.with_moved(moves)
+
+    def to_go(self, state) -> int:
+        """Returns a lower bound, in elements, on what the busiest device still has to receive."""
+        in_common = self.target_tile
+        for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
+            if slot == goal or slot == REPLICATED:
+                continue
+            owner = self.target_owner.get(slot)
+            if owner is not None and owner != mine:
+                return self.target_tile
+            if goal != REPLICATED and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1:
+                continue  # the same factor on overlapping digits: its two coordinates are not independent
+            in_common = -(-in_common // size)
+        return self.target_tile - in_common
+
+    def edges(self, state):
+        """Yields (kind, state after, received elements) for every step that is worth considering."""
+        blocked = 0
+        for slot in state:
+            if slot != REPLICATED:
+                blocked |= self.clash[slot]
+        free = [[s for s in slots if not blocked >> s & 1] for slots in self.candidates]
+        if not self.exhaustive:
+            for i, goal in enumerate(self.target):
+                if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
+                    yield "slice", _with(state, i, goal), 0
+                    return
+        tile = self.tile(state)
+        yield from self._slices(state, free)
+        yield from self._gathers(state, tile)
+        yield from self._all_to_alls(state, free, tile)
+        yield from self._permutes(state, tile)
+
+    def _moves_away(self, state, i: int) -> bool:
+        return state[i] != REPLICATED and (self.exhaustive or state[i] != self.target[i])
+
+    def _slices(self, state, free):
+        for i, slot in enumerate(state):
+            if slot == REPLICATED:
+                for goal in free[i]:
+                    yield "slice", _with(state, i, goal), 0
+
+    def _gathers(self, state, tile: int):
+        owned = [i for i in range(len(state)) if self._moves_away(state, i)]
+        for count in range(1, len(owned) + 1):
+            for chosen in itertools.combinations(owned, count):
+                n = math.prod(self.sizes[i] for i in chosen)
+                if tile * n > self.max_tile:
+                    continue
+                after = tuple(REPLICATED if i in chosen else slot for i, slot in enumerate(state))
+                yield "all_gather", after, tile * (n - 1)
+
+    def _all_to_alls(self, state, free, tile: int):
+        owned = [i for i in range(len(state)) if free[i] and self._moves_away(state, i)]
+
+        def choose(at: int, after: list[int], taken: int, n: int):
+            if at == len(owned):
+                if n > 1:
+                    yield "all_to_all", tuple(after), tile // n * (n - 1)
+                return
+            i = owned[at]
+            yield from choose(at + 1, after, taken, n)
+            for goal in free[i]:
+                if not taken >> goal & 1:
+                    moved = after.copy()
+                    moved[i] = goal
+                    yield from choose(at + 1, moved, taken | self.clash[goal], n * self.sizes[i])
+
+        yield from choose(0, list(state), 0, 1)
+
+    def _slots_by_start(self):
+        """Returns (factor index, slot number) by (dim, start); fixed slots are numbered behind all others."""
+        if self.slots_by_start is None:
+            self.slots_by_start = {}
+            for i, slots in enumerate(self.candidates):
+                for s in slots:
+                    self.slots_by_start.setdefault((self.slots[s].dim, self.slots[s].start), []).append((i, s))
+            for s, slot in enumerate(self.fixed, len(self.slots)):
+                self.slots_by_start[slot.dim, slot.start] = [(FIXED, s)]
+        return self.slots_by_start
+
+    def _end(self, s: int) -> int:
+        return self.slots[s].end if s < len(self.slots) else self.fixed[s - len(self.slots)].end
+
+    def _permutes(self, state, tile: int):
+        """All ways to fill the owned runs with factors, target owners first where their digit fits."""
+        runs = self._runs(state)
+        by_start = self._slots_by_start()
+
+        def fill(at: int, place: int, after: dict[int, int]):
+            if at == len(runs):
+                yield after
+                return
+            dim, _, end = runs[at]
+            if place == end:
+                yield from fill(at + 1, runs[at + 1][1] if at + 1 < len(runs) else 0, after)
+                return
+            here = [(i, s) for i, s in by_start.get((dim, place), ()) if i not in after and end % self._end(s) == 0]
+            for i, s in self._preferred(here):
+                yield from fill(at, self._end(s), {**after, i: s} if i != FIXED else after)
+
+        if not runs:
+            return
+        for owners in fill(0, runs[0][1], {}):
+            after = tuple(owners.get(i, REPLICATED) for i in range(len(state)))
+            if after != state:
+                yield "permute", after, tile
+
+    def _preferred(self, here):
+        if self.exhaustive:
+            return here
+        return [(i, s) for i, s in here if i == FIXED or self.target[i] == s] or here
+
+    def _runs(self, state) -> list[tuple[int, int, int]]:
+        owned = sorted([self.slots[s] for s in state if s != REPLICATED] + self.fixed)
+        runs: list[tuple[int, int, int]] = []
+        for slot in owned:
+            if runs and runs[-1][0] == slot.dim and runs[-1][2] == slot.start:
+                runs[-1] = (slot.dim, runs[-1][1], slot.end)
+            else:
+                runs.append((slot.dim, slot.start, slot.end))
+        return runs
+
+
+def _with(state, i: int, slot: int):
+    return (*state[:i], slot, *state[i + 1 :])

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The typed steps: each turns one layout into another by a rule that can be checked on the digits alone.
+
+With L the tile before, in elements, and n the product of the factors that move:
+
+| label | step        | rule (digits before => after)                                            | received by a device |
+|-------|-------------|--------------------------------------------------------------------------|----------------------|
+| T1    | slice       | replicated factors take local digits                                     | 0                    |
+| T2    | all_gather  | owned digits become local                                                | L·(n-1)              |
+| T3    | all_to_all  | owned digits move to digits that are local before the step               | L·(n-1)/n            |
+| T4    | permute     | the owned runs stay; other factors, or other radices, own them           | L or 0               |
+| T5    | relayout    | nothing moves between devices; the order of local digits in memory changes | 0                  |
+
+`apply` is R1: it derives the layout after a step, or raises `RuleError` with the rule that is broken.
+Source: arXiv 2112.01075 for T1 to T4 on blocked layouts; owning any digit is what is new here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+
+from .layout import Factor, Layout, LayoutError, Slot
+from .mesh import Mesh
+
+
+class RuleError(ValueError):
+    """A step that its typing rule forbids at this layout; a fault of a planner, never of a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """T1: each factor takes a local digit; a device keeps the part that its coordinates name."""
+
+    moves: tuple[tuple[Factor, Slot], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """T2: the digits of the factors become local; the devices that differ along them pool their tiles."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """T3: each factor moves from its digit to one that is local before the step; one collective for all of them."""
+
+    moves: tuple[tuple[Factor, Slot], ...]
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        return tuple(factor for factor, _ in self.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """T4: tiles change hands whole. `after` gives the owners afterwards; its owned runs are those before."""
+
+    after: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Relayout:
+    """T5: a local reshape and transpose, a copy in device memory; no traffic, the layout stays."""
+
+    text: str
+
+
+Step = Slice | AllGather | AllToAll | Permute | Relayout
+
+
+def name(step: Step) -> str:
+    """Returns the step's name as reports and JSON print it."""
+    return {Slice: "slice", AllGather: "all_gather", AllToAll: "all_to_all", Permute: "permute", Relayout: "relayout"}[type(step)]
+
+
+def is_collective(step: Step) -> bool:
+    """Returns whether devices talk to each other in this step."""
+    return isinstance(step, (AllGather, AllToAll, Permute))
+
+
+def apply(layout: Layout, step: Step) -> Layout:
+    """Returns the layout after `step`. Raises: RuleError if the step's typing rule forbids it."""
+    try:
+        match step:
+            case Slice(moves):
+                return _slice(layout, moves)
+            case AllGather(factors):
+                return _all_gather(layout, factors)
+            case AllToAll(moves):
+                return _all_to_all(layout, moves)
+            case Permute(after):
+                return _permute(layout, after)
+            case Relayout():
+                return layout
+    except LayoutError as error:
+        raise RuleError(f"{name(step)}: {error}") from error
+    raise RuleError(f"no rule for {step!r}")
+
+
+def _slice(layout: Layout, moves) -> Layout:
+    for factor, _ in moves:
+        if layout.slot_of(factor) is not None:
+            raise RuleError(f"T1: {factor} is not replicated")
+    return layout.with_moved(dict(moves))  # Layout's invariant refuses digits that somebody owns
+
+
+def _all_gather(layout: Layout, factors) -> Layout:
+    for factor in factors:
+        if layout.slot_of(factor) is None:
+            raise RuleError(f"T2: {factor} owns no digit")
+    return layout.with_moved(dict.fromkeys(factors))
+
+
+def _all_to_all(layout: Layout, moves) -> Layout:
+    for factor, slot in moves:
+        if layout.slot_of(factor) is None:
+            raise RuleError(f"T3: {factor} owns no digit")
+        for owner, taken in layout.owners:
+            if not slot.agrees_with(taken):
+                raise RuleError(f"T3: digit {slot} for {factor} is not local, {owner} owns {taken}")
+    return layout.with_moved(dict(moves))
+
+
+def _permute(layout: Layout, after: Layout) -> Layout:
+    if after.shape != layout.shape or after.owned_runs != layout.owned_runs:
+        raise RuleError(f"T4: owned runs {layout.owned_runs} become {after.owned_runs}")
+    return after
+
+
+def received_elements(before: Layout, step: Step) -> int:
+    """Returns the elements that the busiest device receives in `step`: an upper bound per step of R3's definition."""
+    tile = before.tile_elements
+    match step:
+        case AllGather(factors):
+            return tile * (math.prod(f.size for f in factors) - 1)
+        case AllToAll(moves):
+            n = math.prod(f.size for f, _ in moves)
+            return tile // n * (n - 1)
+        case Permute(after):
+            return tile if after != before else 0
+    return 0
+
+
+def text(before: Layout, step: Step, mesh: Mesh) -> str:
+    """Returns the step in one line, e.g. `all_to_all x: 0 -> 2, y: 1 -> 2` (factors and dimensions)."""
+    match step:
+        case Slice(moves):
+            return "slice " + ", ".join(f"{f.text(mesh)}: dim {s.dim}" for f, s in moves)
+        case AllGather(factors):
+            return "all_gather " + ", ".join(f"{f.text(mesh)}: dim {before.slot_of(f).dim}" for f in factors)
+        case AllToAll(moves):
+            return "all_to_all " + ", ".join(f"{f.text(mesh)}: dim {before.slot_of(f).dim} -> {s.dim}" for f, s in moves)
+        case Permute(after):
+            return f"permute {before.text(mesh)} -> {after.text(mesh)}"
+        case Relayout(words):
+            return f"relayout {words}"
+    raise RuleError(f"no text for {step!r}")

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tile programs: what every device does with its tile, in seven operations; the lowest form of a plan before any IR.
+
+A tile is a dense row-major array. Between steps the lowering keeps it as a list of *atoms*, the local digits in the
+order in which they lie in memory, and transposes only where a collective needs digits in front and at the end: copies
+are what a chain costs besides traffic. `semantics.py` runs programs with numpy, `dialect_utils/emission.py` writes
+them as StableHLO; both are one branch per operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import math
+
+import numpy as np
+
+from .layout import Factor, Layout, Slot, coordinates, groups
+from .mesh import Mesh
+from .steps import AllGather, AllToAll, Permute, Relayout, Slice, Step, apply
+from .traffic import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Row-major reinterpretation of the tile to `shape`; no copy."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """The tile with its axes in the order `axes`; a copy."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOwn:
+    """At each (axis, factor), the one entry whose index is the device's coordinate along the factor; the axis goes."""
+
+    picks: tuple[tuple[int, Factor], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """all-gather: a new leading axis with the tiles of the group, in the order of the factors' coordinates."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """all-to-all on the leading axis: entry j goes to member j of the group, and arrives there as entry (my index)."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """collective-permute: the tile of device a goes to device b for each pair (a, b); every device is in both places."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+
+Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """The operations of a plan on one tile.
+
+    Attributes:
+      in_shape, out_shape: the tile's shape before and after, in elements.
+      steps: for each typed step (relayouts included) its operations and the tile's shape after them.
+    """
+
+    mesh: Mesh
+    in_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    steps: tuple[tuple[Step, tuple[Operation, ...]], ...]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(operation for _, operations in self.steps for operation in operations)
+
+
+def lower(mesh: Mesh, source: Layout, steps: Sequence[Step]) -> TileProgram:
+    """Returns the tile program of a chain of typed steps that starts at `source`.
+
+    The tile is in canonical order, digits as they lie in the global array, before the first and after the last step.
+    """
+    return _Lowering(mesh, source).run(steps)
+
+
+class _Lowering:
+    """State: `layout` before the next step, `atoms` the local digits (slots) in memory order, `shape` of the array.
+
+    Invariant: `shape` is the sizes of `atoms`, but for adjacent atoms that the array may hold as one axis until
+    somebody needs them apart; `_view` makes the two equal.
+    """
+
+    def __init__(self, mesh: Mesh, layout: Layout):
+        self.mesh = mesh
+        self.layout = layout
+        self.atoms = _local_atoms(layout)
+        self.shape = layout.tile_shape
+        self.out: list[tuple[Step, tuple[Operation, ...]]] = []
+        self.pending: list[Operation] = []
+
+    def run(self, steps: Sequence[Step]) -> TileProgram:
+        source = self.layout
+        for step in steps:
+            self._lower(step)
+        self._restore_order()
+        self._reshape(self.layout.tile_shape)
+        self._close(Relayout("to row-major") if any(isinstance(o, Transpose) for o in self.pending) else None)
+        return TileProgram(self.mesh, source.tile_shape, self.layout.tile_shape, tuple(self.out))
+
+    def _lower(self, step: Step) -> None:
+        match step:
+            case Slice(moves):
+                self._split(slot for _, slot in moves)
+                self._take(moves)
+            case AllGather(factors):
+                self._gather(factors)
+            case AllToAll(moves):
+                self._swap(moves)
+            case Permute(after):
+                pairs = permute_pairs(self.mesh, self.layout, after)
+                self.pending.append(Send(pairs))
+            case Relayout():
+                raise ValueError("relayouts are the lowering's to insert")
+        self._close(step)
+        self.layout = apply(self.layout, step)
+
+    def _close(self, step: Step | None) -> None:
+        """Files the pending operations: copies before a collective under a relayout of their own."""
+        copies = [i for i, operation in enumerate(self.pending) if isinstance(operation, Transpose)]
+        if copies and step is not None and not isinstance(step, Relayout):
+            cut = copies[-1] + 1
+            self.out.append((Relayout(_copy_text(self.pending[:cut])), tuple(self.pending[:cut])))
+            self.pending = self.pending[cut:]
+        if step is None and self.pending and self.out:
+            last, operations = self.out.pop()
+            self.out.append((last, operations + tuple(self.pending)))
+        elif step is not None:
+            text = Relayout(_copy_text(self.pending)) if isinstance(step, Relayout) else step
+            self.out.append((text, tuple(self.pending)))
+        self.pending = []
+
+    def _take(self, moves) -> None:
+        self._view()
+        picks = tuple(sorted((self.atoms.index(slot), factor) for factor, slot in moves))
+        self.pending.append(TakeOwn(picks))
+        taken = {axis for axis, _ in picks}
+        self.atoms = [atom for i, atom in enumerate(self.atoms) if i not in taken]
+        self.shape = tuple(atom.size for atom in self.atoms)
+
+    def _gather(self, factors) -> None:
+        self.pending.append(Gather(tuple(factors)))
+        n = math.prod(factor.size for factor in factors)
+        self.shape = (n, *self.shape)
+        self.atoms = [self.layout.slot_of(factor) for factor in factors] + self.atoms
+
+    def _swap(self, moves) -> None:
+        self._split(slot for _, slot in moves)
+        moves = tuple(sorted(moves, key=lambda move: self.atoms.index(move[1])))  # the order in memory, no needless copy
+        front = [slot for _, slot in moves]
+        rest = [atom for atom in self.atoms if atom not in front]
+        self._order(front + rest)
+        factors = tuple(factor for factor, _ in moves)
+        n = math.prod(factor.size for factor in factors)
+        self._reshape((n, *_merged_sizes(rest)))
+        self.pending.append(Swap(factors))
+        self.atoms = [self.layout.slot_of(factor) for factor in factors] + rest
+
+    def _split(self, wanted) -> None:
+        """Makes each wanted slot an atom of its own."""
+        for slot in wanted:
+            if not self._split_atom(slot):
+                self._restore_order()
+                self.atoms = _merge_adjacent(self.atoms)
+                if not self._split_atom(slot):
+                    raise ValueError(f"{slot} is no local digit of {self.layout}")
+
+    def _split_atom(self, slot: Slot) -> bool:
+        for i, atom in enumerate(self.atoms):
+            if atom.dim == slot.dim and slot.start % atom.start == 0 and atom.end % slot.end == 0:
+                parts = [Slot(atom.dim, atom.start, slot.start), slot, Slot(atom.dim, slot.end, atom.end)]
+                self.atoms[i : i + 1] = [part for part in parts if part.size > 1]
+                return True
+        return False
+
+    def _restore_order(self) -> None:
+        self._order(sorted(self.atoms))
+
+    def _order(self, wanted: list[Slot]) -> None:
+        """Transposes the tile so that its atoms lie in the wanted order; runs that stay together move as one axis."""
+        if wanted == self.atoms:
+            return
+        runs = _runs_kept_together(self.atoms, wanted)
+        self._reshape(tuple(math.prod(atom.size for atom in run) for run in runs))
+        place = {run[0]: i for i, run in enumerate(runs)}
+        axes = tuple(place[atom] for atom in wanted if atom in place)
+        self.pending.append(Transpose(axes))
+        self.shape = tuple(self.shape[axis] for axis in axes)
+        self.atoms = list(wanted)
+
+    def _view(self) -> None:
+        self._reshape(tuple(atom.size for atom in self.atoms))
+
+    def _reshape(self, shape: tuple[int, ...]) -> None:
+        if shape != self.shape:
+            self.pending.append(Reshape(shape))
+            self.shape = shape
+
+
+def _copy_text(operations) -> str:
+    shape, words = None, []
+    for operation in operations:
+        if isinstance(operation, Reshape):
+            shape = operation.shape
+        if isinstance(operation, Transpose):
+            words.append(f"{'x'.join(map(str, shape)) + ' ' if shape else ''}by {list(operation.axes)}")
+    return ", ".join(words)
+
+
+def _local_atoms(layout: Layout) -> list[Slot]:
+    """Returns the maximal local digits of a layout in canonical order."""
+    atoms = []
+    for dim, size in enumerate(layout.shape):
+        at = 1
+        for _, slot in (owner for owner in layout.owners if owner[1].dim == dim):
+            atoms.append(Slot(dim, at, slot.start))
+            at = slot.end
+        atoms.append(Slot(dim, at, size))
+    return [atom for atom in atoms if atom.size > 1]
+
+
+def _merge_adjacent(atoms: list[Slot]) -> list[Slot]:
+    merged: list[Slot] = []
+    for atom in atoms:
+        if merged and merged[-1].dim == atom.dim and merged[-1].end == atom.start:
+            merged[-1] = Slot(atom.dim, merged[-1].start, atom.end)
+        else:
+            merged.append(atom)
+    return merged
+
+
+def _merged_sizes(atoms: list[Slot]) -> tuple[int, ...]:
+    """Returns the sizes of the atoms with neighbours of one dimension joined: the fewest axes that show the tile."""
+    sizes: list[int] = []
+    last = None
+    for atom in atoms:
+        if last and last.dim == atom.dim:
+            sizes[-1] *= atom.size
+        else:
+            sizes.append(atom.size)
+        last = atom
+    return tuple(sizes)
+
+
+def _runs_kept_together(atoms: list[Slot], wanted: list[Slot]) -> list[list[Slot]]:
+    """Returns `atoms` cut into the longest runs that are runs of `wanted` too."""
+    follows = dict(zip(wanted, wanted[1:]))
+    runs: list[list[Slot]] = []
+    for atom in atoms:
+        if runs and follows.get(runs[-1][-1]) == atom:
+            runs[-1].append(atom)
+        else:
+            runs.append([atom])
+    return runs
+
+
+def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int, int], ...]:
+    """Returns (from device, to device) pairs of T4, one for each device as the receiver.
+
+    A device that already holds its block keeps it; the others are served in the order of their positions by the holders
+    that are left. Both sides hold each block equally often, so this always works out.
+    """
+    held, wanted = _block_ids(mesh, before), _block_ids(mesh, after)
+    stays = held == wanted
+    receivers = np.flatnonzero(~stays)
+    senders = np.flatnonzero(~stays)
+    receivers = receivers[np.argsort(wanted[receivers], kind="stable")]
+    senders = senders[np.argsort(held[senders], kind="stable")]
+    pairs = [(int(p), int(p)) for p in np.flatnonzero(stays)] + list(zip(senders.tolist(), receivers.tolist()))
+    return tuple(sorted((mesh.device_at(a), mesh.device_at(b)) for a, b in pairs))
+
+
+def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
+    """Returns a number of the block at each mesh position: equal numbers are equal blocks, over layouts of equal runs."""
+    block = np.zeros(mesh.size, dtype=np.int64)
+    for factor, _ in layout.owners:  # sorted by slot: each owned run reads as one mixed-radix number
+        block = block * factor.size + coordinates(mesh, factor)
+    return block
+
+
+def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective, ...]:
+    """Returns the program's collectives as `traffic` prices them."""
+    found = []
+    shape = program.in_shape
+    for operation in program.operations:
+        tile_bytes = -(-math.prod(shape) * bits_per_element // 8)
+        match operation:
+            case Reshape(after):
+                shape = after
+            case Transpose(axes):
+                shape = tuple(shape[axis] for axis in axes)
+            case TakeOwn(picks):
+                taken = {axis for axis, _ in picks}
+                shape = tuple(size for i, size in enumerate(shape) if i not in taken)
+            case Gather(factors):
+                members = groups(program.mesh, factors)
+                n = members.shape[1]
+                found.append(Collective("all_gather", tile_bytes, tile_bytes * n, groups=_as_tuples(members)))
+                shape = (n, *shape)
+            case Swap(factors):
+                members = groups(program.mesh, factors)
+                found.append(Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(members)))
+            case Send(pairs):
+                found.append(Collective("collective_permute", tile_bytes, tile_bytes, pairs=pairs))
+    return tuple(found)
+
+
+def _as_tuples(array: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(i) for i in row) for row in array)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one definition of `bytes_received` and `bytes_sent`.
+
+A program's traffic is a list of `Collective`s. The same functions price the chains that this project emits and the
+HLO that XLA or Shardy produced for the same tensors, so that the two numbers may be compared. With L the tile of one
+device before the collective and n the size of its group, a device receives from others:
+
+| kind | received per device | sent per device |
+|---|---|---|
+| all_gather | L·(n-1) | L·(n-1) |
+| all_to_all, reduce_scatter | L·(n-1)/n | L·(n-1)/n |
+| all_reduce | 2·L·(n-1)/n | 2·L·(n-1)/n |
+| collective_permute | L if it is the target of a pair i→j, i≠j | L per pair i→j, i≠j |
+| collective_broadcast | L, except the group's first device | L·(n-1) by the first device |
+| ragged_all_to_all | at most the output tile | at most L |
+
+Fractions of a byte round up. Loops' trip counts multiply. This is what rule R3 (traffic) speaks of.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+GROUPED_KINDS = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective_broadcast",
+    "ragged_all_to_all",
+    "reduce_scatter",
+)
+KINDS = ("collective_permute", *GROUPED_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as every device executes it.
+
+    Fields:
+      kind: one of `KINDS`.
+      bytes_before, bytes_after: operand and result tile of one device, in bytes; several operands are summed.
+      groups: device ids that work together, for every kind but collective_permute. A device in no group receives 0.
+      pairs: (source, target) device ids, for collective_permute.
+      trip_count: how often the collective runs; the product of the trip counts of the loops around it.
+
+    Example:
+      >>> bytes_received([Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)], 4)
+      12
+    """
+
+    kind: str
+    bytes_before: int
+    bytes_after: int
+    groups: tuple[tuple[int, ...], ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    trip_count: int = 1
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of collective {self.kind!r}; known: {', '.join(KINDS)}")
+
+    @property
+    def largest_tile_bytes(self) -> int:
+        return max(self.bytes_before, self.bytes_after)
+
+
+def tile_bytes_after(kind: str, bytes_before: int, group_size: int) -> int:
+    """Returns the result tile of a collective whose operand tile is `bytes_before`; uneven parts round up."""
+    if kind == "all_gather":
+        return bytes_before * group_size
+    if kind == "reduce_scatter":
+        return _ceil_div(bytes_before, group_size)
+    return bytes_before
+
+
+def bytes_received_per_device(collectives: Iterable[Collective], num_devices: int) -> np.ndarray:
+    """Returns an int64 array: the bytes that arrive at each device from another one."""
+    return _per_device(collectives, num_devices, _add_received)
+
+
+def bytes_sent_per_device(collectives: Iterable[Collective], num_devices: int) -> np.ndarray:
+    """Returns an int64 array: the bytes that leave each device for another one."""
+    return _per_device(collectives, num_devices, _add_sent)
+
+
+def bytes_received(collectives: Iterable[Collective], num_devices: int) -> int:
+    """Returns the bytes that the busiest receiver gets: the maximum over devices of the sum over collectives."""
+    return int(bytes_received_per_device(collectives, num_devices).max(initial=0))
+
+
+def bytes_sent(collectives: Iterable[Collective], num_devices: int) -> int:
+    """Returns the bytes that the busiest sender sends: the maximum over devices of the sum over collectives."""
+    return int(bytes_sent_per_device(collectives, num_devices).max(initial=0))
+
+
+def _per_device(
+    collectives: Iterable[Collective],
+    num_devices: int,
+    add: Callable[[Collective, np.ndarray], None],
+) -> np.ndarray:
+    total = np.zeros(num_devices, np.int64)
+    for collective in collectives:
+        once = np.zeros(num_devices, np.int64)
+        add(collective, once)
+        total += collective.trip_count * once
+    return total
+
+
+def _add_received(collective: Collective, received: np.ndarray) -> None:
+    for source, target in collective.pairs:
+        if source != target:
+            received[target] += collective.bytes_before
+    for group in collective.groups:
+        if len(group) > 1:
+            received[_receivers(collective, group)] += _received_in_group(collective, len(group))
+
+
+def _add_sent(collective: Collective, sent: np.ndarray) -> None:
+    for source, target in collective.pairs:
+        if source != target:
+            sent[source] += collective.bytes_before
+    for group in collective.groups:
+        if len(group) < 2:
+            continue
+        if collective.kind == "collective_broadcast":
+            sent[group[0]] += collective.bytes_before * (len(group) - 1)
+        elif collective.kind == "ragged_all_to_all":
+            sent[list(group)] += collective.bytes_before
+        else:
+            sent[list(group)] += _received_in_group(collective, len(group))
+
+
+def _received_in_group(collective: Collective, group_size: int) -> int:
+    """Returns the bytes that one member of a group of two or more receives in one run."""
+    before, others = collective.bytes_before, group_size - 1
+    match collective.kind:
+        case "all_gather":
+            return before * others
+        case "all_to_all" | "reduce_scatter":
+            return _ceil_div(before * others, group_size)
+        case "all_reduce":
+            return _ceil_div(2 * before * others, group_size)
+        case "ragged_all_to_all":
+            return collective.bytes_after
+        case _:
+            return before
+
+
+def _receivers(collective: Collective, group: tuple[int, ...]) -> list[int]:
+    """Returns the members that receive: all, but not the first of a broadcast, which is its root."""
+    return list(group[1:] if collective.kind == "collective_broadcast" else group)
+
+
+def _ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)

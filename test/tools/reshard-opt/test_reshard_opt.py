@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard-opt's files, exit codes and faults; what it prints for modules is in the .mlir files beside this one."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reshard.dialect_utils.bindings import ir, make_context, stablehlo
+from reshard.passes import registry, strip_findings
+from reshard.passes.base import Pass
+from reshard.tools.reshard_opt import main
+
+NOTHING = "--pass-pipeline=builtin.module()"
+CANONICALIZE = "--pass-pipeline=builtin.module(canonicalize)"
+MODULE = """\
+func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %unused = stablehlo.add %a, %a : tensor<4xf32>
+  return %a : tensor<4xf32>
+}
+"""
+
+
+@pytest.fixture
+def module(tmp_path) -> Path:
+    path = tmp_path / "in.mlir"
+    path.write_text(MODULE)
+    return path
+
+
+def run(*arguments) -> int:
+    try:
+        return main([str(each) for each in arguments])
+    except SystemExit as end:
+        return end.code
+
+
+# ---- exit status 2: the command line
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--pass-pipeline=builtin.module(no-such-pass)"], "'no-such-pass' does not refer to a registered pass"),
+        (["--pass-pipeline=builtin.module(canonicalize{foo=1})"], "no such option foo"),
+        (["--pass-pipeline=builtin.module(canonicalize"], "missing ')' in pipeline"),
+        (["--pass-pipeline=builtin.module(canonicalize,,cse)"], "empty pass name"),
+        (["--pass-pipeline=func.func(strip-findings)"], "'strip-findings' runs on builtin.module, not inside func.func"),
+        (["--pass-pipeline=reshard{a=1}"], "pipeline 'reshard' takes no options"),
+        (["--strip-findings=depth=1"], "strip-findings has no option 'depth'; its options: none"),
+        (["--strip-findings", CANONICALIZE], "cannot be combined"),
+        (["--strip-findings", "--policy=always"], "no pass of builtin.module(strip-findings) has an option 'policy'"),
+        (["--report=html"], "invalid choice: 'html'"),
+        (["--report-file=x"], "--report-file needs --report"),
+        (["--check"], "--compile-for=PLATFORM:DEVICES"),
+        (["--compile-for=cpu"], "'cpu' is not PLATFORM:DEVICES, such as cpu:8"),
+        (["--verify-diagnostics=some"], "invalid choice: 'some'"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(arguments, text, module, capfd):
+    assert run(module, *arguments) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and text in err and "Traceback" not in err
+
+
+# ---- exit status 1: files
+
+
+def test_a_missing_input(tmp_path, capfd):
+    assert run(tmp_path / "none.mlir", NOTHING) == 1
+    assert capfd.readouterr().err == f"{tmp_path}/none.mlir: error: no such file or directory\n"
+
+
+def test_a_directory_as_input(tmp_path, capfd):
+    assert run(tmp_path, NOTHING) == 1
+    assert capfd.readouterr().err == f"{tmp_path}: error: is a directory\n"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\t\n"])
+def test_an_empty_input(content, module, capfd):
+    module.write_bytes(content)
+    assert run(module, NOTHING) == 1
+    assert capfd.readouterr().err == f"{module}: error: the input is empty\n"
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\x00\x01\xff\xfe", b"\xff" * 100, b"PK\x03\x04", "café".encode()])
+def test_binary_garbage(content, module, capfd):
+    module.write_bytes(content)
+    assert run(module, NOTHING) == 1
+    assert capfd.readouterr().err.startswith(f"{module}:1:1: error: ")
+
+
+@pytest.mark.parametrize("content", [b"ML\xefR", b"ML\xefR\x0d", b"ML\xefR\x0dMLIR20\x00junk", b"ML\xefR\x0dStableHLO_v1.0.0\x00junk"])
+def test_damaged_bytecode(content, module, tmp_path, capfd):
+    module.write_bytes(content)
+    assert run(module, NOTHING, "-o", tmp_path / "out") == 1
+    assert capfd.readouterr().err.startswith(f"{module}: error: ")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("output, text", [("none/out.mlir", "no such directory"), (".", "is a directory")])
+def test_an_output_that_cannot_be_written(output, text, module, tmp_path, capfd):
+    assert run(module, NOTHING, "-o", tmp_path / output) == 1
+    assert text in capfd.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["in.mlir"]
+
+
+def test_a_failure_keeps_the_old_output(module, tmp_path):
+    output = tmp_path / "out.mlir"
+    output.write_text("old")
+    module.write_text("nonsense")
+    assert run(module, "-o", output, NOTHING) == 1
+    assert output.read_text() == "old"
+
+
+def test_a_diagnostic_shows_the_line_and_a_caret(module, capfd):
+    module.write_text("func.func @f() {\n  nonsense\n}\n")
+    assert run(module, NOTHING) == 1
+    line, source, caret = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"{module}:2:3: error: custom op 'nonsense' is unknown")
+    assert (source, caret) == ("  nonsense", "  ^")
+
+
+# ---- output
+
+
+def test_in_and_out_may_be_the_same_file(module):
+    module.chmod(0o640)
+    assert run(module, "-o", module, CANONICALIZE) == 0
+    assert "unused" not in module.read_text() and "stablehlo.add" not in module.read_text()
+    assert module.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(module, tmp_path):
+    link = tmp_path / "link.mlir"
+    link.symlink_to(module)
+    assert run(module, "-o", link, CANONICALIZE) == 0
+    assert link.is_symlink() and "stablehlo.add" not in module.read_text()
+
+
+def test_a_device_is_written_to_not_replaced(module):
+    assert run(module, "-o", os.devnull, CANONICALIZE) == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_portable_artifact_is_read(module, capfd):
+    context = make_context()
+    with context:
+        parsed = ir.Module.parse(MODULE)
+        artifact = stablehlo.serialize_portable_artifact(parsed, stablehlo.get_minimum_version())
+    module.write_bytes(artifact)
+    assert run(module, NOTHING) == 0
+    assert "stablehlo.add" in capfd.readouterr().out
+
+
+def test_remarks_can_be_left_out(module, monkeypatch, capfd):
+    monkeypatch.setattr(strip_findings, "StripFindingsPass", _Remarks)
+    assert run(module, "--strip-findings") == 0
+    assert f"{module}:2:13: remark: left alone\n" in capfd.readouterr().err
+    assert run(module, "--strip-findings", "--no-remarks") == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_of_a_pass_is_an_error_at_its_op(module, monkeypatch, capfd):
+    monkeypatch.setattr(strip_findings, "StripFindingsPass", _Errors)
+    assert run(module, "--strip-findings") == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith(f"{module}:2:13: error: cannot reshard\n") and f"{module}:1:1: note: in here\n" in err
+
+
+def test_remarks_and_errors_of_passes_are_verified(module, monkeypatch):
+    monkeypatch.setattr(strip_findings, "StripFindingsPass", _Errors)
+    flags = ("--strip-findings", "--verify-diagnostics")
+    module.write_text("// expected-note@+1 {{in here}}\n" + MODULE.replace("\n  return", " // expected-error {{reshard}}\n  return"))
+    assert run(module, *flags) == 0
+    module.write_text(MODULE.replace("\n  return", " // expected-error {{reshard}}\n  return"))
+    assert run(module, *flags) == 1
+    assert run(module, "--strip-findings", "--verify-diagnostics=only-expected") == 0
+
+
+# ---- faults of our own
+
+
+def test_a_fault_of_our_own_leaves_a_reproducer(module, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(strip_findings, "StripFindingsPass", _Faulty)
+    assert run(module, "--strip-findings", "-o", tmp_path / "out.mlir") == 1
+    err = capfd.readouterr().err
+    assert f"{module}: error: reshard-opt failed through a fault of its own: bad luck" in err and "Traceback" not in err
+    (reproducer,) = tmp_path.glob("reshard-opt-*.mlir")
+    text = reproducer.read_text()
+    assert f"// rerun: reshard-opt {reproducer} '--pass-pipeline=builtin.module(strip-findings)'" in text
+    assert "// jaxlib " in text and "// KeyError: 'bad luck'" in text and MODULE in text
+    assert run(reproducer, NOTHING) == 0
+    assert not (tmp_path / "out.mlir").exists()
+
+
+def test_a_traceback_on_demand(module, monkeypatch):
+    monkeypatch.setenv("RESHARD_TRACEBACK", "1")
+    monkeypatch.setattr(strip_findings, "StripFindingsPass", _Faulty)
+    with pytest.raises(KeyError):
+        run(module, "--strip-findings")
+
+
+# ---- start-up
+
+
+def test_jax_is_not_imported():
+    program = "import sys; from reshard.tools.reshard_opt import main; main(['-', sys.argv[1]]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, CANONICALIZE], input=MODULE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "jax" not in done.stdout.split("\n")[-2].split() and "jaxlib.mlir.ir" in done.stdout
+
+
+def test_it_runs_as_a_file_from_anywhere(module, tmp_path):
+    script = Path(registry.__file__).parent.parent / "tools" / "reshard_opt.py"
+    done = subprocess.run([sys.executable, script, module, CANONICALIZE], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "func.func @f" in done.stdout, done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(module):
+    module.write_text(MODULE + "".join(MODULE.replace("@f", f"@f{i}") for i in range(3000)))
+    command = f"'{sys.executable}' -m reshard.tools.reshard_opt '{module}' --pass-pipeline='builtin.module()' | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("func.func @f") and done.stderr == ""
+
+
+def _ops(module: ir.Module):
+    function = module.body.operations[0]
+    return function, function.regions[0].blocks[0].operations[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Remarks(Pass):
+    name, summary = "strip-findings", "remarks"
+
+    def run(self, module, session):
+        session.remark(_ops(module)[1], "left alone")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Errors(Pass):
+    name, summary = "strip-findings", "errors"
+
+    def run(self, module, session):
+        from reshard.dialect_utils.diagnostics import note
+
+        function, op = _ops(module)
+        session.error(op, "cannot reshard", note("in here", function))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Faulty(Pass):
+    name, summary = "strip-findings", "faults"
+
+    def run(self, module, session):
+        raise KeyError("bad luck")

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a virtual environment for this checkout, and runs the demo or the tests in it. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST_PYTHON = (3, 11)
+STAMP = "reshard-stamp"
+
+_EXAMPLES = """\
+examples:
+  python3 tools/dev.py demo                            one reshard, planned, rewritten and run on CPU devices
+  python3 tools/dev.py test                            quick tier: under a minute once installed
+  python3 tools/dev.py test --tier all --filter plan   every test whose name holds 'plan'
+  python3 tools/dev.py test --python python3.12        another interpreter, in its own environment
+  python3 tools/dev.py test --jax 0.10.0               the oldest supported jax, in its own environment
+"""
+
+
+class Failure(Exception):
+    """What went wrong and what to do, for the user."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0 done, 1 something failed, 2 wrong command line."""
+    flags = _parser().parse_args(argv)
+    try:
+        return flags.run(flags)
+    except Failure as failure:
+        print(f"dev.py: error: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def demo(flags: argparse.Namespace) -> int:
+    return subprocess.run([environment(flags), "-m", "reshard.tools.demo"], cwd=ROOT).returncode
+
+
+def test(flags: argparse.Namespace) -> int:
+    python = environment(flags)
+    outcomes = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes += _run_lit(python, flags, Path(folder, "lit.json"))
+        outcomes += _run_pytest(python, flags, Path(folder, "pytest.xml"))
+    print(f"\n{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['skipped']} skipped")
+    return 1 if outcomes["failed"] else 0
+
+
+def clean(_flags: argparse.Namespace) -> int:
+    """Removes what this tool and the tests have made."""
+    made = [*ROOT.glob(".venv*"), *ROOT.glob("*.egg-info"), *ROOT.glob("*/__pycache__"), *ROOT.glob("*/*/__pycache__")]
+    made += [ROOT / name for name in ("build", "dist", ".pytest_cache", ".hypothesis")]
+    for path in made:
+        shutil.rmtree(path, ignore_errors=True)
+    return 0
+
+
+# ---- the environment
+
+
+def environment(flags: argparse.Namespace) -> str:
+    """Returns the interpreter of the environment, which is made or renewed if pyproject.toml or Python changed."""
+    base = _interpreter(flags.python)
+    folder = ROOT / _environment_name(flags, base)
+    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    stamp = _stamp(base, flags.jax)
+    if (folder / STAMP).is_file() and (folder / STAMP).read_text() == stamp:
+        return python
+    _say(f"creating {folder.name} with Python {base['version']}")
+    _checked([base["path"], "-m", "venv", "--clear", str(folder)], _NO_VENV)
+    pinned = [f"jax=={flags.jax}", f"jaxlib=={flags.jax}"] if flags.jax else []
+    _say("installing reshard with what its tests and examples need; a minute or two the first time")
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    _checked([*pip, "-e", f"{ROOT}[test,examples]", *pinned], _NO_INSTALL)
+    (folder / STAMP).write_text(stamp)
+    return python
+
+
+_NO_VENV = "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv"
+_NO_INSTALL = (
+    "pip could not install what pyproject.toml names (see above). The first run needs a package index: check the network, "
+    "or point PIP_INDEX_URL or PIP_FIND_LINKS at one; then run the same command again"
+)
+
+
+def _interpreter(path: str | None) -> dict[str, str]:
+    """Returns path and version of the interpreter that makes the environment."""
+    command = [path or sys.executable, "-c", "import sys; print(sys.base_prefix, sys.executable, *sys.version_info[:3], sep='\\n')"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Failure(f"cannot run {command[0]}: {getattr(error, 'stderr', '') or error}") from None
+    prefix, executable, *version = done.stdout.split("\n")[:5]
+    if tuple(map(int, version)) < OLDEST_PYTHON:
+        raise Failure(f"{executable} is Python {'.'.join(version)}; reshard needs 3.11 or newer, see --python")
+    return {"path": executable, "prefix": prefix, "version": ".".join(version)}
+
+
+def _environment_name(flags: argparse.Namespace, base: dict[str, str]) -> str:
+    """Returns `.venv` for the interpreter that runs this file, `.venv-py3.12-jax0.10.0` for what flags select."""
+    minor = ".".join(base["version"].split(".")[:2])
+    parts = [f"py{minor}"] if flags.python or flags.jax else []
+    parts += [f"jax{flags.jax}"] if flags.jax else []
+    return "-".join([".venv", *parts])
+
+
+def _stamp(base: dict[str, str], jax: str | None) -> str:
+    told = [(ROOT / "pyproject.toml").read_text(), base["prefix"], base["version"], jax or "newest"]
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def _checked(command: list[str], what_to_do: str) -> None:
+    if subprocess.run(command, cwd=ROOT).returncode != 0:
+        raise Failure(what_to_do)
+
+
+def _say(text: str) -> None:
+    print(f"dev.py: {text}", flush=True)
+
+
+# ---- the tests
+
+
+def _run_lit(python: str, flags: argparse.Namespace, results: Path) -> Counter:
+    _say(f"lit, tier {flags.tier}")
+    lit = [python, "-c", "import sys; from lit.main import main; sys.exit(main())"]
+    command = [*lit, "test", "--param", f"tier={flags.tier}", "--allow-empty-runs", "-o", str(results)]
+    command += ["--verbose" if flags.verbose else "--quiet"]
+    command += ["--filter", flags.filter] if flags.filter else []
+    return _counted(command, results, _lit_outcomes, {0})
+
+
+def _run_pytest(python: str, flags: argparse.Namespace, results: Path) -> Counter:
+    _say(f"pytest, tier {flags.tier}")
+    command = [python, "-m", "pytest", "--tier", flags.tier, f"--junitxml={results}"]
+    command += ["--verbose" if flags.verbose else "--quiet"]
+    command += ["-k", flags.filter] if flags.filter else []
+    return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test selected
+
+
+def _counted(command: list[str], results: Path, read, good: set[int]) -> Counter:
+    """Returns the outcomes of a test runner; one that fails without a failed test counts as one failure."""
+    began = time.monotonic()
+    status = subprocess.run(command, cwd=ROOT).returncode
+    outcomes = read(results) if results.is_file() else Counter()
+    if status not in good and not outcomes["failed"]:
+        outcomes["failed"] = 1
+    _say(f"{outcomes['passed']} passed, {outcomes['failed']} failed in {time.monotonic() - began:.0f} s")
+    return outcomes
+
+
+def _lit_outcomes(results: Path) -> Counter:
+    kinds = {"PASS": "passed", "FLAKYPASS": "passed", "XFAIL": "passed"}
+    kinds |= {"UNSUPPORTED": "skipped", "SKIPPED": "skipped", "EXCLUDED": "skipped"}
+    tests = json.loads(results.read_text())["tests"]
+    return Counter(kinds.get(each["code"], "failed") for each in tests if each["code"] != "EXCLUDED")
+
+
+def _pytest_outcomes(results: Path) -> Counter:
+    outcomes = Counter()
+    for suite in ElementTree.parse(results).getroot().iter("testsuite"):
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        outcomes.update(failed=failed, skipped=skipped, passed=int(suite.get("tests", 0)) - failed - skipped)
+    return outcomes
+
+
+# ---- the command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dev.py", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="demo|test|clean")
+    selection = argparse.ArgumentParser(add_help=False)
+    selection.add_argument("--python", metavar="PATH", help="interpreter to use (default: the one that runs this)")
+    selection.add_argument("--jax", metavar="VERSION", help="version of jax and jaxlib (default: the newest)")
+    _add(commands, demo, "show what reshard does, on CPU devices", selection)
+    tests = _add(commands, test, "run the tests: lit, then pytest", selection)
+    tests.add_argument("--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both")
+    tests.add_argument("--filter", metavar="WORD", help="only tests whose name holds this")
+    tests.add_argument("-v", "--verbose", action="store_true", help="print each test")
+    _add(commands, clean, "remove environments, caches and build folders")
+    return parser
+
+
+def _add(commands, run, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser = commands.add_parser(run.__name__, help=help, description=f"{help}.".capitalize(), parents=parents)
+    parser.set_defaults(run=run)
+    return parser
+
+
+if __name__ == "__main__":
+    if sys.version_info < OLDEST_PYTHON:
+        sys.exit("dev.py: error: this is Python %d.%d; run it with Python 3.11 or newer" % sys.version_info[:2])
+    sys.exit(main())

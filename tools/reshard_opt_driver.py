@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reshard-opt does with its flags: read, run the pipeline on each chunk, print diagnostics, write."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reshard.dialect_utils import expectations, module_files
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.module_files import Chunk, ModuleFile
+from reshard.passes import registry
+from reshard.passes.base import Session
+from reshard.passes.pipeline import Instrumentation, Pipeline, PipelineError
+from reshard.tools.reproducer import report_crash
+
+
+def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[str], None]) -> int:
+    """Returns the exit status. Diagnostics go to stderr, the output to where the flags say, and only on success."""
+    if flags.list_passes:
+        print(registry.listing(), end="")
+        return 0
+    try:
+        context = make_context()
+        context.allow_unregistered_dialects = flags.allow_unregistered_dialect
+        pipeline = _pipeline(flags, pipeline_text, context)
+    except PipelineError as error:
+        usage_error(str(error))
+    if flags.dump_pass_pipeline:
+        print(pipeline, file=sys.stderr)
+    try:
+        module_files.refuse_unwritable(flags.output)
+        run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
+        return run.all_chunks()
+    except DiagnosedError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
+    pipeline = Pipeline.parse(text)
+    options = {name: getattr(flags, name) for name in ("policy", "oracle", "emit")}
+    pipeline = pipeline.with_options({name: value for name, value in options.items() if value is not None})
+    pipeline.check(context)
+    return pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A chunk after the pipeline: its bytes, or None if it failed; whether the module is as it was."""
+
+    content: bytes | None
+    is_unchanged: bool = False
+
+
+class _Run:
+    """One input on its way through the pipeline.
+
+    Invariant: `session.diagnostics` holds what all chunks so far have emitted; each chunk prints its own part.
+    """
+
+    def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
+        self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
+        self.session = Session(options={"compile_for": flags.compile_for, "input": file.name})
+
+    def all_chunks(self) -> int:
+        outcomes = [self._one_chunk(each) for each in self.file.chunks(self.flags.split_input_file)]
+        if self.flags.mlir_pass_statistics:
+            _print_statistics(self.pipeline, self.session)
+        if any(each is None for each in outcomes):
+            return 1
+        produced = [each for each in outcomes if each.content is not None]
+        if len(produced) == len(outcomes) and self._output_is_input_form() and all(each.is_unchanged for each in outcomes):
+            module_files.write(self.flags.output, self.file.content)
+        else:
+            separator = f"{module_files.SPLIT_MARKER}\n".encode()
+            module_files.write(self.flags.output, separator.join(each.content for each in produced))
+        self._write_report()
+        return 0
+
+    def _one_chunk(self, chunk: Chunk) -> _Outcome | None:
+        """Returns None if the chunk fails: an error, or with --verify-diagnostics a disagreement."""
+        emitted = self.session.diagnostics.diagnostics
+        emitted_before = len(emitted)
+        try:
+            outcome = self._transform(chunk)
+        except DiagnosedError:
+            outcome = _Outcome(None)
+        except Exception as error:
+            return self._crashed(error, chunk)
+        diagnostics = [each.in_file(self.file.name) for each in emitted[emitted_before:]]
+        if self.flags.verify_diagnostics:
+            return outcome if self._agrees_with_comments(chunk, diagnostics) else None
+        self._print(diagnostics)
+        return outcome if outcome.content is not None else None
+
+    def _transform(self, chunk: Chunk) -> _Outcome:
+        try:
+            module = chunk.parse(self.context)
+        except DiagnosedError as error:
+            self.session.diagnostics.diagnostics += error.diagnostics
+            raise
+        before = module_files.to_bytes(module, debug_info=True)
+        self.pipeline.run(module, self.session, self._instrumentation())
+        module = self._checked_as_a_whole(chunk, module)
+        is_unchanged = before == module_files.to_bytes(module, debug_info=True)
+        bytecode, debug_info = self.flags.emit_bytecode, self.flags.mlir_print_debuginfo
+        return _Outcome(module_files.to_bytes(module, bytecode=bytecode, debug_info=debug_info), is_unchanged)
+
+    def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module) -> ir.Module:
+        """Returns the module with the rewrites that do not make the compiled program worse."""
+        if self.flags.compile_for is None or self.flags.check is False:
+            return module
+        from reshard.passes import whole_module_check
+
+        return whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session)
+
+    def _instrumentation(self) -> Instrumentation:
+        flags = self.flags
+        return Instrumentation(
+            print_before_all=flags.mlir_print_ir_before_all,
+            print_after_all=flags.mlir_print_ir_after_all,
+            timing=flags.mlir_timing,
+        )
+
+    def _output_is_input_form(self) -> bool:
+        wanted = module_files.BYTECODE if self.flags.emit_bytecode else module_files.TEXT
+        return self.file.form == wanted and not self.flags.mlir_print_debuginfo
+
+    def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
+        expected = expectations.expectations_in(chunk.text, chunk.lines_above)
+        only_expected = self.flags.verify_diagnostics == "only-expected"
+        wrong = expectations.disagreements(expected, diagnostics, self.file.name, only_expected=only_expected)
+        self._print(wrong)
+        return not wrong
+
+    def _print(self, diagnostics: list[Diagnostic]) -> None:
+        sources = {self.file.name: self.file.text}
+        for each in diagnostics:
+            if not (self.flags.no_remarks and each.severity == REMARK):
+                print(each.text(sources), file=sys.stderr)
+
+    def _write_report(self) -> None:
+        if not self.flags.report:
+            return
+        from reshard.passes import report
+
+        text = report.render(self.session, self.flags.report)
+        if self.flags.report_file:
+            module_files.write(self.flags.report_file, text.encode())
+        else:
+            sys.stderr.write(text)
+
+    def _crashed(self, error: Exception, chunk: Chunk) -> None:
+        text = chunk.text or str(chunk.parse(self.context))
+        arguments = [f"--pass-pipeline={self.pipeline}"]
+        report_crash(error, "reshard-opt", arguments, text, self.file.name)
+
+
+def _print_statistics(pipeline: Pipeline, session: Session) -> None:
+    """Prints what our passes counted as MLIR prints its statistics; jaxlib's MLIR is built without those of its own."""
+    rule = f"==={'-' * 73}==="
+    print(rule, f"{'... Pass statistics report ...':^79}".rstrip(), rule, sep="\n", file=sys.stderr)
+    for each in dict.fromkeys(pipeline.passes):
+        print(type(each).__name__, file=sys.stderr)
+        for name, meaning in each.statistics.items():
+            print(f"  (S) {session.statistics[each.name, name]} {name} - {meaning}", file=sys.stderr)
