@@ -8,17 +8,24 @@ op and lost the index, nothing is compared.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import propagation
 from .bindings import ir
-from .propagation import CONSTRAINTS, LOOPS, Analysis
-from .sdy_shardings import SHARDING, Placement, UnsupportedSharding, module_meshes, placement
+from .propagation import CONSTANTS, CONSTRAINTS, LOOPS, Analysis
+from .sdy_shardings import Placement, UnsupportedSharding, module_meshes, placement
 
 FRONTEND = "mhlo.frontend_attributes"
 FRONTEND_ID = "reshard.id"
-_NOT_COMPARED = CONSTRAINTS | propagation.CONSTANTS | {"builtin.module", "sdy.mesh", "func.func", "func.call"}
+ENTRY = "main"
+_NOT_COMPARED = CONSTRAINTS | CONSTANTS | {"builtin.module", "sdy.mesh", "func.func", "func.call"}
+
+# (index of an op, number of the result), where 0 stands for all that a loop carries; (ENTRY, number of the argument)
+_Key = tuple[int | str, int]
+# A layout is a placement or "maximal"; a loop's is the set of the layouts it carries.
+_Layout = Placement | str | frozenset
+_Seen = dict[_Key, set[_Layout]]
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,11 @@ def compare_with_xla(module: ir.Module, analysis: Analysis, child=None) -> Disag
     """Compiles the module with stock XLA in a child process and compares the layouts.
 
     Args:
-      child: an `xla_child.XlaChild` to use; None starts one for this call.
+      child: an `xla_child.XlaChild` to use; None is the one that this process shares.
     """
-    from .xla_child import CompileRequest, XlaChild
+    from .xla_child import shared_child
 
-    request = CompileRequest(tagged_text(module), devices_of(module), keeps_propagated=True)
-    if child is None:
-        with XlaChild() as child:
-            answer = child.compile(request)
-    else:
-        answer = child.compile(request)
+    answer = (child or shared_child()).compile(tagged_text(module), devices_of(module), keeps_propagated=True)
     if answer.propagated_text is None:
         return Disagreements(failure=answer.message or "XLA wrote no propagated module")
     return disagreements(analysis, answer.propagated_text)
@@ -70,7 +72,7 @@ def tagged_text(module: ir.Module) -> str:
         attributes = op.attributes
         own = {each.name: each.attr for each in ir.DictAttr(attributes[FRONTEND])} if FRONTEND in attributes else {}
         attributes[FRONTEND] = ir.DictAttr.get({**own, FRONTEND_ID: ir.StringAttr.get(str(index))})
-    return clone.get_asm(enable_debug_info=True)
+    return clone.get_asm()
 
 
 def devices_of(module: ir.Module) -> int:
@@ -86,33 +88,103 @@ def disagreements(analysis: Analysis, xla_propagated_text: str) -> Disagreements
 
     An op of a function that is called twice is two ops on both sides: the sets of their layouts are compared.
     """
-    there = _seen_by_xla(ir.Module.parse(xla_propagated_text))
-    here = _seen_here(analysis)
+    here, there = _seen_here(analysis), _seen_by_xla(ir.Module.parse(xla_propagated_text), analysis.originals)
     reasons: dict[ir.Value, str] = {}
-    for key in here.keys() & there.keys():
+    common = sorted(here.keys() & there.keys(), key=str)
+    for key in common:
         if here[key] != there[key]:
-            reason = f"{_words(there[key])} there, {_words(here[key])} here"
-            reasons |= {value: f"{name} is {reason}" for name, value in _values(analysis, key)}
-    return Disagreements(reasons, len(here.keys() & there.keys()))
-
-
-_Key = tuple[int | str, int]  # index of an op, or the name of a function; number of the result or argument, of a loop always 0
-_Seen = dict[_Key, set]  # placements; for a loop, multisets of the placements of what it carries
+            name = f"argument {key[1]}" if key[0] == ENTRY else analysis.originals[key[0]].name
+            reason = f"{name} is {_words(there[key])} there, {_words(here[key])} here"
+            reasons |= dict.fromkeys(_values(analysis, key), reason)
+    return Disagreements(reasons, len(common))
 
 
 def _seen_here(analysis: Analysis) -> _Seen:
-    meshes = module_meshes(analysis.explicit)
-    seen: _Seen = {}
+    meshes, seen = module_meshes(analysis.explicit), {}
     for serial, index in enumerate(analysis.origin):
         op = analysis.prepared_ops[serial]
         if index is None or op.name in _NOT_COMPARED:
             continue
         for attr in analysis.layouts.get(serial, ()):
-            _see(seen, index, op, attr, meshes)
-    for name, attrs in analysis.argument_layouts.items():
-        _see_arguments(seen, name, attrs, analysis, meshes)
-    return seen
+            for number, each in _layouts(op, attr, meshes):
+                seen.setdefault((index, number), set()).add(each)
+    function = _entry(analysis.originals)
+    attrs = analysis.argument_layouts.get(ENTRY, ())
+    return seen | _seen_arguments(function, attrs, meshes)
 
 
-def _see_arguments(seen, name, attrs, analysis, meshes) -> None:
-    raise NotImplementedError
+def _seen_by_xla(module: ir.Module, originals: list[ir.Operation]) -> _Seen:
+    meshes, seen = module_meshes(module), {}
+    ops = propagation.ops_in(module.operation)
+    for op in ops:
+        attributes = op.attributes
+        if FRONTEND not in attributes or FRONTEND_ID not in (own := ir.DictAttr(attributes[FRONTEND])):
+            continue
+        index = int(ir.StringAttr(own[FRONTEND_ID]).value)
+        if op.name not in LOOPS and _types(op) != _types(originals[index]):
+            continue  # one of several ops that XLA made of it
+        for number, each in _layouts(op, propagation.result_layouts(op), meshes):
+            seen.setdefault((index, number), set()).add(each)
+    function = _entry(ops)
+    attrs = [propagation.layout(argument) for argument in _arguments(function)]
+    return seen | _seen_arguments(function, attrs, meshes)
+
+
+def _seen_arguments(function: ir.Operation | None, attrs, meshes) -> _Seen:
+    pairs = enumerate(zip(_arguments(function), attrs, strict=False))
+    return {(ENTRY, number): {_layout(argument, attr, meshes)} for number, (argument, attr) in pairs}
+
+
+def _layouts(op: ir.Operation, attr: ir.Attribute | None, meshes) -> Iterator[tuple[int, _Layout]]:
+    """Yields (result number, layout); of a loop one set, since XLA changes the number and order of what it carries."""
+    through = propagation.passed_through(op) if op.name in LOOPS else ()
+    layouts = [
+        (number, _layout(result, attr and propagation.nth_sharding(attr, number), meshes))
+        for number, result in enumerate(op.results)
+        if number not in through
+    ]
+    if op.name not in LOOPS:
+        yield from layouts
+        return
+    yield 0, frozenset((str(op.results[number].type), each) for number, each in layouts)
+
+
+def _types(op: ir.Operation) -> list[ir.Type]:
+    return [result.type for result in op.results]
+
+
+def _layout(value: ir.Value, attr: ir.Attribute | None, meshes) -> _Layout:
+    if not isinstance(value.type, ir.RankedTensorType):
+        return "no tensor"
+    try:
+        return placement(attr, len(ir.ShapedType(value.type).shape), meshes)
+    except UnsupportedSharding:
+        return "maximal"
+
+
+def _values(analysis: Analysis, key: _Key) -> list[ir.Value]:
+    """Returns the values of the original whose layouts a key stands for."""
+    where, number = key
+    if where == ENTRY:
+        return [_arguments(_entry(analysis.originals))[number]]
+    op = analysis.originals[where]
+    if op.name not in LOOPS:
+        return [op.results[number]]
+    return [*op.results, *(argument for region in op.regions for argument in region.blocks[0].arguments)]
+
+
+def _entry(ops: list[ir.Operation]) -> ir.Operation | None:
+    named = (op for op in ops if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == ENTRY)
+    return next(named, None)
+
+
+def _arguments(function: ir.Operation | None) -> list[ir.Value]:
+    return list(function.regions[0].blocks[0].arguments) if function else []
+
+
+def _words(layouts: set[_Layout]) -> str:
+    if any(isinstance(each, frozenset) for each in layouts):
+        texts = {f"{kind} {placed}" for each in layouts for kind, placed in each}
+    else:
+        texts = set(map(str, layouts))
+    return " and ".join(sorted(texts))

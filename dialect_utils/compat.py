@@ -64,6 +64,22 @@ def load_executable(module, devices: Sequence, options):
     return compile_and_load(module, executable_devices=device_list, compile_options=options)
 
 
+def parameter_shardings(executable, count: int) -> list:
+    """Returns the OpSharding proto of each of `count` parameters; replicated where the executable tells none."""
+    return _or_replicated(executable.get_parameter_shardings(), count)
+
+
+def output_shardings(executable, count: int) -> list:
+    """Returns the OpSharding proto of each of `count` results; replicated where the executable tells none."""
+    return _or_replicated(executable.get_output_shardings(), count)
+
+
+def _or_replicated(shardings: Sequence | None, count: int) -> list:
+    from jax._src.lib import xla_client
+
+    return list(shardings or [xla_client.HloSharding.replicate().to_proto()] * count)
+
+
 def hlo_sharding(op_sharding):
     """Returns the HloSharding of an OpSharding proto."""
     from jax._src.lib import xla_client

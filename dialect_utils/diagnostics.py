@@ -154,11 +154,11 @@ def from_mlir_error(error: ir.MLIRError) -> list[Diagnostic]:
 
 
 def _excerpt(place: Place | None, sources: Mapping[str, str]) -> list[str]:
-    """Returns the source line and a caret under the column; nothing if the source is not at hand."""
+    """Returns the source line and a caret under the column; nothing if the source is not at hand or binary."""
     if place is None or place.line == 0 or place.file not in sources:
         return []
     lines = sources[place.file].split("\n")
     if place.line > len(lines):
         return []
     line = lines[place.line - 1].expandtabs(1)
-    return [line, " " * (place.column - 1) + "^"]
+    return [line, " " * (place.column - 1) + "^"] if line.isprintable() else []

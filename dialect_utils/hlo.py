@@ -190,7 +190,8 @@ def parse_module(text: str) -> HloModule:
             entry = computation if opening[1] else entry
     if entry is None:
         raise ValueError("the HLO text has no ENTRY computation")
-    return HloModule(computations, entry, _header_count(header, "replica_count"), _header_count(header, "num_partitions"))
+    num_replicas, num_partitions = (_header_count(header, name) for name in ("replica_count", "num_partitions"))
+    return HloModule(computations, entry, num_replicas, num_partitions)
 
 
 def _opens_computation(line: str) -> re.Match | None:
@@ -314,7 +315,8 @@ def _mesh_groups(match: re.Match) -> np.ndarray:
     """Returns the groups along some axes of a mesh: mesh['x'=4,'y'=2], device_ids=(...) {'x':(2)2,'y'}."""
     axes = [axis.replace("'", "").rsplit("=", 1) for axis in match["axes"].split(",")]
     sizes = {name.strip(): int(size) for name, size in axes}
-    grouped = [(name, int(pre or 1), int(size or sizes[name])) for name, pre, size in _AXIS_REF.findall(match["grouped"])]
+    references = _AXIS_REF.findall(match["grouped"])
+    grouped = [(name, int(pre or 1), int(size or sizes[name])) for name, pre, size in references]
     digits = [digit for axis, size in sizes.items() for digit in _axis_digits(axis, size, grouped)]
     ids = _mesh_device_ids(match["ids"], prod(sizes.values())).reshape([size for _, _, size in digits])
     last = [digits.index(digit) for digit in grouped]

@@ -8,10 +8,18 @@ import io
 import os
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.bindings import ir, stablehlo
-from reshard.dialect_utils.diagnostics import ERROR, DiagnosedError, Diagnostic, Place, from_mlir_error
+from reshard.dialect_utils.diagnostics import (
+    ERROR,
+    Collector,
+    DiagnosedError,
+    Diagnostic,
+    Place,
+    from_mlir_error,
+    note,
+)
 
 TEXT, BYTECODE, PORTABLE = "text", "bytecode", "portable artifact"
 SPLIT_MARKER = "// -----"
@@ -97,13 +105,15 @@ class Chunk:
 
 
 def _read_portable_artifact(file: ModuleFile, context: ir.Context) -> ir.Module:
-    try:
-        return stablehlo.deserialize_portable_artifact(context, file.content)
-    except (ir.MLIRError, ValueError) as error:
-        if isinstance(error, ir.MLIRError) and error.error_diagnostics:
-            raise
-        message = "cannot read this portable artifact; it may be damaged or newer than the installed jaxlib"
-        raise DiagnosedError([Diagnostic(ERROR, message, Place(file.name))]) from None
+    collector = Collector()  # the bindings leave the errors of this one call to handlers
+    with collector.listening(context):
+        try:
+            return stablehlo.deserialize_portable_artifact(context, file.content)
+        except (ir.MLIRError, ValueError):
+            hint = note("the file may be damaged, or newer than the installed jaxlib")
+    what = "cannot read this portable artifact"
+    errors = [replace(each, notes=(*each.notes, hint)) for each in collector.diagnostics[-1:]]
+    raise DiagnosedError([each.in_file(file.name) for each in errors or [Diagnostic(ERROR, what, notes=(hint,))]])
 
 
 def to_bytes(module: ir.Module, *, bytecode: bool = False, debug_info: bool = False) -> bytes:

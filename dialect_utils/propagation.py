@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 import functools
+import math
 
-from .bindings import ir, passmanager, sdy
+from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, from_mlir_error
 from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
 
@@ -53,7 +54,8 @@ class Analysis:
       origin: for each serial, the index in `originals`; None for a constraint of ours (see `opened`).
       prepared_ops: for each serial the op in `prepared`, the clone as propagation found it.
       opened: serial -> what the constraint opens.
-      layouts: serial -> the distinct `sdy.sharding_per_value` attributes of its op after propagation (None: no sharding); the
+      pieces: serial of the first ops of a split broadcast -> index in `originals`; the last op has the serial of the whole.
+      layouts: serial -> the distinct attributes with the layouts (see `result_layouts`) of its op after propagation (None: no sharding); the
         splitter of constants makes several ops of one.
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
       argument_layouts: function name -> shardings of its arguments after propagation.
@@ -65,6 +67,7 @@ class Analysis:
     prepared: ir.Operation
     prepared_ops: list[ir.Operation]
     opened: dict[int, Opened]
+    pieces: dict[int, int]
     explicit: ir.Operation
     layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
@@ -105,22 +108,31 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
-    inline_calls(clone)
+    split_broadcasts(clone)
+    tuples = inline_calls(clone)
+    order_like_hlo(clone)
+    _dissolve(tuples)
     origin: list[int | None] = []
     prepared_ops: list[ir.Operation] = []
+    pieces: dict[int, int] = {}
     for op in ops_in(clone):
-        if op.name not in _UNTAGGED:
-            origin.append(_tag(op))
-            prepared_ops.append(op)
-            op.attributes[ID] = _integer(len(origin) - 1)
+        if op.name in _UNTAGGED:
+            continue
+        serial, index = len(origin), _tag(op)
+        if _PIECE in op.attributes:
+            pieces[serial], index = index, None
+        origin.append(index)
+        prepared_ops.append(op)
+        op.attributes[ID] = _integer(serial)
+    carried = capture_invariants(clone)
     opened = {}
-    for constraint, loop, operands in open_loop_invariants(clone):
+    for constraint, loop, operands in open_captured(clone, carried):
         serial = len(origin)
         constraint.attributes[ID] = _integer(serial)
         opened[serial] = Opened(_tag(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
-    return Analysis(originals, origin, clone, prepared_ops, opened, clone.clone().operation)
+    return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation)
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
@@ -135,18 +147,77 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
     return found
 
 
+# Broadcasts
+
+
+_PIECE = "reshard.piece"
+
+
+def split_broadcasts(module: ir.Operation) -> None:
+    """Writes each broadcast_in_dim as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
+
+    tensor<8x1xf32> to tensor<8x4xf32> becomes a broadcast to its own shape, a reshape to tensor<8xf32> and the broadcast.
+    Source: `XlaBuilder::BroadcastInDim`.
+    """
+    for op in ops_in(module):
+        if op.name == "stablehlo.broadcast_in_dim":
+            _split_broadcast(op)
+
+
+def _split_broadcast(op: ir.Operation) -> None:
+    operand, result = op.operands[0], op.results[0]
+    source, target = ir.RankedTensorType(operand.type), ir.RankedTensorType(result.type)
+    if not source.has_static_shape or not target.has_static_shape or not source.rank or op.parent is None:
+        return
+    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    element, shape = target.element_type, list(target.shape)
+    with ir.InsertionPoint(op), op.location:
+        if math.prod(source.shape) == math.prod(shape) and dims == sorted(dims):
+            _replace(op, stablehlo.ReshapeOp(target, operand))
+            return
+        kept = shape.copy()
+        for dim, size in zip(dims, source.shape, strict=True):
+            kept[dim] = size
+        if kept == shape:
+            return
+        same = [dim for dim, size in enumerate(kept) if size == shape[dim]]
+        first = stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(kept, element), operand, dims)
+        dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
+        second = stablehlo.ReshapeOp(dropped, first.result)
+        for piece in (first, second):
+            piece.operation.attributes[ID] = op.attributes[ID]
+            piece.operation.attributes[_PIECE] = ir.UnitAttr.get()
+        _replace(op, stablehlo.BroadcastInDimOp(target, second.result, same))
+
+
+def _replace(op: ir.Operation, new: ir.OpView) -> None:
+    for name in (ID, SHARDING):
+        if name in op.attributes:
+            new.operation.attributes[name] = op.attributes[name]
+    op.results[0].replace_all_uses_with(new.operation.results[0])
+    op.erase()
+
+
 # Inlining
 
 
-def inline_calls(module: ir.Operation) -> None:
+def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     """Replaces each `func.call` by the body of its function, as XLA does; functions without a body stay called.
 
     MLIR's `inline` pass is in jaxlib but finds nothing to inline there, since no dialect registers its interface.
+
+    Returns: a barrier over the results of each call that has several, in place of the tuple that HLO has there: `_dissolve`
+      them once the ops are in order.
     """
     functions = {_symbol(op): op for op in _top_level(module, "func.func")}
     done: set[str] = set()
     for name in functions:
         _inline_calls_in(name, functions, done, ())
+    run(module, "builtin.module(symbol-dce)")
+    return [op for op in ops_in(module) if _TUPLE in op.attributes]
+
+
+_TUPLE = "reshard.tuple"
 
 
 def _inline_calls_in(name: str, functions: dict[str, ir.Operation], done: set[str], callers: tuple[str, ...]) -> None:
@@ -171,10 +242,23 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
     *body, terminator = [op.operation for op in block.operations]
     for op in body:
         op.move_before(call)
-    for result, value in zip(call.results, list(terminator.operands), strict=True):
+    values = list(terminator.operands)
+    if len(values) > 1:
+        with ir.InsertionPoint(call), call.location:
+            barrier = stablehlo.OptimizationBarrierOp(values).operation
+        barrier.attributes[_TUPLE] = ir.UnitAttr.get()
+        values = list(barrier.results)
+    for result, value in zip(call.results, values, strict=True):
         result.replace_all_uses_with(value)
     terminator.erase()
     call.erase()
+
+
+def _dissolve(barriers: list[ir.Operation]) -> None:
+    for barrier in barriers:
+        for result, value in zip(barrier.results, list(barrier.operands), strict=True):
+            result.replace_all_uses_with(value)
+        barrier.erase()
 
 
 def _has_body(function: ir.Operation) -> bool:
@@ -184,23 +268,27 @@ def _has_body(function: ir.Operation) -> bool:
 # Loops
 
 
-def open_loop_invariants(module: ir.Operation) -> list[tuple[ir.Operation, ir.Operation, tuple[int, ...]]]:
-    """Lets loops capture the values that they carry unchanged, behind a constraint with open dimensions where one is sharded.
+def capture_invariants(module: ir.Operation) -> dict[ir.Value, dict[ir.Value, list[int]]]:
+    """Lets loops capture the values that they carry unchanged.
 
+    Returns: for each loop, by its first result, value -> the operand numbers that carried it.
+    Source: StableHLO's canonicalization of `while`.
+    """
+    return {loop.results[0]: _capture_invariants(loop) for loop in _loops(module)}
+
+
+def open_captured(
+    module: ir.Operation, carried: dict[ir.Value, dict[ir.Value, list[int]]]
+) -> list[tuple[ir.Operation, ir.Operation, tuple[int, ...]]]:
+    """Puts a constraint with open dimensions between a loop and each value that it captures and that has a sharding.
+
+    Args:
+      carried: from `capture_invariants`.
     Returns: (constraint, loop, operand numbers that carried the value) for each constraint.
-    Source: `open_while_free_vars_sharding.cc` in XLA; StableHLO's canonicalization of `while`.
+    Source: `open_while_free_vars_sharding.cc` in XLA.
     """
     opened = []
-    loops: list[ir.Operation] = []
-
-    def visit(op) -> ir.WalkResult:
-        if op.operation.name in LOOPS:
-            loops.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit, ir.WalkOrder.POST_ORDER)
-    for loop in loops:
-        carried = _capture_invariants(loop)
+    for loop in _loops(module):
         for value, users in _captured_values(loop).items():
             open_sharding = _opened(layout(value))
             if open_sharding is None:
@@ -209,26 +297,61 @@ def open_loop_invariants(module: ir.Operation) -> list[tuple[ir.Operation, ir.Op
                 constraint = sdy.ShardingConstraintOp(value, open_sharding).operation
             for user in users:
                 user.replace_uses_of_with(value, constraint.results[0])
-            opened.append((constraint, loop, tuple(carried.get(value, ()))))
+            opened.append((constraint, loop, tuple(carried[loop.results[0]].get(value, ()))))
     return opened
+
+
+def _loops(module: ir.Operation) -> list[ir.Operation]:
+    """Returns the loops with results, inner ones first."""
+    loops: list[ir.Operation] = []
+
+    def visit(op) -> ir.WalkResult:
+        if op.operation.name in LOOPS and len(op.operation.results):
+            loops.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit, ir.WalkOrder.POST_ORDER)
+    return loops
 
 
 def _capture_invariants(loop: ir.Operation) -> dict[ir.Value, list[int]]:
     """Replaces what the loop hands through by its initial value, in the loop and after it; value -> operand numbers."""
     condition, body = (region.blocks[0] for region in loop.regions)
     carried: dict[ir.Value, list[int]] = {}
-    returned = _terminator(body).operands
-    for number, argument in enumerate(body.arguments):
-        if returned[number] != argument:
-            continue
-        value = loop.operands[number]
+    for number in passed_through(loop):
+        argument, value = body.arguments[number], loop.operands[number]
         argument.replace_all_uses_with(value)
         condition.arguments[number].replace_all_uses_with(value)
         loop.results[number].replace_all_uses_with(value)
-        # The edge itself stays, so that operand numbers do; nothing hangs on it any more.
+        # The edge stays, so that operand numbers do; a constant takes the value's place, so that nothing hangs on it.
         _terminator(body).operands[number] = argument
+        placeholder = _zeros(value.type)
+        if placeholder is not None:
+            with ir.InsertionPoint(loop), loop.location:
+                loop.operands[number] = stablehlo.ConstantOp(placeholder).result
         carried.setdefault(value, []).append(number)
     return carried
+
+
+def _zeros(kind: ir.Type) -> ir.Attribute | None:
+    """Returns zeros of a static tensor type of numbers; None for any other type."""
+    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        return None
+    element = kind.element_type
+    if isinstance(element, ir.ComplexType):
+        return ir.Attribute.parse(f"dense<(0.0, 0.0)> : {kind}")
+    if isinstance(element, ir.IntegerType):
+        return ir.Attribute.parse(f"dense<{'false' if element.width == 1 else '0'}> : {kind}")
+    if isinstance(element, ir.FloatType):
+        return ir.Attribute.parse(f"dense<0.0> : {kind}")
+    return None
+
+
+def passed_through(loop: ir.Operation) -> list[int]:
+    """Returns the numbers of the values that a loop carries unchanged."""
+    body = loop.regions[1].blocks[0]
+    returned = _terminator(body).operands
+    return [number for number, argument in enumerate(body.arguments) if returned[number] == argument]
 
 
 def _captured_values(loop: ir.Operation) -> dict[ir.Value, list[ir.Operation]]:
@@ -260,6 +383,65 @@ def _opened(attr: ir.Attribute | None) -> ir.Attribute | None:
     if open_sharding == sharding:
         return None
     return sharding_to_attr(open_sharding, sdy.TensorShardingAttr(attr).mesh_or_ref)
+
+
+# Order
+
+
+def order_like_hlo(module: ir.Operation) -> None:
+    """Orders the ops of each block as they come back from HLO: depth first from the ops that nothing uses, operands in order.
+
+    Propagation resolves conflicts of equal priority in the order of the ops.
+    Source: `HloComputation::MakeInstructionPostOrder`.
+    """
+    blocks = [block for op in ops_in(module) if op.name not in _UNORDERED for block in _blocks(op)]
+    for block in blocks:
+        _order_block(block)
+
+
+_UNORDERED = frozenset({"builtin.module", "sdy.mesh"})
+
+
+def _order_block(block: ir.Block) -> None:
+    *ops, terminator = [op.operation for op in block.operations]
+    if len(ops) < 2:
+        return
+    number_of = {result: number for number, op in enumerate(ops) for result in op.results}
+    needs = [_operands_in(op, number_of) for op in ops]
+    is_used = set(_operands_in(terminator, number_of)).union(*needs)
+    roots = [number for number in range(len(ops)) if number not in is_used]
+    order = _depth_first([*roots, *_operands_in(terminator, number_of)], needs)
+    if order != sorted(order):
+        for number in order:
+            ops[number].move_before(terminator)
+
+
+def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
+    """Returns the ops of a block that an op uses, by number; what its regions capture comes last, as in HLO."""
+    values = list(op.operands)
+    if len(op.regions):
+        through = passed_through(op) if op.name in LOOPS else ()
+        initial = {region.blocks[0].arguments[number]: values[number] for region in op.regions for number in through}
+        values = [value for number, value in enumerate(values) if number not in through]
+        values += [initial.get(value, value) for inner in ops_in(op)[1:] for value in inner.operands]
+    return [number_of[value] for value in values if value in number_of]
+
+
+def _depth_first(roots: list[int], needs: list[list[int]]) -> list[int]:
+    order: list[int] = []
+    opened, done = set(), set()
+    stack = roots[::-1]
+    while stack:
+        at = stack[-1]
+        if at in opened:
+            stack.pop()
+            if at not in done:
+                done.add(at)
+                order.append(at)
+            continue
+        opened.add(at)
+        stack += needs[at][::-1]
+    return order
 
 
 # Pipelines
@@ -302,11 +484,10 @@ def _take_snapshot(analysis: Analysis) -> None:
     for op in ops_in(analysis.explicit):
         serial = _tag(op)
         if serial is not None:
-            attributes = op.attributes
-            attr = attributes[SHARDING] if SHARDING in attributes else None
+            attr = result_layouts(op)
             analysis.layouts.setdefault(serial, set()).add(attr)
             if op.name in CONSTRAINTS:
-                analysis.constraints[serial] = layout(op.operands[0]), attributes["sharding"]
+                analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
         arguments = function.regions[0].blocks[0].arguments if _has_body(function) else ()
         analysis.argument_layouts[_symbol(function)] = [layout(argument) for argument in arguments]
@@ -325,14 +506,24 @@ def layout(value: ir.Value) -> ir.Attribute | None:
 
 def result_layout(op: ir.Operation, number: int) -> ir.Attribute | None:
     """Returns the `#sdy.sharding` of a result of an op; None if it has none."""
-    name, attributes = op.name, op.attributes
-    if name in CONSTRAINTS:
-        return attributes["sharding"]
-    if name == "sdy.manual_computation":
-        return nth_sharding(attributes["out_shardings"], number)
-    if name.startswith("sdy.") and "out_sharding" in attributes:
-        return attributes["out_sharding"]
-    return nth_sharding(attributes[SHARDING], number) if SHARDING in attributes else None
+    attr = result_layouts(op)
+    return attr and nth_sharding(attr, number)
+
+
+def result_layouts(op: ir.Operation) -> ir.Attribute | None:
+    """Returns the attribute that holds the layouts of an op's results, of one or per value; None if it has none."""
+    attributes = op.attributes
+    for name in _RESULT_LAYOUTS.get(op.name, (SHARDING, "out_sharding")):
+        if name in attributes:
+            return attributes[name]
+    return None
+
+
+_RESULT_LAYOUTS = {
+    "sdy.sharding_constraint": ("sharding",),
+    "sdy.reshard": ("sharding",),
+    "sdy.manual_computation": ("out_shardings",),
+}
 
 
 def _argument_layout(argument: ir.BlockArgument, owner: ir.Operation) -> ir.Attribute | None:
@@ -348,7 +539,9 @@ def _argument_layout(argument: ir.BlockArgument, owner: ir.Operation) -> ir.Attr
 
 
 def nth_sharding(per_value: ir.Attribute, number: int) -> ir.Attribute | None:
-    """Returns one entry of an `#sdy.sharding_per_value`."""
+    """Returns one entry of an `#sdy.sharding_per_value`; of an `#sdy.sharding`, itself."""
+    if sdy.TensorShardingAttr.isinstance(per_value):
+        return per_value
     shardings = sdy.TensorShardingPerValueAttr(per_value).shardings
     return shardings[number] if number < len(shardings) else None
 

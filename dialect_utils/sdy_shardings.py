@@ -108,6 +108,13 @@ class Placement:
         """Returns the number of shards of each dimension."""
         return tuple(math.prod(size for _, _, size in axes) for axes in self.dims)
 
+    def __str__(self) -> str:
+        return str(Sharding(tuple(map(self._axes, self.dims)), unreduced=self._axes(self.unreduced)))
+
+    def _axes(self, pieces) -> tuple[AxisRef, ...]:
+        whole = dict(self.mesh.axes) if self.mesh else {}
+        return tuple(AxisRef(name) if whole[name] == size else AxisRef(name, pre, size) for name, pre, size in pieces)
+
 
 def placement(attr: ir.Attribute | None, rank: int, meshes: dict[str, Mesh]) -> Placement:
     """Returns the placement of an array of `rank`; no sharding means replicated.

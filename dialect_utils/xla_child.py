@@ -442,7 +442,7 @@ def _canonical_text(module: str | bytes) -> str:
 
 
 class _Cache:
-    """One JSON file per answer. Entries that cannot be read count as missing; a cache that cannot be written is none."""
+    """One JSON file per answer. An entry that cannot be read counts as missing; one that cannot be written is lost."""
 
     def __init__(self, root: Path):
         self._root = Path(root)

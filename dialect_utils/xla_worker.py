@@ -115,15 +115,15 @@ def _compile(request: dict, scratch: Path) -> dict:
     """Compiles a module and returns the fields of `xla_child.Compiled`."""
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
         start_s = time.perf_counter()
-        executable, _, _ = _load(request, dump_dir, _METRICS_OPTIONS)
+        executable, main, _ = _load(request, dump_dir, _METRICS_OPTIONS)
         seconds = time.perf_counter() - start_s
         hlo_text = _partitioned_hlo(Path(dump_dir)) or executable.hlo_modules()[0].to_string()
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
     return {
         **_traffic(hlo_text),
         **_memory(executable),
-        "input_shardings": [canonical_sharding(s) for s in executable.get_parameter_shardings() or ()],
-        "output_shardings": [canonical_sharding(s) for s in executable.get_output_shardings() or ()],
+        "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
+        "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
         "compile_seconds": seconds,
         "hlo_text": hlo_text if request["keeps_hlo"] else None,
         "propagated_text": propagated,
@@ -131,7 +131,7 @@ def _compile(request: dict, scratch: Path) -> dict:
 
 
 def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, Any, list]:
-    """Returns the loaded executable, the parsed module and the devices of a request."""
+    """Returns the loaded executable, the type of its main function and the devices of a request."""
     import jax
 
     context = compat.jax_context()
@@ -145,7 +145,7 @@ def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, 
         propagates_to_results=_open_shardings(main, "res_attrs", len(main.type.results)),
     )
     with context:
-        return compat.load_executable(module, devices, options), module, devices
+        return compat.load_executable(module, devices, options), main.type, devices
 
 
 def _main_function(module):
@@ -235,16 +235,16 @@ def canonical_sharding(op_sharding) -> str:
 
 def _run(request: dict, scratch: Path) -> dict:
     """Runs a module and returns its global outputs and the median of the run times in seconds."""
-    executable, module, devices = _load(request, None, {})
-    types = _main_function(module).type
+    executable, main, devices = _load(request, None, {})
     inputs = request["inputs"]
-    inputs = _seeded(types.inputs, request["seed"]) if inputs is None else inputs
-    shardings = [compat.array_sharding(s, devices) for s in executable.get_parameter_shardings() or ()]
+    inputs = _seeded(main.inputs, request["seed"]) if inputs is None else inputs
+    parameters = compat.parameter_shardings(executable, len(main.inputs))
+    shardings = [compat.array_sharding(sharding, devices) for sharding in parameters]
     seconds = []
     for _ in range(request["repeats"]):
         shards, elapsed_s = _timed_run(executable, inputs, shardings)
         seconds.append(elapsed_s)
-    outputs = _gather(executable, types.results, shards, devices)
+    outputs = _gather(executable, main.results, shards, devices)
     return {"outputs": outputs, "median_seconds": statistics.median(seconds)}
 
 
@@ -266,7 +266,7 @@ def _gather(executable, types: list, shards: list[list], devices: list) -> list:
     from jaxlib.mlir import ir
 
     shapes = [tuple(ir.RankedTensorType(result).shape) for result in types]
-    shardings = [compat.array_sharding(s, devices) for s in executable.get_output_shardings() or ()]
+    shardings = [compat.array_sharding(s, devices) for s in compat.output_shardings(executable, len(types))]
     arrays = map(jax.make_array_from_single_device_arrays, shapes, shardings, shards)
     return [np.asarray(array) for array in arrays]
 

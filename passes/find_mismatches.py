@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reshard.dialect_utils import canary as canaries
-from reshard.dialect_utils import propagation
+from reshard.dialect_utils import canary, propagation
 from reshard.dialect_utils.bindings import ir, sdy, stablehlo
 from reshard.dialect_utils.propagation import Analysis
 from reshard.dialect_utils.sdy_shardings import (
@@ -70,15 +69,18 @@ class FindMismatchesPass(Pass):
     }
 
     canary: str = option(
-        "off", "compare with the layouts XLA propagates, in a child process that compiles the module", choices=("off", "on")
+        "auto",
+        "compare with the layouts that XLA propagates, in a child process that compiles the module; auto: if one is running",
+        choices=("auto", "off", "on"),
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
         analysis = propagation.analyse(module)
         finder = Finder(analysis)
         mismatches = finder.mismatches()
-        if self.canary == "on" and mismatches:
-            disagreements = canaries.compare_with_xla(module, analysis, session.options.get("xla_child"))
+        child = session.options.get("xla_child")
+        if mismatches and (self.canary == "on" or self.canary == "auto" and child):
+            disagreements = canary.compare_with_xla(module, analysis, child)
             if disagreements.failure:
                 session.warning(module.operation, f"cannot compare with XLA's layouts: {disagreements.failure}")
             mismatches = finder.without(mismatches, disagreements)
@@ -126,6 +128,7 @@ class Finder:
         self._original_meshes = module_meshes(analysis.originals[0])
         self._found: dict[_Edge, tuple[ir.Attribute | None, ir.Attribute]] = {}
         self._reasons: dict[tuple[int, int, bool], str] = {}
+        self._translated: dict[ir.Attribute, ir.Attribute] = {}
         self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
 
     def mismatches(self) -> list[Mismatch]:
@@ -139,7 +142,7 @@ class Finder:
         """Returns the mismatches at which XLA has the layouts that we found; the others become skipped."""
         kept = []
         for each in mismatches:
-            reason = disagreements.at(each.op, each.number, each.is_result)
+            reason = disagreements.at(self.analysis.originals[each.op], each.number, each.is_result)
             if reason is None:
                 kept.append(each)
             else:
@@ -245,6 +248,9 @@ class Finder:
     def _add(self, edge: _Edge, source: ir.Attribute | None, target: ir.Attribute) -> None:
         serial, number, is_result = edge
         op = self.analysis.prepared_ops[serial]
+        if serial in self.analysis.pieces or (not is_result and self._is_split(op)):
+            self._refuse((serial, 0, False), "XLA writes this broadcast as several ops")
+            return
         rank = _rank((op.results if is_result else op.operands)[number])
         if rank is None:
             self._refuse(edge, "the value is no ranked tensor")
@@ -255,9 +261,15 @@ class Finder:
         except UnsupportedSharding:
             self._refuse(edge, "a maximal sharding puts the whole value on one device")
 
+    def _is_split(self, op: ir.Operation) -> bool:
+        producers = (_producer(value) for value in op.operands) if op.name == "stablehlo.broadcast_in_dim" else ()
+        return any(each is not None and propagation.serial_of(each) in self.analysis.pieces for each in producers)
+
     def _refuse(self, edge: _Edge, reason: str) -> None:
         serial, number, is_result = edge
         index = self.analysis.origin[serial]
+        if serial in self.analysis.pieces:
+            index, number = self.analysis.pieces[serial], 0
         if index is not None:
             self._reasons.setdefault((index, number, is_result), reason)
 
@@ -302,6 +314,11 @@ class Finder:
         """Returns the closed sharding on a mesh of the original; propagation lifts and merges inlined meshes."""
         if attr is None:
             return None
+        if attr not in self._translated:
+            self._translated[attr] = self._translate(attr)
+        return self._translated[attr]
+
+    def _translate(self, attr: ir.Attribute) -> ir.Attribute:
         mesh = mesh_of(attr, self.meshes)
         reference = sdy.TensorShardingAttr(attr).mesh_or_ref
         if isinstance(reference, ir.FlatSymbolRefAttr):
@@ -343,7 +360,7 @@ class Finder:
         return self._placements[key]
 
     def _is_same(self, one: ir.Attribute | None, other: ir.Attribute | None, rank: int | None) -> bool:
-        if one == other or rank is None:
+        if rank is None:
             return True
         try:
             return self._placement(one, rank) == self._placement(other, rank)

@@ -137,9 +137,9 @@ class Layout:
         return tuple(digit for digit in found if digit[0] != 1)
 
     def text(self, mesh: Mesh) -> str:
-        """Returns e.g. `[x·12, 4·y·2]`: per dimension its digits, major to minor, owned ones by their factor."""
+        """Returns e.g. `[x*12, 4*y*2]`: per dimension its digits, major to minor, owned ones by their factor."""
         dims = (
-            "·".join(owner.text(mesh) if owner else str(radix) for radix, owner in self.digits(dim)) or "1"
+            "*".join(owner.text(mesh) if owner else str(radix) for radix, owner in self.digits(dim)) or "1"
             for dim in range(len(self.shape))
         )
         return "[" + ", ".join(dims) + "]"

@@ -176,13 +176,15 @@ class _Lowering:
         self.atoms = [self.layout.slot_of(factor) for factor in factors] + rest
 
     def _split(self, wanted) -> None:
-        """Makes each wanted slot an atom of its own."""
+        """Makes each wanted slot an atom of its own; where the order in memory is in the way, canonical order first."""
+        wanted = tuple(wanted)
+        if all([self._split_atom(slot) for slot in wanted]):
+            return
+        self._restore_order()
+        self.atoms = _merge_adjacent(self.atoms)
         for slot in wanted:
             if not self._split_atom(slot):
-                self._restore_order()
-                self.atoms = _merge_adjacent(self.atoms)
-                if not self._split_atom(slot):
-                    raise ValueError(f"{slot} is no local digit of {self.layout}")
+                raise ValueError(f"{slot} is no local digit of {self.layout}")
 
     def _split_atom(self, slot: Slot) -> bool:
         for i, atom in enumerate(self.atoms):

@@ -57,6 +57,8 @@ def test(flags: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         outcomes += _run_lit(python, flags, Path(folder, "lit.json"))
         outcomes += _run_pytest(python, flags, Path(folder, "pytest.xml"))
+    if flags.filter and not outcomes.total():
+        raise Failure(f"no test of tier {flags.tier} has '{flags.filter}' in its name")
     print(f"\n{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['skipped']} skipped")
     return 1 if outcomes["failed"] else 0
 
@@ -120,7 +122,7 @@ def _environment_name(flags: argparse.Namespace, base: dict[str, str]) -> str:
 
 
 def _stamp(base: dict[str, str], jax: str | None) -> str:
-    told = [(ROOT / "pyproject.toml").read_text(), base["prefix"], base["version"], jax or "newest"]
+    told = [str(ROOT), (ROOT / "pyproject.toml").read_text(), base["prefix"], base["version"], jax or "newest"]
     return hashlib.sha256("\0".join(told).encode()).hexdigest()
 
 

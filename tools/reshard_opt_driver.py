@@ -32,7 +32,8 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
     if flags.dump_pass_pipeline:
         print(pipeline, file=sys.stderr)
     try:
-        module_files.refuse_unwritable(flags.output)
+        for path in (flags.output, flags.report_file or "-"):
+            module_files.refuse_unwritable(path)
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:
@@ -72,13 +73,14 @@ class _Run:
             _print_statistics(self.pipeline, self.session)
         if any(each is None for each in outcomes):
             return 1
+        report_text = self._report_text()
         produced = [each for each in outcomes if each.content is not None]
         if len(produced) == len(outcomes) and self._output_is_input_form() and all(each.is_unchanged for each in outcomes):
             module_files.write(self.flags.output, self.file.content)
         else:
             separator = f"{module_files.SPLIT_MARKER}\n".encode()
             module_files.write(self.flags.output, separator.join(each.content for each in produced))
-        self._write_report()
+        self._write_report(report_text)
         return 0
 
     def _one_chunk(self, chunk: Chunk) -> _Outcome | None:
@@ -143,12 +145,14 @@ class _Run:
             if not (self.flags.no_remarks and each.severity == REMARK):
                 print(each.text(sources), file=sys.stderr)
 
-    def _write_report(self) -> None:
+    def _report_text(self) -> str:
         if not self.flags.report:
-            return
+            return ""
         from reshard.passes import report
 
-        text = report.render(self.session, self.flags.report)
+        return report.render(self.session, self.flags.report)
+
+    def _write_report(self, text: str) -> None:
         if self.flags.report_file:
             module_files.write(self.flags.report_file, text.encode())
         else:

@@ -106,7 +106,7 @@ def _add_passes(group) -> None:
 
 def _add_rewriting(group) -> None:
     group.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
-    group.add_argument("--oracle", metavar="lone|measured", help="what a rewrite is compared with")
+    group.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
     group.add_argument("--emit", metavar="manual", help="the form that rewritten sites take")
     group.add_argument(
         "--compile-for", type=_target, metavar="PLATFORM:DEVICES", help="a target to compile for, such as cpu:8"

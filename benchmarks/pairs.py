@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random redistribution problems, and the two modules that solve one: stock XLA's and ours.
+
+The same seed gives the same pairs in every process; `test/` draws from here as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+import random
+
+from reshard.synthesis.layout import same_placement
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.sharding import AxisRef, Sharding
+
+AXIS_NAMES = "xyzwuv"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A redistribution of one array on one mesh; its text is what `reshard plan` takes."""
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    source: Sharding
+    target: Sharding
+
+    def __str__(self) -> str:
+        dims = "x".join(map(str, self.shape))
+        return f"{self.mesh} {dims}: {self.source} -> {self.target}"
+
+
+def random_pairs(seed: int, count: int, devices: tuple[int, ...], **options) -> list[Pair]:
+    """Returns `count` pairs, the device counts taken in turn; see `random_pair` for the options."""
+    rng = random.Random(seed)
+    return [random_pair(rng, devices[i % len(devices)], **options) for i in range(count)]
+
+
+def random_pair(
+    rng: random.Random,
+    devices: int,
+    *,
+    max_rank: int = 4,
+    sub_axes: float = 0.3,
+    device_order: float = 0.15,
+    extra: tuple[int, ...] = (1, 1, 2, 3, 4),
+) -> Pair:
+    """Returns a pair whose two shardings place the array differently and divide its shape.
+
+    Args:
+      devices: the size of the mesh; how it factors into axes is random.
+      sub_axes: the chance that an axis may be split into sub-axes. device_order: the chance of shuffled device ids.
+      extra: factors by which a dimension may exceed what divisibility asks for.
+    """
+    while True:
+        mesh = _random_mesh(rng, devices, device_order)
+        rank = rng.randint(1, max_rank)
+        cuts = [_cuts(rng, size, sub_axes) for _, size in mesh.axes]
+        source, target = (_random_sharding(rng, mesh, cuts, rank) for _ in range(2))
+        if same_placement(mesh, source, target):
+            continue
+        shape = tuple(
+            math.lcm(a, b) * rng.choice(extra) for a, b in zip(source.shards(mesh), target.shards(mesh), strict=True)
+        )
+        return Pair(mesh, shape, source, target)
+
+
+def _random_mesh(rng: random.Random, devices: int, device_order: float) -> Mesh:
+    sizes = []
+    rest = devices
+    while rest > 1:
+        sizes.append(rng.choice([d for d in range(2, rest + 1) if rest % d == 0]))
+        rest //= sizes[-1]
+    ids = None
+    if rng.random() < device_order:
+        ids = tuple(rng.sample(range(devices), devices))
+    return Mesh(tuple(zip(AXIS_NAMES, sizes)), ids)
+
+
+def _cuts(rng: random.Random, size: int, sub_axes: float) -> list[int]:
+    """Returns the places at which the two sides may cut an axis: 1, the size, and perhaps some between, a divisor chain."""
+    cuts = [1, size]
+    while rng.random() < sub_axes:
+        places = [d for d in range(2, size) if size % d == 0 and d not in cuts and all(d % c == 0 or c % d == 0 for c in cuts)]
+        if not places:
+            break
+        cuts = sorted([*cuts, rng.choice(places)])
+    return cuts
+
+
+def _random_sharding(rng: random.Random, mesh: Mesh, cuts: list[list[int]], rank: int) -> Sharding:
+    """Each piece of an axis goes to a random place of a random dimension, or stays replicated."""
+    dims: list[list[AxisRef]] = [[] for _ in range(rank)]
+    for (name, _), places in zip(mesh.axes, cuts, strict=True):
+        used = [c for i, c in enumerate(places) if i in (0, len(places) - 1) or rng.random() < 0.7]
+        for start, end in zip(used, used[1:]):
+            if rng.random() < 0.75:
+                axes = rng.choice(dims)
+                axes.insert(rng.randint(0, len(axes)), AxisRef(name, start, end // start))
+    return Sharding(tuple(tuple(_canonical(mesh, axes)) for axes in dims))
+
+
+def _canonical(mesh: Mesh, axes: list[AxisRef]) -> list[AxisRef]:
+    """Returns the axes with adjacent pieces of one axis joined, as Shardy's verifier demands."""
+    joined: list[AxisRef] = []
+    for axis in axes:
+        pre, size = axis.resolve(mesh)
+        if joined and joined[-1].name == axis.name:
+            last_pre, last_size = joined[-1].resolve(mesh)
+            if last_pre * last_size == pre:
+                pre, size = last_pre, last_size * size
+                joined.pop()
+        joined.append(AxisRef(axis.name) if size == mesh.axis_size(axis.name) else AxisRef(axis.name, pre, size))
+    return joined

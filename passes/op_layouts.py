@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layouts around an op of the original, as propagation leaves them, before any conversion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reshard.dialect_utils import propagation
+from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.sdy_shardings import sharding_from_attr
+from reshard.synthesis.sharding import Sharding
+
+
+@dataclass(slots=True)
+class Layouts:
+    """Of the operands and results of one op, by number; None for what is no ranked tensor."""
+
+    operands: list[Sharding | None]
+    results: list[Sharding | None]
+
+
+class OpLayouts:
+    """Looks layouts up in an analysis of the module; findings on it do not matter."""
+
+    def __init__(self, module: ir.Module):
+        self.analysis = propagation.analyse(module)
+        self.index = {op: i for i, op in enumerate(self.analysis.originals)}
+        self.explicit: dict[int, ir.Operation] = {}
+        for op in propagation.ops_in(self.analysis.explicit):
+            serial = propagation.serial_of(op)
+            if serial is not None:
+                self.explicit.setdefault(serial, op)
+
+    def of(self, op: ir.Operation) -> Layouts | None:
+        """Returns the layouts around the first instance of an op; None if propagation has dropped the op."""
+        serials = self.analysis.instances.get(self.index.get(op, -1), [])
+        if not serials or serials[0] not in self.explicit:
+            return None
+        clone = self.explicit[serials[0]]
+        if len(clone.operands) != len(op.operands) or len(clone.results) != len(op.results):
+            return None
+        operands = [_or_replicated(self._before_conversion(value), value) for value in clone.operands]
+        results = [_or_replicated(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
+        return Layouts(operands, results)
+
+    def _before_conversion(self, value: ir.Value) -> ir.Attribute | None:
+        """Returns the layout of a value behind the reshards that were inserted after propagation."""
+        while not isinstance(value.owner, ir.Block):
+            producer = value.owner.operation
+            serial = propagation.serial_of(producer)
+            if producer.name != "sdy.reshard" or serial is not None:
+                if serial is None:
+                    return propagation.layout(value)
+                return self._propagated(serial, ir.OpResult(value).result_number)
+            value = producer.operands[0]
+        return propagation.layout(value)
+
+    def _propagated(self, serial: int, number: int) -> ir.Attribute | None:
+        if serial in self.analysis.constraints:
+            return self.analysis.constraints[serial][1]
+        for attr in self.analysis.layouts.get(serial, ()):
+            return propagation.nth_sharding(attr, number) if attr else None
+        return None
+
+
+def _or_replicated(attr: ir.Attribute | None, value: ir.Value) -> Sharding | None:
+    if not isinstance(value.type, ir.RankedTensorType):
+        return None
+    if attr is not None:
+        return sharding_from_attr(attr)
+    return Sharding(((),) * ir.RankedTensorType(value.type).rank)

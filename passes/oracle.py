@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stock XLA does where a site is: the oracle `lone`, and the verdict of the policy `better`.
+
+A constraint, a result of a function, a loop edge, a call edge: there XLA faces the lone pair. At an operand or a result of
+an op it may partition the op in another way, so the op with all its conversions is one question, stock against rewritten.
+Answers come from XLA itself in a child process, and are cached on disk by the question's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair
+from reshard.dialect_utils.xla_child import Compiled, XlaChild
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import Plan
+from reshard.synthesis.sharding import Sharding
+
+REWRITE, KEEP = "rewrite", "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done at a site and why; the costs of both ways where they are known."""
+
+    action: str
+    reason: str
+    stock: Compiled | None = None
+    ours: Compiled | None = None
+
+    @property
+    def is_rewrite(self) -> bool:
+        return self.action == REWRITE
+
+
+class LoneOracle:
+    """Compiles questions in a child process; `child` may be shared with others."""
+
+    def __init__(self, child: XlaChild):
+        self.child = child
+
+    def judge_pair(self, tensor_type: str, layouts: Sequence[Sharding], plan: Plan) -> Verdict:
+        """Returns the verdict on a conversion by `plan` from the first of `layouts` to the last, by way of the others."""
+        stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts), plan.mesh)
+        if stock.is_ok and _cannot_be_beaten(stock, plan):
+            return Verdict(KEEP, f"stock XLA moves {_bytes(stock.bytes_received)} in {_count(stock)}, as we would", stock)
+        return self.judge(stock, rewritten_pair(tensor_type, plan), plan.mesh)
+
+    def judge_texts(self, stock: str, ours: str, mesh: Mesh) -> Verdict:
+        """Returns the verdict on a module against its rewritten form."""
+        return self.judge(self._compile(stock, mesh), ours, mesh)
+
+    def judge(self, stock: Compiled, ours_text: str, mesh: Mesh) -> Verdict:
+        ours = self._compile(ours_text, mesh)
+        action, reason = compare(stock, ours)
+        return Verdict(action, reason, stock, ours)
+
+    def _compile(self, text: str, mesh: Mesh) -> Compiled:
+        return self.child.compile(text, mesh.size)
+
+
+def compare(stock: Compiled, ours: Compiled) -> tuple[str, str]:
+    """Returns (action, reason): rewrite where ours is better in a cost and worse in none.
+
+    Costs: received bytes, largest tile of a collective, temporaries, number of collectives (latency).
+    """
+    if not ours.is_ok:
+        return KEEP, f"XLA refuses our form: {_first_line(ours.message)}"
+    if not stock.is_ok:
+        return REWRITE, f"stock XLA {_FAILURE[stock.status]}: {_first_line(stock.message)}"
+    costs = _costs(stock, ours)
+    worse = [f"{name} {then} -> {now}" for name, then, now in costs if now > then]
+    better = [f"{name} {then} -> {now}" for name, then, now in costs if now < then]
+    if worse:
+        return KEEP, "stock XLA is better in " + ", ".join(worse)
+    if not better:
+        return KEEP, "stock XLA does as well"
+    return REWRITE, "better than stock XLA in " + ", ".join(better)
+
+
+_FAILURE = {"abort": "aborts", "hang": "hangs", "error": "fails"}
+
+
+def _costs(stock: Compiled, ours: Compiled) -> list[tuple[str, int, int]]:
+    return [
+        ("received bytes", stock.bytes_received, ours.bytes_received),
+        ("largest tile in bytes", stock.largest_collective_tile_bytes, ours.largest_collective_tile_bytes),
+        ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes),
+        ("collectives", _runs(stock), _runs(ours)),
+    ]
+
+
+def _cannot_be_beaten(stock: Compiled, plan: Plan) -> bool:
+    """Returns whether stock's traffic is the plan's or less, with no more collectives and no larger tile."""
+    return (
+        stock.bytes_received <= plan.bytes_received
+        and _runs(stock) <= plan.collectives
+        and (stock.largest_collective_tile_bytes or 0) <= plan.largest_tile_bytes
+    )
+
+
+def _runs(compiled: Compiled) -> int:
+    return sum(each.runs for each in compiled.collectives)
+
+
+def _count(compiled: Compiled) -> str:
+    words = [f"{each.runs} {each.kind}" for each in compiled.collectives]
+    return ", ".join(words) or "no collective"
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} bytes"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:200] if text.strip() else "no message"

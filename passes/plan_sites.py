@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass plan-sites: a chain for every site, and whether it is worth it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+import functools
+
+from reshard.dialect_utils import diagnostics, propagation, xla_child
+from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.mini_modules import bits_of, neighbourhood
+from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
+from reshard.passes import findings as kinds
+from reshard.passes.base import Pass, Session, option
+from reshard.passes.findings import Finding, Findings, read_findings, write_findings
+from reshard.passes.op_layouts import OpLayouts
+from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.sharding import Sharding
+
+EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | {"func.return", "func.call", "stablehlo.return"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanSitesPass(Pass):
+    """Plans every site and decides, by the policy, which are to be rewritten."""
+
+    name = "plan-sites"
+    summary = "plan a chain of collectives for every site and decide whether it is worth it"
+    description = """
+    Adds to each finding the chain, its costs and the verdict of the policy with its reason. Ops, types and shardings of the
+    module stay as they are. Runs after find-mismatches.
+
+    Before ==> after (entries that are added to a site):
+    ```mlir
+    {kind = "constraint", operand = 0 : i64, site = 0 : i64, source = ..., target = ..., why = "..."}
+    ```
+    ```mlir
+    {..., chain = "all_to_all y: dim 0 -> 1, x: dim 2 -> 1", bytes_received = 1792 : i64, bound_bytes = 1792 : i64,
+     largest_tile_bytes = 2048 : i64, stock_bytes = 14336 : i64, verdict = "rewrite", reason = "better than stock XLA in ..."}
+    ```
+
+    The edges of a constraint, a loop, a call or a function result are judged as lone pairs; those of any other op together
+    with the op (oracle `lone`). A chain of constraints that nobody else looks at is planned and judged as one conversion:
+    its last site has `merges`, the sites that vanish in it.
+    """
+    guarantees = ("every site has a verdict and a reason",)
+    statistics = {
+        "planned": "sites with a chain",
+        "rewrite": "sites to rewrite",
+        "keep": "sites to leave to XLA",
+    }
+
+    policy: str = option("better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always"))
+    oracle: str = option("lone", "how it is known what stock XLA does at a site", choices=("lone",))
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        found = read_findings(module)
+        if found is None:
+            session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
+            return
+        planner = SitePlanner(module, found, self.policy, session)
+        write_findings(module, Findings(tuple(planner.planned_edges()), found.skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """One (value, source, target) with its plan; `plan` is None where `problem` says why there is none."""
+
+    source: Sharding
+    target: Sharding
+    plan: Plan | None
+    problem: str = ""
+
+
+class SitePlanner:
+    """Plans the sites of one module and judges them.
+
+    State: `verdicts`, by (op, is result, number), grows group by group; `merged` names for the last site of a chain of
+    constraints the sites that vanish in it.
+    """
+
+    def __init__(self, module: ir.Module, found: Findings, policy: str, session: Session):
+        self.module = module
+        self.found = found
+        self.policy = policy
+        self.session = session
+        self.meshes = module_meshes(module)
+        self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
+
+    def planned_edges(self) -> list[Finding]:
+        """Returns the findings with chains and verdicts, in their order; records a report row per site."""
+        chains = self._chains_of_constraints()
+        inside = {edge.site: last for last, sites in chains.items() for edge in sites[:-1]}
+        verdicts: dict[int, Verdict] = {}  # by position in found.edges
+        positions = {id(edge): i for i, edge in enumerate(self.found.edges)}
+        for group in self._groups():
+            if _is_data_flow(group[0]):
+                for edge in group:
+                    if edge.site not in inside:
+                        verdicts[positions[id(edge)]] = self._judge_edge(edge, chains.get(edge.site, [edge]))
+            else:
+                verdict = self._judge_neighbourhood(group)
+                verdicts |= {positions[id(edge)]: verdict for edge in group}
+        verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
+        planned = [self._with_verdict(edge, verdicts[i], chains) for i, edge in enumerate(self.found.edges)]
+        self._record(planned)
+        return planned
+
+    # Plans
+
+    def _conversion(self, edge: Finding) -> Conversion:
+        source, target = sharding_from_attr(edge.source), sharding_from_attr(edge.target)
+        mesh = mesh_of(edge.target, self.meshes)
+        if mesh is None or mesh != mesh_of(edge.source, self.meshes):
+            return Conversion(source, target, None, "source and target are on different meshes")
+        return _converted(edge.value.type, mesh, source, target)
+
+    def _chains_of_constraints(self) -> dict[int, list[Finding]]:
+        """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user."""
+        by_op = {edge.op: edge for edge in self.found.edges if edge.kind == kinds.CONSTRAINT and edge.number == 0}
+        chains: dict[int, list[Finding]] = {}
+        followed = set()
+        for op, edge in by_op.items():
+            uses = list(op.results[0].uses)
+            if len(uses) == 1 and uses[0].owner in by_op:
+                followed.add(op)
+        for op, edge in by_op.items():
+            if op in followed:
+                continue
+            chain = [edge]
+            while (before := _producer(chain[0].op.operands[0])) in followed:
+                chain.insert(0, by_op[before])
+            if len(chain) > 1:
+                chains[edge.site] = chain
+        return chains
+
+    # Verdicts
+
+    def _groups(self) -> list[list[Finding]]:
+        """Returns the edges that are judged together: those of one op."""
+        by_op: dict[ir.Operation, list[Finding]] = {}
+        for edge in self.found.edges:
+            by_op.setdefault(edge.op, []).append(edge)
+        return list(by_op.values())
+
+    def _judge_edge(self, edge: Finding, chain: list[Finding]) -> Verdict:
+        conversion = self._merged(chain)
+        if conversion.plan is None:
+            return Verdict(KEEP, conversion.problem)
+        if self.policy == "always":
+            return Verdict(REWRITE, "the policy is always")
+        layouts = [conversion.source, *(sharding_from_attr(each.target) for each in chain)]
+        return self._oracle.judge_pair(str(edge.value.type), layouts, conversion.plan)
+
+    def _merged(self, chain: list[Finding]) -> Conversion:
+        if len(chain) == 1:
+            return self.conversions[chain[0].site]
+        first, last = self.conversions[chain[0].site], self.conversions[chain[-1].site]
+        mesh = mesh_of(chain[-1].target, self.meshes)
+        if mesh is None or mesh != mesh_of(chain[0].source, self.meshes):
+            return Conversion(first.source, last.target, None, "source and target are on different meshes")
+        return _converted(chain[-1].value.type, mesh, first.source, last.target)
+
+    def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
+        op = group[0].op
+        for edge in group:
+            if self.conversions[edge.site].plan is None:
+                return Verdict(KEEP, self.conversions[edge.site].problem)
+        if self.policy == "always":
+            return Verdict(REWRITE, "the policy is always")
+        operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}
+        results = {e.number: self.conversions[e.site].plan for e in group if e.kind == kinds.RESULT}
+        layouts = self._op_layouts.of(op)
+        if layouts is None:
+            return Verdict(KEEP, "the layouts around the op are unknown")
+        mesh = next(iter((*operands.values(), *results.values()))).mesh
+        for number, conversion in operands.items():
+            layouts.operands[number] = conversion.source
+        for number, conversion in results.items():
+            layouts.results[number] = conversion.target
+        stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {})
+        ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results)
+        if stock is None or ours is None:
+            return Verdict(KEEP, "the op cannot be judged alone: it uses values or symbols from outside")
+        return self._oracle.judge_texts(stock, ours, mesh)
+
+    def _follow_their_chains(self, inside, chains, verdicts, positions) -> dict[int, Verdict]:
+        """Returns the verdicts of constraints inside a chain: they go where the chain's last site goes."""
+        found = {}
+        for edge in self.found.edges:
+            if edge.site in inside:
+                last = chains[inside[edge.site]][-1]
+                verdict = verdicts[positions[id(last)]]
+                reason = f"merged into site {last.site}" if verdict.is_rewrite else f"with site {last.site}: {verdict.reason}"
+                found[positions[id(edge)]] = Verdict(verdict.action, reason)
+        return found
+
+    @functools.cached_property
+    def _oracle(self) -> LoneOracle:
+        return LoneOracle(self.session.options.get("xla_child") or xla_child.shared_child())
+
+    @functools.cached_property
+    def _op_layouts(self) -> OpLayouts:
+        return OpLayouts(self.module)
+
+    # Results
+
+    def _with_verdict(self, edge: Finding, verdict: Verdict, chains) -> Finding:
+        chain = chains.get(edge.site, [edge])
+        conversion = self._merged(chain)
+        entries: dict[str, ir.Attribute] = {
+            "verdict": ir.StringAttr.get(verdict.action),
+            "reason": ir.StringAttr.get(verdict.reason),
+        }
+        if conversion.plan is not None:
+            entries["chain"] = ir.StringAttr.get(conversion.plan.chain_text)
+            entries |= {name: _integer(getattr(conversion.plan, name)) for name in _PLAN_ENTRIES}
+        if verdict.stock is not None and verdict.stock.is_ok:
+            entries["stock_bytes"] = _integer(verdict.stock.bytes_received)
+            entries["stock_temp_bytes"] = _integer(verdict.stock.temp_bytes)
+        if verdict.ours is not None and verdict.ours.is_ok:
+            entries["our_bytes"] = _integer(verdict.ours.bytes_received)
+            entries["our_temp_bytes"] = _integer(verdict.ours.temp_bytes)
+        if len(chain) > 1 and verdict.is_rewrite:
+            entries["merges"] = ir.ArrayAttr.get([_integer(each.site) for each in chain[:-1]])
+        return edge.with_extras(entries)
+
+    def _record(self, planned: list[Finding]) -> None:
+        seen = set()
+        for edge in planned:
+            verdict = ir.StringAttr(edge.extra("verdict")).value
+            if edge.site not in seen:
+                seen.add(edge.site)
+                self.session.count("planned", self.conversions[edge.site].plan is not None)
+                self.session.count(verdict)
+                self.session.report_rows.append(self._row(edge))
+            if verdict == KEEP:
+                reason = ir.StringAttr(edge.extra("reason")).value
+                self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {reason}")
+
+    def _row(self, edge: Finding) -> dict:
+        """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
+        place = diagnostics.place_of(edge.op)
+        conversion = self.conversions[edge.site]
+        row = {
+            "site": edge.site,
+            "location": str(place) if place else "",
+            "kind": edge.kind,
+            "op": edge.op.name,
+            "type": str(edge.value.type),
+            "source": str(conversion.source),
+            "target": str(conversion.target),
+            "why": edge.why,
+        }
+        return row | {name: _plain(edge.extra(name)) for name in _ROW_ENTRIES}
+
+
+_ROW_ENTRIES = (
+    "verdict",
+    "reason",
+    "chain",
+    "bytes_received",
+    "bound_bytes",
+    "largest_tile_bytes",
+    "collectives",
+    "stock_bytes",
+    "stock_temp_bytes",
+    "our_bytes",
+    "our_temp_bytes",
+)
+
+
+def _plain(attr: ir.Attribute | None):
+    if isinstance(attr, ir.StringAttr):
+        return attr.value
+    return None if attr is None else ir.IntegerAttr(attr).value
+
+
+_PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
+
+
+def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
+    try:
+        shape = tuple(ir.RankedTensorType(value_type).shape)
+        return Conversion(source, target, plan(mesh, shape, bits_of(value_type), source, target))
+    except (NoPlanError, ValueError) as problem:
+        return Conversion(source, target, None, f"no chain: {problem}")
+
+
+def _is_data_flow(edge: Finding) -> bool:
+    """Returns whether the user of the value hands it on as it is, so that XLA faces the pair alone."""
+    return edge.kind != kinds.RESULT and edge.op.name in EDGES_OF_DATA_FLOW
+
+
+def _producer(value: ir.Value) -> ir.Operation | None:
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def _integer(value: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass synthesize-collectives: islands of collectives in place of the conversions that were chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from reshard.dialect_utils.bindings import ir, sdy
+from reshard.dialect_utils.emission import emit_island, unused_channels
+from reshard.dialect_utils.mini_modules import bits_of
+from reshard.dialect_utils.propagation import CONSTRAINTS
+from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
+from reshard.passes import findings as kinds
+from reshard.passes.base import Pass, Session, option
+from reshard.passes.findings import Finding, Findings, read_findings, write_findings
+from reshard.passes.oracle import KEEP, REWRITE
+from reshard.synthesis.plan import NoPlanError, Plan, plan
+
+
+@dataclasses.dataclass(frozen=True)
+class SynthesizeCollectivesPass(Pass):
+    """Rewrites the sites whose verdict is "rewrite"; everything else of the module stays."""
+
+    name = "synthesize-collectives"
+    summary = "replace the chosen conversions by chains of collectives"
+    description = """
+    Inserts an `sdy.manual_computation` whose body is the planned chain on one device's tile. Its in_shardings are the layout
+    that the analysis found at the value, its out_shardings the one that is wanted; a constraint that asked for it goes away. A
+    chain of constraints that nobody else looks at becomes one island. Runs after plan-sites.
+
+    Before ==> after:
+    ```mlir
+    %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> {reshard.operand_sites = [{..., verdict = "rewrite"}]} : tensor<8x8xf32>
+    ```
+    ```mlir
+    %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>]
+        manual_axes={"x"} (%arg1: tensor<4x8xf32>) {
+      %1 = stablehlo.reshape %arg1 : (tensor<4x8xf32>) -> tensor<4x2x4xf32>
+      ...
+      %3 = "stablehlo.all_to_all"(%2) <{...}> : (tensor<2x4x4xf32>) -> tensor<2x4x4xf32>
+      ...
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    ```
+    """
+    guarantees = (
+        "no site with the verdict rewrite is left, but for those that the option leave names",
+        "the types, functions and arguments of the module are what they were",
+    )
+    statistics = {
+        "islands": "chains of collectives inserted",
+        "merged": "constraints that vanished in the chain behind them",
+        "left": "sites left to XLA",
+    }
+
+    emit: str = option("manual", "form of the collectives", choices=("manual",))
+    leave: str = option("", "numbers of sites to leave to XLA whatever their verdict, separated by '+'")
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        found = read_findings(module)
+        if found is None:
+            session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
+            return
+        left_alone = {int(number) for number in self.leave.split("+") if number}
+        rewriter = _Rewriter(module, session)
+        rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
+        done = {id(edge) for edge in rewriter.rewritten}
+        remaining = [edge for edge in found.edges if id(edge) not in done]
+        write_findings(module, Findings(tuple(remaining), found.skipped))
+        session.count("left", len({edge.site for edge in remaining}))
+        _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
+
+
+class _Rewriter:
+    """Inserts islands into one module.
+
+    State: `rewritten` has the edges that are done; the constraints among them are gone. Edges read their operand when their
+    turn comes, so that a result site's island is what later sites on that value convert.
+    """
+
+    def __init__(self, module: ir.Module, session: Session):
+        self.session = session
+        self.meshes = module_meshes(module)
+        self.channels = unused_channels(module)
+        self.rewritten: list[Finding] = []
+
+    def rewrite(self, edges: list[Finding]) -> None:
+        by_site: dict[int, list[Finding]] = {}
+        for edge in edges:
+            if _verdict(edge) == REWRITE:
+                by_site.setdefault(edge.site, []).append(edge)
+            elif _verdict(edge) is None:
+                self.session.remark(edge.op, f"site {edge.site} is left to XLA: it has no verdict; run plan-sites first")
+        sites = list(by_site.values())
+        absorbed = {number for site in sites for edge in site for number in _merges(edge)}
+        for site in sorted(sites, key=lambda site: site[0].kind != kinds.RESULT):
+            if site[0].site in absorbed:
+                continue
+            if site[0].kind == kinds.RESULT:
+                self._convert_result(site[0])
+            elif _merges(site[0]):
+                self._convert_chain(site[0], by_site)
+            else:
+                self._convert_uses(site)
+
+    def _convert_result(self, edge: Finding) -> None:
+        value = edge.op.results[edge.number]
+        users = [(use.owner, use.operand_number) for use in value.uses]
+        with _insertion_after(value):
+            island = self._island(edge, value, edge.source)
+        if island is not None:
+            for user, number in users:
+                user.operands[number] = island
+            self.rewritten.append(edge)
+
+    def _convert_chain(self, last: Finding, by_site) -> None:
+        """Replaces constraints of constraints, the last of which is `last`, by one island."""
+        chain = [by_site[number][0] for number in _merges(last) if number in by_site] + [last]
+        value = chain[0].op.operands[0]
+        with ir.InsertionPoint(last.op):
+            result = self._island(last, value, chain[0].source)
+        if result is None:
+            return
+        for edge in reversed(chain):
+            self._replace_constraint(edge.op, result)
+        self.rewritten += chain
+        self.session.count("merged", len(chain) - 1)
+
+    def _convert_uses(self, edges: list[Finding]) -> None:
+        """Converts one value for all edges of a site at once."""
+        first = edges[0]
+        value = first.op.operands[first.number]
+        with _insertion_before_users(value, [edge.op for edge in edges]):
+            result = self._island(first, value, first.source)
+        if result is None:
+            return
+        for edge in edges:
+            if edge.op.name in CONSTRAINTS:
+                self._replace_constraint(edge.op, result)
+            else:
+                edge.op.operands[edge.number] = result
+        self.rewritten += edges
+
+    def _replace_constraint(self, constraint: ir.Operation, result: ir.Value) -> None:
+        constraint.results[0].replace_all_uses_with(result)
+        constraint.erase()
+
+    def _island(self, edge: Finding, value: ir.Value, source: ir.Attribute) -> ir.Value | None:
+        """Returns the converted value, from an island at the current insertion point; None, with a remark, without a chain."""
+        try:
+            chain = self._plan(value.type, source, edge.target)
+        except (NoPlanError, ValueError) as problem:
+            self.session.remark(edge.op, f"site {edge.site} is left to XLA: no chain: {problem}")
+            return None
+        if not chain.steps:  # the layouts at the ends of a merged chain are the same: the layout is all that is left
+            return sdy.ShardingConstraintOp(value, edge.target, loc=edge.op.location).result
+        self.session.count("islands")
+        name = f"reshard/{edge.site}"
+        location = edge.op.location
+        return emit_island(chain.tile_program, value, source, edge.target, self.channels, name, location).results[0]
+
+    def _plan(self, value_type: ir.Type, source: ir.Attribute, target: ir.Attribute) -> Plan:
+        mesh = mesh_of(target, self.meshes)
+        if mesh is None:
+            raise NoPlanError(f"unknown mesh in {target}")
+        shape = tuple(ir.RankedTensorType(value_type).shape)
+        return plan(mesh, shape, bits_of(value_type), sharding_from_attr(source), sharding_from_attr(target))
+
+
+def _insertion_after(value: ir.Value) -> ir.InsertionPoint:
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return ir.InsertionPoint.at_block_begin(owner)
+    return ir.InsertionPoint.after(owner)
+
+
+def _insertion_before_users(value: ir.Value, users: list[ir.Operation]) -> ir.InsertionPoint:
+    """Returns the point before the first of the users; after the value where a user is in another block, say of a loop."""
+    owner = value.owner
+    block = owner if isinstance(owner, ir.Block) else owner.operation.block
+    if any(user.operation.block != block for user in users):
+        return _insertion_after(value)
+    if len(users) == 1:
+        return ir.InsertionPoint(users[0])
+    order = {op.operation: i for i, op in enumerate(block.operations)}
+    return ir.InsertionPoint(min(users, key=lambda user: order[user.operation]))
+
+
+def _verdict(edge: Finding) -> str | None:
+    attr = edge.extra("verdict")
+    return None if attr is None else ir.StringAttr(attr).value
+
+
+def _merges(edge: Finding) -> list[int]:
+    attr = edge.extra("merges")
+    return [] if attr is None else [ir.IntegerAttr(each).value for each in ir.ArrayAttr(attr)]
+
+
+def _note_in_report(session: Session, found: Findings, rewritten: set[int], left_alone: set[int]) -> None:
+    """Says in the newest report row of each site what became of it."""
+    unnoted = {edge.site for edge in found.edges}
+    for row in reversed(session.report_rows):
+        if row["site"] in unnoted:
+            unnoted.discard(row["site"])
+            row["is_rewritten"] = row["site"] in rewritten
+            if row["site"] in left_alone:
+                row["verdict"] = KEEP

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The child process with stock XLA: what it reports, and that no death of it hurts this process."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from reshard.dialect_utils import compat, xla_child
+from reshard.dialect_utils.xla_child import CompileRequest, KindCount, XlaChild
+
+
+def pair(mesh: str, shape: tuple[int, ...], source: str, target: str, dtype: str = "f32") -> str:
+    tensor = f"tensor<{'x'.join(map(str, shape))}x{dtype}>"
+    sharding = "{{sdy.sharding = #sdy.sharding<@mesh, {}>}}".format
+    return f"""module @pair {{
+  sdy.mesh @mesh = <{mesh}>
+  func.func public @main(%arg0: {tensor} {sharding(source)}) -> ({tensor} {sharding(target)}) {{
+    return %arg0 : {tensor}
+  }}
+}}
+"""
+
+
+ISSUE_21562 = pair('["x"=4, "y"=2]', (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
+GATHER = pair('["x"=4]', (8, 6), '[{"x"}, {}]', "[{}, {}]", dtype="bf16")
+REVERSED_IN_A_LOOP = """module @loop {
+  sdy.mesh @mesh = <["x"=4]>
+  func.func public @main(%x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> (tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %0:2 = stablehlo.while(%i = %zero, %a = %x) : tensor<i32>, tensor<16x8xf32>
+      cond {
+        %limit = stablehlo.constant dense<7> : tensor<i32>
+        %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %1 : tensor<i1>
+      } do {
+        %step = stablehlo.constant dense<2> : tensor<i32>
+        %1 = stablehlo.add %i, %step : tensor<i32>
+        %2 = sdy.sharding_constraint %a <@mesh, [{"x"}, {}]> : tensor<16x8xf32>
+        %3 = stablehlo.reverse %2, dims = [0] : tensor<16x8xf32>
+        %4 = stablehlo.tanh %3 : tensor<16x8xf32>
+        stablehlo.return %1, %4 : tensor<i32>, tensor<16x8xf32>
+      }
+    return %0#1 : tensor<16x8xf32>
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def child():
+    with XlaChild(uses_cache=False, num_devices=8) as child:
+        yield child
+
+
+@pytest.fixture
+def caching_child(tmp_path):
+    with XlaChild(cache_dir=tmp_path, num_devices=8) as child:
+        yield child
+
+
+class TestCompile:
+    def test_traffic_of_a_gather_in_the_dtype_of_the_program(self, child):
+        compiled = child.compile(GATHER, 4)
+        assert compiled.is_ok, compiled.message
+        assert compiled.bytes_received == compiled.bytes_sent == 3 * (2 * 6 * 2)
+        assert compiled.collectives == (KindCount("all_gather", 1, 1),)
+        assert compiled.largest_collective_tile_bytes == 8 * 6 * 2
+        assert (compiled.argument_bytes, compiled.output_bytes) == (24, 96)
+
+    def test_full_rematerialization_of_issue_21562_is_seen(self, child):
+        compiled = child.compile(ISSUE_21562, 8)
+        assert compiled.bytes_received == 7 * (16**3 * 4 // 8)
+        assert compiled.largest_collective_tile_bytes == 16**3 * 4
+        assert compiled.rematerializations == 1
+        assert compiled.temp_bytes > 16**3 * 4
+        assert compiled.peak_bytes == compiled.argument_bytes + compiled.output_bytes + compiled.temp_bytes
+
+    def test_decided_shardings_are_told(self, child):
+        compiled = child.compile(ISSUE_21562, 8)
+        assert compiled.input_shardings == ("{devices=[2,1,4]x1 0,2,4,6,1,3,5,7}",)
+        assert compiled.output_shardings == ("{devices=[1,8,1]x1 <=[8]}",)
+
+    def test_open_shardings_are_for_xla_to_decide(self, child):
+        text = GATHER.replace(") -> (tensor<8x6xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})",
+                              ") -> tensor<8x6xbf16>")
+        compiled = child.compile(text, 4)
+        assert compiled.output_shardings == compiled.input_shardings == ("{devices=[4,1]x1 <=[4]}",)
+        assert compiled.bytes_received == 0
+
+    def test_equal_placements_have_equal_texts(self, child):
+        split = child.compile(pair('["a"=2, "b"=2]', (8,), '[{"a"}]', '[{"a", "b"}]'), 4)
+        whole = child.compile(pair('["x"=4]', (8,), '[{"x":(1)2}]', '[{"x"}]'), 4)
+        assert split.input_shardings == whole.input_shardings == ("{devices=[2]x2 <=[4]}",)
+        assert split.output_shardings == whole.output_shardings
+
+    def test_loops_multiply_traffic(self, child):
+        compiled = child.compile(REVERSED_IN_A_LOOP, 4)
+        assert compiled.is_ok, compiled.message
+        assert compiled.unknown_trip_counts == ()
+        assert compiled.collectives
+        assert all(count.runs == 4 * count.ops for count in compiled.collectives)  # 0, 2, 4, 6
+
+    def test_texts_on_request(self, child):
+        assert child.compile(GATHER, 4).hlo_text is None
+        compiled = child.compile(GATHER, 4, keeps_hlo=True, keeps_propagated=True)
+        assert "all-gather" in compiled.hlo_text
+        assert "sdy.mesh @mesh" in compiled.propagated_text
+        assert xla_child.xla_propagated_module(GATHER, 4, child=child) == compiled.propagated_text
+
+    def test_one_device(self, child):
+        compiled = child.compile("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }", 1)
+        assert (compiled.status, compiled.bytes_received) == ("ok", 0)
+
+    def test_bytecode_is_the_same_module(self, child):
+        from reshard.dialect_utils.bindings import ir, make_context
+
+        bytecode = io.BytesIO()
+        with make_context(), ir.Location.unknown():
+            ir.Module.parse(GATHER).operation.write_bytecode(bytecode)
+        assert child.compile(bytecode.getvalue(), 4).bytes_received == child.compile(GATHER, 4).bytes_received
+
+    def test_portable_artifact_is_the_same_module(self, child):
+        from reshard.dialect_utils.bindings import ir, make_context, stablehlo
+
+        text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+        with make_context(), ir.Location.unknown():
+            version = stablehlo.get_current_version()
+            artifact = stablehlo.serialize_portable_artifact(ir.Module.parse(text), version)
+        assert child.compile(artifact, 1).output_bytes == 16
+
+    def test_a_module_that_does_not_parse_is_an_error(self, child):
+        compiled = child.compile("module {", 4)
+        assert compiled.status == "error"
+        assert compiled.bytes_received is None and compiled.peak_bytes is None
+        assert "parse" in compiled.message
+
+    def test_too_few_devices_for_the_mesh_is_an_error(self, child):
+        assert child.compile(GATHER, 2).status == "error"
+
+    def test_unknown_backend_is_refused(self, child):
+        with pytest.raises(ValueError, match="unknown backend 'abacus'; known: cpu"):
+            child.compile(GATHER, 4, backend="abacus")
+
+    def test_many(self, child):
+        requests = [CompileRequest(GATHER, 4), CompileRequest("no module", 4), CompileRequest(ISSUE_21562, 8)]
+        assert [compiled.status for compiled in child.compile_many(requests)] == ["ok", "error", "ok"]
+
+    @pytest.mark.slow
+    def test_more_devices_than_the_child_has_restart_it(self):
+        with XlaChild(uses_cache=False, num_devices=2) as child:
+            assert child.compile(pair('["x"=2]', (4,), '[{"x"}]', "[{}]"), 2).is_ok
+            assert child.compile(ISSUE_21562, 8).is_ok
+            assert child.starts == 2
+
+
+class TestRun:
+    def test_outputs_are_global_arrays(self, child):
+        x = np.arange(16**3, dtype=np.float32).reshape(16, 16, 16)
+        ran = child.run(ISSUE_21562, [x], 8, repeats=3)
+        assert ran.status == "ok", ran.message
+        assert np.array_equal(ran.outputs[0], x)
+        assert 0 < ran.median_seconds < 60
+
+    def test_seeded_inputs_are_the_same_each_time(self, child):
+        first, second = (child.run(GATHER, None, 4, seed=3).outputs[0] for _ in range(2))
+        assert first.dtype.name == "bfloat16"
+        assert np.array_equal(first, second)
+
+    def test_several_results_of_wide_types(self, child):
+        text = """func.func @main(%x: tensor<4xi64>, %y: tensor<2xf64>, %b: tensor<3xi1>)
+          -> (tensor<4xi64>, tensor<2xf64>, tensor<3xi1>) {
+          return %x, %y, %b : tensor<4xi64>, tensor<2xf64>, tensor<3xi1> }"""
+        inputs = [np.arange(4) + 2**40, np.array([0.1, 0.2]), np.array([True, False, True])]
+        outputs = child.run(text, inputs, 1).outputs
+        assert [o.dtype for o in outputs] == [np.int64, np.float64, bool]
+        assert all(np.array_equal(o, i) for o, i in zip(outputs, inputs, strict=True))
+
+    def test_wrong_number_of_inputs_is_an_error(self, child):
+        assert child.run(GATHER, [], 4).status == "error"
+
+
+class TestDeaths:
+    def test_abort_is_an_answer_and_the_next_request_is_served(self):
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            reply = child._ask({"op": "abort"}, 8, timeout_s=60)
+            assert reply["status"] == "abort"
+            assert reply["message"] == "SIGABRT: made_up.cc:1] Check failed: false"
+            assert child.compile(GATHER, 4).is_ok
+            assert child.starts == 2
+
+    def test_modules_on_which_xla_dies_or_not(self, child):
+        """A rotation on mesh 2x4x2 that ends some XLA versions with SIGFPE: whatever it does, this process lives on."""
+        mesh = '["x"=2, "y"=4, "z"=2]'
+        source, target = '[{"z"}, {}, {"x"}, {"y"}]', '[{}, {"z"}, {"y"}, {"x"}]'
+        with XlaChild(uses_cache=False, num_devices=16) as child:
+            compiled = child.compile(pair(mesh, (16, 16, 16, 16), source, target), 16)
+            assert compiled.status in ("ok", "abort")
+            assert compiled.is_ok or compiled.message.startswith("SIG")
+            assert child.compile(GATHER, 4).is_ok
+
+    def test_hang_is_an_answer(self):
+        with XlaChild(uses_cache=False, num_devices=1) as child:
+            start_s = time.monotonic()
+            reply = child._ask({"op": "sleep", "seconds": 60}, 1, timeout_s=0.2)
+            assert reply == {"status": "hang", "message": "no answer after 0.2 s"}
+            assert time.monotonic() - start_s < 30
+
+    def test_kill_from_outside_between_requests_is_survived(self):
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            child.compile(GATHER, 4)
+            child._process.kill()
+            child._process.wait()
+            assert child.compile(GATHER, 4).is_ok
+
+    def test_flags_of_this_process_do_not_reach_the_child(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path} --no_such_flag")
+        monkeypatch.setenv("JAX_PLATFORMS", "no_such_platform")
+        monkeypatch.setenv("PYTHONSTARTUP", "/no/such/file")
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            assert child.compile(GATHER, 4).is_ok
+        assert list(tmp_path.iterdir()) == []
+
+    def test_closing_ends_the_process_and_removes_its_files(self):
+        child = XlaChild(uses_cache=False, num_devices=1)
+        child._ask({"op": "hello"}, 1, timeout_s=60)
+        process, scratch = child._process, child._scratch
+        child.close()
+        assert process.poll() is not None
+        assert not scratch.exists()
+
+    @pytest.mark.parametrize("ending", ["exit", "kill"])
+    def test_child_ends_with_its_parent(self, ending):
+        program = f"""
+import os, signal, sys
+from reshard.dialect_utils.xla_child import shared_child
+shared_child()._ask({{"op": "hello"}}, 1, 60)
+print(shared_child()._process.pid, shared_child()._scratch, flush=True)
+if "{ending}" == "kill":
+    os.kill(os.getpid(), {signal.SIGKILL:d})
+"""
+        output = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        pid, scratch = output.split()
+        assert _within(10, lambda: not _is_running(int(pid)) and not os.path.exists(scratch))
+
+
+class TestCache:
+    def test_second_request_comes_from_disk_without_a_child(self, caching_child, tmp_path):
+        first = caching_child.compile(GATHER, 4)
+        with XlaChild(cache_dir=tmp_path) as other:
+            second = other.compile(GATHER, 4)
+            assert other.starts == 0
+        assert not first.from_cache and second.from_cache
+        assert replace(second, from_cache=False) == first
+
+    def test_locations_do_not_matter_and_devices_do(self, caching_child):
+        here, there = (GATHER.replace("xbf16>\n", f'xbf16> loc("{place}")\n') for place in ("here", "there"))
+        assert not caching_child.compile(here, 4).from_cache
+        assert caching_child.compile(there, 4).from_cache
+        assert not caching_child.compile(there, 2).from_cache
+
+    @pytest.mark.parametrize(
+        "damage",
+        ["", "{", "[]", '{"compiled": {}}', '{"compiled": {"status": "ok", "collectives": [1]}, "timeout_s": 1}'],
+    )
+    def test_corrupted_entries_are_made_anew(self, caching_child, tmp_path, damage):
+        first = caching_child.compile(GATHER, 4)
+        (entry,) = tmp_path.glob("*/*.json")
+        entry.write_text(damage)
+        again = caching_child.compile(GATHER, 4)
+        assert not again.from_cache and again.bytes_received == first.bytes_received
+        assert json.loads(entry.read_text())["compiled"]["status"] == "ok"
+
+    def test_hang_counts_for_callers_who_would_wait_no_longer(self, caching_child):
+        key = xla_child._cache_key(CompileRequest(GATHER, 4))
+        caching_child._cache.write(key, xla_child.Compiled("hang"), timeout_s=5)
+        assert caching_child.compile(GATHER, 4, timeout_s=5).status == "hang"
+        assert caching_child.compile(GATHER, 4, timeout_s=60).is_ok
+
+    def test_a_cache_that_cannot_be_written_is_no_obstacle(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with XlaChild(cache_dir=tmp_path / "file" / "below", num_devices=8) as child:
+            assert child.compile(GATHER, 4).is_ok
+
+    def test_place(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("RESHARD_CACHE_DIR", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        place = xla_child.default_cache_dir()
+        assert place.parent == tmp_path / "reshard"
+        assert place.name == f"xla-{compat.jaxlib_version()}-cpu"
+        monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path / "own"))
+        assert xla_child.default_cache_dir().parent == tmp_path / "own"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def _within(seconds: float, condition) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not condition():
+        time.sleep(0.1)
+    return condition()

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipeline text, pass options, and what a run does with diagnostics."""
+
+import dataclasses
+
+import pytest
+
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.diagnostics import DiagnosedError, Place, error_at, place_of
+from reshard.passes import registry
+from reshard.passes.base import OptionError, Pass, Session, option
+from reshard.passes.pipeline import Pipeline, PipelineError
+
+
+@dataclasses.dataclass(frozen=True)
+class _OptionsPass(Pass):
+    name, summary = "options", "has one option of each kind"
+    statistics = {"runs": "times it ran"}
+
+    policy: str = option("better", "when to rewrite", choices=("better", "always"))
+    max_steps: int = option(4, "steps")
+    slack: float = option(1.5, "ratio")
+    verbose: bool = option(False, "say more")
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        session.count("runs")
+        if self.verbose:
+            session.remark(module.body.operations[0], "seen")
+        if self.max_steps == 0:
+            raise error_at(module.body.operations[0], "no step is allowed")
+
+
+def _module() -> ir.Module:
+    return ir.Module.parse("\nfunc.func @f() { return }", make_context())
+
+
+@pytest.mark.parametrize("text", ["", "policy=always", "policy=always max-steps=2 slack=0.5 verbose=true"])
+def test_options_round_trip(text):
+    given = _OptionsPass.parse(text)
+    assert str(given) == (f"options{{{text}}}" if text else "options")
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("policy=never", "policy=never is not available; choose from better, always"),
+        ("steps=3", "has no option 'steps'; its options: policy, max-steps, slack, verbose"),
+        ("max-steps=few", "max-steps=few is not an integer"),
+        ("slack=much", "slack=much is not a number"),
+        ("verbose=yes", "verbose=yes is neither true nor false"),
+        ("verbose", "option 'verbose' has no value; write verbose=VALUE"),
+    ],
+)
+def test_wrong_options_are_refused(text, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        _OptionsPass.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text, printed",
+    [
+        ("", "builtin.module()"),
+        ("cse", "builtin.module(cse)"),
+        (" builtin.module( cse , canonicalize{max-iterations=3} ) ", "builtin.module(cse,canonicalize{max-iterations=3})"),
+        ("func.func(cse,canonicalize),strip-findings", "builtin.module(func.func(cse,canonicalize),strip-findings)"),
+        ("builtin.module(cse),cse", "builtin.module(builtin.module(cse),cse)"),
+    ],
+)
+def test_pipelines_round_trip(text, printed):
+    pipeline = Pipeline.parse(text)
+    assert str(pipeline) == printed
+    assert Pipeline.parse(printed) == pipeline
+    pipeline.check(make_context())
+
+
+def test_the_passes_come_from_one_table():
+    for name in registry.PASSES:
+        cls = registry.load(name)
+        stem = registry.PASSES[name].split(":")[0].rsplit(".", 1)[-1]
+        assert cls.name == name and stem == name.replace("-", "_") and cls.summary and cls.guarantees
+        assert name in registry.listing() and f"## {name}" in registry.markdown()
+
+
+def test_options_are_set_on_the_passes_that_have_them():
+    pipeline = Pipeline((_OptionsPass(), "cse")).with_options({"policy": "always"})
+    assert str(pipeline) == "builtin.module(options{policy=always},cse)"
+    with pytest.raises(PipelineError, match="no pass of .* has an option 'emit'"):
+        pipeline.with_options({"emit": "manual"})
+
+
+def test_remarks_and_counts_are_in_the_session():
+    session = Session()
+    Pipeline((_OptionsPass(verbose=True), "cse", _OptionsPass())).run(_module(), session)
+    assert [(each.message, each.place.line) for each in session.remarks] == [("seen", 2)]
+    assert session.statistics["options", "runs"] == 2
+
+
+def test_a_diagnosed_error_ends_the_run_and_is_in_the_session_too():
+    session = Session()
+    with pytest.raises(DiagnosedError, match="-:2:1: error: no step is allowed"):
+        Pipeline((_OptionsPass(max_steps=0), _OptionsPass())).run(_module(), session)
+    assert len(session.errors) == 1 and session.statistics["options", "runs"] == 1
+
+
+def test_an_error_of_mlirs_own_passes_is_diagnosed():
+    session = Session()
+    module = ir.Module.parse("func.func @f() { return } loc(\"a \\\"b.py\":3:4)", make_context())
+
+    @dataclasses.dataclass(frozen=True)
+    class Breaks(Pass):
+        name, summary = "breaks", "leaves an invalid module"
+
+        def run(self, module, session):
+            module.body.operations[0].attributes["sym_name"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(8), 1)
+
+    with pytest.raises(DiagnosedError):
+        Pipeline((Breaks(),)).run(module, session)
+    assert session.errors[0].place == Place('a "b.py', 3, 4)
+
+
+def test_places_of_names_call_sites_and_nothing():
+    with make_context():
+        leaf = ir.Location.file("f.py", 7, 2)
+        assert place_of(ir.Location.name("jit(f)/add", leaf)) == Place("f.py", 7, 2)
+        assert place_of(ir.Location.callsite(leaf, [ir.Location.file("g.py", 1, 1)])) == Place("f.py", 7, 2)
+        assert place_of(ir.Location.unknown()) is None and place_of(None) is None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exhaustive search over all layouts by all steps, to hold the planner against: slow, simple, on its own.
+
+It knows no problem refinement, no heuristic and no pruning. Axes are cut into primes, every factor may own every digit
+of every dimension, and a step is what `steps.apply` lets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import heapq
+import itertools
+
+from reshard.synthesis import steps
+from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, blocked
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.sharding import AxisRef, Sharding
+from reshard.synthesis.steps import AllGather, AllToAll, Permute, RuleError, Slice
+
+
+def prime_factors(mesh: Mesh) -> tuple[Factor, ...]:
+    """Returns the axes of a mesh cut into primes, the small ones major."""
+    found = []
+    for axis, size in mesh.axes:
+        pre = 1
+        while pre < size:
+            prime = next(p for p in range(2, size + 1) if size // pre % p == 0)
+            found.append(Factor(axis, pre, prime))
+            pre *= prime
+    return tuple(found)
+
+
+def blocked_layouts(shape: tuple[int, ...], factors: tuple[Factor, ...]) -> Iterator[tuple[tuple[Factor, ...], ...]]:
+    """Yields every way to shard the dimensions by some of the factors, as factors per dimension."""
+    rank = len(shape)
+    for count in range(len(factors) + 1):
+        for order in itertools.permutations(factors, count):
+            for ends in itertools.combinations_with_replacement(range(count + 1), rank - 1):
+                edges = (0, *ends, count)
+                pieces = tuple(order[a:b] for a, b in zip(edges, edges[1:]))
+                try:
+                    blocked(shape, pieces)
+                except LayoutError:
+                    continue
+                yield pieces
+
+
+def sharding_of(mesh: Mesh, pieces: tuple[tuple[Factor, ...], ...]) -> Sharding:
+    """Returns the sharding that splits each dimension by the given factors."""
+    return Sharding(tuple(tuple(AxisRef(f.axis, f.pre, f.size) for f in dim) for dim in pieces))
+
+
+class Graph:
+    """All layouts of a shape on a mesh and all steps between them.
+
+    `layouts[i]` is node i; `edges[i]` lists (node after, received elements, collectives), found on first use.
+    """
+
+    def __init__(self, mesh: Mesh, shape: tuple[int, ...]):
+        self.shape = shape
+        self.factors = prime_factors(mesh)
+        self.slots = {f: list(_slots(shape, f.size)) for f in self.factors}
+        self.layouts = list(self._all_layouts())
+        self.number = {layout: i for i, layout in enumerate(self.layouts)}
+        self.same_runs: dict[tuple[Slot, ...], list[Layout]] = {}
+        for layout in self.layouts:
+            self.same_runs.setdefault(layout.owned_runs, []).append(layout)
+        self.edges: list[list[tuple[int, int, int]] | None] = [None] * len(self.layouts)
+
+    def least_costs(self, source: Layout, largest_tile: int) -> dict[int, tuple[int, int]]:
+        """Returns (received elements, collectives) of the cheapest chain to each node over tiles up to a size."""
+        start = self.number[source]
+        best = {start: (0, 0)}
+        queue = [((0, 0), start)]
+        while queue:
+            cost, node = heapq.heappop(queue)
+            if cost > best[node]:
+                continue
+            for after, elements, collectives in self._edges_of(node):
+                total = (cost[0] + elements, cost[1] + collectives)
+                if self.layouts[after].tile_elements <= largest_tile and total < best.get(after, (total[0] + 1, 0)):
+                    best[after] = total
+                    heapq.heappush(queue, (total, after))
+        return best
+
+    def _all_layouts(self) -> Iterator[Layout]:
+        for choice in itertools.product(*([None, *self.slots[f]] for f in self.factors)):
+            try:
+                yield Layout(self.shape, tuple((f, s) for f, s in zip(self.factors, choice) if s is not None))
+            except LayoutError:
+                continue
+
+    def _edges_of(self, node: int) -> list[tuple[int, int, int]]:
+        if self.edges[node] is None:
+            before = self.layouts[node]
+            cheapest: dict[int, tuple[int, int]] = {}
+            for step in self._steps(before):
+                try:
+                    after = self.number[steps.apply(before, step)]
+                except RuleError:
+                    continue
+                cost = (steps.received_elements(before, step), int(steps.is_collective(step)))
+                cheapest[after] = min(cost, cheapest.get(after, cost))
+            self.edges[node] = [(after, *cost) for after, cost in cheapest.items()]
+        return self.edges[node]
+
+    def _steps(self, layout: Layout) -> Iterator[steps.Step]:
+        owned = [f for f, _ in layout.owners]
+        for factor in self.factors:
+            if factor not in owned:
+                yield from (Slice(((factor, slot),)) for slot in self.slots[factor])
+        for chosen in _non_empty_subsets(owned):
+            yield AllGather(chosen)
+            for goals in itertools.product(*(self._local_slots(layout, f) for f in chosen)):
+                yield AllToAll(tuple(zip(chosen, goals)))
+        yield from (Permute(after) for after in self.same_runs[layout.owned_runs] if after != layout)
+
+    def _local_slots(self, layout: Layout, factor: Factor) -> list[Slot]:
+        return [s for s in self.slots[factor] if all(s.agrees_with(taken) for _, taken in layout.owners)]
+
+
+def _slots(shape: tuple[int, ...], size: int) -> Iterator[Slot]:
+    for dim, length in enumerate(shape):
+        for start in range(1, length + 1):
+            if length % (start * size) == 0:
+                yield Slot(dim, start, start * size)
+
+
+def _non_empty_subsets(items: list) -> Iterator[tuple]:
+    for count in range(1, len(items) + 1):
+        yield from itertools.combinations(items, count)
