@@ -45,6 +45,7 @@ def random_pair(
     sub_axes: float = 0.3,
     device_order: float = 0.15,
     extra: tuple[int, ...] = (1, 1, 2, 3, 4),
+    least_elements: int = 0,
 ) -> Pair:
     """Returns a pair whose two shardings place the array differently and divide its shape.
 
@@ -52,6 +53,7 @@ def random_pair(
       devices: the size of the mesh; how it factors into axes is random.
       sub_axes: the chance that an axis may be split into sub-axes. device_order: the chance of shuffled device ids.
       extra: factors by which a dimension may exceed what divisibility asks for.
+      least_elements: random dimensions are doubled until the array has as many.
     """
     while True:
         mesh = _random_mesh(rng, devices, device_order)
@@ -60,10 +62,10 @@ def random_pair(
         source, target = (_random_sharding(rng, mesh, cuts, rank) for _ in range(2))
         if same_placement(mesh, source, target):
             continue
-        shape = tuple(
-            math.lcm(a, b) * rng.choice(extra) for a, b in zip(source.shards(mesh), target.shards(mesh), strict=True)
-        )
-        return Pair(mesh, shape, source, target)
+        shape = [math.lcm(a, b) * rng.choice(extra) for a, b in zip(source.shards(mesh), target.shards(mesh), strict=True)]
+        while math.prod(shape) < least_elements:
+            shape[rng.randrange(rank)] *= 2
+        return Pair(mesh, tuple(shape), source, target)
 
 
 def _random_mesh(rng: random.Random, devices: int, device_order: float) -> Mesh:

@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     rows: list[Measured] = []
     for devices in options.devices:
-        for pair in random_pairs(options.seed, options.count, (devices,)):
+        for pair in random_pairs(options.seed, options.count, (devices,), least_elements=options.least_elements):
             rows.append(measure(pair, element=options.element))
             _progress(f"{devices} devices: {len(rows)} of {options.count * len(options.devices)}")
     _progress("")
@@ -178,6 +178,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--devices", type=_numbers, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
     parser.add_argument("--count", type=int, default=40, help="pairs per mesh size, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--least-elements", type=int, default=1 << 16, help="of the global array, default %(default)s")
     parser.add_argument("--element", choices=tuple(BITS), default="f32", help="element type, default %(default)s")
     parser.add_argument("--show", type=int, default=10, help="pairs listed under each heading, default %(default)s")
     parser.add_argument("--out", type=Path, help="write every row as JSON")

@@ -113,3 +113,24 @@ def parse_module(context, module: str | bytes):
 def cpu_devices_environment(num_devices: int) -> dict[str, str]:
     """Returns the environment variables that give a process `num_devices` CPU devices."""
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
+
+
+def lowered_with_module(lowered, content: bytes):
+    """Returns a copy of a `jax.stages.Lowered` that compiles another module; `lowered` stays as it is.
+
+    Args:
+      content: the module as MLIR bytecode or text, with the signature of the one that `lowered` holds.
+    The copy has never been compiled, whatever jit has cached for `lowered`. Calling convention, donation and output
+    shardings live beside the module and are kept. Source: `jax._src.interpreters.pxla.MeshComputation`.
+    """
+    import copy
+
+    module = parse_module(jax_context(), content)
+    lowering = copy.copy(lowered._lowering)
+    if not hasattr(lowering, "_hlo") or not hasattr(lowering, "_executable"):
+        raise NotImplementedError(f"this jax keeps the module of a {type(lowering).__name__} elsewhere")
+    lowering._hlo = module
+    lowering._executable = None
+    copied = copy.copy(lowered)
+    copied._lowering = lowering
+    return copied

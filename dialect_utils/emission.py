@@ -115,10 +115,9 @@ class _TileWriter:
 
     def _gather(self, factors) -> None:
         members = groups(self.mesh, factors)
-        one = stablehlo.ReshapeOp(self._type((1, *self.shape)), self.tile).result
-        result = self._type((members.shape[1], *self.shape))
+        result = self._type((members.shape[1] * self.shape[0], *self.shape[1:]))
         gather = stablehlo.AllGatherOp(
-            [result], [one], 0, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
+            [result], [self.tile], 0, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
         )
         self.tile = gather.results[0]
 

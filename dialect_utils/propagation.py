@@ -90,7 +90,7 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     """
     originals, clone = tagged_clone(module)
     analysis = prepare(originals, clone)
-    run(analysis.explicit, propagation_pipeline())
+    propagate(analysis.explicit)
     _take_snapshot(analysis)
     run(analysis.explicit, EXPLICIT_RESHARDS)
     return analysis
@@ -470,6 +470,34 @@ def propagation_pipeline() -> str:
     except ValueError:
         return _WHOLE_PIPELINE
     return cut
+
+
+def propagate(module: ir.Operation) -> None:
+    """Runs propagation on each public function as if it were the program, as XLA sees it: Shardy starts from @main alone.
+
+    With several functions and no @main, Shardy of jaxlib 0.12 ends the process.
+    """
+    functions = [op for op in _top_level(module, "func.func") if _has_body(op)]
+    if len(functions) == 1:
+        run(module, propagation_pipeline())
+        return
+    run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
+    for name in [_symbol(op) for op in functions]:
+        copy = module.clone().operation
+        for op in _top_level(copy, "func.func"):
+            if _symbol(op) == name:
+                op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
+            elif _has_body(op):
+                op.erase()
+        run(copy, propagation_pipeline())
+        before = next(op for op in _top_level(module, "func.func") if _symbol(op) == name)
+        after = next(op for op in _top_level(copy, "func.func") if _symbol(op) == _ENTRY)
+        after.attributes["sym_name"] = ir.StringAttr.get(name)
+        after.move_before(before)
+        before.erase()
+
+
+_ENTRY = "main"
 
 
 def run(module: ir.Operation, pipeline: str) -> None:

@@ -48,12 +48,14 @@ class Session:
       report_rows: one mapping per site, written by plan-sites and later passes, rendered by `passes.report`.
       options: driver options by name, such as `compile_for`; a pass must do without any of them.
       statistics: counts by (pass name, statistic name).
+      checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
     """
 
     diagnostics: Collector = dataclasses.field(default_factory=Collector)
     report_rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     statistics: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    checks: list[Any] = dataclasses.field(default_factory=list)
     current_pass: Pass | None = None
 
     @property

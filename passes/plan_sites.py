@@ -199,6 +199,10 @@ class SitePlanner:
         return found
 
     @functools.cached_property
+    def _group_of(self) -> dict[ir.Operation, int]:
+        return {group[0].op: number for number, group in enumerate(self._groups())}
+
+    @functools.cached_property
     def _oracle(self) -> LoneOracle:
         return LoneOracle(self.session.options.get("xla_child") or xla_child.shared_child())
 
@@ -247,6 +251,7 @@ class SitePlanner:
         conversion = self.conversions[edge.site]
         row = {
             "site": edge.site,
+            "group": self._group_of[edge.op] if not _is_data_flow(edge) else f"site {edge.site}",
             "location": str(place) if place else "",
             "kind": edge.kind,
             "op": edge.op.name,

@@ -24,8 +24,8 @@ _PUBLIC = {
     "AxisRef": "reshard.synthesis.sharding:AxisRef",
     "Sharding": "reshard.synthesis.sharding:Sharding",
     # compiling
-    "optimize": "reshard.optimize:optimize",
-    "Result": "reshard.optimize:Result",
+    "optimize": "reshard.optimizing:optimize",
+    "Result": "reshard.optimizing:Result",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -5,7 +5,7 @@
     >>> source, target = Sharding.parse('[{"y"}, {}, {"x"}]'), Sharding.parse('[{}, {"x","y"}, {}]')
     >>> found = plan(mesh, (16, 16, 16), 32, source, target)
     >>> print(found.chain_text)
-    all_to_all y: dim 0 -> 1, x: dim 2 -> 1
+    all_to_all x: dim 2 -> 1, y: dim 0 -> 1
     >>> found.bytes_received, found.bound_bytes
     (1792, 1792)
 """

@@ -2,8 +2,9 @@
 """The least-cost chain: A* over layouts.
 
 **State.** The slot of each movable factor (an index into the problem's slots, or -1 for replicated). **Edges** are the
-steps of `steps.py` with their received elements as cost, ties by the number of collectives. R2 holds by construction:
-no edge leads to a tile above max(source tile, target tile).
+steps of `steps.py` with their received elements as cost, ties by the number of collectives, then by the elements of
+the tiles that the steps write: small tiles first is less memory. R2 holds by construction: no edge leads to a tile
+above max(source tile, target tile).
 
 **Heuristic.** From a layout X the busiest device still has to receive |T \\ X| elements of its target tile T. If two
 different factors own the same digit in X and in the target, some device has nothing in common with its tile and the
@@ -103,22 +104,22 @@ class _Search:
         return self.elements // self._owned_size(state)
 
     def run(self, below: tuple[int, int] | None, max_states: int, greed: int) -> Chain | None:
-        best = {self.source: (0, 0)}
+        best = {self.source: (0, 0, 0)}  # received elements, collectives, written elements
         came_from: dict[tuple, tuple[tuple, Kind]] = {}
         order = itertools.count()
-        queue = [(0, 0, next(order), (0, 0), self.source)]
+        queue = [((0, 0, 0), next(order), (0, 0, 0), self.source)]
         expanded = 0
         while queue:
-            _, _, _, cost, state = heapq.heappop(queue)
+            _, _, cost, state = heapq.heappop(queue)
             if cost > best[state]:
                 continue
             if state == self.target:
-                return self._chain(came_from, cost, expanded)
+                return self._chain(came_from, cost[:2], expanded)
             expanded += 1
             if expanded > max_states:
                 raise SearchLimit
             for kind, after, step_cost in self.edges(state):
-                total = (cost[0] + step_cost, cost[1] + (kind != "slice"))
+                total = (cost[0] + step_cost, cost[1] + (kind != "slice"), cost[2] + self.tile(after))
                 if after in best and best[after] <= total:
                     continue
                 to_go = self.to_go(after)
@@ -126,7 +127,7 @@ class _Search:
                     continue
                 best[after] = total
                 came_from[after] = (state, kind)
-                heapq.heappush(queue, (total[0] + greed * to_go, total[1], next(order), total, after))
+                heapq.heappush(queue, ((total[0] + greed * to_go, *total[1:]), next(order), total, after))
         return None
 
     def _chain(self, came_from, cost, expanded: int) -> Chain:

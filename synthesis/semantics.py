@@ -62,7 +62,7 @@ def _run_operation(mesh: Mesh, operation: Operation, tiles: dict[int, np.ndarray
         case TakeOwn(picks):
             return {device: _take_own(mesh, device, tile, picks) for device, tile in tiles.items()}
         case Gather(factors):
-            return {d: np.stack([tiles[peer] for peer in _peers(mesh, d, factors)]) for d in tiles}
+            return {d: np.concatenate([tiles[peer] for peer in _peers(mesh, d, factors)]) for d in tiles}
         case Swap(factors):
             return {d: _swapped(mesh, d, factors, tiles) for d in tiles}
         case Send(pairs):

@@ -44,7 +44,7 @@ class TakeOwn:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """all-gather: a new leading axis with the tiles of the group, in the order of the factors' coordinates."""
+    """all-gather: the tiles of the group one after the other along the leading axis, in the order of the factors' coordinates."""
 
     factors: tuple[Factor, ...]
 
@@ -96,8 +96,8 @@ def lower(mesh: Mesh, source: Layout, steps: Sequence[Step]) -> TileProgram:
 class _Lowering:
     """State: `layout` before the next step, `atoms` the local digits (slots) in memory order, `shape` of the array.
 
-    Invariant: `shape` is the sizes of `atoms`, but for adjacent atoms that the array may hold as one axis until
-    somebody needs them apart; `_view` makes the two equal.
+    Invariant: `shape` is the sizes of `atoms`, but for neighbours that the array may hold as one axis, and axes of
+    size 1, until somebody needs them apart; `_view` makes the two equal.
     """
 
     def __init__(self, mesh: Mesh, layout: Layout):
@@ -158,9 +158,11 @@ class _Lowering:
         self.shape = tuple(atom.size for atom in self.atoms)
 
     def _gather(self, factors) -> None:
+        if not self.shape:
+            self._reshape((1,))
         self.pending.append(Gather(tuple(factors)))
         n = math.prod(factor.size for factor in factors)
-        self.shape = (n, *self.shape)
+        self.shape = (n * self.shape[0], *self.shape[1:])
         self.atoms = [self.layout.slot_of(factor) for factor in factors] + self.atoms
 
     def _swap(self, moves) -> None:
@@ -317,7 +319,7 @@ def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective
                 members = groups(program.mesh, factors)
                 n = members.shape[1]
                 found.append(Collective("all_gather", tile_bytes, tile_bytes * n, groups=_as_tuples(members)))
-                shape = (n, *shape)
+                shape = (n * shape[0], *shape[1:])
             case Swap(factors):
                 members = groups(program.mesh, factors)
                 found.append(Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(members)))

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole-module check: a rewrite that is better at its site may make the program worse elsewhere.
+
+Both modules are compiled by stock XLA in a child process. If the rewritten one receives more bytes (loops by their trip
+counts), needs more temporaries, or has other input or output shardings, sites are left to XLA, those that gain least
+first, until it is no worse, down to the module as it came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reshard.dialect_utils import xla_child
+from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.canary import devices_of
+from reshard.dialect_utils.xla_child import Compiled
+from reshard.passes.base import Session
+from reshard.passes.oracle import KEEP
+from reshard.passes.pipeline import Pipeline
+
+MOST_ATTEMPTS = 8  # compilations of rewritten modules before nothing is rewritten at all
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the check of one module found.
+
+    Attributes:
+      stock, ours: the module as it came and as it is handed over.
+      dropped: (sites, what was worse with them) in the order in which they were left to XLA.
+      is_rewritten: whether any site is still rewritten.
+    """
+
+    stock: Compiled
+    ours: Compiled
+    dropped: tuple[tuple[tuple[int, ...], str], ...]
+    is_rewritten: bool
+
+
+def check(original: ir.Module, rewritten: ir.Module, pipeline: Pipeline, session: Session) -> ir.Module:
+    """Returns the rewritten module, with as many of its sites as make the program no worse; records a `Check`.
+
+    Args:
+      original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
+    """
+    rows = [row for row in _rows_of_last_module(session) if row.get("is_rewritten")]
+    if not rows:
+        return rewritten
+    return _Checker(original, pipeline, session).run(rewritten, rows)
+
+
+class _Checker:
+    """State: `dropped`, the sites left to XLA so far with their reasons."""
+
+    def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
+        self.original = original
+        self.pipeline = pipeline
+        self.session = session
+        self.child = session.options.get("xla_child") or xla_child.shared_child()
+        self.dropped: list[tuple[tuple[int, ...], str]] = []
+
+    def run(self, rewritten: ir.Module, rows: list[dict]) -> ir.Module:
+        stock = self._compile(self.original)
+        ours = self._compile(rewritten)
+        groups = _groups_by_gain(rows)
+        attempts = 1
+        while problem := what_is_worse(stock, ours):
+            drop = -(-len(groups) // max(1, MOST_ATTEMPTS - attempts))
+            self._drop([site for group in groups[:drop] for site in group], problem, rows)
+            groups = groups[drop:]
+            if not groups:
+                return self._finish(stock, stock, self.original)
+            rewritten = self._rewrite_without()
+            ours = self._compile(rewritten)
+            attempts += 1
+        return self._finish(stock, ours, rewritten)
+
+    def _finish(self, stock: Compiled, ours: Compiled, module: ir.Module) -> ir.Module:
+        self.session.checks.append(Check(stock, ours, tuple(self.dropped), module is not self.original))
+        return module
+
+    def _compile(self, module: ir.Module) -> Compiled:
+        return self.child.compile(str(module), devices_of(module))
+
+    def _drop(self, sites: list[int], problem: str, rows: list[dict]) -> None:
+        self.dropped.append((tuple(sites), problem))
+        for row in rows:
+            if row["site"] in sites:
+                row["verdict"], row["is_rewritten"] = KEEP, False
+                row["reason"] = f"better here, but with it the whole module is worse: {problem}"
+        numbers = ", ".join(map(str, sites))
+        noun = "site" if len(sites) == 1 else "sites"
+        self.session.remark(self.original.operation, f"{noun} {numbers} left to XLA: with the rewrite, {problem}")
+
+    def _rewrite_without(self) -> ir.Module:
+        """Returns the original with the pipeline run on it again, but for the dropped sites."""
+        left = "+".join(str(site) for sites, _ in self.dropped for site in sites)
+        with self.original.context:
+            module = ir.Module.parse(self.original.operation.get_asm(enable_debug_info=True))
+        quiet = Session(options={**self.session.options, "xla_child": self.child})
+        self.pipeline.with_options({"leave": left}).run(module, quiet)
+        return module
+
+
+def what_is_worse(stock: Compiled, ours: Compiled) -> str:
+    """Returns in words what the rewritten module makes worse; empty if nothing."""
+    if not ours.is_ok:
+        return f"XLA {ours.status}: {ours.message.strip().splitlines()[0] if ours.message.strip() else ''}"
+    if not stock.is_ok:
+        return ""
+    worse = [
+        f"{name} {then} -> {now}"
+        for name, then, now in (
+            ("received bytes per device", stock.bytes_received, ours.bytes_received),
+            ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes),
+        )
+        if now > then
+    ]
+    if stock.input_shardings != ours.input_shardings:
+        worse.append("the input shardings differ from stock XLA's")
+    if stock.output_shardings != ours.output_shardings:
+        worse.append("the output shardings differ from stock XLA's")
+    return ", ".join(worse)
+
+
+def _rows_of_last_module(session: Session) -> list[dict]:
+    """Returns the newest row of each site: those of the module that the session worked on last."""
+    rows: dict[int, dict] = {}
+    for row in reversed(session.report_rows):
+        if row["site"] in rows:
+            break
+        rows[row["site"]] = row
+    return list(rows.values())
+
+
+def _groups_by_gain(rows: list[dict]) -> list[list[int]]:
+    """Returns the sites in groups that were judged together, those that gain the fewest bytes first."""
+    groups: dict[object, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    ordered = sorted(groups.values(), key=lambda group: (max(map(_gain, group)), group[0]["site"]))
+    return [sorted(row["site"] for row in group) for group in ordered]
+
+
+def _gain(row: dict) -> int:
+    """Returns the bytes that a device receives less, where both ways were measured; a stock failure gains most."""
+    if row.get("stock_bytes") is None:
+        return 0 if row.get("our_bytes") is None else 1 << 62
+    return row["stock_bytes"] - (row.get("our_bytes") or 0)
