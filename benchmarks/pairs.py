@@ -6,7 +6,9 @@ The same seed gives the same pairs in every process; `test/` draws from here as 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+import itertools
 import math
 import random
 
@@ -115,3 +117,16 @@ def _canonical(mesh: Mesh, axes: list[AxisRef]) -> list[AxisRef]:
                 joined.pop()
         joined.append(AxisRef(axis.name) if size == mesh.axis_size(axis.name) else AxisRef(axis.name, pre, size))
     return joined
+
+
+def rotations(mesh: Mesh, shape: tuple[int, ...]) -> Iterator[Pair]:
+    """Yields the pairs in which two or three axes, each on a dimension of its own, move on by one among these dimensions."""
+    for count in (2, 3):
+        for chosen in itertools.permutations(mesh.axis_names, count):
+            for dims in itertools.combinations(range(len(shape)), count):
+                sides = (dict(zip(dims, axes)) for axes in (chosen, chosen[1:] + chosen[:1]))
+                yield Pair(mesh, shape, *(_one_axis_each(at, len(shape)) for at in sides))
+
+
+def _one_axis_each(axis_at: dict[int, str], rank: int) -> Sharding:
+    return Sharding(tuple((AxisRef(axis_at[dim]),) if dim in axis_at else () for dim in range(rank)))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sharding propagation on a clone of a module, in the order in which XLA runs it, with every op traceable to its original.
 
-XLA does not run `sdy-propagation-pipeline` on the module that JAX hands over. Before it, it inlines every call (HLO's
-CallInliner; both jax 0.10 and 0.12), and on the way back from HLO the loop-invariant operands of a `while` become captured
-values, opened by a sharding constraint with open dimensions (`xla-sdy-open-while-free-vars-sharding`). Those passes are not
-in jaxlib's bindings, so this module does the same on the clone: `prepare`. What follows is Shardy's own pipeline, cut after
-`sdy-close-shardings`, where XLA writes `02.after_propagation.mlir`.
+XLA does not run `sdy-propagation-pipeline` on the module that JAX hands over, but on what comes back from HLO. Conflicts are
+resolved differently there, so `prepare` does to the clone what matters of that way (the passes are not in jaxlib's bindings):
+  - every call is inlined (HLO's CallInliner), and the ops come in HLO's post-order;
+  - what a `while` carries unchanged it captures instead, opened by a constraint with open dimensions if it has a sharding;
+  - a broadcast_in_dim does not grow dimensions of size 1; adding dimensions is a reshape;
+  - CHLO ops, for which Shardy has no rules, are ops that have them.
+What follows is Shardy's own pipeline, cut after `sdy-close-shardings`, where XLA writes `02.after_propagation.mlir`. On XLA's
+own `01.before_propagation.mlir` it gives exactly that file; `canary` compares the two ways on any module.
 
     original --clone, tag--> prepared --propagation--> propagated --explicit reshards--> explicit
                  |                |                        |
@@ -17,7 +20,7 @@ Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import functools
 import math
 
@@ -55,8 +58,8 @@ class Analysis:
       prepared_ops: for each serial the op in `prepared`, the clone as propagation found it.
       opened: serial -> what the constraint opens.
       pieces: serial of the first ops of a split broadcast -> index in `originals`; the last op has the serial of the whole.
-      layouts: serial -> the distinct attributes with the layouts (see `result_layouts`) of its op after propagation (None: no sharding); the
-        splitter of constants makes several ops of one.
+      layouts: serial -> the distinct layouts of its op after propagation, as `result_layouts` gives them; several where the
+        splitter of constants made several ops of one.
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
       argument_layouts: function name -> shardings of its arguments after propagation.
       explicit: the clone with explicit reshards.
@@ -108,6 +111,7 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
+    stand_in_for_chlo(clone)
     split_broadcasts(clone)
     tuples = inline_calls(clone)
     order_like_hlo(clone)
@@ -145,6 +149,38 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+# CHLO
+
+
+def stand_in_for_chlo(module: ir.Operation) -> None:
+    """Replaces CHLO ops, for which Shardy has no rules, by ops with the rules of what XLA lowers them to."""
+    for op in ops_in(module):
+        if not op.name.startswith("chlo."):
+            continue
+        with ir.InsertionPoint(op), op.location:
+            stand_in = _stand_in(op)
+        if stand_in is not None:
+            _replace(op, stand_in)
+
+
+def _stand_in(op: ir.Operation) -> ir.OpView | None:
+    """Returns an op with the sharding rule of a CHLO op; None for ops that are rare or have no such rule."""
+    operands, results = list(op.operands), [result.type for result in op.results]
+    if op.name == "chlo.top_k":
+        return stablehlo.CustomCallOp(results, operands, "mhlo.topk")
+    if len(results) != 1 or not operands or any(_shape(value.type) != _shape(results[0]) for value in operands):
+        return None
+    if len(operands) == 1:
+        return stablehlo.CustomCallOp(results, operands, "mhlo.erf")  # elementwise, whatever the types
+    if len(operands) == 2 and {value.type for value in operands} == {results[0]}:
+        return stablehlo.AddOp(*operands)
+    return None
+
+
+def _shape(kind: ir.Type) -> list[int] | None:
+    return list(ir.ShapedType(kind).shape) if isinstance(kind, ir.RankedTensorType) else None
 
 
 # Broadcasts
@@ -194,7 +230,8 @@ def _replace(op: ir.Operation, new: ir.OpView) -> None:
     for name in (ID, SHARDING):
         if name in op.attributes:
             new.operation.attributes[name] = op.attributes[name]
-    op.results[0].replace_all_uses_with(new.operation.results[0])
+    for before, after in zip(op.results, new.operation.results, strict=True):
+        before.replace_all_uses_with(after)
     op.erase()
 
 
@@ -563,7 +600,17 @@ def _argument_layout(argument: ir.BlockArgument, owner: ir.Operation) -> ir.Attr
         return attributes[SHARDING] if SHARDING in attributes else None
     if owner.name in LOOPS:
         return result_layout(owner, number)
-    return None  # in a manual computation: the caller decides, since the manual axes are not in the local layout
+    if owner.name == "sdy.manual_computation":
+        return _local_layout(nth_sharding(owner.attributes["in_shardings"], number), owner.attributes["manual_axes"])
+    return None
+
+
+def _local_layout(attr: ir.Attribute, manual_axes: ir.Attribute) -> ir.Attribute:
+    """Returns the layout of a value inside a manual computation, where its tiles along the manual axes are values."""
+    manual = set(sdy.ManualAxesAttr(manual_axes))
+    sharding = sharding_from_attr(attr)
+    dims = tuple(tuple(axis for axis in axes if axis.name not in manual) for axes in sharding.dims)
+    return sharding_to_attr(replace(sharding.closed(), dims=dims), sdy.TensorShardingAttr(attr).mesh_or_ref)
 
 
 def nth_sharding(per_value: ir.Attribute, number: int) -> ir.Attribute | None:
@@ -582,7 +629,7 @@ def serial_of(op: ir.Operation) -> int | None:
     return _tag(op)
 
 
-def blocks_above(op: ir.Operation) -> Iterator[ir.Operation]:
+def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
     """Yields the ops around an op, innermost first."""
     parent = op.parent
     while parent is not None:

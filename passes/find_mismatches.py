@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from reshard.dialect_utils import canary, propagation
 from reshard.dialect_utils.bindings import ir, sdy, stablehlo
+from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.propagation import Analysis
 from reshard.dialect_utils.sdy_shardings import (
     Placement,
@@ -75,7 +76,14 @@ class FindMismatchesPass(Pass):
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
-        analysis = propagation.analyse(module)
+        try:
+            analysis = propagation.analyse(module)
+        except DiagnosedError:
+            dynamic = _first_dynamic_op(module)
+            if dynamic is None:
+                raise
+            self._leave_alone(module, dynamic, session)
+            return
         finder = Finder(analysis)
         mismatches = finder.mismatches()
         child = session.options.get("xla_child")
@@ -85,9 +93,17 @@ class FindMismatchesPass(Pass):
                 session.warning(module.operation, f"cannot compare with XLA's layouts: {disagreements.failure}")
             mismatches = finder.without(mismatches, disagreements)
         edges = finder.numbered(mismatches)
-        for where, skipped in finder.skipped:
-            session.remark(where, f"{skipped.where} is left alone: {skipped.reason}")
-        found = Findings(tuple(edges), tuple(skipped for _, skipped in finder.skipped))
+        self._write(module, edges, finder.skipped, session)
+
+    def _leave_alone(self, module: ir.Module, dynamic: ir.Operation, session: Session) -> None:
+        reason = "Shardy propagates static shapes only; refine the module's shapes first"
+        kind = kinds.CONSTRAINT if dynamic.name in propagation.CONSTRAINTS else kinds.OPERAND
+        self._write(module, (), [(dynamic, Skipped(kind, f"operand 0 of {_short_name(dynamic)}", reason))], session)
+
+    def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session) -> None:
+        for where, each in skipped:
+            session.remark(where, f"{each.where} is left alone: {each.reason}")
+        found = Findings(tuple(edges), tuple(each for _, each in skipped))
         write_findings(module, found)
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))
@@ -170,8 +186,13 @@ class Finder:
             opened = self.analysis.opened.get(serial)
             if opened is None:
                 self._add((serial, 0, False), source, target)
-            for number in opened.operands if opened else ():
+                continue
+            for number in opened.operands:
                 self._add((opened.loop, number, False), source, target)
+            if not opened.operands and not self._is_same(source, target, _rank(self.analysis.prepared_ops[serial].results[0])):
+                loop = self.analysis.originals[self.analysis.origin[opened.loop]]
+                reason = "the loop has no operand for it; pass it through the loop"
+                self.skipped.append((loop, Skipped(kinds.LOOP, f"a value that {_short_name(loop)} captures", reason)))
 
     def _read_inserted_reshards(self) -> None:
         restoring: set[ir.Value] = set()
@@ -294,16 +315,13 @@ class Finder:
         return None
 
     def _is_supported(self, mismatch: Mismatch) -> bool:
-        op = self.analysis.originals[mismatch.op]
-        value = (op.results if mismatch.is_result else op.operands)[mismatch.number]
-        reason = None
-        if any(parent.name == "sdy.manual_computation" for parent in propagation.blocks_above(op)):
-            reason = "it is inside a manual computation"
-        elif not ir.ShapedType(value.type).has_static_shape:
-            reason = f"{value.type} has dynamic dimensions"
-        if reason is not None:
-            self._skip(mismatch.op, mismatch.number, mismatch.is_result, reason)
-        return reason is None
+        """Returns whether all instances of the op are outside manual computations; a function may be called from inside one."""
+        instances = [self.analysis.prepared_ops[serial] for serial in self.analysis.instances[mismatch.op]]
+        around = [parent.name for op in instances for parent in propagation.ops_around(op)]
+        if "sdy.manual_computation" not in around:
+            return True
+        self._skip(mismatch.op, mismatch.number, mismatch.is_result, "it is inside a manual computation")
+        return False
 
     def _skip(self, index: int, number: int, is_result: bool, reason: str) -> None:
         op = self.analysis.originals[index]
@@ -366,6 +384,12 @@ class Finder:
             return self._placement(one, rank) == self._placement(other, rank)
         except UnsupportedSharding:
             return False
+
+
+def _first_dynamic_op(module: ir.Module) -> ir.Operation | None:
+    """Returns the first op with an operand of dynamic shape; None if there is none."""
+    tensors = ((op, value.type) for op in propagation.ops_in(module.operation) for value in op.operands)
+    return next((op for op, kind in tensors if isinstance(kind, ir.RankedTensorType) and not kind.has_static_shape), None)
 
 
 def _kind_by_producer(value: ir.Value) -> str:
@@ -459,7 +483,7 @@ def _why(op: ir.Operation, number: int, kind: str, source: str, target: ir.Attri
     origin = {kinds.ARGUMENT: "an argument of the function, ", kinds.CALL: "from across a call, ", kinds.LOOP: "of the loop, "}
     contracted = _contracted(op, number, target)
     demand = f"{name} contracts {contracted}" if contracted else f"{name} wants operand {number} as {wanted}"
-    return f"{demand}; operand {number}, {origin[kind]}is {source}" if kind in origin else f"{demand}; operand {number} is {source}"
+    return f"{demand}; operand {number}{', ' if kind in origin else ' '}{origin.get(kind, '')}is {source}"
 
 
 def _contracted(op: ir.Operation, number: int, target: ir.Attribute) -> str:

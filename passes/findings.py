@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.bindings import ir, sdy
+from reshard.dialect_utils.diagnostics import error_at
 from reshard.dialect_utils.propagation import ops_in
 
 PREFIX = "reshard."
@@ -114,17 +115,36 @@ def write_findings(module: ir.Module, findings: Findings) -> None:
 
 
 def read_findings(module: ir.Module) -> Findings | None:
-    """Returns the findings of a module, or None if `find-mismatches` has not run on it."""
+    """Returns the findings of a module, or None if `find-mismatches` has not run on it.
+
+    Raises: DiagnosedError at the op whose findings are not what `write_findings` writes, say after it has lost an operand.
+    """
     if SUMMARY not in module.operation.attributes:
         return None
-    edges: list[Finding] = []
-    for op in ops_in(module.operation):
-        attributes = op.attributes
-        for name in (OPERAND_SITES, RESULT_SITES):
-            if name in attributes:
-                edges += [_from_attr(op, each) for each in ir.ArrayAttr(attributes[name])]
-    summary = ir.DictAttr(module.operation.attributes[SUMMARY])
-    return Findings(tuple(edges), tuple(_skipped_from_attr(each) for each in ir.ArrayAttr(summary["skipped"])))
+    edges = [edge for op in ops_in(module.operation) for name in (OPERAND_SITES, RESULT_SITES) for edge in _read(op, name)]
+    return Findings(tuple(edges), _read_skipped(module.operation))
+
+
+def _read(op: ir.Operation, name: str) -> list[Finding]:
+    if name not in op.attributes:
+        return []
+    try:
+        return [_from_attr(op, each) for each in ir.ArrayAttr(op.attributes[name])]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise error_at(op, f"cannot read {name}; {_AGAIN}") from None
+
+
+def _read_skipped(module: ir.Operation) -> tuple[Skipped, ...]:
+    try:
+        summary = ir.DictAttr(module.attributes[SUMMARY])
+        if ir.IntegerAttr(summary["version"]).value != VERSION:
+            raise ValueError(f"unknown version {summary['version']}")
+        return tuple(_skipped_from_attr(each) for each in ir.ArrayAttr(summary["skipped"]))
+    except (KeyError, TypeError, ValueError):
+        raise error_at(module, f"cannot read {SUMMARY}; {_AGAIN}") from None
+
+
+_AGAIN = "run strip-findings and find-mismatches again"
 
 
 def strip_findings(module: ir.Module) -> int:
@@ -162,17 +182,19 @@ _OWN = frozenset({"site", "kind", "operand", "result", "source", "target", "why"
 
 def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
     entries = {each.name: each.attr for each in ir.DictAttr(attr)}
-    return Finding(
+    finding = Finding(
         op=op,
         number=ir.IntegerAttr(entries.get("result", entries.get("operand"))).value,
         site=ir.IntegerAttr(entries["site"]).value,
         kind=ir.StringAttr(entries["kind"]).value,
-        source=entries["source"],
-        target=entries["target"],
+        source=sdy.TensorShardingAttr(entries["source"]),
+        target=sdy.TensorShardingAttr(entries["target"]),
         why=ir.StringAttr(entries["why"]).value,
         is_uneven="uneven" in entries,
         extras=tuple(sorted((name, each) for name, each in entries.items() if name not in _OWN)),
     )
+    ir.RankedTensorType(finding.value.type)  # raises if the op has no such value, or it is no tensor
+    return finding
 
 
 def _summary(findings: Findings) -> ir.DictAttr:

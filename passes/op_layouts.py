@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.sdy_shardings import sharding_from_attr
+from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
+from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
 
@@ -25,23 +26,26 @@ class OpLayouts:
     def __init__(self, module: ir.Module):
         self.analysis = propagation.analyse(module)
         self.index = {op: i for i, op in enumerate(self.analysis.originals)}
+        self.meshes = module_meshes(self.analysis.explicit)
         self.explicit: dict[int, ir.Operation] = {}
         for op in propagation.ops_in(self.analysis.explicit):
             serial = propagation.serial_of(op)
             if serial is not None:
                 self.explicit.setdefault(serial, op)
 
-    def of(self, op: ir.Operation) -> Layouts | None:
-        """Returns the layouts around the first instance of an op; None if propagation has dropped the op."""
+    def of(self, op: ir.Operation, mesh: Mesh) -> Layouts | None:
+        """Returns the layouts around the first instance of an op; None if propagation has dropped it or one is on another mesh."""
         serials = self.analysis.instances.get(self.index.get(op, -1), [])
         if not serials or serials[0] not in self.explicit:
             return None
         clone = self.explicit[serials[0]]
         if len(clone.operands) != len(op.operands) or len(clone.results) != len(op.results):
             return None
-        operands = [_or_replicated(self._before_conversion(value), value) for value in clone.operands]
-        results = [_or_replicated(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
-        return Layouts(operands, results)
+        operands = [(self._before_conversion(value), value) for value in clone.operands]
+        results = [(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
+        if any(attr is not None and mesh_of(attr, self.meshes) != mesh for attr, _ in (*operands, *results)):
+            return None
+        return Layouts([_or_replicated(*each) for each in operands], [_or_replicated(*each) for each in results])
 
     def _before_conversion(self, value: ir.Value) -> ir.Attribute | None:
         """Returns the layout of a value behind the reshards that were inserted after propagation."""

@@ -20,7 +20,9 @@ from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import NoPlanError, Plan, plan
 from reshard.synthesis.sharding import Sharding
 
-EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | {"func.return", "func.call", "stablehlo.return"}
+_RETURNS = {"func.return", "stablehlo.return"}
+# The users that take a value as it is, in one layout whatever it costs.
+EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +108,7 @@ class SitePlanner:
                 verdicts |= {positions[id(edge)]: verdict for edge in group}
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
         planned = [self._with_verdict(edge, verdicts[i], chains) for i, edge in enumerate(self.found.edges)]
-        self._record(planned)
+        self._record(planned, inside)
         return planned
 
     # Plans
@@ -119,13 +121,20 @@ class SitePlanner:
         return _converted(edge.value.type, mesh, source, target)
 
     def _chains_of_constraints(self) -> dict[int, list[Finding]]:
-        """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user."""
+        """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user.
+
+        A chain stays in one block, since a loop runs what is inside it again; and no site inside it has another edge, since
+        that edge would look at the value too.
+        """
         by_op = {edge.op: edge for edge in self.found.edges if edge.kind == kinds.CONSTRAINT and edge.number == 0}
+        edges_of = self.found.by_site()
         chains: dict[int, list[Finding]] = {}
         followed = set()
         for op, edge in by_op.items():
             uses = list(op.results[0].uses)
-            if len(uses) == 1 and uses[0].owner in by_op:
+            if len(edges_of[edge.site]) > 1 or len(uses) != 1 or uses[0].owner not in by_op:
+                continue
+            if uses[0].owner.operation.block == op.block:
                 followed.add(op)
         for op, edge in by_op.items():
             if op in followed:
@@ -173,10 +182,10 @@ class SitePlanner:
             return Verdict(REWRITE, "the policy is always")
         operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}
         results = {e.number: self.conversions[e.site].plan for e in group if e.kind == kinds.RESULT}
-        layouts = self._op_layouts.of(op)
+        mesh = self.conversions[group[0].site].plan.mesh
+        layouts = self._op_layouts.of(op, mesh)
         if layouts is None:
-            return Verdict(KEEP, "the layouts around the op are unknown")
-        mesh = next(iter((*operands.values(), *results.values()))).mesh
+            return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
         for number, conversion in operands.items():
             layouts.operands[number] = conversion.source
         for number, conversion in results.items():
@@ -232,26 +241,25 @@ class SitePlanner:
             entries["merges"] = ir.ArrayAttr.get([_integer(each.site) for each in chain[:-1]])
         return edge.with_extras(entries)
 
-    def _record(self, planned: list[Finding]) -> None:
-        seen = set()
+    def _record(self, planned: list[Finding], last_of: dict[int, int]) -> None:
+        """Counts and reports every site by an edge that is rewritten, if one is; remarks on every edge that is not."""
+        for site, edges in Findings(tuple(planned)).by_site().items():
+            shown = next((each for each in edges if _verdict(each) == REWRITE), edges[0])
+            self.session.count("planned", self.conversions[site].plan is not None)
+            self.session.count(_verdict(shown))
+            self.session.report_rows.append(self._row(shown, last_of.get(site, site)))
         for edge in planned:
-            verdict = ir.StringAttr(edge.extra("verdict")).value
-            if edge.site not in seen:
-                seen.add(edge.site)
-                self.session.count("planned", self.conversions[edge.site].plan is not None)
-                self.session.count(verdict)
-                self.session.report_rows.append(self._row(edge))
-            if verdict == KEEP:
+            if _verdict(edge) == KEEP:
                 reason = ir.StringAttr(edge.extra("reason")).value
                 self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {reason}")
 
-    def _row(self, edge: Finding) -> dict:
+    def _row(self, edge: Finding, last_of_chain: int) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
         place = diagnostics.place_of(edge.op)
         conversion = self.conversions[edge.site]
         row = {
             "site": edge.site,
-            "group": self._group_of[edge.op] if not _is_data_flow(edge) else f"site {edge.site}",
+            "group": f"site {last_of_chain}" if _is_data_flow(edge) else self._group_of[edge.op],
             "location": str(place) if place else "",
             "kind": edge.kind,
             "op": edge.op.name,
@@ -288,6 +296,8 @@ _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collect
 
 
 def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
+    if not ir.ShapedType(value_type).has_static_shape:
+        return Conversion(source, target, None, f"no chain: {value_type} has dynamic dimensions")
     try:
         shape = tuple(ir.RankedTensorType(value_type).shape)
         return Conversion(source, target, plan(mesh, shape, bits_of(value_type), source, target))
@@ -298,6 +308,10 @@ def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Shardi
 def _is_data_flow(edge: Finding) -> bool:
     """Returns whether the user of the value hands it on as it is, so that XLA faces the pair alone."""
     return edge.kind != kinds.RESULT and edge.op.name in EDGES_OF_DATA_FLOW
+
+
+def _verdict(edge: Finding) -> str:
+    return ir.StringAttr(edge.extra("verdict")).value
 
 
 def _producer(value: ir.Value) -> ir.Operation | None:

@@ -8,10 +8,10 @@ import dataclasses
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.emission import emit_island, unused_channels
 from reshard.dialect_utils.mini_modules import bits_of
-from reshard.dialect_utils.propagation import CONSTRAINTS
-from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
+from reshard.dialect_utils.propagation import CONSTRAINTS, LOOPS
+from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
-from reshard.passes.base import Pass, Session, option
+from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
 from reshard.synthesis.plan import NoPlanError, Plan, plan
@@ -54,6 +54,11 @@ class SynthesizeCollectivesPass(Pass):
 
     emit: str = option("manual", "form of the collectives", choices=("manual",))
     leave: str = option("", "numbers of sites to leave to XLA whatever their verdict, separated by '+'")
+
+    def __post_init__(self) -> None:
+        wrong = [number for number in self.leave.split("+") if number and not number.isdecimal()]
+        if wrong:
+            raise OptionError(f"{self.name}: leave={self.leave} has '{wrong[0]}', which is no site number; write leave=0+3")
 
     def run(self, module: ir.Module, session: Session) -> None:
         found = read_findings(module)
@@ -110,13 +115,14 @@ class _Rewriter:
         if island is not None:
             for user, number in users:
                 user.operands[number] = island
+            _state_result_sharding(edge.op, edge.number, edge.source)
             self.rewritten.append(edge)
 
     def _convert_chain(self, last: Finding, by_site) -> None:
         """Replaces constraints of constraints, the last of which is `last`, by one island."""
         chain = [by_site[number][0] for number in _merges(last) if number in by_site] + [last]
         value = chain[0].op.operands[0]
-        with ir.InsertionPoint(last.op):
+        with _insertion_before(value, [last.op]):
             result = self._island(last, value, chain[0].source)
         if result is None:
             return
@@ -129,7 +135,7 @@ class _Rewriter:
         """Converts one value for all edges of a site at once."""
         first = edges[0]
         value = first.op.operands[first.number]
-        with _insertion_before_users(value, [edge.op for edge in edges]):
+        with _insertion_before(value, [edge.op for edge in edges]):
             result = self._island(first, value, first.source)
         if result is None:
             return
@@ -166,6 +172,14 @@ class _Rewriter:
         return plan(mesh, shape, bits_of(value_type), sharding_from_attr(source), sharding_from_attr(target))
 
 
+def _state_result_sharding(op: ir.Operation, number: int, sharding: ir.Attribute) -> None:
+    """Makes `sharding` what the op states of a result, if it states any: else propagation would convert it for the island."""
+    stated = per_value(op)
+    if stated is not None:
+        stated[number] = sharding
+        op.attributes[SHARDING] = sdy.TensorShardingPerValueAttr.get(stated)
+
+
 def _insertion_after(value: ir.Value) -> ir.InsertionPoint:
     owner = value.owner
     if isinstance(owner, ir.Block):
@@ -173,16 +187,33 @@ def _insertion_after(value: ir.Value) -> ir.InsertionPoint:
     return ir.InsertionPoint.after(owner)
 
 
-def _insertion_before_users(value: ir.Value, users: list[ir.Operation]) -> ir.InsertionPoint:
-    """Returns the point before the first of the users; after the value where a user is in another block, say of a loop."""
-    owner = value.owner
-    block = owner if isinstance(owner, ir.Block) else owner.operation.block
-    if any(user.operation.block != block for user in users):
-        return _insertion_after(value)
-    if len(users) == 1:
-        return ir.InsertionPoint(users[0])
-    order = {op.operation: i for i, op in enumerate(block.operations)}
-    return ir.InsertionPoint(min(users, key=lambda user: order[user.operation]))
+def _insertion_before(value: ir.Value, users: list[ir.Operation]) -> ir.InsertionPoint:
+    """Returns the point before the first of the users, in the innermost block that holds them all.
+
+    A loop that the value enters from outside is not entered: what it would run again and again is done once before it.
+    """
+    block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    paths = [_path(user, block) for user in users]
+    while all(len(path) > 1 for path in paths) and _share_a_block(paths):
+        paths = [path[1:] for path in paths]
+    first_ops = {path[0] for path in paths}
+    if len(first_ops) == 1:
+        return ir.InsertionPoint(first_ops.pop())
+    order = {op.operation: i for i, op in enumerate(paths[0][0].block.operations)}
+    return ir.InsertionPoint(min(first_ops, key=order.__getitem__))
+
+
+def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:
+    """Returns the ops around `op`, outermost first, from the one in `block` down to itself."""
+    path = [op.operation]
+    while path[0].block != block:
+        path.insert(0, path[0].parent.operation)
+    return path
+
+
+def _share_a_block(paths: list[list[ir.Operation]]) -> bool:
+    """Returns whether the next ops of all paths are in one block, of the same op, which is no loop."""
+    return paths[0][0].name not in LOOPS and all(path[1].block == paths[0][1].block for path in paths)
 
 
 def _verdict(edge: Finding) -> str | None:

@@ -8,15 +8,18 @@ first, until it is no worse, down to the module as it came.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils import xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.canary import devices_of
+from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla_child import Compiled
 from reshard.passes.base import Session
-from reshard.passes.oracle import KEEP
+from reshard.passes.oracle import FAILURES, KEEP, TABLES_OF_POINTERS_BYTES
 from reshard.passes.pipeline import Pipeline
+from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules before nothing is rewritten at all
 
@@ -37,13 +40,21 @@ class Check:
     is_rewritten: bool
 
 
-def check(original: ir.Module, rewritten: ir.Module, pipeline: Pipeline, session: Session) -> ir.Module:
+def check(
+    original: ir.Module, rewritten: ir.Module, pipeline: Pipeline, session: Session, rows: Sequence[dict]
+) -> ir.Module:
     """Returns the rewritten module, with as many of its sites as make the program no worse; records a `Check`.
 
     Args:
       original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
+      rows: of `session.report_rows`, those of this module.
+    Raises: DiagnosedError if the module is for another number of devices than the session's option `compile_for`.
     """
-    rows = [row for row in _rows_of_last_module(session) if row.get("is_rewritten")]
+    _, devices = session.options.get("compile_for") or (None, devices_of(original))
+    if devices != devices_of(original):
+        session.error(original.operation, f"the module is for {devices_of(original)} devices, the target has {devices}")
+        raise DiagnosedError(session.errors[-1:])
+    rows = [row for row in rows if row.get("is_rewritten")]
     if not rows:
         return rewritten
     return _Checker(original, pipeline, session).run(rewritten, rows)
@@ -65,7 +76,7 @@ class _Checker:
         groups = _groups_by_gain(rows)
         attempts = 1
         while problem := what_is_worse(stock, ours):
-            drop = -(-len(groups) // max(1, MOST_ATTEMPTS - attempts))
+            drop = -(-len(groups) // max(1, MOST_ATTEMPTS - attempts)) if stock.is_ok else len(groups)
             self._drop([site for group in groups[:drop] for site in group], problem, rows)
             groups = groups[drop:]
             if not groups:
@@ -94,27 +105,30 @@ class _Checker:
 
     def _rewrite_without(self) -> ir.Module:
         """Returns the original with the pipeline run on it again, but for the dropped sites."""
-        left = "+".join(str(site) for sites, _ in self.dropped for site in sites)
+        left = [str(site) for sites, _ in self.dropped for site in sites]
+        left += [each.leave for each in self.pipeline.passes if isinstance(each, SynthesizeCollectivesPass) and each.leave]
         with self.original.context:
             module = ir.Module.parse(self.original.operation.get_asm(enable_debug_info=True))
-        quiet = Session(options={**self.session.options, "xla_child": self.child})
-        self.pipeline.with_options({"leave": left}).run(module, quiet)
+        quiet = Session(options=dict(self.session.options))  # those of the first run, so that sites have the same numbers
+        self.pipeline.with_options({"leave": "+".join(left)}).run(module, quiet)
         return module
 
 
 def what_is_worse(stock: Compiled, ours: Compiled) -> str:
     """Returns in words what the rewritten module makes worse; empty if nothing."""
     if not ours.is_ok:
-        return f"XLA {ours.status}: {ours.message.strip().splitlines()[0] if ours.message.strip() else ''}"
+        message = ours.message.strip().splitlines() or ["no message"]
+        also = "" if stock.is_ok else "; it cannot compile the module as it came either"
+        return f"XLA {FAILURES[ours.status]}: {message[0]}{also}"
     if not stock.is_ok:
         return ""
     worse = [
-        f"{name} {then} -> {now}"
-        for name, then, now in (
-            ("received bytes per device", stock.bytes_received, ours.bytes_received),
-            ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes),
+        f"{name} {then:,} -> {now:,}"
+        for name, then, now, slack in (
+            ("received bytes per device", stock.bytes_received, ours.bytes_received, 0),
+            ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes, _bookkeeping_bytes(stock, ours)),
         )
-        if now > then
+        if now > then + slack
     ]
     if stock.input_shardings != ours.input_shardings:
         worse.append("the input shardings differ from stock XLA's")
@@ -123,14 +137,13 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
     return ", ".join(worse)
 
 
-def _rows_of_last_module(session: Session) -> list[dict]:
-    """Returns the newest row of each site: those of the module that the session worked on last."""
-    rows: dict[int, dict] = {}
-    for row in reversed(session.report_rows):
-        if row["site"] in rows:
-            break
-        rows[row["site"]] = row
-    return list(rows.values())
+def _bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:
+    """Returns by how much temporaries may differ without a tensor being the reason: a table for each all-to-all that is new."""
+    return TABLES_OF_POINTERS_BYTES * max(1, _all_to_alls(ours) - _all_to_alls(stock))
+
+
+def _all_to_alls(compiled: Compiled) -> int:
+    return sum(each.ops for each in compiled.collectives if each.kind == "all_to_all")
 
 
 def _groups_by_gain(rows: list[dict]) -> list[list[int]]:

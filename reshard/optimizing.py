@@ -82,7 +82,7 @@ def optimize(lowered: jax.stages.Lowered, *, check: bool = True, **options: str)
         module = ir.Module.parse(source)
         pipeline.run(module, session)
         if check:
-            module = whole_module_check.check(ir.Module.parse(source), module, pipeline, session)
+            module = whole_module_check.check(ir.Module.parse(source), module, pipeline, session, session.report_rows)
         is_rewritten = any(row.get("is_rewritten") for row in session.report_rows)
         content = module.operation.get_asm(enable_debug_info=True)
     if not is_rewritten:

@@ -39,6 +39,12 @@ class Factor:
             return self.axis
         return f"{self.axis}:({self.pre}){self.size}"
 
+    def joined(self, major: Factor) -> Factor | None:
+        """Returns the factor that consists of `major` and this one, None if they are no neighbours in one axis."""
+        if major.axis != self.axis or major.pre * major.size != self.pre:
+            return None
+        return Factor(self.axis, major.pre, major.size * self.size)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
@@ -138,10 +144,13 @@ class Layout:
 
     def text(self, mesh: Mesh) -> str:
         """Returns e.g. `[x*12, 4*y*2]`: per dimension its digits, major to minor, owned ones by their factor."""
-        dims = (
-            "*".join(owner.text(mesh) if owner else str(radix) for radix, owner in self.digits(dim)) or "1"
-            for dim in range(len(self.shape))
-        )
+        dims = []
+        for dim in range(len(self.shape)):
+            digits: list[Factor | int] = []
+            for radix, owner in self.digits(dim):
+                joined = owner.joined(digits[-1]) if owner and digits and isinstance(digits[-1], Factor) else None
+                digits[-1:] = [joined] if joined else [*digits[-1:], owner or radix]
+            dims.append("*".join(d.text(mesh) if isinstance(d, Factor) else str(d) for d in digits) or "1")
         return "[" + ", ".join(dims) + "]"
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 import functools
+import itertools
 import math
 
 from . import bounds, steps, traffic
@@ -23,7 +24,7 @@ from .problem import NoPlanError, Problem, refine
 from .search import Chain, SearchLimit, cheapest_chain
 from .sharding import Sharding
 from .steps import Step
-from .tile_program import Relayout, TileProgram, Transpose, collectives, lower
+from .tile_program import Relayout, Reshape, TileProgram, collectives, lower
 
 __all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
 
@@ -106,6 +107,10 @@ def plan(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, target
         sharding.check(mesh, len(shape))
         if sharding.unreduced:
             raise NoPlanError(f"{sharding} is unreduced; reductions are not planned yet")
+    if min(shape, default=0) < 0:
+        raise NoPlanError(f"shape {list(shape)} has a negative size")
+    if math.prod(shape) == 0:
+        return _plan_without_elements(mesh, tuple(shape), bits, source.closed(), target.closed())
     return _plan(mesh, tuple(shape), bits, source.closed(), target.closed())
 
 
@@ -143,11 +148,32 @@ def _plan(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, targe
     )
 
 
+def _plan_without_elements(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, target: Sharding) -> Plan:
+    """Returns the plan for an array of size 0: at most the tile's shape changes."""
+    refine(mesh, shape, source, target)  # says which dimension does not divide
+    before, after = source.tile_shape(mesh, shape), target.tile_shape(mesh, shape)
+    reshape = Relayout(f"{list(before)} to {list(after)}, no elements")
+    operations = ((reshape, (Reshape(after),)),) if before != after else ()
+    return Plan(
+        mesh=mesh,
+        shape=shape,
+        bits=bits,
+        source=source,
+        target=target,
+        steps=tuple(PlannedStep(step, steps.text(None, step, mesh), 0, 0, 0) for step, _ in operations),
+        tile_program=TileProgram(mesh, before, after, operations),
+        bytes_received=0,
+        bytes_sent=0,
+        bound_bytes=0,
+        largest_tile_bytes=0,
+        peak_bytes=0,
+        is_optimal=True,
+    )
+
+
 def _search(mesh, shape, source, target, bound: int) -> tuple[Problem, Chain, bool]:
     """Returns a problem, its chain, and whether nothing cheaper exists: coarse factors, then detours, then primes."""
     problem = refine(mesh, shape, source, target)
-    if math.prod(shape) == 0:
-        problem = refine(mesh, tuple(1 for _ in shape), Sharding(((),) * len(shape)), Sharding(((),) * len(shape)))
     try:
         chain = cheapest_chain(problem, max_states=MOST_STATES)
     except SearchLimit:
@@ -193,7 +219,20 @@ def _steps(chain: Chain) -> list[Step]:
             typed.append(steps.AllToAll(moves))
         else:
             typed.append(steps.Permute(after))
-    return typed
+    return _last_dimension_first(chain.layouts[0], typed)
+
+
+def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:
+    """Returns the steps with gathers in a row sorted: one along dimension 0 puts tiles in place, so it ends the row."""
+    ordered: list[Step] = []
+    for is_gather, run in itertools.groupby(typed, lambda step: isinstance(step, steps.AllGather)):
+        run = list(run)
+        if is_gather:
+            run.sort(key=lambda gather: -layout.slot_of(gather.factors[0]).dim)
+        for step in run:
+            layout = steps.apply(layout, step)
+        ordered += run
+    return ordered
 
 
 def _priced(mesh: Mesh, layout: Layout, program: TileProgram, bits: int) -> tuple[PlannedStep, ...]:

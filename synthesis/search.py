@@ -185,7 +185,12 @@ class _Search:
                     yield "slice", _with(state, i, goal), 0
 
     def _gathers(self, state, tile: int):
+        """Gathers of one dimension each: together they move as much as one of all, and only the last copies no large tile."""
         owned = [i for i in range(len(state)) if self._moves_away(state, i)]
+        for dim in sorted({self.slots[state[i]].dim for i in owned}):
+            yield from self._gathers_of([i for i in owned if self.slots[state[i]].dim == dim], state, tile)
+
+    def _gathers_of(self, owned: list[int], state, tile: int):
         for count in range(1, len(owned) + 1):
             for chosen in itertools.combinations(owned, count):
                 n = math.prod(self.sizes[i] for i in chosen)

@@ -29,7 +29,8 @@ class AxisRef:
     def resolve(self, mesh: Mesh) -> tuple[int, int]:
         """Returns (pre_size, size) as numbers. Raises: ShardingError if they do not divide the axis."""
         full = mesh.axis_size(self.name)
-        pre, size = self.pre_size or 1, self.size or full
+        pre = 1 if self.pre_size is None else self.pre_size
+        size = full if self.size is None else self.size
         if pre < 1 or size < 1 or full % (pre * size):
             raise ShardingError(f'sub-axis {self} does not divide axis "{self.name}" of size {full}')
         return pre, size

@@ -144,16 +144,26 @@ def received_elements(before: Layout, step: Step) -> int:
 
 
 def text(before: Layout, step: Step, mesh: Mesh) -> str:
-    """Returns the step in one line, e.g. `all_to_all x: 0 -> 2, y: 1 -> 2` (factors and dimensions)."""
+    """Returns the step in one line, e.g. `all_to_all x: dim 0 -> 2, y: dim 1 -> 2` (axes and dimensions)."""
     match step:
         case Slice(moves):
-            return "slice " + ", ".join(f"{f.text(mesh)}: dim {s.dim}" for f, s in moves)
+            return "slice " + _routes_text({f: f"dim {s.dim}" for f, s in moves}, mesh)
         case AllGather(factors):
-            return "all_gather " + ", ".join(f"{f.text(mesh)}: dim {before.slot_of(f).dim}" for f in factors)
+            return "all_gather " + _routes_text({f: f"dim {before.slot_of(f).dim}" for f in factors}, mesh)
         case AllToAll(moves):
-            return "all_to_all " + ", ".join(f"{f.text(mesh)}: dim {before.slot_of(f).dim} -> {s.dim}" for f, s in moves)
+            routes = {f: f"dim {before.slot_of(f).dim} -> {s.dim}" for f, s in moves}
+            return "all_to_all " + _routes_text(routes, mesh)
         case Permute(after):
             return f"permute {before.text(mesh)} -> {after.text(mesh)}"
         case Relayout(words):
             return f"relayout {words}"
     raise RuleError(f"no text for {step!r}")
+
+
+def _routes_text(routes: dict[Factor, str], mesh: Mesh) -> str:
+    """Returns `x: dim 0 -> 2, y: dim 1 -> 2`; pieces of an axis that go the same way read as one."""
+    joined: list[tuple[Factor, str]] = []
+    for factor in sorted(routes):
+        whole = factor.joined(joined[-1][0]) if joined and joined[-1][1] == routes[factor] else None
+        joined[-1:] = [(whole, routes[factor])] if whole else [*joined[-1:], (factor, routes[factor])]
+    return ", ".join(f"{factor.text(mesh)}: {route}" for factor, route in joined)

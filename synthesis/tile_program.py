@@ -110,19 +110,22 @@ class _Lowering:
 
     def run(self, steps: Sequence[Step]) -> TileProgram:
         source = self.layout
-        for step in steps:
-            self._lower(step)
+        for number, step in enumerate(steps):
+            self._lower(step, is_last=number == len(steps) - 1)
         self._restore_order()
         self._reshape(self.layout.tile_shape)
         self._close(Relayout("to row-major") if any(isinstance(o, Transpose) for o in self.pending) else None)
         return TileProgram(self.mesh, source.tile_shape, self.layout.tile_shape, tuple(self.out))
 
-    def _lower(self, step: Step) -> None:
+    def _lower(self, step: Step, is_last: bool) -> None:
         match step:
             case Slice(moves):
                 self._split(slot for _, slot in moves)
                 self._take(moves)
             case AllGather(factors):
+                if is_last and self._gathers_in_place(factors):
+                    self._restore_order()  # now, while the tile is small; then the result needs no copy
+                    self._reshape(self.layout.tile_shape)
                 self._gather(factors)
             case AllToAll(moves):
                 self._swap(moves)
@@ -164,6 +167,11 @@ class _Lowering:
         n = math.prod(factor.size for factor in factors)
         self.shape = (n * self.shape[0], *self.shape[1:])
         self.atoms = [self.layout.slot_of(factor) for factor in factors] + self.atoms
+
+    def _gathers_in_place(self, factors) -> bool:
+        """Returns whether tiles one after the other are the gathered tile in canonical order, if each of them is."""
+        front = [self.layout.slot_of(factor) for factor in factors]
+        return sorted(front + self.atoms)[: len(front)] == front
 
     def _swap(self, moves) -> None:
         self._split(slot for _, slot in moves)

@@ -106,19 +106,20 @@ class _Run:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
         before = module_files.to_bytes(module, debug_info=True)
+        rows_before = len(self.session.report_rows)
         self.pipeline.run(module, self.session, self._instrumentation())
-        module = self._checked_as_a_whole(chunk, module)
+        module = self._checked_as_a_whole(chunk, module, self.session.report_rows[rows_before:])
         is_unchanged = before == module_files.to_bytes(module, debug_info=True)
         bytecode, debug_info = self.flags.emit_bytecode, self.flags.mlir_print_debuginfo
         return _Outcome(module_files.to_bytes(module, bytecode=bytecode, debug_info=debug_info), is_unchanged)
 
-    def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module) -> ir.Module:
+    def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse."""
         if self.flags.compile_for is None or self.flags.check is False:
             return module
         from reshard.passes import whole_module_check
 
-        return whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session)
+        return whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session, rows)
 
     def _instrumentation(self) -> Instrumentation:
         flags = self.flags

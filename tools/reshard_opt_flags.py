@@ -142,4 +142,6 @@ def _target(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"([a-z0-9]+):([1-9][0-9]*)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not PLATFORM:DEVICES, such as cpu:8")
+    if found[1] != "cpu":
+        raise argparse.ArgumentTypeError(f"cannot compile for '{found[1]}'; available: cpu")
     return found[1], int(found[2])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exhaustive search over all layouts by all steps, to hold the planner against: slow, simple, on its own.
+"""Rule R4: plans cost what an exhaustive search over all layouts by all steps finds; it is slow, simple and on its own.
 
 It knows no problem refinement, no heuristic and no pruning. Axes are cut into primes, every factor may own every digit
-of every dimension, and a step is what `steps.apply` lets through.
+of every dimension, and a step is what `steps.apply` lets through; a gather is of one dimension.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 import heapq
 import itertools
+import random
+
+import pytest
 
 from reshard.synthesis import steps
 from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, blocked
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import AxisRef, Sharding
 from reshard.synthesis.steps import AllGather, AllToAll, Permute, RuleError, Slice
 
@@ -110,7 +114,8 @@ class Graph:
             if factor not in owned:
                 yield from (Slice(((factor, slot),)) for slot in self.slots[factor])
         for chosen in _non_empty_subsets(owned):
-            yield AllGather(chosen)
+            if len({layout.slot_of(f).dim for f in chosen}) == 1:
+                yield AllGather(chosen)
             for goals in itertools.product(*(self._local_slots(layout, f) for f in chosen)):
                 yield AllToAll(tuple(zip(chosen, goals)))
         yield from (Permute(after) for after in self.same_runs[layout.owned_runs] if after != layout)
@@ -129,3 +134,72 @@ def _slots(shape: tuple[int, ...], size: int) -> Iterator[Slot]:
 def _non_empty_subsets(items: list) -> Iterator[tuple]:
     for count in range(1, len(items) + 1):
         yield from itertools.combinations(items, count)
+
+
+# Meshes of up to 12 devices. 8 bits per element, so that bytes are elements.
+CASES = (
+    ("x=2,y=2,z=2", (8, 8)),
+    ("x=2,y=2,z=2", (4, 4, 4)),
+    ("x=2,y=2,z=2", (64,)),
+    ("x=2,y=2,z=2", (2, 2, 8)),
+    ("x=2,y=4", (16, 4)),
+    ("x=8", (8, 8, 2)),
+    ("x=2,y=3", (12, 12)),
+    ("x=3,y=2", (18, 6)),
+    ("x=6", (6, 6, 6)),
+    ("x=2,y=2", (8, 8, 4)),
+    ("x=4", (4, 8, 2)),
+    ("x=7", (7, 14)),
+    ("x=2,y=2,z=3", (12, 12)),
+    ("x=4,y=3", (12, 24)),
+)
+
+
+def compare(mesh_text: str, shape: tuple[int, ...], sources: int, targets: int) -> tuple[int, list[str]]:
+    """Returns how many pairs were compared, and those whose plan is not the cheapest chain."""
+    mesh, rng = Mesh.parse(mesh_text), random.Random(f"{mesh_text} {shape}")
+    graph = Graph(mesh, shape)
+    everything = list(blocked_layouts(shape, graph.factors))
+    compared, worse = 0, []
+    for start in rng.sample(everything, min(sources, len(everything))):
+        before, costs = blocked(shape, start), {}
+        for goal in rng.sample(everything, min(targets, len(everything))):
+            after = blocked(shape, goal)
+            largest = max(before.tile_elements, after.tile_elements)
+            if largest not in costs:
+                costs[largest] = graph.least_costs(before, largest)
+            found = plan(mesh, shape, 8, sharding_of(mesh, start), sharding_of(mesh, goal))
+            cost = (sum(step.bytes_received for step in found.steps), found.collectives)
+            cheapest = costs[largest][graph.number[after]]
+            compared += 1
+            if cost != cheapest:
+                worse.append(f"{found.source} -> {found.target}: {cost} {found.chain_text}, cheapest {cheapest}")
+            if not found.is_optimal:
+                worse.append(f"{found.source} -> {found.target}: says that it is not optimal")
+    return compared, worse
+
+
+@pytest.mark.parametrize(("mesh_text", "shape"), CASES)
+def test_r4_plans_are_the_cheapest_chains(mesh_text, shape):
+    compared, worse = compare(mesh_text, shape, sources=5, targets=8)
+    print(f"{compared} pairs")
+    assert not worse
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh_text", "shape"),
+    [*CASES, ("x=2,y=2,z=2", (16, 16)), ("x=2,y=2,z=2", (32, 8)), ("x=2,y=2,z=2", (8, 4, 2)), ("x=2,y=2,z=3", (12, 6, 6)), ("x=2,y=2,z=2,w=2", (16, 4))],
+)
+def test_r4_plans_are_the_cheapest_chains_of_thousands(mesh_text, shape):
+    compared, worse = compare(mesh_text, shape, sources=40, targets=25)
+    print(f"{compared} pairs")
+    assert not worse
+
+
+def test_the_brute_force_itself_finds_worked_example_ii():
+    mesh, shape = Mesh.parse("x=2,y=2,z=2"), (16, 4)
+    graph = Graph(mesh, shape)
+    x, y, z = graph.factors
+    costs = graph.least_costs(blocked(shape, ((), (x,))), 32)
+    assert costs[graph.number[blocked(shape, ((x, y, z), ()))]] == (4, 1)

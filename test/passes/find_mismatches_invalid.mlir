@@ -1,0 +1,33 @@
+// RUN: %reshard-opt %s --split-input-file --verify-diagnostics --pass-pipeline='builtin.module(find-mismatches)'
+
+// What Shardy refuses is reported at the user's op, as Shardy says it.
+
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func public @unknown_mesh(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  // expected-error @+1 {{unknown mesh: @other}}
+  %0 = sdy.sharding_constraint %arg0 <@other, [{"x"}, {}]> : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// -----
+
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func public @unknown_axis(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  // expected-error @+1 {{unknown axis name: "z"}}
+  %0 = sdy.sharding_constraint %arg0 <@mesh, [{"z"}, {}]> : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// -----
+
+// A group with values inside and outside a manual computation is found out by propagation, not by the verifier.
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func public @group_across_a_manual_computation(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  sdy.sharding_group %arg0 group_id=0 : tensor<8x8xf32>
+  %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg1: tensor<2x8xf32>) {
+    // expected-error @+1 {{ShardingGroupOps values cannot cross ManualComputationOp boundaries for groupId: 0}}
+    sdy.sharding_group %arg1 group_id=0 : tensor<2x8xf32>
+    sdy.return %arg1 : tensor<2x8xf32>
+  } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

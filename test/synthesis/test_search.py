@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search: the worked examples of the design, pruning that loses nothing, and its limits."""
+
+import pytest
+
+from benchmarks.pairs import random_pairs
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.problem import refine
+from reshard.synthesis.search import SearchLimit, cheapest_chain
+from reshard.synthesis.sharding import Sharding
+
+
+def chain(mesh: str, shape, source: str, target: str, **options):
+    return cheapest_chain(refine(Mesh.parse(mesh), shape, Sharding.parse(source), Sharding.parse(target)), **options)
+
+
+def test_worked_example_i_is_one_all_to_all_at_the_bound():
+    found = chain("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
+    assert (found.kinds, found.cost) == (("all_to_all",), (448, 1))
+
+
+def test_worked_example_ii_slices_a_middle_digit_and_needs_no_permute():
+    found = chain("x=2,y=2,z=2", (16, 4), '[{}, {"x"}]', '[{"x", "y", "z"}, {}]')
+    assert (found.kinds, found.cost) == (("slice", "slice", "all_to_all"), (4, 1))
+
+
+def test_equal_layouts_need_nothing():
+    found = chain("x=4", (8,), '[{"x"}]', '[{"x"}]')
+    assert (found.kinds, found.cost) == ((), (0, 0))
+
+
+def test_of_equal_chains_the_one_with_smaller_tiles_is_taken():
+    # gathering y first and then moving z moves as much, on tiles twice as large
+    found = chain("x=2,y=2,z=2", (64,), '[{"y", "x", "z"}]', '[{"z", "x"}]')
+    assert found.kinds == ("permute", "all_gather")
+
+
+def test_gathers_are_of_one_dimension():
+    found = chain("x=2,y=2", (8, 8), '[{"x"}, {"y"}]', "[{}, {}]")
+    assert (found.kinds, found.cost) == (("all_gather", "all_gather"), (48, 2))
+
+
+@pytest.mark.parametrize("pair", random_pairs(11, 60, (4, 6, 8, 12)), ids=str)
+def test_pruning_loses_nothing(pair):
+    problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+    assert cheapest_chain(problem).cost == cheapest_chain(problem, exhaustive=True).cost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_pruning_loses_nothing_in_hundreds(seed):
+    for pair in random_pairs(100 + seed, 100, (4, 6, 8, 12, 16)):
+        problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+        assert cheapest_chain(problem).cost == cheapest_chain(problem, exhaustive=True).cost, pair
+
+
+@pytest.mark.parametrize("pair", random_pairs(12, 40, (8, 12)), ids=str)
+def test_heuristic_never_exceeds_the_cost(pair):
+    """Without a heuristic the search is Dijkstra's; greed 0 drops it."""
+    problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+    assert cheapest_chain(problem).cost == cheapest_chain(problem, greed=0).cost
+
+
+def test_only_chains_below_a_cost_count():
+    problem = refine(Mesh.parse("x=2"), (8, 8), Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    assert cheapest_chain(problem, below=(16, 1)) is None
+    assert cheapest_chain(problem, below=(16, 2)).cost == (16, 1)
+
+
+def test_a_limit_is_no_answer():
+    with pytest.raises(SearchLimit):
+        chain("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]', max_states=0)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interpreter refuses wrong programs: a test of the test."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from reshard.synthesis import semantics
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
+from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.tile_program import Gather, Reshape, Send, Swap, TakeOwn, TileProgram, Transpose
+
+MESH = Mesh.parse("x=2,y=2,z=2")
+
+
+def plan_of(source: str, target: str, shape=(8, 8, 8), mesh=MESH):
+    return plan(mesh, shape, 32, Sharding.parse(source), Sharding.parse(target))
+
+
+def with_operation(program: TileProgram, kind, change) -> TileProgram:
+    """Returns the program with its first operation of a kind replaced."""
+    steps, is_changed = [], False
+    for step, operations in program.steps:
+        changed = []
+        for operation in operations:
+            if isinstance(operation, kind) and not is_changed:
+                operation, is_changed = change(operation), True
+            changed.append(operation)
+        steps.append((step, tuple(changed)))
+    assert is_changed, f"no {kind.__name__} in {program.operations}"
+    return replace(program, steps=tuple(steps))
+
+
+def reversed_factors(operation):
+    return replace(operation, factors=operation.factors[::-1])
+
+
+SWAPS = plan_of('[{"x"}, {"y"}, {}]', '[{}, {}, {"y", "x"}]')
+GATHERS = plan_of('[{"x", "y"}, {}, {}]', "[{}, {}, {}]")
+PERMUTES = plan_of('[{"x", "y"}, {}, {}]', '[{"y", "x"}, {}, {}]')
+SLICES = plan_of("[{}, {}, {}]", '[{"x", "y"}, {}, {}]')
+
+
+@pytest.mark.parametrize("found", [SWAPS, GATHERS, PERMUTES, SLICES])
+def test_right_programs_pass(found):
+    semantics.check(found.tile_program, found.shape, found.source, found.target)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "change"),
+    [
+        (SWAPS, Swap, reversed_factors),
+        (SWAPS, Swap, lambda swap: replace(swap, factors=(swap.factors[0], swap.factors[0]))),
+        (SWAPS, Transpose, lambda transpose: Transpose(tuple(range(len(transpose.axes))))),
+        (SWAPS, Reshape, lambda reshape: Reshape(reshape.shape[::-1])),
+        (GATHERS, Gather, reversed_factors),
+        (PERMUTES, Send, lambda send: Send(tuple((b, a) for a, b in send.pairs[:2]) + send.pairs[:1] + send.pairs[3:])),
+        (PERMUTES, Send, lambda send: Send(tuple((i, i) for i in range(8)))),
+        (SLICES, TakeOwn, lambda take: TakeOwn(((take.picks[0][0], take.picks[1][1]), (take.picks[1][0], take.picks[0][1])))),
+    ],
+)
+def test_wrong_programs_are_refused(found, kind, change):
+    wrong = with_operation(found.tile_program, kind, change)
+    with pytest.raises((AssertionError, ValueError)):
+        semantics.check(wrong, found.shape, found.source, found.target)
+
+
+def test_a_program_for_another_target_is_refused():
+    with pytest.raises(AssertionError):
+        semantics.check(SWAPS.tile_program, SWAPS.shape, SWAPS.source, Sharding.parse('[{}, {}, {"x", "y"}]'))
+
+
+def test_a_program_for_another_device_order_is_refused():
+    shuffled = Mesh(MESH.axes, (2, 1, 0, 3, 4, 5, 6, 7))
+    found = plan_of('[{"x", "y"}, {}, {}]', "[{}, {}, {}]", mesh=shuffled)
+    wrong = replace(found.tile_program, mesh=MESH)
+    tiles = semantics.scatter(np.arange(512).reshape(8, 8, 8), shuffled, found.source)
+    assert not np.array_equal(semantics.run(wrong, tiles)[0], np.arange(512).reshape(8, 8, 8))
+
+
+def test_scatter_of_a_small_array_by_hand():
+    mesh = Mesh.parse('<["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>')
+    tiles = semantics.scatter(np.arange(8).reshape(2, 4), mesh, Sharding.parse('[{"y"}, {"x"}]'))
+    assert {device: tile.tolist() for device, tile in tiles.items()} == {
+        3: [[0, 1]],  # x=0, y=0
+        2: [[4, 5]],  # x=0, y=1
+        1: [[2, 3]],
+        0: [[6, 7]],
+    }

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lowering: which operations each step becomes, and how few copies."""
+
+import pytest
+
+from reshard.synthesis import semantics
+from reshard.synthesis.layout import Factor, Layout, Slot, blocked
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
+from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.steps import AllGather, AllToAll, Permute, Relayout, Slice
+from reshard.synthesis.tile_program import Gather, Reshape, Send, Swap, TakeOwn, Transpose, lower, permute_pairs
+
+MESH = Mesh.parse("x=2,y=2")
+X, Y = Factor("x", 1, 2), Factor("y", 1, 2)
+
+
+def operations(source: Layout, *steps):
+    return lower(MESH, source, steps).operations
+
+
+def test_no_step_is_no_operation():
+    program = lower(MESH, blocked((8, 4), ((X,), ())), ())
+    assert (program.operations, program.in_shape, program.out_shape) == ((), (4, 4), (4, 4))
+
+
+def test_slice_of_a_leading_digit_takes_an_index_of_a_view():
+    assert operations(blocked((8, 4), ((X,), ())), Slice(((Y, Slot(0, 2, 4)),))) == (
+        Reshape((2, 2, 4)),
+        TakeOwn(((0, Y),)),
+    )
+
+
+def test_slices_of_two_factors_are_one_operation():
+    found = operations(blocked((8, 4), ((), ())), Slice(((X, Slot(0, 1, 2)), (Y, Slot(1, 1, 2)))))
+    assert found == (Reshape((2, 4, 2, 2)), TakeOwn(((0, X), (2, Y))), )
+
+
+def test_gather_along_dimension_0_is_one_operation():
+    assert operations(blocked((8, 4), ((X, Y), ())), AllGather((X, Y))) == (Gather((X, Y)),)
+
+
+def test_gather_along_another_dimension_ends_in_one_copy():
+    assert operations(blocked((8, 4), ((), (X,))), AllGather((X,))) == (
+        Gather((X,)),
+        Reshape((2, 8, 2)),
+        Transpose((1, 0, 2)),
+        Reshape((8, 4)),
+    )
+
+
+def test_gathers_of_two_dimensions_copy_the_smaller_tile_and_end_in_place():
+    found = plan(MESH, (8, 4), 32, Sharding.parse('[{"x"}, {"y"}]'), Sharding.parse("[{}, {}]"))
+    assert [type(operation) for operation in found.tile_program.operations] == [Gather, Reshape, Transpose, Reshape, Gather]
+    assert found.tile_program.operations[-1] == Gather((X,))
+
+
+def test_swap_puts_the_destination_digit_in_front():
+    assert operations(blocked((8, 4), ((X,), ())), AllToAll(((X, Slot(1, 1, 2)),))) == (
+        Reshape((4, 2, 2)),
+        Transpose((1, 0, 2)),
+        Swap((X,)),
+        Reshape((8, 2)),
+    )
+
+
+def test_swap_whose_digit_lies_in_front_copies_nothing_before():
+    found = operations(blocked((8, 4), ((), (X,))), AllToAll(((X, Slot(0, 1, 2)),)))
+    assert found == (Reshape((2, 4, 2)), Swap((X,)), Transpose((1, 0, 2)), Reshape((4, 4)))
+
+
+def test_permute_is_one_operation_and_leaves_tiles_that_are_in_place():
+    before, after = blocked((8, 4), ((X, Y), ())), blocked((8, 4), ((Y, X), ()))
+    assert operations(before, Permute(after)) == (Send(((0, 0), (1, 2), (2, 1), (3, 3))),)
+
+
+def test_permute_keeps_replicas_that_have_their_block():
+    mesh = Mesh.parse("x=2,y=2,z=2")
+    before, after = blocked((8,), ((X,),)), blocked((8,), ((Y,),))
+    pairs = permute_pairs(mesh, before, after)
+    assert sum(a == b for a, b in pairs) == 4
+    assert sorted(b for _, b in pairs) == sorted(a for a, _ in pairs) == list(range(8))
+
+
+def test_permute_pairs_are_device_ids_not_positions():
+    mesh = Mesh.parse('<["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>')
+    assert permute_pairs(mesh, blocked((4,), ((X, Y),)), blocked((4,), ((Y, X),))) == ((0, 0), (1, 2), (2, 1), (3, 3))
+
+
+def test_copies_are_filed_under_relayouts():
+    program = lower(MESH, blocked((8, 4), ((X,), ())), (AllToAll(((X, Slot(1, 1, 2)),)),))
+    assert [type(step) for step, _ in program.steps] == [Relayout, AllToAll]
+    assert program.steps[0][0].text == "4x2x2 by [1, 0, 2]"
+
+
+def test_relayouts_are_not_for_planners():
+    with pytest.raises(ValueError, match="relayouts are the lowering's"):
+        lower(MESH, blocked((8,), ((X,),)), (Relayout("by hand"),))
+
+
+def test_splitting_a_second_digit_keeps_the_first_apart():
+    """Found by random pairs: restoring the order for the second digit joined the first one with its neighbour again."""
+    mesh = Mesh.parse("x=2,y=3,z=2")
+    source, target = Sharding.parse('[{"y", "z"}, {}, {"x"}, {}]'), Sharding.parse('[{}, {"z"}, {"y"}, {}]')
+    found = plan(mesh, (12, 6, 24, 3), 32, source, target)
+    semantics.check(found.tile_program, found.shape, source, target)
+
+
+def test_no_transpose_in_a_chain_of_slices_and_permutes():
+    found = plan(MESH, (8,), 32, Sharding.parse('[{"x"}]'), Sharding.parse('[{"y", "x"}]'))
+    assert not any(isinstance(operation, Transpose) for operation in found.tile_program.operations)

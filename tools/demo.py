@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: each example compiled and run by stock XLA and by reshard on eight CPU devices, side by side.
+
+Prints a table as it goes and writes everything to demo/report.md. A failure of stock XLA is a result, not a failure of the demo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+
+from reshard.dialect_utils.xla_child import XlaChild
+from reshard.tools import demo_table
+from reshard.tools.demo_run import DEVICES, ROOT, Measured, WorkerFailed, measure
+from reshard.tools.versions import versions
+
+REPORT = ROOT / "demo" / "report.md"
+
+_EPILOG = """\
+exit status: 0 all outputs equal, and ours nowhere worse in received bytes or temporaries; 1 otherwise; 2 wrong command line.
+With --policy always only the outputs count.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0 fine, 1 outputs differ or ours is worse. Raises SystemExit(2) for a wrong command line."""
+    began = time.monotonic()
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    names = _chosen(flags.names, parser)
+    paint = demo_table.paint_with(_is_colored(flags))
+    print(about(flags), demo_table.LEGEND, demo_table.heading(paint), sep="\n", flush=True)
+    found, failures = [], []
+    with XlaChild(num_devices=DEVICES) as child:
+        for number, name in enumerate(names, 1):
+            progress = _Progress(f"[{number}/{len(names)}] {name}")
+            try:
+                each = measure(name, size=flags.size, policy=flags.policy, runs=flags.runs, child=child, say=progress.say)
+            except WorkerFailed as failure:
+                progress.end()
+                failures.append(f"{name} does not run: {failure}")
+                print(f"{failures[-1]}\n", flush=True)
+                continue
+            progress.end()
+            found.append(each)
+            print(demo_table.block(each, paint), flush=True)
+    failures += complaints(found, flags.policy)
+    _write_report(demo_table.page(found, about(flags)))
+    print(_summary(found, failures), f"{REPORT.relative_to(ROOT)} has every site; {time.monotonic() - began:.0f} s", sep="\n")
+    return 1 if failures else 0
+
+
+def complaints(found: list[Measured], policy: str) -> list[str]:
+    """Returns what makes the demo fail, a sentence each."""
+    complaints = []
+    for each in found:
+        if each.ours.problem:
+            complaints.append(f"{each.name}: ours does not run: {each.ours.problem}")
+        if each.comparison is not None and not each.comparison.is_equal:
+            complaints.append(f"{each.name}: the outputs are not equal")
+        if policy != "always" and each.worse:
+            complaints.append(f"{each.name}: ours is worse than stock XLA in {' and '.join(each.worse)}")
+    return complaints
+
+
+def about(flags: argparse.Namespace) -> str:
+    """Returns the versions, the devices and what was asked for, in one line."""
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"{used}; {DEVICES} CPU devices on {os.cpu_count()} cores; size {flags.size}, policy {flags.policy}"
+
+
+def _summary(found: list[Measured], failures: list[str]) -> str:
+    if failures:
+        return "\n".join(f"FAILED: {each}" for each in failures)
+    ran = sum(each.comparison is not None for each in found)
+    rewritten = sum(each.is_rewritten for each in found)
+    return f"{ran} of {len(found)} examples ran both ways with equal outputs; {rewritten} rewritten, none made worse" * bool(found)
+
+
+def _chosen(names: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Returns the names of the examples to run; ends with exit status 2 if one cannot be."""
+    if not (ROOT / "examples" / "programs.py").is_file():
+        parser.error("the examples are not installed with the package; run this in a checkout: python3 tools/dev.py demo")
+    known = _known_examples()
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no example {unknown[0]!r}; there are {', '.join(known)}")
+    chosen = names or known
+    missing = [package for package in ("flax", "optax") if importlib.util.find_spec(package) is None]
+    if missing and "llama_train_step" in chosen:
+        others = " ".join(name for name in known if name != "llama_train_step")
+        parser.error(f"llama_train_step needs {' and '.join(missing)}: pip install flax optax; or name others: {others}")
+    return chosen
+
+
+def _known_examples() -> list[str]:
+    sys.path.append(str(ROOT))
+    from examples.programs import PROGRAMS
+
+    return [entry.name for entry in PROGRAMS]
+
+
+def _is_colored(flags: argparse.Namespace) -> bool:
+    return sys.stdout.isatty() and not flags.no_color and "NO_COLOR" not in os.environ
+
+
+def _write_report(text: str) -> None:
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(text)
+
+
+class _Progress:
+    """What is going on, on stderr: one line that changes on a terminal, a line per example elsewhere."""
+
+    def __init__(self, title: str):
+        self.title = title
+        self.is_terminal = sys.stderr.isatty()
+        if not self.is_terminal:
+            print(title, file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        if self.is_terminal:
+            print(f"\r\x1b[K{self.title}: {text} ...", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self.is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="demo", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="examples to run (default: all)")
+    parser.add_argument("--size", choices=("demo", "small"), default="demo", help="of the arrays (default: demo)")
+    parser.add_argument(
+        "--policy", choices=("better", "always"), default="better", help="rewrite where that is better (default), or every site"
+    )
+    parser.add_argument("--runs", type=_positive, metavar="N", help="timed runs of each program (default: a few seconds' worth)")
+    parser.add_argument("--no-color", action="store_true", help="no colors, even on a terminal")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no positive number")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When two runs of a program count as equal.
+
+Integers and booleans: every bit. Floats and complex numbers: every bit, or else no entry further off than
+`ULPS` units in the last place of the array's largest magnitude: another fusion, or another order of a sum, rounds otherwise,
+and what is near zero because large terms cancel carries their rounding. So an entry's own magnitude says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+ULPS = 64  # a sum of n terms in another order moves by some sqrt(n) ulps; the examples sum over some 2,000 tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What comparing all outputs of a program gave; `text` is for the table."""
+
+    is_equal: bool
+    text: str
+
+
+def compare(names: Sequence[str], stock: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> Comparison:
+    """Returns whether all arrays are equal; the text names the one that is furthest off.
+
+    Example:
+      >>> one = np.float32([1, 2, 3])
+      >>> compare(["a"], [one], [one]).text
+      'equal, bit for bit (1 array)'
+      >>> compare(["a", "b"], [one, one], [one, one + np.float32([0, 0, 3e-6])]).text
+      'equal: 1 of 2 arrays bit for bit, the others within 9.54e-07 of their largest magnitude (limit 7.63e-06)'
+      >>> compare(["a"], [one], [one * 1.001]).text
+      'NOT EQUAL: a is off by 0.001 of its largest magnitude (limit 7.63e-06)'
+    """
+    count = f"{len(names)} array{'' if len(names) == 1 else 's'}"
+    if len(stock) != len(ours):
+        return Comparison(False, f"NOT EQUAL: {len(stock)} outputs from stock XLA, {len(ours)} from ours")
+    offs = [_Off.between(*each) for each in zip(names, stock, ours)]
+    wrong = [off for off in offs if not off.is_within_limit]
+    if wrong:
+        return Comparison(False, f"NOT EQUAL: {max(wrong, key=lambda off: off.fraction).text()}")
+    inexact = [off for off in offs if off.fraction > 0]
+    if not inexact:
+        return Comparison(True, f"equal, bit for bit ({count})")
+    worst = max(inexact, key=lambda off: off.fraction / off.limit)
+    exact = f"{len(offs) - len(inexact)} of {count} bit for bit"
+    return Comparison(True, f"equal: {exact}, the others within {worst.measure()}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Off:
+    """How far an array is off: `fraction` of the largest magnitude, infinite where nothing can be compared."""
+
+    name: str
+    fraction: float
+    limit: float
+    problem: str = ""
+
+    @classmethod
+    def between(cls, name: str, stock: np.ndarray, ours: np.ndarray) -> _Off:
+        if (stock.dtype, stock.shape) != (ours.dtype, ours.shape):
+            return cls(name, np.inf, 0, f"is {ours.dtype}{list(ours.shape)}, not {stock.dtype}{list(stock.shape)}")
+        if stock.tobytes() == ours.tobytes():
+            return cls(name, 0.0, 0)
+        if stock.dtype.kind in "biu" or "int" in stock.dtype.name:
+            return cls(name, np.inf, 0, f"differs in {np.count_nonzero(stock != ours)} of {stock.size} integers")
+        wide = np.complex128 if stock.dtype.kind == "c" else np.float64
+        limit = ULPS * _epsilon(stock.dtype)
+        stock, ours = stock.astype(wide), ours.astype(wide)
+        is_finite = np.isfinite(stock)
+        if not np.array_equal(stock[~is_finite], ours[~is_finite], equal_nan=True) or not np.isfinite(ours[is_finite]).all():
+            return cls(name, np.inf, limit, "has infinities or NaNs in other places")
+        largest = np.abs(stock[is_finite]).max(initial=0)
+        off = np.abs(stock[is_finite] - ours[is_finite]).max(initial=0)
+        return cls(name, float(off / largest) if largest else float(np.inf if off else 0), limit)
+
+    @property
+    def is_within_limit(self) -> bool:
+        return not self.problem and self.fraction <= self.limit
+
+    def measure(self) -> str:
+        return f"{self.fraction:.3g} of their largest magnitude (limit {self.limit:.3g})"
+
+    def text(self) -> str:
+        what = self.problem or "is off by " + self.measure().replace("their", "its")
+        return f"{self.name or 'the output'} {what}"
+
+
+def _epsilon(dtype: np.dtype) -> float:
+    if dtype.kind in "fc":
+        return float(np.finfo(dtype).eps)
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def load(path: str, dtypes: Sequence[str]) -> list[np.ndarray]:
+    """Returns the arrays of a worker's .npz; numpy stores narrow floats as bytes without a name."""
+    with np.load(path) as file:
+        arrays = [file[str(number)] for number in range(len(dtypes))]
+    return [array if array.dtype.kind != "V" else array.view(_narrow(name)) for array, name in zip(arrays, dtypes)]
+
+
+def _narrow(name: str) -> np.dtype:
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))
