@@ -61,7 +61,7 @@ class Analysis:
       layouts: serial -> the distinct layouts of its op after propagation, as `result_layouts` gives them; several where the
         splitter of constants made several ops of one.
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
-      argument_layouts: function name -> shardings of its arguments after propagation.
+      argument_layouts, result_layouts: function name -> shardings of its arguments or results after propagation.
       explicit: the clone with explicit reshards.
     """
 
@@ -75,6 +75,7 @@ class Analysis:
     layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
+    result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -556,6 +557,7 @@ def _take_snapshot(analysis: Analysis) -> None:
     for function in _top_level(analysis.explicit, "func.func"):
         arguments = function.regions[0].blocks[0].arguments if _has_body(function) else ()
         analysis.argument_layouts[_symbol(function)] = [layout(argument) for argument in arguments]
+        analysis.result_layouts[_symbol(function)] = stated_results(function)
 
 
 # Layouts of values
@@ -619,6 +621,15 @@ def nth_sharding(per_value: ir.Attribute, number: int) -> ir.Attribute | None:
         return per_value
     shardings = sdy.TensorShardingPerValueAttr(per_value).shardings
     return shardings[number] if number < len(shardings) else None
+
+
+def stated_results(function: ir.Operation) -> list[ir.Attribute | None]:
+    """Returns the `#sdy.sharding` that a function states for each of its results."""
+    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    if "res_attrs" not in function.attributes:
+        return [None] * count
+    stated = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes["res_attrs"])]
+    return [each[SHARDING] if SHARDING in each else None for each in stated]
 
 
 # IR access

@@ -22,7 +22,7 @@ from reshard.dialect_utils.sdy_shardings import (
 )
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
-from reshard.passes.findings import Finding, Findings, Skipped, write_findings
+from reshard.passes.findings import Finding, Findings, OpenResult, Skipped, write_findings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +62,7 @@ class FindMismatchesPass(Pass):
         "the module has `reshard.findings`; without the attributes that start with `reshard.` it is what it was",
         "source and target of every site are closed and place the array differently",
         "a mismatch that is no site is listed in `skipped` with its reason",
+        "results of public functions whose sharding the caller left open are listed in `open_results` with the layout they get",
     )
     statistics = {
         "sites": "distinct conversions of a value",
@@ -93,17 +94,17 @@ class FindMismatchesPass(Pass):
                 session.warning(module.operation, f"cannot compare with XLA's layouts: {disagreements.failure}")
             mismatches = finder.without(mismatches, disagreements)
         edges = finder.numbered(mismatches)
-        self._write(module, edges, finder.skipped, session)
+        self._write(module, tuple(edges), finder.skipped, session, finder.open_results())
 
     def _leave_alone(self, module: ir.Module, dynamic: ir.Operation, session: Session) -> None:
         reason = "Shardy propagates static shapes only; refine the module's shapes first"
         kind = kinds.CONSTRAINT if dynamic.name in propagation.CONSTRAINTS else kinds.OPERAND
         self._write(module, (), [(dynamic, Skipped(kind, f"operand 0 of {_short_name(dynamic)}", reason))], session)
 
-    def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session) -> None:
+    def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
-        found = Findings(tuple(edges), tuple(each for _, each in skipped))
+        found = Findings(edges, tuple(each for _, each in skipped), open_results if edges else ())
         write_findings(module, found)
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))
@@ -177,6 +178,20 @@ class Finder:
             kind = self._kind(op, each.number, each.is_result)
             why = _why(op, each.number, kind, _text(source), target)
             yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each))
+
+    def open_results(self) -> tuple[OpenResult, ...]:
+        """Returns the results of public functions that the caller left open, with the layouts that propagation gives them."""
+        found = []
+        for op in self.analysis.originals:
+            if op.name != "func.func" or not _is_public(op):
+                continue
+            name = ir.StringAttr(op.attributes["sym_name"]).value
+            layouts = self.analysis.result_layouts.get(name, ())
+            for number, (stated, attr) in enumerate(zip(propagation.stated_results(op), layouts)):
+                is_open = stated is None or bool(sharding_from_attr(stated).open_dims)
+                if is_open and attr is not None:
+                    found.append(OpenResult(name, number, self._for_original(attr)))
+        return tuple(found)
 
     # Reading the clone
 

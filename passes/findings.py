@@ -83,11 +83,21 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenResult:
+    """A result of a public function whose sharding the caller left to XLA, and the closed one that stock XLA gives it."""
+
+    function: str
+    number: int
+    sharding: ir.Attribute
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """All findings of a module, in walk order of their ops."""
 
     edges: tuple[Finding, ...]
     skipped: tuple[Skipped, ...] = ()
+    open_results: tuple[OpenResult, ...] = ()
 
     @property
     def sites(self) -> int:
@@ -122,7 +132,7 @@ def read_findings(module: ir.Module) -> Findings | None:
     if SUMMARY not in module.operation.attributes:
         return None
     edges = [edge for op in ops_in(module.operation) for name in (OPERAND_SITES, RESULT_SITES) for edge in _read(op, name)]
-    return Findings(tuple(edges), _read_skipped(module.operation))
+    return Findings(tuple(edges), _read_skipped(module.operation), _read_open_results(module.operation))
 
 
 def _read(op: ir.Operation, name: str) -> list[Finding]:
@@ -198,12 +208,28 @@ def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
 
 
 def _summary(findings: Findings) -> ir.DictAttr:
-    return ir.DictAttr.get(
-        {
-            "version": _integer(VERSION),
-            "sites": _integer(findings.sites),
-            "skipped": ir.ArrayAttr.get([_skipped_to_attr(each) for each in findings.skipped]),
-        }
+    entries = {
+        "version": _integer(VERSION),
+        "sites": _integer(findings.sites),
+        "skipped": ir.ArrayAttr.get([_skipped_to_attr(each) for each in findings.skipped]),
+    }
+    if findings.open_results:
+        entries["open_results"] = ir.ArrayAttr.get([_open_result_to_attr(each) for each in findings.open_results])
+    return ir.DictAttr.get(entries)
+
+
+def _open_result_to_attr(result: OpenResult) -> ir.DictAttr:
+    entries = {"function": ir.StringAttr.get(result.function), "result": _integer(result.number)}
+    return ir.DictAttr.get({**entries, "sharding": result.sharding})
+
+
+def _read_open_results(module: ir.Operation) -> tuple[OpenResult, ...]:
+    summary = ir.DictAttr(module.attributes[SUMMARY])
+    if "open_results" not in summary:
+        return ()
+    found = [ir.DictAttr(each) for each in ir.ArrayAttr(summary["open_results"])]
+    return tuple(
+        OpenResult(ir.StringAttr(e["function"]).value, ir.IntegerAttr(e["result"]).value, e["sharding"]) for e in found
     )
 
 

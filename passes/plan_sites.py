@@ -64,7 +64,7 @@ class PlanSitesPass(Pass):
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
             return
         planner = SitePlanner(module, found, self.policy, session)
-        write_findings(module, Findings(tuple(planner.planned_edges()), found.skipped))
+        write_findings(module, dataclasses.replace(found, edges=tuple(planner.planned_edges())))
 
 
 @dataclass(frozen=True, slots=True)

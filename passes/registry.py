@@ -52,9 +52,9 @@ def _describe(cls: type[Pass]) -> str:
 
 
 def _section(cls: type[Pass]) -> str:
-    parts = [f"## {cls.name}", f"{cls.summary}.", textwrap.dedent(cls.description).strip()]
+    parts = [f"## {cls.name}", f"{cls.summary[0].upper()}{cls.summary[1:]}.", textwrap.dedent(cls.description).strip()]
     if cls.options():
-        rows = [f"| `{each.name}` | `{_default(each)}` | {each.help} |" for each in cls.options()]
+        rows = [f"| `{each.name}` | `{_default(each).replace('|', chr(92) + '|')}` | {each.help} |" for each in cls.options()]
         parts.append("\n".join(["| option | default | meaning |", "|---|---|---|", *rows]))
     if cls.guarantees:
         parts.append("Holds afterwards:\n\n" + "\n".join(f"- {each}" for each in cls.guarantees))

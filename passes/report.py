@@ -50,7 +50,9 @@ def as_text(session: Session) -> str:
         return "reshard: no site: every value is used in the layout in which it is produced\n"
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     sums = totals(session)
-    saved = f"; they receive {sums['our_bytes']:,} bytes per device, {sums['stock_bytes']:,} with stock XLA" if sums["rewritten"] else ""
+    is_measured = any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows)
+    received = f"they receive {sums['our_bytes']:,} bytes per device, {sums['stock_bytes']:,} with stock XLA"
+    saved = f"; {received}" if is_measured else ""
     parts.append(f"{sums['sites']} sites: {sums['rewritten']} rewritten, {sums['left']} left to XLA{saved}")
     parts += [_check_text(each) for each in session.checks]
     parts.append("\n".join(_reason(row) for row in session.report_rows))

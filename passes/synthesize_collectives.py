@@ -8,7 +8,7 @@ import dataclasses
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.emission import emit_island, unused_channels
 from reshard.dialect_utils.mini_modules import bits_of
-from reshard.dialect_utils.propagation import CONSTRAINTS, LOOPS
+from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
@@ -45,6 +45,7 @@ class SynthesizeCollectivesPass(Pass):
     guarantees = (
         "no site with the verdict rewrite is left, but for those that the option leave names",
         "the types, functions and arguments of the module are what they were",
+        "where a site is rewritten, results that the caller left open have the sharding that stock XLA gives them",
     )
     statistics = {
         "islands": "chains of collectives inserted",
@@ -70,9 +71,28 @@ class SynthesizeCollectivesPass(Pass):
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
-        write_findings(module, Findings(tuple(remaining), found.skipped))
+        if rewriter.rewritten:
+            _pin_results(module, found.open_results)
+        write_findings(module, dataclasses.replace(found, edges=tuple(remaining)))
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
+
+
+def _pin_results(module: ir.Module, open_results) -> None:
+    """States the shardings that stock XLA gives to results that the caller left open: an island may sway its choice."""
+    functions = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    for result in open_results:
+        function = functions[result.function]
+        count = len(stated_results(function))
+        attrs = list(ir.ArrayAttr(function.attributes["res_attrs"])) if "res_attrs" in function.attributes else []
+        attrs = attrs or [ir.DictAttr.get({})] * count
+        entries = {each.name: each.attr for each in ir.DictAttr(attrs[result.number])}
+        attrs[result.number] = ir.DictAttr.get({**entries, SHARDING: result.sharding})
+        function.attributes["res_attrs"] = ir.ArrayAttr.get(attrs)
 
 
 class _Rewriter:

@@ -50,13 +50,13 @@ def check(
       rows: of `session.report_rows`, those of this module.
     Raises: DiagnosedError if the module is for another number of devices than the session's option `compile_for`.
     """
+    rows = [row for row in rows if row.get("is_rewritten")]
+    if not rows:
+        return rewritten
     _, devices = session.options.get("compile_for") or (None, devices_of(original))
     if devices != devices_of(original):
         session.error(original.operation, f"the module is for {devices_of(original)} devices, the target has {devices}")
         raise DiagnosedError(session.errors[-1:])
-    rows = [row for row in rows if row.get("is_rewritten")]
-    if not rows:
-        return rewritten
     return _Checker(original, pipeline, session).run(rewritten, rows)
 
 

@@ -28,9 +28,9 @@ from .tile_program import Relayout, Reshape, TileProgram, collectives, lower
 
 __all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
 
-MOST_STATES = 20_000  # expansions of the first search; seconds at worst
-MOST_STATES_FOR_DETOURS = 1_500
-MOST_FACTORS_FOR_DETOURS = 4
+MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at worst
+MOST_EDGES_FOR_DETOURS = 20_000
+MOST_FACTORS_FOR_DETOURS = 5
 GREED_OF_LAST_RESORT = 3
 
 
@@ -175,28 +175,35 @@ def _search(mesh, shape, source, target, bound: int) -> tuple[Problem, Chain, bo
     """Returns a problem, its chain, and whether nothing cheaper exists: coarse factors, then detours, then primes."""
     problem = refine(mesh, shape, source, target)
     try:
-        chain = cheapest_chain(problem, max_states=MOST_STATES)
+        chain = cheapest_chain(problem, max_edges=MOST_EDGES)
     except SearchLimit:
         chain = None
     if chain is None:
         return _search_primes(mesh, shape, source, target)
     if chain.cost[0] <= bound and chain.cost[1] <= 1:
         return problem, chain, True
-    if len(problem.movable) > MOST_FACTORS_FOR_DETOURS:
-        return problem, chain, chain.cost[0] <= bound
-    wide = refine(mesh, shape, source, target, with_detours=True)
-    try:
-        better = cheapest_chain(wide, below=chain.cost, max_states=MOST_STATES_FOR_DETOURS, exhaustive=True)
-    except SearchLimit:
-        return problem, chain, chain.cost[0] <= bound
-    return (problem, chain, True) if better is None else (wide, better, True)
+    is_optimal = True
+    for into_primes in (False, True):
+        wide = refine(mesh, shape, source, target, with_detours=True, into_primes=into_primes)
+        if into_primes and (chain.cost[0] <= bound or len(wide.movable) == len(problem.movable)):
+            break  # at the bound, or the same factors again
+        if len(wide.movable) > MOST_FACTORS_FOR_DETOURS:
+            is_optimal = chain.cost[0] <= bound
+            break
+        try:
+            better = cheapest_chain(wide, below=chain.cost, max_edges=MOST_EDGES_FOR_DETOURS, exhaustive=True)
+        except SearchLimit:
+            is_optimal = chain.cost[0] <= bound
+            break
+        problem, chain = (problem, chain) if better is None else (wide, better)
+    return problem, chain, is_optimal
 
 
 def _search_primes(mesh, shape, source, target) -> tuple[Problem, Chain, bool]:
     problem = refine(mesh, shape, source, target, into_primes=True)
-    for greed, max_states in ((1, MOST_STATES_FOR_DETOURS), (GREED_OF_LAST_RESORT, MOST_STATES)):
+    for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, MOST_EDGES)):
         try:
-            chain = cheapest_chain(problem, max_states=max_states, greed=greed)
+            chain = cheapest_chain(problem, max_edges=max_edges, greed=greed)
         except SearchLimit:
             continue
         if chain is not None:

@@ -17,6 +17,7 @@ Source: own work; the paper (arXiv 2112.01075, section 3) has the leading digits
 from __future__ import annotations
 
 from dataclasses import dataclass
+import itertools
 import math
 
 from .layout import Factor, Layout, Slot, blocked, whole_factors
@@ -165,7 +166,8 @@ def _movable(before: Layout, after: Layout, factors) -> tuple[Factor, ...]:
 
 def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bool, detours: bool) -> tuple[tuple[Slot, ...], ...]:
     places = [_places(dim, before, after, complete) for dim in range(len(shape))]
-    spare_offsets = sorted({1, *(f.size for f in movable)}) if detours else [1]
+    sizes = [1, *(f.size for f in movable)]
+    spare_offsets = sorted({a * b for a, b in itertools.combinations(sizes, 2)} | {1}) if detours else [1]
     found = []
     for factor in movable:
         slots = [

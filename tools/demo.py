@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo: each example compiled and run by stock XLA and by reshard on eight CPU devices, side by side.
 
-Prints a table as it goes and writes everything to demo/report.md. A failure of stock XLA is a result, not a failure of the demo.
+Prints a table as it goes and writes everything to a report. A failure of stock XLA is a result, not a failure of the demo.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import importlib.util
 import os
 import sys
 import time
+from pathlib import Path
 
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.tools import demo_table
 from reshard.tools.demo_run import DEVICES, ROOT, Measured, WorkerFailed, measure
 from reshard.tools.versions import versions
-
-REPORT = ROOT / "demo" / "report.md"
 
 _EPILOG = """\
 exit status: 0 all outputs equal, and ours nowhere worse in received bytes or temporaries; 1 otherwise; 2 wrong command line.
@@ -33,24 +32,31 @@ def main(argv: list[str] | None = None) -> int:
     names = _chosen(flags.names, parser)
     paint = demo_table.paint_with(_is_colored(flags))
     print(about(flags), demo_table.LEGEND, demo_table.heading(paint), sep="\n", flush=True)
+    found, failures = _measure_all(names, flags, paint)
+    failures += complaints(found, flags.policy)
+    flags.report.parent.mkdir(parents=True, exist_ok=True)
+    flags.report.write_text(demo_table.page(found, about(flags)))
+    print(_summary(found, failures))
+    print(f"every site: {demo_table.relative(str(flags.report))} ({time.monotonic() - began:.0f} s)")
+    return 1 if failures else 0
+
+
+def _measure_all(names: list[str], flags: argparse.Namespace, paint: demo_table.Paint) -> tuple[list[Measured], list[str]]:
+    """Returns what was measured and which examples do not run; prints each as soon as it is there."""
     found, failures = [], []
     with XlaChild(num_devices=DEVICES) as child:
         for number, name in enumerate(names, 1):
-            progress = _Progress(f"[{number}/{len(names)}] {name}")
-            try:
-                each = measure(name, size=flags.size, policy=flags.policy, runs=flags.runs, child=child, say=progress.say)
-            except WorkerFailed as failure:
-                progress.end()
-                failures.append(f"{name} does not run: {failure}")
-                print(f"{failures[-1]}\n", flush=True)
-                continue
-            progress.end()
+            with _Progress(f"[{number}/{len(names)}] {name}") as progress:
+                try:
+                    each = measure(
+                        name, size=flags.size, policy=flags.policy, runs=flags.runs, child=child, say=progress.say
+                    )
+                except WorkerFailed as failure:
+                    failures.append(f"{name} does not run: {failure}")
+                    continue
             found.append(each)
             print(demo_table.block(each, paint), flush=True)
-    failures += complaints(found, flags.policy)
-    _write_report(demo_table.page(found, about(flags)))
-    print(_summary(found, failures), f"{REPORT.relative_to(ROOT)} has every site; {time.monotonic() - began:.0f} s", sep="\n")
-    return 1 if failures else 0
+    return found, failures
 
 
 def complaints(found: list[Measured], policy: str) -> list[str]:
@@ -77,7 +83,11 @@ def _summary(found: list[Measured], failures: list[str]) -> str:
         return "\n".join(f"FAILED: {each}" for each in failures)
     ran = sum(each.comparison is not None for each in found)
     rewritten = sum(each.is_rewritten for each in found)
-    return f"{ran} of {len(found)} examples ran both ways with equal outputs; {rewritten} rewritten, none made worse" * bool(found)
+    worse = [each.name for each in found if each.worse]
+    return (
+        f"{ran} of {len(found)} examples ran both ways, with equal outputs; {rewritten} rewritten, "
+        f"{', '.join(worse) if worse else 'none'} worse in received bytes or temporaries"
+    )
 
 
 def _chosen(names: list[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -106,11 +116,6 @@ def _is_colored(flags: argparse.Namespace) -> bool:
     return sys.stdout.isatty() and not flags.no_color and "NO_COLOR" not in os.environ
 
 
-def _write_report(text: str) -> None:
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(text)
-
-
 class _Progress:
     """What is going on, on stderr: one line that changes on a terminal, a line per example elsewhere."""
 
@@ -124,7 +129,10 @@ class _Progress:
         if self.is_terminal:
             print(f"\r\x1b[K{self.title}: {text} ...", end="", file=sys.stderr, flush=True)
 
-    def end(self) -> None:
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *exception) -> None:
         if self.is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -139,6 +147,13 @@ def _parser() -> argparse.ArgumentParser:
         "--policy", choices=("better", "always"), default="better", help="rewrite where that is better (default), or every site"
     )
     parser.add_argument("--runs", type=_positive, metavar="N", help="timed runs of each program (default: a few seconds' worth)")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=ROOT / "demo" / "report.md",
+        metavar="FILE",
+        help="where to write every cost and site, as Markdown (default: demo/report.md)",
+    )
     parser.add_argument("--no-color", action="store_true", help="no colors, even on a terminal")
     return parser
 

@@ -32,7 +32,7 @@ def compare(names: Sequence[str], stock: Sequence[np.ndarray], ours: Sequence[np
       >>> compare(["a"], [one], [one]).text
       'equal, bit for bit (1 array)'
       >>> compare(["a", "b"], [one, one], [one, one + np.float32([0, 0, 3e-6])]).text
-      'equal: 1 of 2 arrays bit for bit, the others within 9.54e-07 of their largest magnitude (limit 7.63e-06)'
+      'equal: 1 of 2 arrays bit for bit, the others within 1.03e-06 of their largest magnitude (limit 7.63e-06)'
       >>> compare(["a"], [one], [one * 1.001]).text
       'NOT EQUAL: a is off by 0.001 of its largest magnitude (limit 7.63e-06)'
     """

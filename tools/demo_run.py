@@ -105,6 +105,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                bufsize=0,
                 env=_environment(),
                 cwd=ROOT,
             )

@@ -5,7 +5,7 @@
 
 // Every kind of site, one per function; sources and targets are known by hand. Afterwards the module is as it was.
 
-// CHECK: module attributes {reshard.findings = {sites = 29 : i64, skipped = [
+// CHECK: module attributes {reshard.findings = {open_results = [{function = "constraint", result = 0 : i64, sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}, {{.*}}], sites = 29 : i64, skipped = [
 // CHECK-SAME: version = 1 : i64}} {
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 sdy.mesh @one = <["x"=4, "y"=2, "unit"=1]>

@@ -112,7 +112,7 @@ def test_thousands_of_random_pairs(devices, seed):
 
 def test_rotations_of_axes_between_the_dimensions_of_a_four_dimensional_array():
     """Mesh 2x4x2: stock XLA dies of SIGFPE on some of these."""
-    for pair in rotations(Mesh.parse("x=2,y=4,z=2"), (8, 8, 8, 8)):
+    for pair in rotations(Mesh.parse("x=2,y=4,z=2"), (8, 4, 8, 4)):
         check_guarantees(pair)
 
 

@@ -69,4 +69,4 @@ def test_only_chains_below_a_cost_count():
 
 def test_a_limit_is_no_answer():
     with pytest.raises(SearchLimit):
-        chain("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]', max_states=0)
+        chain("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]', max_edges=0)

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanges as StableHLO inside `sdy.manual_computation`.
+
+For each round, on local tiles:
+
+    %piece   = stablehlo.dynamic_slice %source_tile, read offsets      what this device sends
+    %arrived = stablehlo.collective_permute %piece, pairs
+    %window  = stablehlo.dynamic_slice %target_tile, write offsets     only where something must be kept:
+    %kept    = stablehlo.select valid, %arrived, %window               devices that get nothing, pieces shorter than the round's
+    %next    = stablehlo.dynamic_update_slice %target_tile, %kept, write offsets
+
+Windows stay inside the tiles, so that no offset is clamped. Where no window of sender and receiver has the valid part at
+the same place, the receiver shifts the piece (pad, dynamic_slice). Offsets are partition-id arithmetic,
+`partition / a mod b · c + d`, where the table is of that form on the devices that take part; the others share one
+constant table, of which each device looks up its row once.
+
+**Dimensions that do not divide.** The island is typed in whole tiles: a `stablehlo.pad` before it and a `stablehlo.slice`
+after it go between the array and a whole number of tiles, which is how XLA stores such arrays; neither moves data.
+
+**Two meshes.** An `sdy.manual_computation` has one mesh. If the target's is another one, a second island on that mesh
+takes the tiles over as they are. In between they are one array, the stack of all tiles along a new dimension 0 that
+every axis splits, if both meshes list the devices in the same order. Otherwise they are typed as replicated, which they are not:
+each device goes on with what it has. XLA inserts nothing there, but an interpreter of global semantics would be misled.
+The same serves a target on a single device. A source on a single device has no form that XLA accepts
+(`sdy.manual_computation` on a maximal mesh kills the compiler), outside of `emit_on_stacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..synthesis.exchange import Exchange, Round
+from ..synthesis.mesh import Mesh
+from ..synthesis.sharding import AxisRef, Sharding
+from .bindings import ir, sdy, stablehlo
+from .emission import DEVICE_TO_DEVICE
+from .sdy_shardings import sharding_to_attr
+
+
+class UnsupportedExchange(ValueError):
+    """An exchange that no module can express; the message says why and what does it instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One end of an exchange as a module has it.
+
+    Attributes:
+      attr: the `#sdy.sharding` attribute.
+      mesh, sharding: the same, as plain values; both None for a sharding on a single device.
+    """
+
+    attr: ir.Attribute
+    mesh: Mesh | None
+    sharding: Sharding | None
+
+    def rewritten(self, sharding: Sharding) -> ir.Attribute:
+        """Returns another sharding on the mesh of this one."""
+        return sharding_to_attr(sharding, sdy.TensorShardingAttr(self.attr).mesh_or_ref)
+
+
+def emit_exchange(
+    exchange: Exchange,
+    value: ir.Value,
+    source: Side,
+    target: Side,
+    channels: Iterator[int],
+    name: str,
+    location: ir.Location,
+) -> ir.Value:
+    """Inserts, at the current insertion point, what turns `value` from `source` into `target`.
+
+    Args:
+      exchange: between the placements of the two sides.
+      value: a ranked tensor of static shape that is sharded as `source`, or will be.
+      name: of the site, for profiles. location: the user's.
+    Returns: `value` in the target sharding.
+    Raises: UnsupportedExchange if the source is on a single device.
+    """
+    if source.mesh is None:
+        raise UnsupportedExchange(
+            f"{source.attr} puts the whole tensor on one device; XLA compiles no manual computation there; "
+            "move it outside of the module, with reshard.redistribute"
+        )
+    shape = tuple(ir.RankedTensorType(value.type).shape)
+    with ir.Location.name(f"{name}/exchange", location):
+        whole = _padded(value, _whole_tiles(source, exchange.source.tile_shape))
+        if target.mesh == source.mesh:
+            out = source.rewritten(target.sharding)
+            result = _island(source, whole, out, _whole_tiles(target, exchange.target.tile_shape), _body(exchange, channels))
+        else:
+            result = _over_two_meshes(exchange, whole, source, target, channels)
+        return _cut(result, shape)
+
+
+def emit_on_stacks(exchange: Exchange, stack: ir.Value, mesh: Side, channels: Iterator[int], location: ir.Location) -> ir.Value:
+    """Inserts an exchange between stacks: arrays (devices, *tile) of which each device holds its tile.
+
+    Serves every placement, those on single devices too: live arrays are stacks of their shards without a copy.
+
+    Args:
+      stack: the source tiles, sharded along dimension 0 over the one axis of `mesh.mesh`, in the order of its devices.
+    """
+    with ir.Location.name("reshard/exchange", location):
+        devices, tile = exchange.source.devices, exchange.target.tile_shape
+        stacked = mesh.rewritten(_stacked(mesh.mesh, 1 + len(tile)))
+        side = Side(mesh.rewritten(_stacked(mesh.mesh, 1 + len(exchange.source.tile_shape))), mesh.mesh, None)
+
+        def body(argument: ir.Value) -> ir.Value:
+            found = _TileWriter(exchange, channels).write(_reshaped(argument, exchange.source.tile_shape))
+            return _reshaped(found, (1, *tile))
+
+        return _island(side, stack, stacked, (devices, *tile), body)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Islands
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _island(side: Side, value: ir.Value, out: ir.Attribute, out_shape: tuple[int, ...], write_body) -> ir.Value:
+    """Inserts a manual computation on the mesh of `side`; the local shapes follow from the global ones."""
+    island = sdy.ManualComputationOp(
+        [_type_like(value, out_shape)],
+        [value],
+        sdy.TensorShardingPerValueAttr.get([side.attr]),
+        sdy.TensorShardingPerValueAttr.get([out]),
+        sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in side.mesh.axis_names]),
+    )
+    local = _local_shape(side, value)
+    body = island.operation.regions[0].blocks.append(_type_like(value, local), arg_locs=[ir.Location.current])
+    with ir.InsertionPoint(body):
+        sdy.ReturnOp([write_body(body.arguments[0])])
+    return island.operation.results[0]
+
+
+def _local_shape(side: Side, value: ir.Value) -> tuple[int, ...]:
+    from .sdy_shardings import sharding_from_attr
+
+    return sharding_from_attr(side.attr).tile_shape(side.mesh, tuple(ir.RankedTensorType(value.type).shape))
+
+
+def _body(exchange: Exchange, channels: Iterator[int]):
+    return lambda tile: _TileWriter(exchange, channels).write(tile)
+
+
+def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, channels) -> ir.Value:
+    tile = exchange.target.tile_shape
+    replicated = Sharding(((),) * len(tile))
+    if target.mesh is None:
+        found = _island(source, value, source.rewritten(replicated), tile, _body(exchange, channels))
+        return sdy.ShardingConstraintOp(found, target.attr).result
+    out_shape = _whole_tiles(target, tile)
+    if source.mesh.device_ids != target.mesh.device_ids:
+        found = _island(source, value, source.rewritten(replicated), tile, _body(exchange, channels))
+        side = Side(target.rewritten(replicated), target.mesh, replicated)
+        return _island(side, found, target.rewritten(target.sharding.closed()), out_shape, lambda each: each)
+    stacked = [_stacked(side.mesh, 1 + len(tile)) for side in (source, target)]
+    devices = exchange.target.devices
+
+    def stack(argument: ir.Value) -> ir.Value:
+        return _reshaped(_body(exchange, channels)(argument), (1, *tile))
+
+    found = _island(source, value, source.rewritten(stacked[0]), (devices, *tile), stack)
+    side = Side(target.rewritten(stacked[1]), target.mesh, stacked[1])
+    return _island(side, found, target.rewritten(target.sharding.closed()), out_shape, lambda each: _reshaped(each, tile))
+
+
+def _stacked(mesh: Mesh, rank: int) -> Sharding:
+    """Returns the sharding of a stack: all axes along dimension 0."""
+    return Sharding((tuple(AxisRef(axis) for axis in mesh.axis_names), *((),) * (rank - 1)))
+
+
+def _whole_tiles(side: Side, tile: tuple[int, ...]) -> tuple[int, ...]:
+    if side.sharding is None:
+        return tile
+    return tuple(size * shards for size, shards in zip(tile, side.sharding.shards(side.mesh), strict=True))
+
+
+def _type_like(value: ir.Value, shape) -> ir.Type:
+    return ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def _padded(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    high = [new - old for new, old in zip(shape, _shape(value), strict=True)]
+    return _pad(value, [0] * len(high), high) if any(high) else value
+
+
+def _pad(value: ir.Value, low, high) -> ir.Value:
+    return stablehlo.PadOp(value, _zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
+
+
+def _cut(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    if _shape(value) == shape:
+        return value
+    return stablehlo.SliceOp(value, _sizes([0] * len(shape)), _sizes(shape), _sizes([1] * len(shape))).result
+
+
+def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    return stablehlo.ReshapeOp(_type_like(value, shape), value).result
+
+
+def _zeros(like: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """Returns a constant of zeros with the element type of `like`."""
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{_zero_text(like)}> : {_type_like(like, shape)}")).result
+
+
+def _zero_text(like: ir.Value) -> str:
+    element = ir.RankedTensorType(like.type).element_type
+    if isinstance(element, ir.ComplexType):
+        return "(0.0, 0.0)"
+    if isinstance(element, ir.IntegerType):
+        return "false" if element.width == 1 else "0"
+    return "0.0"
+
+
+def _sizes(values) -> ir.Attribute:
+    return ir.DenseI64ArrayAttr.get([int(value) for value in values])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The body
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _TileWriter:
+    """Writes the body of an island; all values are of the current device."""
+
+    exchange: Exchange
+    channels: Iterator[int]
+    numbers: _PerDevice = field(init=False)
+
+    def __post_init__(self):
+        self.numbers = _PerDevice(self.exchange.source.devices)
+
+    def write(self, tile: ir.Value) -> ir.Value:
+        """Returns the target tile of a source tile."""
+        rounds = [each for each in (self.exchange.local, *self.exchange.rounds) if each is not None]
+        self.numbers.prepare(vector for each in rounds for vector in self._vectors(each))
+        result = None
+        for each in rounds:
+            result = self._write_round(each, tile, result)
+        return _zeros(tile, self.exchange.target.tile_shape) if result is None else result
+
+    def _write_round(self, each: Round, tile: ir.Value, result: ir.Value | None) -> ir.Value:
+        piece = self._window(tile, each.senders, each.read, each.piece_shape)
+        if each is not self.exchange.local:
+            pairs = ir.DenseIntElementsAttr.get(np.array(each.pairs, dtype=np.int64))
+            channel = stablehlo.ChannelHandle.get(next(self.channels), DEVICE_TO_DEVICE)
+            piece = stablehlo.CollectivePermuteOp(piece, pairs, channel_handle=channel).result
+        piece = self._shifted(each, piece)
+        valid = self._valid(each, piece)
+        target_shape = self.exchange.target.tile_shape
+        if result is None and valid is None and each.piece_shape == target_shape:
+            return piece
+        if result is None:
+            result = _zeros(tile, target_shape)
+        if valid is not None:
+            window = self._window(result, each.receivers, each.write, each.piece_shape)
+            piece = stablehlo.SelectOp(valid, piece, window).result
+        if each.piece_shape == target_shape:
+            return piece
+        return stablehlo.DynamicUpdateSliceOp(result, piece, self._starts(each.receivers, each.write)).result
+
+    def _window(self, tile: ir.Value, devices, first, shape: tuple[int, ...]) -> ir.Value:
+        if shape == _shape(tile):
+            return tile
+        return stablehlo.DynamicSliceOp(tile, self._starts(devices, first), _sizes(shape)).result
+
+    def _starts(self, devices, first) -> list[ir.Value]:
+        return [self.numbers.value(devices, first[:, dim]) for dim in range(first.shape[1])]
+
+    def _shifted(self, each: Round, piece: ir.Value) -> ir.Value:
+        """Returns the piece with its valid part where the window has it."""
+        by = each.found_at - each.placed_at
+        if not by.any():
+            return piece
+        low, high = np.maximum(0, -by.min(axis=0)), np.maximum(0, by.max(axis=0))
+        wide = _pad(piece, low, high)
+        return stablehlo.DynamicSliceOp(wide, self._starts(each.receivers, by + low), _sizes(each.piece_shape)).result
+
+    def _valid(self, each: Round, piece: ir.Value) -> ir.Value | None:
+        """Returns where the piece holds what belongs into the window, None if everywhere on every device."""
+        if each.is_exact:
+            return self._receives(each)
+        is_valid = None
+        for dim in self._short_dims(each):
+            index_type = ir.RankedTensorType.get(each.piece_shape, ir.IntegerType.get_signless(32))
+            index = stablehlo.IotaOp(index_type, dim).result
+            for offset, direction in ((0, "GE"), (each.extent, "LT")):
+                bound = self.numbers.value(each.receivers, (each.placed_at + offset)[:, dim], others=0)
+                bound = stablehlo.BroadcastInDimOp(index_type, bound, _sizes([])).result
+                inside = _compared(index, bound, direction)
+                is_valid = inside if is_valid is None else stablehlo.AndOp(is_valid, inside).result
+        return is_valid
+
+    @staticmethod
+    def _short_dims(each: Round) -> list[int]:
+        return [dim for dim, size in enumerate(each.piece_shape) if (each.extent[:, dim] != size).any()]
+
+    def _receives(self, each: Round) -> ir.Value | None:
+        if len(each.receivers) == self.exchange.source.devices:
+            return None
+        ones = np.ones(len(each.receivers), np.int64)
+        return _compared(self.numbers.value(each.receivers, ones, others=0), _number(0), "NE")
+
+    def _vectors(self, each: Round) -> Iterator[tuple]:
+        """Returns all that `_write_round` asks of `numbers`."""
+        for dim in range(len(each.piece_shape)):
+            by = (each.found_at - each.placed_at)[:, dim]
+            yield each.senders, each.read[:, dim], None
+            yield each.receivers, each.write[:, dim], None
+            yield each.receivers, by + max(0, -int(by.min())), None
+        for dim in self._short_dims(each):
+            yield each.receivers, each.placed_at[:, dim], 0
+            yield each.receivers, (each.placed_at + each.extent)[:, dim], 0
+        yield each.receivers, np.ones(len(each.receivers), np.int64), 0
+
+
+class _PerDevice:
+    """Numbers that differ between devices, as scalars tensor<i32> of the current device.
+
+    A number is given by the devices it matters on and its value there; `others` is the value on all other devices, None
+    where any will do.
+    """
+
+    def __init__(self, devices: int):
+        self._devices = devices
+        self._partition: ir.Value | None = None
+        self._columns: dict[bytes, int] = {}
+        self._row: ir.Value | None = None
+        self._written: dict[bytes, ir.Value] = {}
+        self._digits = _digits(devices)
+
+    def prepare(self, vectors) -> None:
+        """Collects the columns of the table: call once, with all numbers that `value` will be asked for."""
+        columns = []
+        for devices, values, others in vectors:
+            full, matters = self._spread(devices, values, others)
+            if self._formula(full, matters) is None and full.tobytes() not in self._columns:
+                self._columns[full.tobytes()] = len(columns)
+                columns.append(full)
+        if columns:
+            self._row = self._look_up(np.stack(columns, axis=1))
+
+    def value(self, devices: np.ndarray, values: np.ndarray, others: int | None = None) -> ir.Value:
+        full, matters = self._spread(devices, values, others)
+        key = full.tobytes() + matters.tobytes()
+        if key not in self._written:
+            formula = self._formula(full, matters)
+            self._written[key] = self._column(full) if formula is None else self._computed(*formula)
+        return self._written[key]
+
+    def _spread(self, devices, values, others) -> tuple[np.ndarray, np.ndarray]:
+        full = np.full(self._devices, others or 0, np.int32)
+        full[devices] = values
+        matters = np.full(self._devices, others is not None)
+        matters[devices] = True
+        return full, matters
+
+    def _formula(self, full: np.ndarray, matters: np.ndarray) -> tuple[int, int, int, int] | None:
+        """Returns (a, b, c, d) with number = device / a mod b · c + d wherever it matters; b = 1 is a constant."""
+        device = np.flatnonzero(matters)
+        wanted = full[device]
+        if (wanted == wanted[0]).all():
+            return 1, 1, 0, int(wanted[0])
+        for (a, b), digit in self._digits.items():
+            digit = digit[device]
+            other = int(np.argmax(digit != digit[0]))
+            step, rest = divmod(int(wanted[other]) - int(wanted[0]), int(digit[other] - digit[0]) or 1)
+            start = int(wanted[0]) - step * int(digit[0])
+            if rest == 0 and (digit * step + start == wanted).all():
+                return a, b, step, start
+        return None
+
+    def _computed(self, a: int, b: int, c: int, d: int) -> ir.Value:
+        if b == 1:
+            return _number(d)
+        number = self._own()
+        if a > 1:
+            number = stablehlo.DivOp(number, _number(a)).result
+        if a * b < self._devices:
+            number = stablehlo.RemOp(number, _number(b)).result
+        if c != 1:
+            number = stablehlo.MulOp(number, _number(c)).result
+        return stablehlo.AddOp(number, _number(d)).result if d else number
+
+    def _own(self) -> ir.Value:
+        if self._partition is None:
+            scalar = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+            self._partition = stablehlo.ConvertOp(scalar, stablehlo.PartitionIdOp().result).result
+        return self._partition
+
+    def _look_up(self, table: np.ndarray) -> ir.Value:
+        """Returns the row of the current device."""
+        constant = stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.ascontiguousarray(table, dtype=np.int32))).result
+        return stablehlo.DynamicSliceOp(constant, [self._own(), _number(0)], _sizes([1, table.shape[1]])).result
+
+    def _column(self, full: np.ndarray) -> ir.Value:
+        at = self._columns[full.tobytes()]
+        entry = stablehlo.SliceOp(self._row, _sizes([0, at]), _sizes([1, at + 1]), _sizes([1, 1])).result
+        return _reshaped(entry, ())
+
+
+def _digits(devices: int) -> dict[tuple[int, int], np.ndarray]:
+    """Returns every mixed-radix digit of a device id, by (place, radix)."""
+    divisors = [each for each in range(1, devices + 1) if devices % each == 0]
+    device = np.arange(devices)
+    return {(a, b): device // a % b for b in reversed(divisors) for a in divisors if b > 1 and devices % (a * b) == 0}
+
+
+def _compared(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
+    return stablehlo.CompareOp(left, right, stablehlo.ComparisonDirectionAttr.get(direction)).result
+
+
+def _number(value: int) -> ir.Value:
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Islands: what each operation of a tile program becomes in StableHLO."""
+
+import re
+
+import pytest
+
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.emission import emit_island, unused_channels
+from reshard.dialect_utils.sdy_shardings import sharding_to_attr
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
+from reshard.synthesis.sharding import Sharding
+
+ELEMENTS = {"f32": 32, "bf16": 16, "i1": 8, "i4": 4, "complex<f32>": 64, "f8E4M3FN": 8}
+
+
+def island(
+    mesh: str, shape, source: str, target: str, *, element: str = "f32", inline: bool = False, before: str = "", debug: bool = False
+) -> str:
+    """Returns a verified module whose function converts its argument in one island."""
+    mesh = Mesh.parse(mesh)
+    found = plan(mesh, shape, ELEMENTS[element], Sharding.parse(source), Sharding.parse(target))
+    type_text = f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse(
+            f"""module {{
+              sdy.mesh @mesh = {mesh}
+              func.func @main(%arg0: {type_text}) -> {type_text} {{
+                {before}
+                return %arg0 : {type_text}
+              }} }}"""
+        )
+        block = module.body.operations[1].regions[0].blocks[0]
+        reference = ir.Attribute.parse(f"#sdy.mesh{mesh}") if inline else "mesh"
+        attrs = [sharding_to_attr(side, reference) for side in (found.source, found.target)]
+        users_line = ir.Location.file("model.py", 12, 3)
+        with ir.InsertionPoint(block.operations[len(block.operations) - 1]):
+            op = emit_island(
+                found.tile_program, block.arguments[0], *attrs, unused_channels(module), "reshard/7", users_line
+            )
+        block.operations[len(block.operations) - 1].operation.operands[0] = op.results[0]
+        assert module.operation.verify()
+        return module.operation.get_asm(enable_debug_info=debug)
+
+
+def ops_of(text: str) -> list[str]:
+    """Returns the StableHLO ops in the order of the text."""
+    return re.findall(r"stablehlo\.([a-z_]+)[ \"]", text.split("sdy.manual_computation")[1])
+
+
+def attribute(text: str, name: str) -> str:
+    return re.search(rf"{name} = (dense<.*?>) :", text)[1]
+
+
+def test_worked_example_i():
+    text = island("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
+    assert ops_of(text) == ["reshape", "transpose", "reshape", "all_to_all", "reshape", "transpose", "reshape"]
+    assert 'in_shardings=[<@mesh, [{"y"}, {}, {"x"}]>] out_shardings=[<@mesh, [{}, {"x", "y"}, {}]>]' in text
+    assert 'manual_axes={"x", "y"} (%arg1: tensor<8x16x4xf32>)' in text
+    assert "split_count = 8" in text
+    assert attribute(text, "replica_groups") == "dense<[[0, 1, 2, 3, 4, 5, 6, 7]]>"
+
+
+def test_nothing_to_do_is_an_island_that_returns_its_argument():
+    text = island("x=2", (4,), '[{"x"}]', '[{"x"}]')
+    assert ops_of(text) == []
+    assert "sdy.return %arg1 : tensor<2xf32>" in text
+
+
+def test_slices_compute_the_coordinate_from_the_partition_id():
+    text = island("x=2,y=3,z=2", (12, 4), "[{}, {}]", '[{"y"}, {}]')
+    assert ops_of(text) == ["reshape", "partition_id", "constant", "divide", "constant", "remainder", "constant", "constant", "dynamic_slice", "reshape"]
+    assert re.findall(r"constant dense<(\d+)>", text)[:2] == ["2", "3"]  # divided by z, modulo y; no table
+
+
+def test_the_major_axis_needs_no_remainder_and_the_minor_no_division():
+    major = island("x=2,y=3", (12,), "[{}]", '[{"x"}]')
+    minor = island("x=2,y=3", (12,), "[{}]", '[{"y"}]')
+    assert "stablehlo.remainder" not in major and "stablehlo.divide" in major
+    assert "stablehlo.divide" not in minor and "stablehlo.remainder" in minor
+
+
+def test_sub_axes_divide_by_what_is_minor_in_the_axis():
+    text = island("x=8,y=2", (8,), "[{}]", '[{"x":(2)2}]')
+    assert "stablehlo.constant dense<4> : tensor<ui32>" in text  # 2 in x, 2 in y
+    assert "stablehlo.constant dense<2> : tensor<ui32>" in text  # its size
+
+
+def test_device_order_is_a_table_of_positions():
+    text = island('<["x"=2, "y"=2], device_ids=[3, 1, 0, 2]>', (4,), "[{}]", '[{"x"}]')
+    assert "dense<[2, 1, 3, 0]> : tensor<4xui32>" in text
+
+
+def test_one_coordinate_is_computed_once():
+    text = island("x=2,y=2", (8, 8), "[{}, {}]", '[{"x"}, {"y"}]')
+    assert ops_of(text).count("dynamic_slice") == 1
+
+
+def test_groups_follow_the_device_order():
+    row_major = island("x=2,y=2", (4,), '[{"x"}]', "[{}]")
+    shuffled = island('<["x"=2, "y"=2], device_ids=[3, 1, 0, 2]>', (4,), '[{"x"}]', "[{}]")
+    assert attribute(row_major, "replica_groups") == "dense<[[0, 2], [1, 3]]>"
+    assert attribute(shuffled, "replica_groups") == "dense<[[3, 0], [1, 2]]>"
+
+
+def test_groups_of_a_sub_axis():
+    text = island("x=8", (8,), '[{"x":(2)2}]', "[{}]")
+    assert attribute(text, "replica_groups") == "dense<[[0, 2], [1, 3], [4, 6], [5, 7]]>"
+
+
+def test_gather_along_dimension_0_is_one_op():
+    text = island("x=4", (8, 3), '[{"x"}, {}]', "[{}, {}]")
+    assert ops_of(text) == ["all_gather"]
+    assert "use_global_device_ids" in text
+
+
+def test_permute_pairs():
+    text = island("x=2,y=2", (4,), '[{"x", "y"}]', '[{"y", "x"}]')
+    assert ops_of(text) == ["collective_permute"]
+    assert attribute(text, "source_target_pairs") == "dense<[[0, 0], [1, 2], [2, 1], [3, 3]]>"
+
+
+def test_channels_are_not_those_of_the_module():
+    other = '''%c = "stablehlo.all_gather"(%arg0) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 41, type = 1>,
+      replica_groups = dense<[[0], [1], [2], [3]]> : tensor<4x1xi64>, use_global_device_ids}> : (tensor<8x8xf32>) -> tensor<8x8xf32>'''
+    text = island("x=2,y=2", (8, 8), '[{"x"}, {"y"}]', "[{}, {}]", before=other)
+    assert re.findall(r"handle = (\d+)", text) == ["41", "42", "43"]
+
+
+def test_two_islands_share_no_channel():
+    with make_context(), ir.Location.unknown():
+        channels = unused_channels(ir.Module.parse("module {}"))
+        assert [next(channels), next(channels)] == [1, 2]
+
+
+def test_locations_name_site_and_step_over_the_users_line():
+    text = island("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]', debug=True)
+    names = set(re.findall(r'loc\("(reshard/7[^"]*)"\(#loc\d*\)\)', text))
+    assert names == {"reshard/7", "reshard/7/relayout", "reshard/7/all_to_all"}
+    assert 'loc("model.py":12:3)' in text
+
+
+def test_inlined_meshes():
+    text = island("x=2", (4, 4), '[{"x"}, {}]', '[{}, {"x"}]', inline=True)
+    assert 'in_shardings=[<mesh<["x"=2]>, [{"x"}, {}]>]' in text
+
+
+def test_axes_of_size_1_are_manual_too():
+    text = island("x=2,one=1", (4,), '[{"x", "one"}]', "[{}]")
+    assert 'manual_axes={"x", "one"}' in text
+    assert ops_of(text) == ["all_gather"]
+
+
+def test_rank_0_and_one_device():
+    assert ops_of(island("x=2", (), "[]", "[]")) == []
+    assert ops_of(island("x=1", (4,), '[{"x"}]', "[{}]")) == []
+
+
+def test_arrays_without_elements():
+    assert ops_of(island("x=4,y=2", (0, 4), '[{"x"}, {}]', '[{}, {"y"}]')) == ["reshape"]
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_element_types_are_kept(element):
+    text = island("x=2,y=2", (8, 8), '[{"x"}, {}]', '[{"y"}, {"x"}]', element=element)
+    assert set(re.findall(r"tensor<(?:\d+x)+([^>]*?>?)>", text.split("sdy.manual_computation")[1])) >= {element}

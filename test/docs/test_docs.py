@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation shows is what the commands print."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reshard.passes import registry
+from reshard.tools import docs
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = [
+    (path, command, block)
+    for path in docs.PAGES
+    for block in re.findall(docs._BLOCK, (ROOT / path).read_text())
+    for command in docs.commands_in(block)
+]
+
+
+def test_page_of_passes_is_up_to_date():
+    assert (ROOT / docs.PASSES).read_text() == registry.markdown(), "run: python -m reshard.tools.docs"
+
+
+@pytest.mark.parametrize(("path", "command", "block"), BLOCKS, ids=[f"{path}: {command}" for path, command, _ in BLOCKS])
+def test_command_prints_what_the_page_shows(path, command, block):
+    assert f"$ {command}\n{docs.run(command)}" in block, "run: python -m reshard.tools.docs"
+
+
+def test_python_examples_of_the_readme_run():
+    done = subprocess.run(
+        [sys.executable, "-m", "doctest", "-o", "NORMALIZE_WHITESPACE", "README.md"],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(ROOT),
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", [docs.PASSES, *docs.PAGES])
+def test_links_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / path).read_text())
+    missing = [link for link in links if "://" not in link and not (ROOT / path).parent.joinpath(link).exists()]
+    assert not missing
+
+
+def test_outputs_are_replaced_and_the_rest_stays():
+    page = "text\n```console\n$ echo one\nold\n$ echo two \\\n    three\n```\n```text\n$ echo four\n```\n"
+    fresh = "text\n```console\n$ echo one\none\n$ echo two \\\n    three\ntwo three\n```\n```text\n$ echo four\n```\n"
+    assert docs.with_fresh_outputs(page) == fresh

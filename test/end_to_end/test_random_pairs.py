@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random redistributions, compiled and run by XLA on CPU devices: right bit for bit, and never worse than stock XLA."""
+
+import functools
+import math
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks.pairs import Pair, leftover_axes, random_pairs, rotations
+from benchmarks.random_pairs import Measured, measure, tensor_type
+from reshard.dialect_utils import sdy_shardings
+from reshard.dialect_utils.mini_modules import rewritten_pair
+from reshard.dialect_utils.xla_child import shared_child
+from reshard.dialect_utils.xla_worker import numpy_dtype
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
+from reshard.synthesis.sharding import Sharding
+
+DEVICES = (4, 6, 8, 12, 16)
+CONSTANTS = 256  # bytes of tables and pointers that XLA may count as temporaries
+
+
+def run_every_tile(pair: Pair, element: str = "f32", bits: int = 32) -> None:
+    """Runs our module and asserts that every device, replicas included, holds its target tile, bit for bit."""
+    found = plan(pair.mesh, pair.shape, bits, pair.source, pair.target)
+    text, copies = with_every_copy(rewritten_pair(tensor_type(pair, element), found), pair, element)
+    value = distinct_values(pair.shape, numpy_dtype(element))
+    ran = shared_child().run(text, [value], pair.mesh.size)
+    assert ran.status == "ok", ran.message
+    assert ran.outputs[0].shape == (copies, *pair.shape)
+    for copy in ran.outputs[0]:
+        assert copy.dtype == value.dtype
+        assert copy.tobytes() == value.tobytes()
+
+
+def with_every_copy(text: str, pair: Pair, element: str) -> tuple[str, int]:
+    """Returns the module with a leading dimension in its result that shows each replica, and the number of replicas.
+
+    A second island gives every tile a leading dimension of 1 and says that the axes which the target leaves over
+    split it: what were copies are now different elements of the result.
+    """
+    leftover = leftover_axes(pair.mesh, pair.target)
+    copies = math.prod(axis.resolve(pair.mesh)[1] for axis in leftover)
+    stacked = Sharding((leftover, *pair.target.dims))
+    mesh = re.search(r"@\w+, ", text)[0]
+    tile = "".join(f"{size}x" for size in pair.target.tile_shape(pair.mesh, pair.shape)) + element
+    before = tensor_type(pair, element)
+    after = f"tensor<{copies}x{before.removeprefix('tensor<')}"
+    axes = ", ".join(f'"{name}"' for name in pair.mesh.axis_names)
+    value = re.search(r"return (%\w+) : [^\n]*\n  }", text)[1]
+    island = f"""%every = sdy.manual_computation({value}) in_shardings=[<{mesh}{pair.target}>] out_shardings=[<{mesh}{stacked}>] manual_axes={{{axes}}} (%tile: tensor<{tile}>) {{
+      %one = stablehlo.reshape %tile : (tensor<{tile}>) -> tensor<1x{tile}>
+      sdy.return %one : tensor<1x{tile}>
+    }} : ({before}) -> {after}
+    return %every : {after}
+  }}"""
+    text = re.sub(r"return %\w+ : [^\n]*\n  }", lambda _: island, text)
+    head = f"-> ({before} {{{sdy_shardings.SHARDING} = #sdy.sharding<{mesh}{pair.target}>}})"
+    assert head in text
+    return text.replace(head, f"-> ({after} {{{sdy_shardings.SHARDING} = #sdy.sharding<{mesh}{stacked}>}})"), copies
+
+
+def distinct_values(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """Returns an array whose elements differ as far as the type can tell elements apart."""
+    count = math.prod(shape)
+    rng = np.random.default_rng(0)
+    if dtype.itemsize >= 4 and dtype.kind != "c":
+        return np.arange(count).reshape(shape).astype(dtype)
+    if dtype.kind == "c":
+        return (np.arange(count) - 1j * np.arange(count)).reshape(shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.integers(0, 8, shape).astype(dtype)  # exact in every small type
+
+
+@functools.cache
+def measured(pair: Pair) -> Measured:
+    return measure(pair)
+
+
+def assert_never_worse(row: Measured) -> None:
+    assert row.our_status == "ok", row.message
+    assert row.our_bytes == row.planned, "XLA's program moves what the plan says"
+    assert row.our_tile <= row.largest_tile, "no tile above both ends"
+    if row.stock_status == "ok":
+        assert row.our_bytes <= row.stock_bytes
+
+
+QUICK = random_pairs(20, 15, DEVICES)
+SLOW = random_pairs(21, 200, DEVICES)
+
+
+@pytest.mark.parametrize("pair", QUICK, ids=str)
+def test_random_pair(pair):
+    assert_never_worse(measured(pair))
+    run_every_tile(pair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", SLOW, ids=str)
+def test_random_pair_of_many(pair):
+    assert_never_worse(measured(pair))
+    run_every_tile(pair)
+
+
+@pytest.mark.slow
+def test_temporaries_of_large_arrays_are_rarely_above_stock():
+    """What is above are 16-way all_to_alls, which the CPU backend takes apart; benchmarks/random_pairs.py lists them."""
+    rows = [measure(pair) for pair in random_pairs(22, 100, DEVICES, least_elements=1 << 16)]
+    both = [row for row in rows if row.stock_status == "ok"]
+    above = [row for row in both if row.our_temps > row.stock_temps + CONSTANTS]
+    for row in above:
+        print(f"{row.our_temps / row.stock_temps:.2f} {row.pair}: {row.chain}")
+    assert len(above) <= len(both) // 20
+    assert sum(row.our_temps for row in both) < sum(row.stock_temps for row in both)
+
+
+@pytest.mark.slow
+def test_rotations_of_axes_between_the_dimensions_of_a_four_dimensional_array():
+    """Mesh 2x4x2, f32[16,16,16,16]: stock XLA dies of SIGFPE on some."""
+    pairs = list(rotations(Mesh.parse("x=2,y=4,z=2"), (16, 16, 16, 16)))
+    rows = [measured(pair) for pair in pairs]
+    for row in rows:
+        assert_never_worse(row)
+    for pair in pairs[::6]:
+        run_every_tile(pair)
+    stock = [row.stock_status for row in rows]
+    print({status: stock.count(status) for status in set(stock)})
+
+
+# A slice, an all_to_all, a permute and an all_gather each, on a mesh with a device order.
+STEPS = {
+    "slice": ("[{}, {}]", '[{"y"}, {"x"}]'),
+    "all_to_all": ('[{"x", "y"}, {}]', '[{}, {"y", "x"}]'),
+    "permute": ('[{"x", "y"}, {}]', '[{"y", "x"}, {}]'),
+    "all_gather": ('[{"x"}, {"y"}]', "[{}, {}]"),
+}
+ELEMENTS = {"f32": 32, "bf16": 16, "f64": 64, "i8": 8, "i1": 8, "complex<f32>": 64, "f8E4M3FN": 8, "i4": 4, "ui4": 4}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("element", ["f32", "bf16", "i1"])
+def test_element_type(element, step):
+    check_element_type(element, step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("element", [element for element in ELEMENTS if element not in ("f32", "bf16", "i1")])
+def test_other_element_type(element, step):
+    check_element_type(element, step)
+
+
+def check_element_type(element: str, step: str) -> None:
+    mesh = Mesh.parse('<["x"=2, "y"=2], device_ids=[2, 0, 3, 1]>')
+    pair = Pair(mesh, (8, 8), *map(Sharding.parse, STEPS[step]))
+    found = plan(mesh, pair.shape, ELEMENTS[element], pair.source, pair.target)
+    assert step in [planned.op for planned in found.steps]
+    run_every_tile(pair, element, ELEMENTS[element])
+
+
+# -- the test of the test --
+
+
+def test_a_replica_with_other_elements_is_seen():
+    """A module that slices by the wrong axis leaves the first replicas right."""
+    mesh = Mesh.parse("x=2,y=2")
+    pair = Pair(mesh, (4,), Sharding.parse("[{}]"), Sharding.parse('[{"y"}]'))
+    wrong = plan(mesh, (4,), 32, pair.source, Sharding.parse('[{"x"}]'))
+    text = rewritten_pair("tensor<4xf32>", wrong).replace('[{"x"}]', '[{"y"}]')
+    shown, _ = with_every_copy(text, pair, "f32")
+    value = np.arange(4, dtype=np.float32)
+    ran = shared_child().run(shown, [value], 4)
+    assert ran.status == "ok", ran.message
+    assert ran.outputs[0].tolist() != [value.tolist()] * 2

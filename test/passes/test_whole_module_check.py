@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole-module check: rewrites that are better at their sites and worse together are found and taken back."""
+
+import re
+
+import pytest
+
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.diagnostics import DiagnosedError
+from reshard.dialect_utils.xla_child import Compiled, KindCount, shared_child
+from reshard.passes import report, whole_module_check
+from reshard.passes.base import Session
+from reshard.passes.oracle import TABLES_OF_POINTERS_BYTES
+from reshard.passes.pipeline import Pipeline
+from reshard.passes.whole_module_check import MOST_ATTEMPTS, what_is_worse
+
+
+def run(text: str, *, policy: str = "better", child=None, **options) -> tuple[str, Session]:
+    """Returns the module after the pipeline and the check, as text, and the session."""
+    session = Session(options={**options, "xla_child": child} if child else options)
+    passes = "find-mismatches{canary=off},plan-sites,synthesize-collectives,strip-findings"
+    pipeline = Pipeline.parse(passes).with_options({"policy": policy, "leave": options.pop("leave", "")})
+    with make_context() as context, ir.Location.unknown(context):
+        original, module = ir.Module.parse(text), ir.Module.parse(text)
+        pipeline.run(module, session)
+        return str(whole_module_check.check(original, module, pipeline, session, session.report_rows)), session
+
+
+def parsed(text: str) -> str:
+    with make_context() as context:
+        return str(ir.Module.parse(text, context))
+
+
+def islands(module: str) -> int:
+    return module.count("sdy.manual_computation(")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# At work, with stock XLA
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def conversions(values: dict[tuple[int, ...], list[str]]) -> str:
+    """Returns a function on mesh x=2,y=2 whose arguments, in `y` and `x` on dims 0 and 2, are returned in other layouts."""
+    arguments, results, returned = [], [], []
+    for number, (shape, targets) in enumerate(values.items()):
+        type_ = f"tensor<{'x'.join(map(str, shape))}xf32>"
+        source = '[{"y"}, {}, {"x"}' + ", {}" * (len(shape) - 3) + "]"
+        arguments.append(f"%a{number}: {type_} {{sdy.sharding = #sdy.sharding<@mesh, {source}>}}")
+        results += [f"{type_} {{sdy.sharding = #sdy.sharding<@mesh, {target}>}}" for target in targets]
+        returned += [(f"%a{number}", type_)] * len(targets)
+    names, types = (", ".join(each) for each in zip(*returned))
+    return f"""sdy.mesh @mesh = <["x"=2, "y"=2]>
+        func.func @main({", ".join(arguments)}) -> ({", ".join(results)}) {{ return {names} : {types} }}"""
+
+
+def on_one_dimension(rank: int) -> list[str]:
+    """Returns the layouts with both axes on one dimension, in either order, that stock XLA reaches by gathering everything."""
+    free = [dim for dim in range(rank) if dim not in (0, 2)]
+    layouts = []
+    for dim in free:
+        for axes in ('{"x", "y"}', '{"y", "x"}'):
+            layouts.append("[" + ", ".join(axes if each == dim else "{}" for each in range(rank)) + "]")
+    return layouts
+
+
+class TestWithStockXla:
+    def test_conversions_that_are_worse_together_are_all_taken_back(self):
+        """Stock XLA gathers the value once for all six results; six all_to_alls move more, though each beats a gather."""
+        text = conversions({(4,) * 5: on_one_dimension(5)})
+        module, session = run(text)
+        (found,) = session.checks
+        assert module == parsed(text)
+        assert not found.is_rewritten
+        assert found.ours == found.stock
+        # What the check saw before: each is better alone, all together and any part of them worse.
+        rows = session.report_rows
+        assert [(row["stock_bytes"], row["our_bytes"]) for row in rows] == [(3072, 768)] * 6
+        assert found.stock.bytes_received == 3072 < 6 * 768
+        assert found.dropped[0] == ((0,), "received bytes per device 3,072 -> 4,608")
+        assert sorted(site for sites, _ in found.dropped for site in sites) == [0, 1, 2, 3, 4, 5]
+        assert all(not row["is_rewritten"] and "the whole module is worse" in row["reason"] for row in rows)
+        assert "left to XLA again: site 0: received bytes per device 3,072 -> 4,608" in report.as_text(session)
+
+    def test_a_conversion_that_pays_survives_those_that_do_not(self):
+        """Sites go in the order of what they gain, so the last one, which gains most, is what remains."""
+        pays = ['[{}, {"x", "y"}, {}]']
+        text = conversions({(4,) * 6: on_one_dimension(6), (16, 16, 18): pays})
+        module, session = run(text)
+        (found,) = session.checks
+        assert islands(module) == 1
+        assert [row["type"] for row in session.report_rows if row["is_rewritten"]] == ["tensor<16x16x18xf32>"]
+        assert found.is_rewritten
+        assert found.ours.bytes_received < found.stock.bytes_received
+        assert found.ours.output_shardings == found.stock.output_shardings
+
+    def test_together_better_means_all_stay(self):
+        module, session = run(conversions({(8, 8, 8): on_one_dimension(3)}))
+        (found,) = session.checks
+        assert islands(module) == 2
+        assert found.dropped == ()
+        assert found.ours.bytes_received < found.stock.bytes_received
+
+    def test_an_op_that_stock_partitions_better_is_taken_back(self):
+        """The policy always rewrites what better would keep; the check takes it back."""
+        matrix = "tensor<16x16xf32>"
+        text = f"""sdy.mesh @mesh = <["x"=4, "y"=2]>
+        func.func @main(%a: {matrix} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}},
+            %b: {matrix} {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x", "y"}}]>}})
+            -> ({matrix} {{sdy.sharding = #sdy.sharding<@mesh, [{{"y"}}, {{"x"}}]>}}) {{
+          %r = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : ({matrix}, {matrix}) -> {matrix}
+          return %r : {matrix}
+        }}"""
+        module, session = run(text, policy="always")
+        assert module == parsed(text)
+        assert session.checks[0].dropped == (((0, 1), "received bytes per device 640 -> 832"),)
+
+    def test_a_module_without_rewritten_sites_is_not_compiled(self):
+        class Nobody:
+            def compile(self, *_, **__):
+                raise AssertionError("nothing is to be compiled")
+
+        text = 'sdy.mesh @mesh = <["x"=4]>\nfunc.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }'
+        module, session = run(text, child=Nobody())
+        assert module == parsed(text)
+        assert session.checks == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The order of dropping, with made-up answers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def compiled(received=100, temp=5000, inputs=("in",), outputs=("out",), all_to_alls=0) -> Compiled:
+    counts = (KindCount("all_to_all", all_to_alls, all_to_alls),)
+    return Compiled(
+        "ok",
+        bytes_received=received,
+        temp_bytes=temp,
+        largest_collective_tile_bytes=0,
+        collectives=counts,
+        input_shardings=inputs,
+        output_shardings=outputs,
+    )
+
+
+class FakeChild:
+    """Compiles by a function of the arguments that are converted by islands; `asked` has them per module, in order."""
+
+    def __init__(self, judge):
+        self.judge = judge
+        self.asked: list[tuple[int, ...]] = []
+
+    def compile(self, module, num_devices, **_):
+        converted = tuple(int(each) for each in re.findall(r"sdy\.manual_computation\(%arg(\d+)\)", module))
+        self.asked.append(converted)
+        return self.judge(converted)
+
+
+def independent(count: int) -> str:
+    """Returns a function that returns each of its arguments, which grow, in another layout."""
+    shapes = [f"tensor<{4 * (number + 1)}x4xf32>" for number in range(count)]
+    x, y = ('{sdy.sharding = #sdy.sharding<@mesh, [{"%s"}, {}]>}' % axis for axis in "xy")
+    arguments = ", ".join(f"%arg{number}: {shape} {x}" for number, shape in enumerate(shapes))
+    results = ", ".join(f"{shape} {y}" for shape in shapes)
+    names = ", ".join(f"%arg{number}" for number in range(count))
+    return f"""sdy.mesh @mesh = <["x"=2, "y"=2]>
+        func.func @main({arguments}) -> ({results}) {{ return {names} : {", ".join(shapes)} }}"""
+
+
+class TestDropping:
+    def test_one_at_a_time_while_there_are_attempts(self):
+        child = FakeChild(lambda converted: compiled(received=101 if len(converted) > 1 else 100))
+        module, session = run(independent(4), policy="always", child=child)
+        assert child.asked == [(), (0, 1, 2, 3), (1, 2, 3), (2, 3), (3,)]
+        assert islands(module) == 1
+        assert [sites for sites, _ in session.checks[0].dropped] == [(0,), (1,), (2,)]
+
+    def test_sites_that_gain_least_go_first(self):
+        child = FakeChild(lambda converted: compiled(received=101 if 2 in converted else 100))
+        session = Session(options={"xla_child": child})
+        text, pipeline = independent(3), Pipeline.default().with_options({"policy": "always"})
+        with make_context() as context, ir.Location.unknown(context):
+            original, module = ir.Module.parse(text), ir.Module.parse(text)
+            pipeline.run(module, session)
+            for row, gain in zip(session.report_rows, (30, 20, 10)):
+                row["stock_bytes"], row["our_bytes"] = 100, 100 - gain
+            whole_module_check.check(original, module, pipeline, session, session.report_rows)
+        assert child.asked == [(), (0, 1, 2), (0, 1)]
+
+    def test_the_attempts_are_bounded(self):
+        child = FakeChild(lambda converted: compiled(received=100 + len(converted)))
+        module, session = run(independent(30), policy="always", child=child)
+        assert len(child.asked) <= 1 + MOST_ATTEMPTS
+        assert islands(module) == 0
+        assert sum(len(sites) for sites, _ in session.checks[0].dropped) == 30
+
+    def test_a_chain_of_constraints_is_dropped_as_a_whole(self):
+        t = "tensor<8x4xf32>"
+        text = f"""sdy.mesh @mesh = <["x"=2, "y"=2]>
+        func.func @main(%arg0: {t} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}},
+            %arg1: {t} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+            -> ({t} {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"y"}}]>}}, {t} {{sdy.sharding = #sdy.sharding<@mesh, [{{"y"}}, {{}}]>}}) {{
+          %0 = sdy.sharding_constraint %arg0 <@mesh, [{{}}, {{"x"}}]> : {t}
+          %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{"y"}}]> : {t}
+          return %1, %arg1 : {t}, {t}
+        }}"""
+        child = FakeChild(lambda converted: compiled(received=101 if 0 in converted else 100))
+        module, session = run(text, policy="always", child=child)
+        assert child.asked == [(), (0, 1), (1,)]
+        assert session.checks[0].dropped[0][0] == (0, 1)
+        assert module.count("sdy.sharding_constraint") == 2
+
+    def test_sites_that_the_caller_leaves_stay_left(self):
+        child = FakeChild(lambda converted: compiled(received=101 if 0 in converted else 100))
+        run(independent(3), policy="always", child=child, leave="1")
+        assert child.asked == [(), (0, 2), (2,)]
+
+    def test_nothing_is_worse_than_a_failure_of_stock(self):
+        child = FakeChild(lambda converted: compiled(received=10**6) if converted else Compiled("abort", "SIGABRT"))
+        module, session = run(independent(2), policy="always", child=child)
+        assert islands(module) == 2
+        assert session.checks[0].dropped == ()
+
+    def test_the_site_that_makes_xla_fail_is_dropped(self):
+        child = FakeChild(lambda converted: Compiled("abort", "SIGABRT: oh") if 1 in converted else compiled())
+        module, session = run(independent(3), policy="always", child=child)
+        assert islands(module) == 1
+        assert session.checks[0].dropped[0] == ((0,), "XLA aborts: SIGABRT: oh")
+
+    def test_where_both_fail_nothing_is_tried_further(self):
+        child = FakeChild(lambda converted: Compiled("error", "no such target"))
+        text = independent(5)
+        module, session = run(text, policy="always", child=child)
+        assert child.asked == [(), (0, 1, 2, 3, 4)]
+        assert module == parsed(text)
+        problem = "XLA fails: no such target; it cannot compile the module as it came either"
+        assert session.checks[0].dropped == (((0, 1, 2, 3, 4), problem),)
+
+    def test_a_target_with_another_number_of_devices_is_refused(self):
+        with pytest.raises(DiagnosedError, match="the module is for 4 devices, the target has 8"):
+            run(independent(1), policy="always", child=FakeChild(lambda _: compiled()), compile_for=("cpu", 8))
+
+
+class TestWhatIsWorse:
+    @pytest.mark.parametrize(
+        "ours, problem",
+        [
+            (compiled(received=101), "received bytes per device 100 -> 101"),
+            (compiled(temp=9000), "temporaries in bytes 5,000 -> 9,000"),
+            (compiled(inputs=("other",)), "the input shardings differ from stock XLA's"),
+            (compiled(outputs=("other",)), "the output shardings differ from stock XLA's"),
+            (compiled(received=101, outputs=()), "received bytes per device 100 -> 101, the output shardings differ from stock XLA's"),
+            (Compiled("hang", "no answer"), "XLA hangs: no answer"),
+            (Compiled("abort"), "XLA aborts: no message"),
+        ],
+    )
+    def test_is_said_in_words(self, ours, problem):
+        assert what_is_worse(compiled(), ours) == problem
+
+    def test_equal_or_better_is_nothing(self):
+        assert what_is_worse(compiled(), compiled()) == ""
+        assert what_is_worse(compiled(), compiled(received=1, temp=1)) == ""
+        assert what_is_worse(Compiled("hang", ""), compiled(received=10**9)) == ""
+
+    def test_tables_of_pointers_are_no_temporaries_one_for_each_new_all_to_all(self):
+        table = TABLES_OF_POINTERS_BYTES
+        assert what_is_worse(compiled(), compiled(temp=5000 + table)) == ""
+        assert what_is_worse(compiled(), compiled(temp=5000 + 3 * table, all_to_alls=3)) == ""
+        assert what_is_worse(compiled(all_to_alls=2), compiled(temp=5000 + 3 * table, all_to_alls=3)) != ""
+
+
+def test_the_shared_child_sees_the_same_as_the_oracle():
+    """One value, one target: the whole module is the pair, so both must agree on every cost."""
+    _, session = run(conversions({(8, 8, 8): on_one_dimension(3)[:1]}))
+    (row,), (found,) = session.report_rows, session.checks
+    assert (found.stock.bytes_received, found.ours.bytes_received) == (row["stock_bytes"], row["our_bytes"])
+    assert found.stock.temp_bytes == row["stock_temp_bytes"]
+    assert shared_child().starts <= 2
