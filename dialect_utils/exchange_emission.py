@@ -37,7 +37,7 @@ from ..synthesis.mesh import Mesh
 from ..synthesis.sharding import AxisRef, Sharding
 from .bindings import ir, sdy, stablehlo
 from .emission import DEVICE_TO_DEVICE
-from .sdy_shardings import sharding_to_attr
+from .sdy_shardings import sharding_from_attr, sharding_to_attr
 
 
 class UnsupportedExchange(ValueError):
@@ -85,35 +85,50 @@ def emit_exchange(
             f"{source.attr} puts the whole tensor on one device; XLA compiles no manual computation there; "
             "move it outside of the module, with reshard.redistribute"
         )
-    shape = tuple(ir.RankedTensorType(value.type).shape)
+    shape = _shape(value)
     with ir.Location.name(f"{name}/exchange", location):
         whole = _padded(value, _whole_tiles(source, exchange.source.tile_shape))
         if target.mesh == source.mesh:
-            out = source.rewritten(target.sharding)
-            result = _island(source, whole, out, _whole_tiles(target, exchange.target.tile_shape), _body(exchange, channels))
+            out = source.rewritten(target.sharding.closed())
+            out_shape = _whole_tiles(target, exchange.target.tile_shape)
+            result = _island(source, whole, out, out_shape, lambda tile: write_rounds(exchange, tile, channels))
         else:
             result = _over_two_meshes(exchange, whole, source, target, channels)
         return _cut(result, shape)
 
 
-def emit_on_stacks(exchange: Exchange, stack: ir.Value, mesh: Side, channels: Iterator[int], location: ir.Location) -> ir.Value:
+def emit_on_stacks(
+    exchange: Exchange,
+    stack: ir.Value,
+    mesh: Mesh,
+    mesh_name: str,
+    channels: Iterator[int],
+    name: str,
+    location: ir.Location,
+) -> ir.Value:
     """Inserts an exchange between stacks: arrays (devices, *tile) of which each device holds its tile.
 
     Serves every placement, those on single devices too: live arrays are stacks of their shards without a copy.
 
     Args:
-      stack: the source tiles, sharded along dimension 0 over the one axis of `mesh.mesh`, in the order of its devices.
+      stack: the source tiles, sharded along dimension 0 over all axes of `mesh`.
+      mesh_name: the symbol of `mesh`, over the devices of the exchange.
+    Returns: the target tiles, sharded alike.
     """
-    with ir.Location.name("reshard/exchange", location):
-        devices, tile = exchange.source.devices, exchange.target.tile_shape
-        stacked = mesh.rewritten(_stacked(mesh.mesh, 1 + len(tile)))
-        side = Side(mesh.rewritten(_stacked(mesh.mesh, 1 + len(exchange.source.tile_shape))), mesh.mesh, None)
+    devices, tile = exchange.source.devices, exchange.target.tile_shape
+    before, after = _stacked(mesh, 1 + len(exchange.source.tile_shape)), _stacked(mesh, 1 + len(tile))
+    side = Side(sharding_to_attr(before, mesh_name), mesh, before)
 
-        def body(argument: ir.Value) -> ir.Value:
-            found = _TileWriter(exchange, channels).write(_reshaped(argument, exchange.source.tile_shape))
-            return _reshaped(found, (1, *tile))
+    def body(argument: ir.Value) -> ir.Value:
+        return _reshaped(write_rounds(exchange, _reshaped(argument, exchange.source.tile_shape), channels), (1, *tile))
 
-        return _island(side, stack, stacked, (devices, *tile), body)
+    with ir.Location.name(f"{name}/exchange", location):
+        return _island(side, stack, side.rewritten(after), (devices, *tile), body)
+
+
+def write_rounds(exchange: Exchange, tile: ir.Value, channels: Iterator[int]) -> ir.Value:
+    """Inserts the rounds inside an island over all axes of a mesh; returns the target tile of a source tile."""
+    return _TileWriter(exchange, channels).write(tile)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -138,33 +153,28 @@ def _island(side: Side, value: ir.Value, out: ir.Attribute, out_shape: tuple[int
 
 
 def _local_shape(side: Side, value: ir.Value) -> tuple[int, ...]:
-    from .sdy_shardings import sharding_from_attr
-
-    return sharding_from_attr(side.attr).tile_shape(side.mesh, tuple(ir.RankedTensorType(value.type).shape))
-
-
-def _body(exchange: Exchange, channels: Iterator[int]):
-    return lambda tile: _TileWriter(exchange, channels).write(tile)
+    return sharding_from_attr(side.attr).tile_shape(side.mesh, _shape(value))
 
 
 def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, channels) -> ir.Value:
+    def exchanged(argument: ir.Value) -> ir.Value:
+        return write_rounds(exchange, argument, channels)
+
     tile = exchange.target.tile_shape
     replicated = Sharding(((),) * len(tile))
     if target.mesh is None:
-        found = _island(source, value, source.rewritten(replicated), tile, _body(exchange, channels))
+        found = _island(source, value, source.rewritten(replicated), tile, exchanged)
         return sdy.ShardingConstraintOp(found, target.attr).result
     out_shape = _whole_tiles(target, tile)
     if source.mesh.device_ids != target.mesh.device_ids:
-        found = _island(source, value, source.rewritten(replicated), tile, _body(exchange, channels))
+        found = _island(source, value, source.rewritten(replicated), tile, exchanged)
         side = Side(target.rewritten(replicated), target.mesh, replicated)
         return _island(side, found, target.rewritten(target.sharding.closed()), out_shape, lambda each: each)
     stacked = [_stacked(side.mesh, 1 + len(tile)) for side in (source, target)]
     devices = exchange.target.devices
-
-    def stack(argument: ir.Value) -> ir.Value:
-        return _reshaped(_body(exchange, channels)(argument), (1, *tile))
-
-    found = _island(source, value, source.rewritten(stacked[0]), (devices, *tile), stack)
+    found = _island(
+        source, value, source.rewritten(stacked[0]), (devices, *tile), lambda each: _reshaped(exchanged(each), (1, *tile))
+    )
     side = Side(target.rewritten(stacked[1]), target.mesh, stacked[1])
     return _island(side, found, target.rewritten(target.sharding.closed()), out_shape, lambda each: _reshaped(each, tile))
 
@@ -208,17 +218,17 @@ def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
 
 
 def _zeros(like: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    """Returns a constant of zeros with the element type of `like`."""
-    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{_zero_text(like)}> : {_type_like(like, shape)}")).result
-
-
-def _zero_text(like: ir.Value) -> str:
+    """Returns zeros with the element type of `like`."""
     element = ir.RankedTensorType(like.type).element_type
-    if isinstance(element, ir.ComplexType):
-        return "(0.0, 0.0)"
-    if isinstance(element, ir.IntegerType):
-        return "false" if element.width == 1 else "0"
-    return "0.0"
+    if isinstance(element, ir.ComplexType):  # the bindings read no complex constant
+        part = _constant("0.0", ir.RankedTensorType.get(shape, ir.ComplexType(element).element_type))
+        return stablehlo.ComplexOp(part, part).result
+    zero = "0.0" if isinstance(element, ir.FloatType) else "false" if element.width == 1 else "0"
+    return _constant(zero, ir.RankedTensorType.get(shape, element))
+
+
+def _constant(text: str, tensor_type: ir.Type) -> ir.Value:
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {tensor_type}")).result
 
 
 def _sizes(values) -> ir.Attribute:
@@ -280,9 +290,9 @@ class _TileWriter:
 
     def _shifted(self, each: Round, piece: ir.Value) -> ir.Value:
         """Returns the piece with its valid part where the window has it."""
-        by = each.found_at - each.placed_at
-        if not by.any():
+        if not each.is_shifted:
             return piece
+        by = each.found_at - each.placed_at
         low, high = np.maximum(0, -by.min(axis=0)), np.maximum(0, by.max(axis=0))
         wide = _pad(piece, low, high)
         return stablehlo.DynamicSliceOp(wide, self._starts(each.receivers, by + low), _sizes(each.piece_shape)).result

@@ -67,7 +67,7 @@ class SynthesizeCollectivesPass(Pass):
             session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
             return
         left_alone = {int(number) for number in self.leave.split("+") if number}
-        rewriter = _Rewriter(module, session)
+        rewriter = _Rewriter(module, session, found)
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
@@ -98,12 +98,17 @@ def _pin_results(module: ir.Module, open_results) -> None:
 class _Rewriter:
     """Inserts islands into one module.
 
-    State: `rewritten` has the edges that are done; the constraints among them are gone. Edges read their operand when their
-    turn comes, so that a result site's island is what later sites on that value convert.
+    State: `constraints` has the constraints on each value that are sites; `rewritten` the edges that are done, of which the
+    constraints are gone. Edges read their operand when their turn comes, so that a result site's island is what later sites
+    on that value convert.
     """
 
-    def __init__(self, module: ir.Module, session: Session):
+    def __init__(self, module: ir.Module, session: Session, found: Findings):
         self.session = session
+        self.constraints: dict[ir.Value, list[Finding]] = {}
+        for edge in found.edges:
+            if edge.kind == kinds.CONSTRAINT:
+                self.constraints.setdefault(edge.value, []).append(edge)
         self.meshes = module_meshes(module)
         self.channels = unused_channels(module)
         self.rewritten: list[Finding] = []
@@ -117,6 +122,8 @@ class _Rewriter:
                 self.session.remark(edge.op, f"site {edge.site} is left to XLA: it has no verdict; run plan-sites first")
         sites = list(by_site.values())
         absorbed = {number for site in sites for edge in site for number in _merges(edge)}
+        for edge in (edge for site in sites for edge in site):
+            self._feed_from_constraint(edge, absorbed)
         for site in sorted(sites, key=lambda site: site[0].kind != kinds.RESULT):
             if site[0].site in absorbed:
                 continue
@@ -126,6 +133,18 @@ class _Rewriter:
                 self._convert_chain(site[0], by_site)
             else:
                 self._convert_uses(site)
+
+    def _feed_from_constraint(self, edge: Finding, absorbed: set[int]) -> None:
+        """Lets the user of a value of a loop or barrier use the constraint on that value, where that is what the source is of.
+
+        Propagation and XLA do so themselves, but not once the constraint has become an island.
+        """
+        if edge.kind == kinds.RESULT or edge.op.name in CONSTRAINTS:
+            return
+        for each in self.constraints.get(edge.value, ()):
+            if each.target == edge.source and each.site not in absorbed and _is_behind(edge.op, each.op):
+                edge.op.operands[edge.number] = each.op.results[0]
+                return
 
     def _convert_result(self, edge: Finding) -> None:
         value = edge.op.results[edge.number]
@@ -221,6 +240,15 @@ def _insertion_before(value: ir.Value, users: list[ir.Operation]) -> ir.Insertio
         return ir.InsertionPoint(first_ops.pop())
     order = {op.operation: i for i, op in enumerate(paths[0][0].block.operations)}
     return ir.InsertionPoint(min(first_ops, key=order.__getitem__))
+
+
+def _is_behind(op: ir.Operation, other: ir.Operation) -> bool:
+    """Returns whether `op`, or what is around it, comes after `other` in its block."""
+    around = op.operation
+    while around is not None and around.block != other.block:
+        around = around.parent.operation if around.parent is not None else None
+    order = [each.operation for each in other.block.operations]
+    return around is not None and order.index(around) > order.index(other)
 
 
 def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:

@@ -43,7 +43,8 @@ class Blocks:
 
     def __post_init__(self):
         for name in ("starts", "stops"):
-            bounds = np.array(getattr(self, name), dtype=np.int64).reshape(-1, len(self.shape))
+            bounds = np.array(getattr(self, name), dtype=np.int64)
+            assert bounds.ndim == 2 and bounds.shape[1] == len(self.shape), f"{name} of shape {bounds.shape}"
             bounds.setflags(write=False)
             object.__setattr__(self, name, bounds)
         sizes = self.stops - self.starts

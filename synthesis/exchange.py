@@ -22,6 +22,8 @@ most pieces that one device sends or receives.
 largest degree (Koenig, 1916): by the shift from sender to receiver where that is a proper colouring, else edge by edge with
 alternating paths, large pieces first, so that large ones share a round. Each colour is a round.
 
+    >>> from reshard.synthesis.mesh import Mesh
+    >>> from reshard.synthesis.sharding import Sharding
     >>> mesh = Mesh.parse("x=2,y=3")
     >>> halves, thirds = (Blocks.of_sharding(mesh, (6,), Sharding.parse(text)) for text in ('[{"x"}]', '[{"y"}]'))
     >>> found = plan_exchange(halves, thirds)
@@ -34,6 +36,7 @@ alternating paths, large pieces first, so that large ones share a round. Each co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import copy
 from dataclasses import dataclass
 import math
 
@@ -41,17 +44,20 @@ import numpy as np
 
 from . import traffic
 from .blocks import Blocks, cut
-from .mesh import Mesh
-from .sharding import Sharding
 from .traffic import Collective
 
-__all__ = ["Blocks", "Exchange", "Mesh", "Round", "Sharding", "check_exchange", "plan_exchange", "run_exchange"]
+__all__ = ["Exchange", "Round", "TooManyPieces", "check_exchange", "plan_exchange", "run_exchange"]
 
+MOST_PIECES = 1 << 20  # copies included; 1,024 devices that all exchange with all
 MOST_CUTS = 5  # ways of cutting pieces that are compared
 MOST_CHUNKS_PER_PIECE = 6
 MOST_CLASSES_FOR_ALL_MERGES = 16
 MOST_ROUND_WEIGHT = 1 << 40
 MOST_BALANCE_NODES = 20_000  # of the search for the most even spread over replicas, per exchange
+
+
+class TooManyPieces(ValueError):
+    """An exchange that is too large to be scheduled piece by piece; collectives of groups serve such placements."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +96,11 @@ class Round:
     @property
     def piece_elements(self) -> int:
         return math.prod(self.piece_shape)
+
+    @property
+    def is_shifted(self) -> bool:
+        """Returns whether a valid part arrives at another place of the piece than the window has it."""
+        return bool((self.found_at != self.placed_at).any())
 
     @property
     def is_exact(self) -> bool:
@@ -139,9 +150,11 @@ class Exchange:
     def peak_elements(self) -> int:
         """Returns the modelled peak: both tiles and, twice, the largest piece on its way.
 
-        Three times if the piece has to be shifted on arrival.
+        Once if it is a copy; once more if it has to be shifted on arrival.
         """
-        held = (each.piece_elements * (2 + bool((each.found_at != each.placed_at).any())) for each in self.rounds)
+        held = [each.piece_elements * (2 + each.is_shifted) for each in self.rounds]
+        if self.local is not None:
+            held.append(self.local.piece_elements * (1 + self.local.is_shifted))
         return self.source.tile_elements + self.target.tile_elements + max(held, default=0)
 
     def collectives(self, bits: int) -> tuple[Collective, ...]:
@@ -189,7 +202,9 @@ def plan_exchange(
       distance: of two device ids; the nearest replicas serve a piece. None: all are equally near.
       round_elements: what a round costs besides its traffic, as the number of elements that would take the time of its
         latency; 0 keeps the traffic at the bound.
-    Raises: ValueError if the placements are of different arrays or device counts, or the source lacks an element.
+    Raises:
+      ValueError: placements of different arrays or device counts, or a source that lacks an element.
+      TooManyPieces: an exchange of all with all over thousands of devices.
     """
     boxes = _SourceBoxes(source)
     _check(source, target, boxes)
@@ -276,6 +291,8 @@ def _refinement(source: Blocks, target: Blocks, boxes: _SourceBoxes) -> tuple[_P
     for dim in range(len(source.shape)):
         meets &= target.starts[:, None, dim] < boxes.stops[None, :, dim]
         meets &= boxes.starts[None, :, dim] < target.stops[:, None, dim]
+    if np.count_nonzero(meets) > MOST_PIECES:
+        raise TooManyPieces(f"the exchange has {np.count_nonzero(meets)} pieces; at most {MOST_PIECES} are scheduled")
     device, box = np.nonzero(meets)
     pieces = _Pieces(
         box,
@@ -408,15 +425,15 @@ def _cheapest_classes(pieces: _Pieces, devices: int, round_elements: float) -> l
     """Returns pieces, perhaps cut, in the classes whose rounds are cheapest together."""
     if not len(pieces.src):
         return []
-    best, least = [], None
+    best, least = None, None
     round_elements = float(round_elements)
     for candidate in (pieces, *_ways_to_cut(pieces)):
         classes = _Classes(candidate, devices)
-        classes.merge(round_elements)
-        cost = classes.cost(round_elements)
-        if least is None or cost < least:
-            best, least = classes.members(), cost
-    return best
+        for merged in (classes.merged_cheapest(round_elements), classes.merged_all()):
+            cost = merged.cost(round_elements)
+            if least is None or cost < least:
+                best, least = merged, cost
+    return best.members()
 
 
 def _ways_to_cut(pieces: _Pieces) -> Iterator[_Pieces]:
@@ -465,14 +482,15 @@ class _Classes:
 
     def __init__(self, pieces: _Pieces, devices: int):
         self.pieces = pieces
-        rank = pieces.lo.shape[1]
-        shapes, number = np.unique(pieces.extents, axis=0, return_inverse=True) if rank else (pieces.extents[:1], 0)
-        number = np.broadcast_to(np.reshape(number, -1), len(pieces.src))
-        by_size = np.argsort(shapes.prod(axis=1), kind="stable")
-        self.shapes = shapes[by_size]
-        self.class_of = np.argsort(by_size)[number]
+        extents = pieces.extents
+        radix = extents.max(axis=0) + 1
+        key = extents @ np.append(np.cumprod(radix[:0:-1])[::-1], 1)[: len(radix)]  # of a shape, as one number
+        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        by_size = np.argsort(extents[first].prod(axis=1), kind="stable")
+        self.shapes = extents[first][by_size]
+        self.class_of = np.argsort(by_size)[number.reshape(-1)]
         self.degree = [
-            np.bincount(self.class_of * devices + device, minlength=len(shapes) * devices).reshape(-1, devices)
+            np.bincount(self.class_of * devices + device, minlength=len(first) * devices).reshape(-1, devices)
             for device in (pieces.dst, pieces.src)
         ]
 
@@ -486,15 +504,31 @@ class _Classes:
         received, sent = (int((volumes @ degree).max()) for degree in self.degree)
         return rounds * round_elements + received, rounds, sent
 
-    def merge(self, round_elements: float) -> None:
-        """Merges two classes as long as that lowers the cost."""
-        while len(self.shapes) > 1:
-            first, second = self._mergeable()
-            costs = self._costs_if_merged(first, second, round_elements)
-            best = min(range(len(first)), key=lambda i: tuple(cost[i] for cost in costs))
-            if tuple(cost[best] for cost in costs) >= self.cost(round_elements):
-                return
-            self._merge(int(first[best]), int(second[best]))
+    def merged_all(self) -> _Classes:
+        """Returns all classes as one: no other way has fewer rounds."""
+        one = copy.copy(self)
+        one.shapes = self.shapes.max(axis=0, keepdims=True)
+        one.degree = [degree.sum(axis=0, keepdims=True) for degree in self.degree]
+        one.class_of = np.zeros_like(self.class_of)
+        return one
+
+    def merged_cheapest(self, round_elements: float) -> _Classes:
+        """Returns the classes after those two are merged that lower the cost most, as long as any do."""
+        found = copy.copy(self)
+        while found._merge_cheapest(round_elements):
+            pass
+        return found
+
+    def _merge_cheapest(self, round_elements: float) -> bool:
+        if len(self.shapes) == 1:
+            return False
+        first, second = self._mergeable()
+        costs = list(zip(*self._costs_if_merged(first, second, round_elements)))
+        best = min(range(len(costs)), key=costs.__getitem__)
+        if costs[best] >= self.cost(round_elements):
+            return False
+        self._merge(int(first[best]), int(second[best]))
+        return True
 
     def _mergeable(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pairs of classes to consider: all, or if they are many, neighbours in size."""
@@ -518,13 +552,17 @@ class _Classes:
         return (rounds * round_elements + received).tolist(), rounds.tolist(), sent.tolist()
 
     def _merge(self, first: int, second: int) -> None:
-        self.shapes[first] = np.maximum(self.shapes[first], self.shapes[second])
-        for degree in self.degree:
+        """Merges `second` into `first`, in new arrays."""
+        kept = np.arange(len(self.shapes)) != second
+        shapes = self.shapes.copy()
+        shapes[first] = np.maximum(shapes[first], shapes[second])
+        self.shapes = shapes[kept]
+        degrees = [degree.copy() for degree in self.degree]
+        for degree in degrees:
             degree[first] += degree[second]
-        self.shapes = np.delete(self.shapes, second, axis=0)
-        self.degree = [np.delete(degree, second, axis=0) for degree in self.degree]
-        self.class_of = np.where(self.class_of == second, first, self.class_of)
-        self.class_of = self.class_of - (self.class_of > second)
+        self.degree = [degree[kept] for degree in degrees]
+        joined = np.where(self.class_of == second, first, self.class_of)
+        self.class_of = joined - (joined > second)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -642,10 +680,10 @@ def run_exchange(exchange: Exchange, tiles: dict[int, np.ndarray]) -> dict[int, 
     return results
 
 
-def _window(first, size, shape: tuple[int, ...]) -> tuple[slice, ...]:
+def _window(first, size, shape: tuple[int, ...]) -> tuple:
     for start, length, whole in zip(first, size, shape, strict=True):
         assert 0 <= start <= start + length <= whole, f"window [{start}, {start + length}) of a dimension of size {whole}"
-    return tuple(slice(int(start), int(start) + int(length)) for start, length in zip(first, size))
+    return (*(slice(int(start), int(start) + int(length)) for start, length in zip(first, size)), ...)
 
 
 def check_exchange(exchange: Exchange) -> None:

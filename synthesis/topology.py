@@ -170,7 +170,8 @@ class Topology:
             if names.count(name) > 1:
                 raise TopologyError(f'topology "{self.name}" has two levels "{name}"')
         if not 0 < self.memory_bandwidth_bytes_per_s < math.inf:
-            raise TopologyError(f"memory_bandwidth_bytes_per_s = {self.memory_bandwidth_bytes_per_s}; bandwidths are positive")
+            bandwidth = self.memory_bandwidth_bytes_per_s
+            raise TopologyError(f"memory_bandwidth_bytes_per_s = {bandwidth}; bandwidths are positive")
         if not 0 <= self.launch_latency_s < math.inf:
             raise TopologyError(f"launch_latency_s = {self.launch_latency_s}; latencies are not negative")
         if self.size > MAX_DEVICES:
@@ -188,7 +189,8 @@ class Topology:
     @property
     def shape_text(self) -> str:
         """Returns the sizes in words, e.g. `4 node x 8 gpu`."""
-        return " x ".join(f"{_by(level.dims) if len(level.dims) > 1 else level.size or 'any'} {level.name}" for level in self.levels)
+        sizes = (_by(level.dims) if len(level.dims) > 1 else level.size or "any" for level in self.levels)
+        return " x ".join(f"{size} {level.name}" for size, level in zip(sizes, self.levels))
 
     @classmethod
     def parse(cls, text: str) -> Topology:
@@ -346,18 +348,21 @@ def _sized(preset: Topology, spec: re.Match) -> Topology:
 def _with_pod_dims(text: str, preset: Topology, sizes: tuple[int, ...]) -> Level:
     rank = len(preset.levels[-1].shapes[0])
     if len(sizes) != rank:
-        raise TopologyError(f'topology "{text}": "{preset.name}" has {rank} dimensions; write {preset.name}:{_by((4,) * rank)}')
+        hint = f"{preset.name}:{_by((4,) * rank)}"
+        raise TopologyError(f'topology "{text}": "{preset.name}" has {rank} dimensions; write {hint}')
     return preset.levels[-1].with_dims(sizes)
 
 
-_NUMBER, _WHOLE, _WORDS, _SIZES = "a number", "a whole number", "a string", "a list of whole numbers"
+_WORDS, _NUMBER, _WHOLE, _WHOLES = "a string", "a number", "a whole number", "a list of whole numbers"
+_FLAG, _FLAGS = "true or false", "true, false or a list of them"
+_SHAPES, _FACTORS = "a list of strings such as 4x4", "a table of numbers"
 _TOPOLOGY_KEYS = {
     "name": _WORDS,
     "summary": _WORDS,
     "source": _WORDS,
     "launch_latency_s": _NUMBER,
     "memory_bandwidth_bytes_per_s": _NUMBER,
-    "device_order": _SIZES,
+    "device_order": _WHOLES,
 }
 _LEVEL_KEYS = {
     "name": _WORDS,
@@ -366,12 +371,12 @@ _LEVEL_KEYS = {
     "bandwidth_bytes_per_s": _NUMBER,
     "shared_bandwidth_bytes_per_s": _NUMBER,
     "latency_s": _NUMBER,
-    "dims": _SIZES,
-    "wrap": "true, false or a list of them",
+    "dims": _WHOLES,
+    "wrap": _FLAGS,
     "wrap_multiple_of": _WHOLE,
-    "wrap_together": "true or false",
-    "shapes": "a list of strings such as 4x4",
-    "slowdown": "a table of numbers",
+    "wrap_together": _FLAG,
+    "shapes": _SHAPES,
+    "slowdown": _FACTORS,
 }
 
 
@@ -405,38 +410,42 @@ def _read_level(table: Mapping) -> Level:
 
 
 def _checked(table: Mapping, keys: Mapping[str, str], where: str, required: tuple[str, ...]) -> dict:
-    for key in required:
-        if key not in table:
-            raise TopologyError(f"{where}{key} is missing")
     fields = {}
     for key, value in table.items():
         if key not in keys:
             close = difflib.get_close_matches(key, keys, n=1)
             raise TopologyError(f'{where}unknown key "{key}"{f"; did you mean {close[0]}?" if close else ""}')
         fields[key] = _converted(value, keys[key], f"{where}{key}")
+    for key in required:
+        if key not in table:
+            raise TopologyError(f"{where}{key} is missing")
     return fields
 
 
 def _converted(value, meant: str, where: str):
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Returns a TOML value as its field has it. Raises: TopologyError if it is not what is `meant`."""
     is_list = isinstance(value, list)
     if meant == _WORDS and isinstance(value, str):
         return value
-    if meant == _NUMBER and is_number:
+    if meant == _NUMBER and _is_number(value):
         return float(value)
-    if meant == _WHOLE and is_number and isinstance(value, int):
+    if meant == _WHOLE and type(value) is int:
         return value
-    if meant == _SIZES and is_list and all(type(item) is int for item in value):
+    if meant == _WHOLES and is_list and all(type(item) is int for item in value):
         return tuple(value)
-    if where.endswith("wrap_together") and isinstance(value, bool):
+    if meant in (_FLAG, _FLAGS) and isinstance(value, bool):
         return value
-    if where.endswith("wrap") and (isinstance(value, bool) or (is_list and all(isinstance(item, bool) for item in value))):
-        return tuple(value) if is_list else value
-    if where.endswith("shapes") and is_list and all(isinstance(item, str) and re.fullmatch(r"\d+(x\d+)*", item) for item in value):
-        return tuple(tuple(int(size) for size in item.split("x")) for item in value)
-    if where.endswith("slowdown") and isinstance(value, dict) and all(isinstance(item, (int, float)) for item in value.values()):
+    if meant == _FLAGS and is_list and all(isinstance(item, bool) for item in value):
+        return tuple(value)
+    if meant == _SHAPES and is_list and all(re.fullmatch(r"\d+(x\d+)*", str(item)) for item in value):
+        return tuple(tuple(int(size) for size in str(item).split("x")) for item in value)
+    if meant == _FACTORS and isinstance(value, dict) and all(map(_is_number, value.values())):
         return tuple(sorted((kind, float(factor)) for kind, factor in value.items()))
     raise TopologyError(f"{where} = {json.dumps(value, default=str)}; {meant} is meant")
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # Writing

@@ -93,6 +93,18 @@ def test_a_replicated_side_is_never_made_where_no_side_has_one():
     assert (found.collectives, found.ratio_to_bound) == (1, 1)
 
 
+def test_axes_are_cut_into_primes_where_that_moves_less():
+    """Found by brute force: with x and y in one piece each, x moves on tiles three times as large."""
+    found = plan_of("x=4,y=6", (12, 12), '[{"x"}, {}]', '[{"y"}, {"x"}]', bits=8)
+    assert (found.bytes_received, found.collectives) == (9, 2)
+
+
+def test_a_spare_digit_may_lie_behind_two_others():
+    """Found by brute force: x, parked behind y and z, saves a collective."""
+    found = plan_of("x=2,y=2,z=3", (12, 6, 6), '[{}, {"z"}, {"x"}]', '[{}, {"x"}, {"z"}]', bits=8)
+    assert (found.bytes_received, found.collectives) == (96, 3)
+
+
 # -- R1, R2, R3 on random pairs --
 
 
@@ -111,7 +123,6 @@ def test_thousands_of_random_pairs(devices, seed):
 
 
 def test_rotations_of_axes_between_the_dimensions_of_a_four_dimensional_array():
-    """Mesh 2x4x2: stock XLA dies of SIGFPE on some of these."""
     for pair in rotations(Mesh.parse("x=2,y=4,z=2"), (8, 4, 8, 4)):
         check_guarantees(pair)
 

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard.optimize(lowered)`: the compiled program is called like the stock one and computes the same."""
+
+from functools import partial
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.lax import with_sharding_constraint
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import reshard
+
+ROWS_AND_PLANES, COLUMNS = P("y", None, "x"), P(None, ("x", "y"), None)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    assert len(jax.devices()) >= 8, "jax was started before test/end_to_end/conftest.py set XLA_FLAGS"
+    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
+
+
+@pytest.fixture
+def cube(mesh):
+    """Returns a cube that lies so that stock XLA gathers all of it to bring it into COLUMNS."""
+    return jax.device_put(np.arange(16**3, dtype=np.float32).reshape(16, 16, 16), NamedSharding(mesh, ROWS_AND_PLANES))
+
+
+def into_columns(mesh, value):
+    return with_sharding_constraint(value, NamedSharding(mesh, COLUMNS))
+
+
+def optimized(function, *args, **options):
+    """Returns the lowered function and what optimize makes of it, rewritten."""
+    jax.clear_caches()
+    lowered = function.lower(*args)
+    result = reshard.optimize(lowered, **options)
+    assert result.is_rewritten, result.report.text()
+    return lowered, result
+
+
+def assert_equal_trees(ours, stock):
+    assert jax.tree.structure(ours) == jax.tree.structure(stock)
+    for mine, theirs in zip(jax.tree.leaves(ours), jax.tree.leaves(stock)):
+        assert mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim)
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+
+class TestCalledLikeStock:
+    def test_pytrees(self, mesh, cube):
+        @jax.jit
+        def function(state, pair):
+            return {"sum": into_columns(mesh, state["a"]) + 1, "rest": (pair[1], [pair[0]])}
+
+        args = ({"a": cube}, (jnp.float32(2), jnp.arange(3)))
+        lowered, result = optimized(function, *args)
+        assert_equal_trees(result.compile()(*args), lowered.compile()(*args))
+
+    def test_keyword_and_static_arguments(self, mesh, cube):
+        @partial(jax.jit, static_argnames=("factor",))
+        def function(a, *, factor, b):
+            return into_columns(mesh, a) * factor + b
+
+        jax.clear_caches()
+        lowered = function.lower(cube, factor=3, b=jnp.float32(1))
+        result = reshard.optimize(lowered)
+        assert result.is_rewritten
+        assert_equal_trees(result.compile()(cube, b=jnp.float32(1)), lowered.compile()(cube, b=jnp.float32(1)))
+
+    def test_donated_buffers_are_gone(self, mesh, cube):
+        @partial(jax.jit, donate_argnums=0)
+        def function(a, b):
+            return a + 1, into_columns(mesh, b)
+
+        other = jax.device_put(np.ones((16, 16, 16), np.float32), cube.sharding)
+        _, result = optimized(function, cube, other)
+        compiled = result.compile()
+        first, second = compiled(cube, other)
+        assert cube.is_deleted() and not other.is_deleted()
+        np.testing.assert_array_equal(np.asarray(first), np.arange(16**3).reshape(16, 16, 16) + 1)
+        np.testing.assert_array_equal(np.asarray(second), 1)
+        assert compiled.memory_analysis().alias_size_in_bytes == 16**3 * 4 // 8
+
+    def test_a_donated_buffer_that_is_converted(self, mesh, cube):
+        function = jax.jit(lambda a: into_columns(mesh, a) * 2, donate_argnums=0, out_shardings=NamedSharding(mesh, ROWS_AND_PLANES))
+        expected = np.asarray(cube) * 2
+        _, result = optimized(function, cube, policy="always")
+        np.testing.assert_array_equal(np.asarray(result.compile()(cube)), expected)
+        assert cube.is_deleted()
+
+    def test_output_shardings_are_those_of_the_caller(self, mesh, cube):
+        function = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, COLUMNS))
+        lowered, result = optimized(function, cube)
+        output = result.compile()(cube)
+        assert output.sharding == lowered.compile()(cube).sharding == NamedSharding(mesh, COLUMNS)
+
+    def test_output_shardings_that_were_left_open_are_those_of_stock(self, mesh, cube):
+        function = jax.jit(lambda a: (into_columns(mesh, a), a.T, jnp.sum(a)))
+        lowered, result = optimized(function, cube)
+        assert_equal_trees(result.compile()(cube), lowered.compile()(cube))
+
+    def test_arrays_in_the_closure(self, mesh, cube):
+        weights = np.linspace(0, 1, 16, dtype=np.float32)
+        placed = jax.device_put(np.arange(16, dtype=np.float32), NamedSharding(mesh, P("x")))
+        lowered, result = optimized(jax.jit(lambda a: into_columns(mesh, a) * weights + placed), cube)
+        assert_equal_trees(result.compile()(cube), lowered.compile()(cube))
+
+    @pytest.mark.parametrize("dtype", ["bool", "uint8", "bfloat16", "complex64", "int4", "float8_e4m3fn"])
+    def test_dtypes(self, mesh, dtype):
+        """Cast inside: jax 0.10 compiles for packed int4 arguments and has unpacked ones, with or without us."""
+        values = (np.arange(16**3) % 7).reshape(16, 16, 16)
+        placed = jax.device_put(values, NamedSharding(mesh, ROWS_AND_PLANES))
+        function = jax.jit(lambda a: into_columns(mesh, jax.lax.optimization_barrier(a.astype(dtype))).astype("complex64"))
+        _, result = optimized(function, placed, policy="always")
+        np.testing.assert_array_equal(np.asarray(result.compile()(placed)), values.astype(jnp.dtype(dtype)).astype("complex64"))
+
+    def test_a_compiled_object_of_jax(self, mesh, cube):
+        _, result = optimized(jax.jit(partial(into_columns, mesh)), cube)
+        compiled = result.compile()
+        assert isinstance(compiled, jax.stages.Compiled)
+        assert compiled.input_shardings[0][0].is_equivalent_to(cube.sharding, 3)
+        assert "all-to-all" in compiled.as_text()
+        with pytest.raises(TypeError):
+            compiled(np.zeros(3, np.float32))
+
+
+class TestTheLoweredObject:
+    def test_stays_as_it_is(self, mesh, cube):
+        jax.clear_caches()
+        lowered = jax.jit(partial(into_columns, mesh)).lower(cube)
+        before = lowered.as_text()
+        result = reshard.optimize(lowered)
+        assert result.is_rewritten
+        assert lowered.as_text() == before != result.lowered.as_text()
+        assert "sdy.manual_computation" in result.module and "sdy.manual_computation" not in before
+        assert "all-to-all" not in lowered.compile().as_text()
+
+    def test_one_that_is_compiled_already_is_compiled_anew(self, mesh, cube):
+        """jit may hand out a lowering that it has compiled before."""
+        function = jax.jit(partial(into_columns, mesh))
+        function(cube)
+        lowered = function.lower(cube)
+        stock = lowered.compile()
+        result = reshard.optimize(lowered)
+        assert "all-to-all" in result.compile().as_text()
+        assert "all-to-all" not in stock.as_text()
+        assert_equal_trees(result.compile()(cube), function(cube))
+
+    def test_is_handed_back_if_no_site_is_worth_it(self, mesh):
+        matrix = jax.device_put(np.zeros((16, 8), np.float32), NamedSharding(mesh, P("x")))
+        lowered = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P(None, "x"))).lower(matrix)
+        result = reshard.optimize(lowered)
+        assert result.lowered is lowered
+        assert not result.is_rewritten
+        assert result.report.to_dict()["totals"]["sites"] == 1
+
+    def test_is_handed_back_if_the_check_takes_everything_back(self, mesh):
+        a = jax.device_put(np.ones((16, 16), np.float32), NamedSharding(mesh, P("x")))
+        b = jax.device_put(np.ones((16, 16), np.float32), NamedSharding(mesh, P(None, ("x", "y"))))
+        lowered = jax.jit(jnp.matmul, out_shardings=NamedSharding(mesh, P("y", "x"))).lower(a, b)
+        result = reshard.optimize(lowered, policy="always")
+        assert result.lowered is lowered and not result.is_rewritten
+        assert result.report.to_dict()["checks"][0]["dropped"]
+        assert reshard.optimize(lowered, policy="always", check=False).is_rewritten
+
+    def test_is_handed_back_without_sites(self):
+        lowered = jax.jit(jnp.sin).lower(np.float32(1))
+        result = reshard.optimize(lowered)
+        assert result.lowered is lowered
+        assert result.report.text().startswith("reshard: no site")
+
+
+class TestReport:
+    def test_text_and_plain_data(self, mesh, cube):
+        _, result = optimized(jax.jit(partial(into_columns, mesh)), cube)
+        text, data = str(result.report), result.report.to_dict()
+        assert "1 sites: 1 rewritten, 0 left to XLA; they receive 1,792 bytes per device, 14,336 with stock XLA" in text
+        assert "test_optimize.py:" in text
+        assert json.loads(json.dumps(data)) == data
+        assert data["schema"] == "reshard.report/1"
+        (site,) = data["sites"]
+        assert (site["kind"], site["source"], site["target"]) == ("constraint", '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
+        assert data["checks"][0]["ours"]["bytes_received"] == 1792
+
+
+class TestMistakes:
+    def test_an_unknown_option(self):
+        with pytest.raises(ValueError, match="unknown option 'polcy'; known: policy, oracle, emit"):
+            reshard.optimize(jax.jit(jnp.sin).lower(1.0), polcy="always")
+
+    def test_an_unknown_value(self):
+        with pytest.raises(ValueError, match="policy=never is not available; choose from better, always"):
+            reshard.optimize(jax.jit(jnp.sin).lower(1.0), policy="never")
+
+    def test_a_function_that_is_not_lowered(self):
+        with pytest.raises(TypeError, match=r"takes what jax.jit\(f\).lower\(\*args\) returns"):
+            reshard.optimize(jnp.sin)

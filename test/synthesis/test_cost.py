@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model: small cases by hand, laws, and rule R3's bound per level."""
+
+from dataclasses import replace
+import itertools
+import random
+
+from hypothesis import given, settings, strategies as st
+import numpy as np
+import pytest
+
+from benchmarks.pairs import random_pair
+from reshard.synthesis import cost
+from reshard.synthesis.cost import boxes, coefficients, collective_time_s, cut_bytes_bound, relayout_time_s
+from reshard.synthesis.layout import groups, whole_factors
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import NoPlanError, plan
+from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.tile_program import collectives
+from reshard.synthesis.topology import Level, Topology, TopologyError, preset_names
+from reshard.synthesis.traffic import GROUPED_KINDS, Collective
+
+GB = 1e9
+US = 1e-6
+
+
+def topology(*levels, launch_us=0.0) -> Topology:
+    return Topology("test", levels, 1000 * GB, launch_us * US)
+
+
+def switch(name, size, gbs, us=0.0, **more) -> Level:
+    return Level(name, size, "switch", gbs * GB, us * US, **more)
+
+
+def torus(*dims, gbs=1.0, us=1.0, wrap=True) -> Level:
+    return Level("chip", int(np.prod(dims)), "torus", gbs * GB, us * US, dims=dims, wrap=(wrap,) * len(dims))
+
+
+def ns_per_byte(*args, **kwargs) -> float:
+    """Returns nanoseconds per byte: the bytes per tile byte over a bandwidth of 1 GB/s."""
+    return round(coefficients(*args, **kwargs)[1] * 1e9, 9)
+
+
+def us(*args, **kwargs) -> float:
+    return round(coefficients(*args, **kwargs)[0] * 1e6, 9)
+
+
+def strided(num_groups: int, size: int) -> np.ndarray:
+    return np.arange(num_groups * size).reshape(size, num_groups).T
+
+
+# One level
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_byte", "steps"),
+    [
+        ("all_gather", 7, 3),
+        ("all_to_all", 7 / 8, 3),
+        ("reduce_scatter", 7 / 8, 3),
+        ("all_reduce", 14 / 8, 6),
+        ("collective_broadcast", 1, 3),
+        ("ragged_all_to_all", 7 / 8, 3),
+    ],
+)
+def test_switch_of_eight(kind, per_byte, steps):
+    one = topology(switch("gpu", 8, 1, us=2), launch_us=10)
+    assert ns_per_byte(one, 8, kind) == round(per_byte, 9)
+    assert us(one, 8, kind) == 10 + 2 * steps
+
+
+def test_switch_permute_takes_one_step_and_one_tile():
+    one = topology(switch("gpu", 4, 2, us=3), launch_us=10)
+    assert coefficients(one, 4, "collective_permute", pairs=[(0, 1), (1, 0), (2, 2)]) == (pytest.approx(13 * US), 0.5e-9)
+
+
+def test_nothing_moves_for_nothing():
+    one = topology(switch("gpu", 4, 2, us=3), launch_us=10)
+    assert coefficients(one, 4, "collective_permute", pairs=[(i, i) for i in range(4)]) == (0, 0)
+    assert coefficients(one, 4, "all_gather", [[i] for i in range(4)]) == (0, 0)
+    assert coefficients(one, 4, "collective_permute") == (0, 0)
+
+
+def test_sender_of_two_pairs_takes_twice_as_long():
+    one = topology(switch("gpu", 4, 1))
+    assert ns_per_byte(one, 4, "collective_permute", pairs=[(0, 1), (0, 2)]) == 2
+
+
+def test_bus_carries_everything():
+    bus = topology(Level("device", 4, "bus", GB))
+    assert ns_per_byte(bus, 4, "all_gather") == 4 * 3
+    assert ns_per_byte(bus, 4, "all_to_all", [[0, 1], [2, 3]]) == 4 * 0.5
+    assert ns_per_byte(bus, 4, "collective_permute", pairs=[(0, 1), (2, 3)]) == 2
+
+
+# Two levels
+
+
+def test_groups_of_one_per_node_share_nothing_but_their_own_cards():
+    nodes = topology(switch("node", 4, 1), switch("gpu", 8, 100))
+    assert ns_per_byte(nodes, 32, "all_gather", strided(8, 4)) == 3
+
+
+def test_shared_network_cards_divide_among_groups():
+    nodes = topology(switch("node", 4, 1, shared_bandwidth_bytes_per_s=GB), switch("gpu", 8, 100))
+    assert ns_per_byte(nodes, 32, "all_gather", strided(8, 4)) == 8 * 3
+    assert ns_per_byte(nodes, 32, "collective_permute", pairs=[(i, i + 8) for i in range(8)]) == 8
+
+
+def test_group_across_nodes_sends_each_byte_once_into_each_node():
+    nodes = topology(switch("node", 4, 1), switch("gpu", 8, 100))
+    assert ns_per_byte(nodes, 32, "all_gather") == 3  # each card brings the tiles of its column; NVLink 28 / 100
+    assert ns_per_byte(nodes, 32, "all_reduce") == round(2 * (1 / 8 - 1 / 32), 9)
+    assert ns_per_byte(nodes, 32, "all_to_all") == 24 / 32
+
+
+def test_fast_level_can_be_the_slow_one():
+    nodes = topology(switch("node", 4, 1), switch("gpu", 8, 2))
+    assert ns_per_byte(nodes, 32, "all_gather") == (32 - 4) / 2
+
+
+def test_latency_adds_up_over_levels_crossed():
+    nodes = topology(switch("node", 4, 1, us=10), switch("gpu", 8, 1, us=1), launch_us=100)
+    assert us(nodes, 32, "all_gather", [range(8)]) == 103
+    assert us(nodes, 32, "all_gather", strided(8, 4)) == 120
+    assert us(nodes, 32, "all_gather") == 123
+    assert us(nodes, 32, "collective_permute", pairs=[(0, 1), (0, 9)]) == 110
+
+
+def test_slowdown_of_a_library():
+    slow = topology(switch("gpu", 4, 1, slowdown=(("all_to_all", 1.5),)))
+    assert ns_per_byte(slow, 4, "all_to_all") == 1.5 * 0.75
+    assert ns_per_byte(slow, 4, "all_gather") == 3
+
+
+# Rings and tori
+
+
+def test_ring_gathers_in_both_directions():
+    ring = topology(Level("chip", 8, "ring", GB, US))
+    assert ns_per_byte(ring, 8, "all_gather") == 3.5
+    assert us(ring, 8, "all_gather") == 4
+
+
+def test_line_gathers_everything_through_its_ends():
+    line = topology(Level("chip", 8, "ring", GB, US, wrap=(False,)))
+    assert ns_per_byte(line, 8, "all_gather") == 7
+    assert us(line, 8, "all_gather") == 7
+
+
+def test_ring_all_to_all_is_an_eighth_of_n():
+    assert ns_per_byte(topology(Level("chip", 8, "ring", GB)), 8, "all_to_all") == 1
+    assert ns_per_byte(topology(Level("chip", 8, "ring", GB, wrap=(False,))), 8, "all_to_all") == 2
+
+
+def test_interleaved_groups_share_the_links_of_a_ring():
+    ring = topology(Level("chip", 8, "ring", GB, US))
+    assert ns_per_byte(ring, 8, "all_gather", strided(2, 4)) == 2 * 1.5
+    assert ns_per_byte(ring, 8, "all_gather", strided(4, 2)) == 4 * 0.5
+    assert us(ring, 8, "all_gather", strided(4, 2)) == 4
+
+
+def test_neighbouring_groups_on_a_ring_do_not_meet():
+    ring = topology(Level("chip", 8, "ring", GB, US))
+    assert ns_per_byte(ring, 8, "all_gather", np.arange(8).reshape(2, 4)) == 3
+    assert us(ring, 8, "all_gather", np.arange(8).reshape(2, 4)) == 3
+
+
+def test_group_around_the_end_of_a_ring_takes_the_short_way():
+    ring = topology(Level("chip", 8, "ring", GB, US))
+    assert ns_per_byte(ring, 8, "all_gather", [[6, 7, 0]]) == ns_per_byte(ring, 8, "all_gather", [[2, 3, 4]]) == 2
+    assert us(ring, 8, "all_gather", [[6, 7, 0]]) == 2
+
+
+def test_torus_uses_all_its_dimensions():
+    assert ns_per_byte(topology(torus(4, 4)), 16, "all_gather") == 15 / 4
+    assert ns_per_byte(topology(torus(4, 4, 4)), 64, "all_gather") == 63 / 6
+    assert ns_per_byte(topology(torus(4, 4)), 16, "all_gather", np.arange(16).reshape(4, 4)) == 1.5
+
+
+def test_torus_all_to_all_is_limited_by_its_longest_dimension():
+    assert ns_per_byte(topology(torus(4, 16)), 64, "all_to_all") == 2
+
+
+def test_torus_permute_loads_the_busiest_link():
+    ring = topology(torus(8))
+    assert ns_per_byte(ring, 8, "collective_permute", pairs=[(i, (i + 1) % 8) for i in range(8)]) == 1
+    assert ns_per_byte(ring, 8, "collective_permute", pairs=[(i, (i + 3) % 8) for i in range(8)]) == 3
+    assert ns_per_byte(ring, 8, "collective_permute", pairs=[(i, (i + 4) % 8) for i in range(8)]) == 2  # ties split
+    assert us(ring, 8, "collective_permute", pairs=[(i, (i + 3) % 8) for i in range(8)]) == 3
+    assert us(topology(torus(4, 4)), 16, "collective_permute", pairs=[(0, 15)]) == 2  # both dimensions wrap
+
+
+def test_slices_meet_on_the_data_centre_network():
+    two = Topology.parse("v5e:4x4*2")
+    assert coefficients(two, 32, "all_gather", strided(16, 2))[1] == pytest.approx(1 / 3.125e9)
+    assert coefficients(two, 32, "all_gather", np.arange(32).reshape(2, 16))[1] < 1 / 3.125e9
+
+
+def routed_by_hand(level: Level, pairs) -> float:
+    """Returns the tiles on the busiest link, walking each pair's path hop by hop."""
+    load: dict = {}
+    for source, target, weight in pairs:
+        at, to = (list(map(int, np.unravel_index(i, level.dims))) for i in (source, target))
+        for dim, size in enumerate(level.dims):
+            up, down = (to[dim] - at[dim]) % size, (at[dim] - to[dim]) % size
+            if not level.wraps[dim]:
+                up, down = (up, size) if to[dim] >= at[dim] else (size, down)
+            ways = [(+1, up)] if up < down else [(-1, down)] if down < up else [(+1, up), (-1, down)]
+            for step, hops in ways:
+                here = at.copy()
+                for _ in range(hops):
+                    load[*here, dim, step] = load.get((*here, dim, step), 0) + weight / len(ways)
+                    here[dim] = (here[dim] + step) % size
+            at[dim] = to[dim]
+    return max(load.values(), default=0.0)
+
+
+dims_and_wrap = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.booleans())
+grids = dims_and_wrap.filter(lambda grid: 1 < np.prod(grid[0]) <= 40)
+
+
+@given(grids, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_permute_on_a_torus_is_what_a_walk_finds(grid, rng):
+    level = torus(*grid[0], wrap=grid[1])
+    target = rng.sample(range(level.size), level.size)
+    pairs = list(enumerate(target))
+    expected = routed_by_hand(level, [(s, t, 1) for s, t in pairs])
+    assert ns_per_byte(topology(level), level.size, "collective_permute", pairs=pairs) == pytest.approx(expected)
+
+
+@given(grids, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_all_to_all_on_a_torus_is_what_a_walk_finds(grid, rng):
+    level = torus(*grid[0], wrap=grid[1])
+    chosen = [rng.random() < 0.5 for _ in level.dims]  # groups along these dimensions
+    if not any(size > 1 for size, along in zip(level.dims, chosen) if along):
+        chosen = [True] * len(chosen)
+    ids = np.arange(level.size).reshape(level.dims)
+    order = [d for d, along in enumerate(chosen) if not along] + [d for d, along in enumerate(chosen) if along]
+    n = int(np.prod([size for size, along in zip(level.dims, chosen) if along]))
+    members = ids.transpose(order).reshape(-1, n)
+    pairs = [(int(a), int(b), 1 / n) for group in members for a, b in itertools.permutations(group, 2)]
+    assert ns_per_byte(topology(level), level.size, "all_to_all", members) == pytest.approx(routed_by_hand(level, pairs))
+
+
+def test_groups_that_are_no_sub_grid_are_routed():
+    grid = topology(torus(4, 4))
+    scattered = [[0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]]
+    pairs = [(a, b, 1 / 4) for group in scattered for a, b in itertools.permutations(group, 2)]
+    assert ns_per_byte(grid, 16, "all_to_all", scattered) == routed_by_hand(grid.levels[0], pairs)
+    ring = [(a, b, 1.5) for g in scattered for x, y in zip(g, g[1:] + g[:1]) for a, b in ((x, y), (y, x))]
+    assert ns_per_byte(grid, 16, "all_gather", scattered) == routed_by_hand(grid.levels[0], ring)
+
+
+def test_many_scattered_pairs_go_along_a_ring(monkeypatch):
+    grid = topology(torus(4, 4))
+    scattered = [[0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]]
+    exact = ns_per_byte(grid, 16, "all_to_all", scattered)
+    monkeypatch.setattr(cost, "MOST_ROUTED_PAIRS", 0)
+    assert ns_per_byte(grid, 16, "all_to_all", scattered) >= exact
+
+
+# Interfaces
+
+
+def test_device_order_moves_devices():
+    nodes = topology(switch("node", 2, 1), switch("gpu", 2, 10))
+    swapped = replace(nodes, device_order=(0, 2, 1, 3))
+    assert ns_per_byte(nodes, 4, "all_gather", [[0, 1], [2, 3]]) == 0.1
+    assert ns_per_byte(swapped, 4, "all_gather", [[0, 1], [2, 3]]) == 1
+    assert ns_per_byte(swapped, 4, "collective_permute", pairs=[(0, 2)]) == 0.1
+
+
+def test_groups_of_mesh_factors_are_device_ids():
+    mesh = Mesh.parse('<["x"=2, "y"=2], device_ids=[0, 2, 1, 3]>')
+    nodes = topology(switch("node", 2, 1), switch("gpu", 2, 10))
+    (y,) = whole_factors(mesh, Sharding.parse('[{"y"}]'))[0]
+    assert ns_per_byte(nodes, mesh, "all_gather", groups(mesh, (y,))) == 1
+
+
+def test_groups_may_differ_in_size():
+    one = topology(switch("gpu", 5, 1))
+    assert ns_per_byte(one, 5, "all_gather", [[0, 1], [2, 3, 4]]) == 2
+
+
+def test_time_of_a_collective_counts_its_runs():
+    one = topology(switch("gpu", 4, 1), launch_us=1)
+    gather = Collective("all_gather", 1000, 4000, groups=((0, 1, 2, 3),), trip_count=5)
+    assert collective_time_s(one, 4, gather) == pytest.approx(5 * (1 * US + 3 * US))
+    permute = Collective("collective_permute", 1000, 1000, pairs=((0, 1),))
+    assert collective_time_s(one, 4, permute) == pytest.approx(2 * US)
+    ragged = Collective("ragged_all_to_all", 100, 1000, groups=((0, 1, 2, 3),))
+    assert collective_time_s(one, 4, ragged) == pytest.approx(1.75 * US)
+
+
+def test_relayout_reads_and_writes():
+    assert relayout_time_s(topology(switch("gpu", 1, 1)), 500 * 10**9) == 1
+
+
+def test_errors_name_the_value():
+    one = topology(switch("gpu", 4, 1))
+    with pytest.raises(ValueError, match="unknown kind of collective 'gossip'"):
+        coefficients(one, 4, "gossip")
+    with pytest.raises(TopologyError, match="device 4 is not in 0..3"):
+        coefficients(one, 4, "all_gather", [[0, 4]])
+    with pytest.raises(TopologyError, match="has 4 gpu = 4 devices; the mesh has 8"):
+        coefficients(one, 8, "all_gather")
+
+
+# Laws
+
+
+def random_topology(rng: random.Random, num_devices: int) -> Topology:
+    """Returns a topology whose levels get slower outwards."""
+    levels, left, gbs, latency = [], num_devices, rng.choice([10.0, 100.0]), 1.0
+    for name in "cba":
+        divisors = [d for d in range(1, left + 1) if left % d == 0]
+        size = left if name == "a" else rng.choice(divisors)
+        kind = rng.choice(["switch", "switch", "bus", "ring", "torus"])
+        dims, wrap = (), None
+        if kind == "torus":
+            first = rng.choice([d for d in range(1, size + 1) if size % d == 0])
+            dims = (first, size // first)
+        if kind in ("ring", "torus"):
+            wrap = tuple(rng.random() < 0.5 for _ in dims or (0,))
+        shared = gbs * GB * rng.choice([1, 2]) if kind == "switch" and rng.random() < 0.5 else None
+        levels.insert(0, Level(name, size, kind, gbs * GB, latency * US, shared, dims, wrap))
+        left, gbs, latency = left // size, gbs / rng.choice([1, 2, 10]), latency * rng.choice([1, 5])
+    order = tuple(rng.sample(range(num_devices), num_devices)) if rng.random() < 0.2 else None
+    return Topology("random", tuple(levels), 1e12, 2 * US, device_order=order)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(GROUPED_KINDS))
+@settings(max_examples=150, deadline=None)
+def test_more_bytes_are_never_cheaper(rng, kind):
+    n = rng.choice([2, 4, 6, 8, 12, 16])
+    size = rng.choice([d for d in range(2, n + 1) if n % d == 0])
+    latency_s, seconds_per_byte = coefficients(random_topology(rng, n), n, kind, strided(n // size, size))
+    assert latency_s > 0 and seconds_per_byte > 0
+
+
+@pytest.mark.parametrize("name", sorted(set(preset_names()) - {"uniform", "cpu"}))
+@pytest.mark.parametrize("kind", [*GROUPED_KINDS])
+def test_a_group_inside_a_level_is_cheaper_than_one_across(name, kind):
+    text = {"gb200": "gb200:8x8"}.get(name, f"{name}:8" if name in ("a100", "h100", "h200", "ethernet") else f"{name}*8")
+    inside, across = np.arange(64).reshape(8, 8), strided(8, 8)
+    fast, slow = (coefficients(Topology.parse(text), 64, kind, ids) for ids in (inside, across))
+    assert fast[0] < slow[0] and fast[1] < slow[1]
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_striping_a_slow_link_divides(k):
+    """A slow move on 1/k of the data and a gather on the fast links beat one slow move."""
+    nodes = Topology.parse("h100:4")
+    _, slow = coefficients(nodes, 32, "all_gather", strided(8, 4))
+    _, fast = coefficients(nodes, 32, "all_gather", np.arange(32).reshape(-1, k))
+    tile_bytes = 1 << 30
+    striped = slow * tile_bytes / k + fast * 4 * tile_bytes / k
+    assert striped < slow * tile_bytes
+    assert slow * tile_bytes / k == pytest.approx(3 * tile_bytes / k / 50e9)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_all_reduce_costs_as_much_as_its_two_halves(rng):
+    n = rng.choice([4, 8, 12, 16])
+    network = random_topology(rng, n)
+    halves = [coefficients(network, n, kind)[1] for kind in ("reduce_scatter", "all_gather")]
+    assert coefficients(network, n, "all_reduce")[1] == pytest.approx(halves[0] + halves[1] / n)
+
+
+# The bound
+
+
+def entering_by_elements(network: Topology, depth: int, source, target, shape) -> list[int]:
+    """Returns the elements that each unit needs and lacks, as sets of indices."""
+    unit = int(np.prod([level.size for level in network.levels[depth + 1 :]]))
+    elements = np.arange(int(np.prod(shape))).reshape(shape)
+    positions = network.positions()
+    held: dict[int, set] = {}
+    wanted: dict[int, set] = {}
+    for device in range(network.size):
+        for start, stop, found in ((*source, held), (*target, wanted)):
+            box = tuple(slice(a, b) for a, b in zip(start[device], stop[device]))
+            found.setdefault(int(positions[device]) // unit, set()).update(elements[box].flat)
+    return [len(wanted[u] - held[u]) for u in sorted(held)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bytes_into_units_are_counted_elements(seed):
+    rng = random.Random(seed)
+    pair = random_pair(rng, rng.choice((2, 4, 6, 8, 12)), max_rank=3)
+    network = random_topology(rng, pair.mesh.size)
+    source, target = (boxes(pair.mesh, pair.shape, side) for side in (pair.source, pair.target))
+    bound = cut_bytes_bound(network, source, target, 32)
+    expected = [
+        (level.name, 4 * max(entering_by_elements(network, depth, source, target, pair.shape)))
+        for depth, level in enumerate(network.levels)
+        if level.size > 1
+    ]
+    assert [(level.name, level.bytes_into_unit) for level in bound.levels] == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_ways_to_count_agree(seed):
+    rng = random.Random(seed)
+    pair = random_pair(rng, rng.choice((4, 8, 12, 16)), max_rank=3)
+    unit_of = np.arange(pair.mesh.size) // rng.choice((1, 2, 4))
+    units = int(unit_of.max()) + 1
+    held, wanted = (cost._Blocks(*boxes(pair.mesh, pair.shape, side)) for side in (pair.source, pair.target))
+    there, devices = held.distinct(unit_of)
+    here, goals = wanted.distinct(unit_of)
+    by_pairs = cost._present_by_pairs(np.bincount(there, minlength=units), held, devices, wanted, here, goals)
+    assert by_pairs.tolist() == cost._present_on_grid(units, held, there, devices, wanted, here, goals).tolist()
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_r3_no_chain_beats_the_bound(seed):
+    rng = random.Random(seed)
+    pair = random_pair(rng, rng.choice((2, 4, 6, 8, 12, 16)), max_rank=3)
+    network = random_topology(rng, pair.mesh.size)
+    try:
+        program = plan(pair.mesh, pair.shape, 32, pair.source, pair.target).tile_program
+    except NoPlanError:
+        return
+    runs = collectives(program, 32)
+    modelled_s = sum(collective_time_s(network, pair.mesh.size, run) for run in runs)
+    bound = cut_bytes_bound(
+        network, boxes(pair.mesh, pair.shape, pair.source), boxes(pair.mesh, pair.shape, pair.target), 32
+    )
+    assert bound.time_s <= modelled_s * (1 + 1e-9)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_r3_no_collective_beats_the_bound(rng):
+    """Gathers, exchanges and permutes in random groups, and the placements that they turn into each other."""
+    n, width = rng.choice([2, 4, 6, 8, 12, 16]), 48
+    network = random_topology(rng, n)
+    ids = np.array(rng.sample(range(n), n)) if rng.random() < 0.5 else np.arange(n)
+    size = rng.choice([d for d in range(2, n + 1) if n % d == 0])
+    members = ids.reshape(-1, size) if rng.random() < 0.5 else ids.reshape(size, -1).T
+    rank = np.empty(n, np.int64)  # in the group
+    rank[members] = np.arange(size)
+    block = np.empty(n, np.int64)  # of the group
+    block[members] = np.arange(n // size)[:, None]
+    tile = width // size if width % size == 0 else 1
+    kind = rng.choice(["all_gather", "all_to_all", "collective_permute"])
+    nothing = np.zeros(n, np.int64)
+    lane = np.stack([block * size * tile, nothing], axis=1)
+    start = lane + np.stack([rank * tile, nothing], axis=1)
+    stop, pairs = start + [tile, size], None
+    if kind == "all_gather":
+        goal, extent = lane, [size * tile, size]
+    elif kind == "all_to_all":
+        goal, extent = lane + np.stack([nothing, rank], axis=1), [size * tile, 1]
+    else:
+        moved = np.array(rng.sample(range(n), n))
+        goal, extent = np.empty_like(start), [tile, size]
+        goal[moved] = start
+        pairs = np.stack([np.arange(n), moved], axis=1)
+    latency_s, seconds_per_byte = coefficients(network, n, kind, members, pairs)
+    bound = cut_bytes_bound(network, (start, stop), (goal, goal + extent), 8)
+    assert bound.seconds <= seconds_per_byte * tile * size * (1 + 1e-9)
+    assert bound.latency_s <= latency_s * (1 + 1e-9)
+
+
+def test_bound_of_a_striped_gather_is_met():
+    """The optimum that experts write: 1/8 of the tile over the network, the rest over NVLink."""
+    nodes = Topology.parse("h100:2")
+    start = np.repeat(np.arange(2), 8)[:, None] * 1024  # one half per node, on all its GPUs
+    bound = cut_bytes_bound(nodes, (start, start + 1024), (np.zeros((16, 1), int), np.full((16, 1), 2048)), 8)
+    assert [(level.name, level.bytes_into_unit) for level in bound.levels] == [("node", 1024), ("gpu", 1024)]
+    assert [level.seconds for level in bound.levels] == pytest.approx([1024 / 400e9, 1024 / 500e9])  # NVLink and card
+
+
+def test_bound_takes_the_quickest_step_on_the_way():
+    nodes = topology(switch("node", 2, 1, us=1), switch("gpu", 2, 1, us=5), launch_us=10)
+    start = np.array([[0], [0], [8], [8]])  # a node lacks what the other has; nothing says that gpus must talk inside
+    bound = cut_bytes_bound(nodes, (start, start + 8), (np.zeros((4, 1), int), np.full((4, 1), 16)), 8)
+    assert bound.latency_s == pytest.approx(11 * US)
+
+
+def test_bound_from_a_single_device():
+    nodes = Topology.parse("h100:2x2")
+    start, stop = np.zeros((4, 1), int), np.array([[16], [0], [0], [0]])
+    bound = cut_bytes_bound(nodes, (start, stop), (start, np.full((4, 1), 16)), 8)
+    assert [level.bytes_into_unit for level in bound.levels] == [16, 16]
+
+
+def test_bound_of_nothing_is_nothing():
+    box = np.zeros((4, 0), int), np.zeros((4, 0), int)
+    assert cut_bytes_bound(topology(switch("gpu", 4, 1)), box, box, 32).time_s == 0
+
+
+def test_boxes_that_overlap_are_refused():
+    start = np.array([[0], [1]])
+    with pytest.raises(ValueError, match="boxes overlap along dimension 0"):
+        cut_bytes_bound(topology(switch("gpu", 2, 1)), (start, start + 2), (start, start + 2), 8)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topologies: presets, sizes, TOML, and one clear line for what is wrong."""
+
+from dataclasses import replace
+import math
+from pathlib import Path
+
+import pytest
+
+from reshard.synthesis.topology import Level, Topology, TopologyError, preset_names
+
+OWN = """
+name = "lab"
+memory_bandwidth_bytes_per_s = 1e12
+launch_latency_s = 2e-6
+
+[[level]]
+name = "rack"
+kind = "ring"
+size = 3
+bandwidth_bytes_per_s = 10e9
+wrap = false
+
+[[level]]
+name = "chip"
+kind = "torus"
+dims = [2, 4]
+wrap = [false, true]
+bandwidth_bytes_per_s = 50e9
+latency_s = 1e-6
+slowdown = { all_to_all = 1.5 }
+"""
+
+
+def test_presets_are_these():
+    assert preset_names() == ("a100", "cpu", "ethernet", "gb200", "h100", "h200", "uniform", "v4", "v5e", "v5p", "v6e")
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("num_devices", [1, 2, 8, 64, 512])
+def test_preset_takes_the_size_of_the_mesh(name, num_devices):
+    if name == "gb200" and num_devices > 72:
+        num_devices = num_devices // 64 * 72
+    fitted = Topology.parse(name).fitted(num_devices)
+    assert fitted.size == math.prod(level.size for level in fitted.levels) == num_devices
+    assert fitted.coordinates().shape == (num_devices, len(fitted.levels))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_names_its_sources(name):
+    preset = Topology.parse(name)
+    assert preset.summary
+    assert all(f"{what}: " in preset.source for what in ("Links", "Memory", "Latencies"))
+
+
+@pytest.mark.parametrize("text", [*preset_names(), "h100:4", "v5p:4x4x4", "v5e:16x16*2", OWN])
+def test_toml_round_trip(text):
+    topology = Topology.parse(text)
+    assert Topology.parse(topology.to_toml()) == topology
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("h100:4", "4 node x 8 gpu"),
+        ("h100:4x4", "4 node x 4 gpu"),
+        ("gb200:2", "2 rack x 72 gpu"),
+        ("v5p:4x4x4", "1 slice x 4x4x4 chip"),
+        ("v5e:4x4*2", "2 slice x 4x4 chip"),
+        ("cpu:8", "8 device"),
+    ],
+)
+def test_sizes_behind_the_name(text, shape):
+    assert Topology.parse(text).shape_text == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "num_devices", "shape"),
+    [
+        ("h100", 4, "1 node x 4 gpu"),
+        ("h100", 32, "4 node x 8 gpu"),
+        ("v5e", 8, "1 slice x 2x4 chip"),
+        ("v5e", 512, "2 slice x 16x16 chip"),
+        ("v5e*2", 32, "2 slice x 4x4 chip"),
+        ("uniform", 7, "7 device"),
+    ],
+)
+def test_open_levels_fit_the_mesh(text, num_devices, shape):
+    assert Topology.parse(text).fitted(num_devices).shape_text == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "wraps"),
+    [
+        ("v5e:8x16", (False, True)),
+        ("v5e:16x16", (True, True)),
+        ("v5p:2x4x4", (False, False, False)),
+        ("v5p:4x4x8", (True, True, True)),
+    ],
+)
+def test_pods_wrap_where_the_vendor_wires_them(text, wraps):
+    assert Topology.parse(text).levels[-1].wraps == wraps
+
+
+def test_own_topology():
+    topology = Topology.parse(OWN)
+    rack, chip = topology.levels
+    assert (topology.name, topology.size, topology.shape_text) == ("lab", 24, "3 rack x 2x4 chip")
+    assert (rack.dims, rack.wraps, chip.wraps) == ((3,), (False,), (False, True))
+    assert (chip.slowdown_of("all_to_all"), chip.slowdown_of("all_gather")) == (1.5, 1.0)
+
+
+def test_own_topology_from_a_file(tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(OWN)
+    assert Topology.parse(str(path)) == Topology.parse(OWN)
+
+
+def test_coordinates_follow_the_device_order():
+    ring = Topology("r", (Level("node", 2, "switch", 1e9), Level("gpu", 2, "switch", 1e9)), 1e12)
+    shuffled = replace(ring, device_order=(3, 0, 1, 2))
+    assert ring.coordinates().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert shuffled.coordinates().tolist() == [[0, 1], [1, 0], [1, 1], [0, 0]]
+
+
+def edited(old: str, new: str) -> str:
+    assert old in OWN
+    return OWN.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h1000", 'unknown topology "h1000"; did you mean h100'),
+        ("dgx-h100", 'unknown topology "dgx-h100"; did you mean h100?'),
+        ("fat-tree", "unknown topology \"fat-tree\"; known: a100, cpu"),
+        ("lost.toml", 'no topology file "lost.toml"'),
+        ("h100:0", 'topology "h100:0": sizes are at least 1'),
+        ("h100:-2", 'topology "h100:-2": sizes are at least 1'),
+        ("h100*2", "has no slices; write h100:4"),
+        ("v5e:4", '"v5e" has 2 dimensions; write v5e:4x4'),
+        ("uniform:2x2", '"uniform" has fewer levels: any device'),
+        (edited('kind = "ring"', 'kind = "mesh"'), 'level "rack" is of unknown kind "mesh"; known: switch, bus, ring, torus'),
+        (edited("10e9", "-10e9"), 'level "rack" has bandwidth_bytes_per_s = -10000000000.0; bandwidths are positive'),
+        (edited("latency_s = 1e-6", "latency_s = -1e-6"), 'level "chip" has latency_s = -1e-06; latencies are not negative'),
+        (edited("1e12", "0.0"), "memory_bandwidth_bytes_per_s = 0.0; bandwidths are positive"),
+        (edited("size = 3", "size = 0"), 'level "rack": size = 0; sizes are at least 1'),
+        (edited("size = 3", "size = -3"), 'level "rack": size = -3; sizes are at least 1'),
+        (edited("dims = [2, 4]", "dims = [2, 4]\nsize = 9"), 'level "chip" has size 9, but dims 2x4'),
+        (edited("dims = [2, 4]", ""), 'level "chip": a torus needs dims'),
+        (edited("[false, true]", "[true]"), 'level "chip" has 1 wrap flags for dims 2x4'),
+        (edited("size = 3", "sise = 3"), 'level "rack": unknown key "sise"; did you mean size?'),
+        (edited("size = 3", "size = 3.5"), 'level "rack": size = 3.5; a whole number is meant'),
+        (edited('name = "rack"', ""), 'level "?": name is missing'),
+        (edited('name = "rack"', 'name = "chip"'), 'topology "lab" has two levels "chip"'),
+        (edited("= 1.5", "= 0.5"), 'level "chip" has slowdown 0.5 for all_to_all; factors are at least 1'),
+        (edited("all_to_all", "gossip"), 'level "chip" has a slowdown for "gossip"; known: collective_permute'),
+        (edited('name = "lab"', 'name = "lab"\ndevice_order = [0, 0]'), "device_order is no permutation of 0..1"),
+        (edited('name = "lab"', 'name = "lab"\ndevice_order = [1, 0]'), 'device_order has 2 devices, topology "lab" 24'),
+        (edited("size = 3", "size = 3000000"), "at most 1048576 are supported"),
+        (edited('name = "lab"', 'name = "lab'), "topology: Illegal character"),
+        ("memory_bandwidth_bytes_per_s = 1\n[level]\nname = 'a'", "level is a table; write [[level]]"),
+        ("memory_bandwidth_bytes_per_s = 1\nname = 'x'", 'topology "x" has no levels'),
+    ],
+)
+def test_errors_are_one_clear_line(text, message):
+    with pytest.raises(TopologyError) as raised:
+        Topology.parse(text)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_devices", "message"),
+    [
+        ("h100:4", 64, 'topology "h100:4" has 4 node x 8 gpu = 32 devices; the mesh has 64'),
+        ("h100", 12, 'topology "h100" has any node x 8 gpu devices; the mesh has 12'),
+        ("v5p:4x4x4", 8, 'topology "v5p:4x4x4" has 1 slice x 4x4x4 chip = 64 devices; the mesh has 8'),
+        ("uniform", 0, "topology for 0 devices; at least 1 is needed"),
+    ],
+)
+def test_sizes_that_do_not_multiply_to_the_mesh(text, num_devices, message):
+    with pytest.raises(TopologyError) as raised:
+        Topology.parse(text).fitted(num_devices)
+    assert str(raised.value) == message
+
+
+def test_docs_list_the_figures_of_every_preset():
+    page = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text()
+    for name in preset_names():
+        topology = Topology.parse(name)
+        for level in topology.levels:
+            shared = level.shared_bandwidth_bytes_per_s
+            row = (
+                f"| `{name}` | {level.name} | {level.size or 'any'} | {level.kind} | {level.bandwidth_bytes_per_s / 1e9:g} "
+                f"| {f'{shared / 1e9:g}' if shared else ''} | {level.latency_s * 1e6:g} "
+                f"| {topology.launch_latency_s * 1e6:g} | {topology.memory_bandwidth_bytes_per_s / 1e9:g} |"
+            )
+            assert row in page, row
