@@ -18,7 +18,7 @@ _SITES_SHOWN = 3
 LEGEND = """\
 stock: what XLA makes of the program. ours: reshard.optimize first, then XLA. All costs are per device.
 received: bytes that arrive at the busiest device, loops counted. temp: temporaries; memory: arguments + outputs + temp.
-time: median of runs that take turns; ~ where the middle halves of the two sets of runs overlap, so it is noise.
+time: median of runs that take turns; ~ where it is noise: the middle halves of the two sets overlap.
 """
 
 _HEADING = f"{'':12}{'received':>11}{'temp':>11}{'memory':>11}{'time':>11}  collectives, as often as they run"
