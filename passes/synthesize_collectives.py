@@ -67,7 +67,7 @@ class SynthesizeCollectivesPass(Pass):
             session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
             return
         left_alone = {int(number) for number in self.leave.split("+") if number}
-        rewriter = _Rewriter(module, session, found)
+        rewriter = _Rewriter(module, session)
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
@@ -98,17 +98,12 @@ def _pin_results(module: ir.Module, open_results) -> None:
 class _Rewriter:
     """Inserts islands into one module.
 
-    State: `constraints` has the constraints on each value that are sites; `rewritten` the edges that are done, of which the
-    constraints are gone. Edges read their operand when their turn comes, so that a result site's island is what later sites
-    on that value convert.
+    State: `rewritten` has the edges that are done; the constraints among them are gone. Edges read their operand when their
+    turn comes, so that a result site's island is what later sites on that value convert.
     """
 
-    def __init__(self, module: ir.Module, session: Session, found: Findings):
+    def __init__(self, module: ir.Module, session: Session):
         self.session = session
-        self.constraints: dict[ir.Value, list[Finding]] = {}
-        for edge in found.edges:
-            if edge.kind == kinds.CONSTRAINT:
-                self.constraints.setdefault(edge.value, []).append(edge)
         self.meshes = module_meshes(module)
         self.channels = unused_channels(module)
         self.rewritten: list[Finding] = []
@@ -122,8 +117,9 @@ class _Rewriter:
                 self.session.remark(edge.op, f"site {edge.site} is left to XLA: it has no verdict; run plan-sites first")
         sites = list(by_site.values())
         absorbed = {number for site in sites for edge in site for number in _merges(edge)}
-        for edge in (edge for site in sites for edge in site):
-            self._feed_from_constraint(edge, absorbed)
+        sources = {(edge.op, edge.number): edge.source for edge in edges if edge.kind != kinds.RESULT}
+        for edge in (edge for site in sites for edge in site if edge.kind == kinds.CONSTRAINT and edge.site not in absorbed):
+            self._feed_from_constraint(edge, sources)
         for site in sorted(sites, key=lambda site: site[0].kind != kinds.RESULT):
             if site[0].site in absorbed:
                 continue
@@ -134,17 +130,21 @@ class _Rewriter:
             else:
                 self._convert_uses(site)
 
-    def _feed_from_constraint(self, edge: Finding, absorbed: set[int]) -> None:
-        """Lets the user of a value of a loop or barrier use the constraint on that value, where that is what the source is of.
+    def _feed_from_constraint(self, constraint: Finding, sources: dict[tuple[ir.Operation, int], ir.Attribute]) -> None:
+        """Lets users of the value use the constraint on it, where that is what they convert, or what they ask for again.
 
-        Propagation and XLA do so themselves, but not once the constraint has become an island.
+        Propagation and XLA do so themselves for a value that a loop or barrier hands on, but not once the constraint has
+        become an island.
+
+        Args:
+          sources: of the other sites, by user and operand number.
         """
-        if edge.kind == kinds.RESULT or edge.op.name in CONSTRAINTS:
-            return
-        for each in self.constraints.get(edge.value, ()):
-            if each.target == edge.source and each.site not in absorbed and _is_behind(edge.op, each.op):
-                edge.op.operands[edge.number] = each.op.results[0]
-                return
+        for user, number in [(use.owner.operation, use.operand_number) for use in constraint.value.uses]:
+            is_fed = sources.get((user, number)) == constraint.target
+            if (user, number) not in sources:
+                is_fed = user.name in CONSTRAINTS and user.attributes["sharding"] == constraint.op.attributes["sharding"]
+            if is_fed and _is_behind(user, constraint.op):
+                user.operands[number] = constraint.op.results[0]
 
     def _convert_result(self, edge: Finding) -> None:
         value = edge.op.results[edge.number]
