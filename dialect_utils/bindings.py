@@ -7,7 +7,9 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
-__all__ = ["ir", "passmanager", "chlo", "func", "sdy", "stablehlo", "make_context"]
+DEVICE_TO_DEVICE = 1  # StableHLO's channel type of a collective between the partitions of one program
+
+__all__ = ["DEVICE_TO_DEVICE", "ir", "passmanager", "chlo", "func", "sdy", "stablehlo", "make_context"]
 
 _passes_are_registered = False
 

@@ -21,10 +21,9 @@ import numpy as np
 from ..synthesis import steps
 from ..synthesis.layout import Factor, groups
 from ..synthesis.mesh import Mesh
-from ..synthesis.tile_program import Gather, Operation, Reshape, Send, Swap, TakeOwn, TileProgram, Transpose
-from .bindings import ir, sdy, stablehlo
-
-DEVICE_TO_DEVICE = 1  # the channel type of a collective between the partitions of one program
+from ..synthesis.tile_program import Gather, Operation, Reshape, Rounds, Send, Swap, TakeOwn, TileProgram, Transpose
+from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
+from .exchange_emission import write_rounds
 
 
 def unused_channels(module: ir.Module) -> Iterator[int]:
@@ -99,6 +98,8 @@ class _TileWriter:
                 self._gather(factors)
             case Swap(factors):
                 self._swap(factors)
+            case Rounds(exchange):
+                self.tile = write_rounds(exchange, self.tile, self.channels)
             case Send(pairs):
                 pairs_attr = _integers(np.array(pairs))
                 self.tile = stablehlo.CollectivePermuteOp(self.tile, pairs_attr, channel_handle=self._channel()).result

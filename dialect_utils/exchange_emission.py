@@ -35,8 +35,7 @@ import numpy as np
 from ..synthesis.exchange import Exchange, Round
 from ..synthesis.mesh import Mesh
 from ..synthesis.sharding import AxisRef, Sharding
-from .bindings import ir, sdy, stablehlo
-from .emission import DEVICE_TO_DEVICE
+from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
 from .sdy_shardings import sharding_from_attr, sharding_to_attr
 
 

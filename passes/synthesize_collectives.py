@@ -137,11 +137,12 @@ class _Rewriter:
         become an island.
 
         Args:
-          sources: of the other sites, by user and operand number.
+          sources: of all sites, by user and operand number.
         """
         for user, number in [(use.owner.operation, use.operand_number) for use in constraint.value.uses]:
-            is_fed = sources.get((user, number)) == constraint.target
-            if (user, number) not in sources:
+            if (user, number) in sources:
+                is_fed = sources[user, number] == constraint.target
+            else:
                 is_fed = user.name in CONSTRAINTS and user.attributes["sharding"] == constraint.op.attributes["sharding"]
             if is_fed and _is_behind(user, constraint.op):
                 user.operands[number] = constraint.op.results[0]

@@ -12,19 +12,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 import functools
 import itertools
 import math
 
 from . import bounds, steps, traffic
-from .layout import Layout
+from .blocks import Blocks
+from .exchange import TooManyPieces, plan_exchange
+from .layout import Layout, LayoutError
 from .mesh import Mesh
+from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
 from .search import Chain, SearchLimit, cheapest_chain
 from .sharding import Sharding
 from .steps import Step
-from .tile_program import Relayout, Reshape, TileProgram, collectives, lower
+from .tile_program import Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower
+from .topology import DEFAULT, Topology
 
 __all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
 
@@ -32,17 +37,19 @@ MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at wors
 MOST_EDGES_FOR_DETOURS = 20_000
 MOST_FACTORS_FOR_DETOURS = 5
 GREED_OF_LAST_RESORT = 3
+OBJECTIVES = ("bytes", "time")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step with what it costs: bytes are per device, the busiest one."""
+    """A step with what it costs: bytes are per device, the busiest one; the time is modelled on the plan's topology."""
 
     step: Step
     text: str
     bytes_received: int
     tile_bytes_before: int
     tile_bytes_after: int
+    time_s: float
 
     @property
     def op(self) -> str:
@@ -60,7 +67,8 @@ class Plan:
       bound_bytes: what the busiest device must receive whatever the method.
       largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
       peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
-      is_optimal: no cheaper chain exists within the digits that `problem.py` offers.
+      is_optimal: no chain within the digits that `problem.py` offers costs less by the objective.
+      objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
     """
 
     mesh: Mesh
@@ -76,6 +84,9 @@ class Plan:
     largest_tile_bytes: int
     peak_bytes: int
     is_optimal: bool
+    objective: str
+    topology: str
+    bound_time_s: float
 
     @property
     def chain_text(self) -> str:
@@ -84,7 +95,12 @@ class Plan:
 
     @property
     def collectives(self) -> int:
-        return sum(steps.is_collective(s.step) for s in self.steps)
+        return sum(steps.collectives(s.step) for s in self.steps)
+
+    @property
+    def time_s(self) -> float:
+        """Returns the modelled time of all steps, relayouts included."""
+        return sum(s.time_s for s in self.steps)
 
     @property
     def ratio_to_bound(self) -> float:
@@ -92,123 +108,273 @@ class Plan:
         return self.bytes_received / self.bound_bytes if self.bound_bytes else 1.0
 
 
-def plan(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, target: Sharding) -> Plan:
-    """Returns the chain with the fewest received bytes, then the fewest collectives, from `source` to `target`.
+def plan(
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    bits: int,
+    source: Sharding,
+    target: Sharding,
+    *,
+    objective: str = "bytes",
+    topology: Topology | None = None,
+    with_exchange: bool = False,
+) -> Plan:
+    """Returns the cheapest way from `source` to `target`.
 
     Args:
       shape: the global shape, in elements. bits: of one element, e.g. 32 for f32.
       source, target: shardings of one array on `mesh`; open dimensions and priorities are ignored.
+      objective: "bytes", the fewest received bytes, then the fewest collectives; "time", modelled on the topology.
+      topology: of the network; None is `uniform`.
+      with_exchange: consider exchanges too: in place of a chain, and behind its slices or before its gathers.
     Raises:
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
-      NoPlanError: dimensions that do not divide, unreduced axes, axes in two radices.
+      TopologyError: a topology that does not fit the mesh.
+      NoPlanError: unreduced axes; without exchange also dimensions that do not divide, and axes in two radices.
     Same problem, same plan, in every process (R5). Plans are memoised.
     """
+    if objective not in OBJECTIVES:
+        raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
     for sharding in (source, target):
         sharding.check(mesh, len(shape))
         if sharding.unreduced:
             raise NoPlanError(f"{sharding} is unreduced; reductions are not planned yet")
     if min(shape, default=0) < 0:
         raise NoPlanError(f"shape {list(shape)} has a negative size")
-    if math.prod(shape) == 0:
-        return _plan_without_elements(mesh, tuple(shape), bits, source.closed(), target.closed())
-    return _plan(mesh, tuple(shape), bits, source.closed(), target.closed())
+    on = topology or Topology.parse(DEFAULT)
+    return _plan(mesh, tuple(shape), bits, source.closed(), target.closed(), objective, on, with_exchange)
 
 
 @functools.lru_cache(maxsize=65536)
-def _plan(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, target: Sharding) -> Plan:
-    bound = bounds.received_elements_bound(mesh, shape, source, target)
-    problem, chain, is_optimal = _search(mesh, shape, source, target, bound)
-    typed = _steps(chain)
-    layout, priced = problem.source, []
-    tiles = [layout.tile_elements]
+def _plan(mesh, shape, bits, source, target, objective: str, topology: Topology, with_exchange: bool) -> Plan:
+    return _Planner(mesh, shape, bits, source, target, objective, topology).run(with_exchange)
+
+
+@functools.lru_cache(maxsize=256)
+def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
+    return Pricing(topology, mesh, bits)
+
+
+class _Planner:
+    """One planning problem: `run` searches a chain, sets exchanges against it, and prices what is cheapest."""
+
+    def __init__(self, mesh, shape, bits, source, target, objective: str, topology: Topology):
+        self.mesh, self.shape, self.bits = mesh, shape, bits
+        self.source, self.target = source, target
+        self.objective = objective
+        self.pricing = _pricing(topology, mesh, bits)
+        self.bound = bounds.received_elements_bound(mesh, shape, source, target)
+
+    def run(self, with_exchange: bool) -> Plan:
+        if math.prod(self.shape) == 0:
+            return self._without_elements()
+        try:
+            problem, chain, is_optimal = self._search()
+        except NoPlanError:
+            if not with_exchange:
+                raise
+            return self._exchange_alone()
+        typed = _steps(chain)
+        best = self._priced(problem, typed, is_optimal)
+        if self._is_unbeatable(chain) or not with_exchange:
+            return best
+        alternatives = (self._priced(problem, each, False) for each in self._with_exchange(problem, typed))
+        return min([best, *alternatives], key=self._key)
+
+    def _key(self, plan: Plan) -> tuple:
+        cost = plan.bytes_received, plan.collectives
+        return (plan.time_s, *cost) if self.objective == "time" else cost
+
+    # Chains
+
+    @property
+    def _search_pricing(self) -> Pricing | None:
+        return self.pricing if self.objective == "time" else None
+
+    def _is_unbeatable(self, chain: Chain) -> bool:
+        """Returns whether the chain costs what any method must: the bound, in at most one collective."""
+        at_least = (self.bound, int(self.bound > 0))
+        if self.objective == "time":
+            at_least = (self.pricing.least_picoseconds(self.bound), *at_least)
+        return chain.cost <= at_least
+
+    def _search(self) -> tuple[Problem, Chain, bool]:
+        """Returns a problem, its chain, and whether nothing cheaper exists: coarse factors, then detours, then primes."""
+        problem = self._refine()
+        try:
+            chain = cheapest_chain(problem, pricing=self._search_pricing, max_edges=MOST_EDGES)
+        except SearchLimit:
+            chain = None
+        if chain is None:
+            return self._search_primes()
+        if self._is_unbeatable(chain):
+            return problem, chain, True
+        is_optimal = True
+        for into_primes in (False, True):
+            wide = self._refine(with_detours=True, into_primes=into_primes)
+            if into_primes and (self._meets_bound(chain) or len(wide.movable) == len(problem.movable)):
+                break  # at the bound, or the same factors again
+            if len(wide.movable) > MOST_FACTORS_FOR_DETOURS:
+                is_optimal = self._meets_bound(chain)
+                break
+            try:
+                better = self._cheapest_below(wide, chain)
+            except SearchLimit:
+                is_optimal = self._meets_bound(chain)
+                break
+            problem, chain = (problem, chain) if better is None else (wide, better)
+        return problem, chain, is_optimal
+
+    def _cheapest_below(self, problem: Problem, chain: Chain) -> Chain | None:
+        limits = {"below": chain.cost, "max_edges": MOST_EDGES_FOR_DETOURS, "exhaustive": True}
+        return cheapest_chain(problem, pricing=self._search_pricing, **limits)
+
+    def _meets_bound(self, chain: Chain) -> bool:
+        return self.objective == "bytes" and chain.cost[0] <= self.bound
+
+    def _search_primes(self) -> tuple[Problem, Chain, bool]:
+        problem = self._refine(into_primes=True)
+        for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, MOST_EDGES)):
+            try:
+                chain = cheapest_chain(problem, pricing=self._search_pricing, max_edges=max_edges, greed=greed)
+            except SearchLimit:
+                continue
+            if chain is not None:
+                return problem, chain, False
+        raise NoPlanError(f"no chain found from {self.source} to {self.target} on {self.mesh}")
+
+    def _refine(self, **options: bool) -> Problem:
+        return refine(self.mesh, self.shape, self.source, self.target, **options)
+
+    # Exchanges
+
+    def _exchange(self, before: Blocks, after: Blocks):
+        round_elements = self.pricing.round_elements() if self.objective == "time" else 0
+        distance = None if self.pricing.is_flat else self.pricing.distance
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements)
+
+    def _with_exchange(self, problem: Problem, typed: list[Step]) -> Iterator[list[Step]]:
+        """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""
+        first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
+        last = len(typed)
+        while last > first and isinstance(typed[last - 1], steps.AllGather):
+            last -= 1
+        for start, end in sorted({(a, b) for a in (0, first) for b in (last, len(typed)) if b > a}):
+            before, after = (_layout_behind(problem.source, typed[:at]) for at in (start, end))
+            try:
+                ends = (Blocks.of_layout(self.mesh, each) for each in (before, after))
+                found = self._exchange(*ends)
+            except (LayoutError, TooManyPieces):
+                continue
+            yield [*typed[:start], steps.Exchanged(found, after), *typed[end:]]
+
+    def _exchange_alone(self) -> Plan:
+        """Returns the exchange between two placements that no chain of layouts connects."""
+        ends = (Blocks.of_sharding(self.mesh, self.shape, side) for side in (self.source, self.target))
+        try:
+            found = self._exchange(*ends)
+        except TooManyPieces as error:
+            raise NoPlanError(str(error)) from None
+        step = steps.Exchanged(found, None)
+        program = TileProgram(self.mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
+        return self._plan_of(program, (self._priced_exchange(step),), found.largest_tile_elements, False)
+
+    def _priced_exchange(self, step: steps.Exchanged) -> PlannedStep:
+        found = step.exchange
+        return PlannedStep(
+            step=step,
+            text=steps.text(None, step, self.mesh),
+            bytes_received=_bytes(found.received_elements, self.bits),
+            tile_bytes_before=_bytes(found.source.tile_elements, self.bits),
+            tile_bytes_after=_bytes(found.target.tile_elements, self.bits),
+            time_s=self.pricing.seconds(found.collectives(self.bits)) + self.pricing.relayout_seconds(found.target.tile_elements),
+        )
+
+    # Prices
+
+    def _priced(self, problem: Problem, typed: list[Step], is_optimal: bool) -> Plan:
+        """Returns the plan of a chain; R1: the rules, not the search, say where each step leads."""
+        source, layouts = problem.source, [problem.source]
+        for step in typed:
+            layouts.append(steps.apply(layouts[-1], step))
+        if layouts[-1] != problem.target:
+            raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {problem.target}")
+        tiles = [layout.tile_elements for layout in layouts]
+        if max(tiles) > max(tiles[0], tiles[-1]):
+            raise steps.RuleError(f"R2: tiles {tiles}")
+        program = lower(self.mesh, source, typed)
+        return self._plan_of(program, self._priced_steps(source, program), max(tiles), is_optimal)
+
+    def _priced_steps(self, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
+        found = []
+        for step, operations in program.steps:
+            after = steps.apply(layout, step)
+            if isinstance(step, steps.Exchanged):
+                found.append(self._priced_exchange(step))
+            else:
+                found.append(
+                    PlannedStep(
+                        step=step,
+                        text=steps.text(layout, step, self.mesh),
+                        bytes_received=_bytes(steps.received_elements(layout, step), self.bits),
+                        tile_bytes_before=_bytes(layout.tile_elements, self.bits),
+                        tile_bytes_after=_bytes(after.tile_elements, self.bits),
+                        time_s=self._seconds(layout, step, after, operations),
+                    )
+                )
+            layout = after
+        return tuple(found)
+
+    def _seconds(self, before: Layout, step: Step, after: Layout, operations) -> float:
+        copies = sum(isinstance(each, Transpose) for each in operations)
+        seconds = copies * self.pricing.relayout_seconds(after.tile_elements)
+        match step:
+            case steps.AllGather(factors):
+                seconds += self.pricing.picoseconds("all_gather", factors, before.tile_elements) / PER_SECOND
+            case steps.AllToAll(moves):
+                factors = (factor for factor, _ in moves)
+                seconds += self.pricing.picoseconds("all_to_all", factors, before.tile_elements) / PER_SECOND
+            case steps.Permute(_):
+                seconds += self.pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
+        return seconds
+
+    def _plan_of(self, program: TileProgram, priced, largest_tile: int, is_optimal: bool) -> Plan:
+        moved = collectives(program, self.bits)
+        received = traffic.bytes_received(moved, self.mesh.size)
+        bound_bytes = _bytes(self.bound, self.bits)
+        return Plan(
+            mesh=self.mesh,
+            shape=self.shape,
+            bits=self.bits,
+            source=self.source,
+            target=self.target,
+            steps=priced,
+            tile_program=program,
+            bytes_received=received,
+            bytes_sent=traffic.bytes_sent(moved, self.mesh.size),
+            bound_bytes=bound_bytes,
+            largest_tile_bytes=_bytes(largest_tile, self.bits),
+            peak_bytes=_peak_bytes(priced, math.prod(program.in_shape), self.bits),
+            is_optimal=is_optimal or self.objective == "bytes" and received <= bound_bytes,
+            objective=self.objective,
+            topology=self.pricing.topology.name,
+            bound_time_s=self.pricing.bound_seconds(self.shape, self.source, self.target) if self.bound else 0.0,
+        )
+
+    def _without_elements(self) -> Plan:
+        """Returns the plan for an array of size 0: at most the tile's shape changes."""
+        self._refine()  # says which dimension does not divide
+        before, after = (side.tile_shape(self.mesh, self.shape) for side in (self.source, self.target))
+        reshape = Relayout(f"{list(before)} to {list(after)}, no elements")
+        operations = ((reshape, (Reshape(after),)),) if before != after else ()
+        priced = tuple(PlannedStep(step, steps.text(None, step, self.mesh), 0, 0, 0, 0.0) for step, _ in operations)
+        return self._plan_of(TileProgram(self.mesh, before, after, operations), priced, 0, True)
+
+
+def _layout_behind(layout: Layout, typed: list[Step]) -> Layout:
     for step in typed:
-        layout = steps.apply(layout, step)  # R1: the rules, not the search, say where each step leads
-        tiles.append(layout.tile_elements)
-    if layout != problem.target:
-        raise steps.RuleError(f"R1: the chain ends in {layout}, not in {problem.target}")
-    if max(tiles) > max(tiles[0], tiles[-1]):
-        raise steps.RuleError(f"R2: tiles {tiles}")
-    program = lower(mesh, problem.source, typed)
-    priced = _priced(mesh, problem.source, program, bits)
-    moved = collectives(program, bits)
-    return Plan(
-        mesh=mesh,
-        shape=shape,
-        bits=bits,
-        source=source,
-        target=target,
-        steps=priced,
-        tile_program=program,
-        bytes_received=traffic.bytes_received(moved, mesh.size),
-        bytes_sent=traffic.bytes_sent(moved, mesh.size),
-        bound_bytes=_bytes(bound, bits),
-        largest_tile_bytes=_bytes(max(tiles), bits),
-        peak_bytes=_peak_bytes(priced, tiles[0], bits),
-        is_optimal=is_optimal,
-    )
-
-
-def _plan_without_elements(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, target: Sharding) -> Plan:
-    """Returns the plan for an array of size 0: at most the tile's shape changes."""
-    refine(mesh, shape, source, target)  # says which dimension does not divide
-    before, after = source.tile_shape(mesh, shape), target.tile_shape(mesh, shape)
-    reshape = Relayout(f"{list(before)} to {list(after)}, no elements")
-    operations = ((reshape, (Reshape(after),)),) if before != after else ()
-    return Plan(
-        mesh=mesh,
-        shape=shape,
-        bits=bits,
-        source=source,
-        target=target,
-        steps=tuple(PlannedStep(step, steps.text(None, step, mesh), 0, 0, 0) for step, _ in operations),
-        tile_program=TileProgram(mesh, before, after, operations),
-        bytes_received=0,
-        bytes_sent=0,
-        bound_bytes=0,
-        largest_tile_bytes=0,
-        peak_bytes=0,
-        is_optimal=True,
-    )
-
-
-def _search(mesh, shape, source, target, bound: int) -> tuple[Problem, Chain, bool]:
-    """Returns a problem, its chain, and whether nothing cheaper exists: coarse factors, then detours, then primes."""
-    problem = refine(mesh, shape, source, target)
-    try:
-        chain = cheapest_chain(problem, max_edges=MOST_EDGES)
-    except SearchLimit:
-        chain = None
-    if chain is None:
-        return _search_primes(mesh, shape, source, target)
-    if chain.cost[0] <= bound and chain.cost[1] <= 1:
-        return problem, chain, True
-    is_optimal = True
-    for into_primes in (False, True):
-        wide = refine(mesh, shape, source, target, with_detours=True, into_primes=into_primes)
-        if into_primes and (chain.cost[0] <= bound or len(wide.movable) == len(problem.movable)):
-            break  # at the bound, or the same factors again
-        if len(wide.movable) > MOST_FACTORS_FOR_DETOURS:
-            is_optimal = chain.cost[0] <= bound
-            break
-        try:
-            better = cheapest_chain(wide, below=chain.cost, max_edges=MOST_EDGES_FOR_DETOURS, exhaustive=True)
-        except SearchLimit:
-            is_optimal = chain.cost[0] <= bound
-            break
-        problem, chain = (problem, chain) if better is None else (wide, better)
-    return problem, chain, is_optimal
-
-
-def _search_primes(mesh, shape, source, target) -> tuple[Problem, Chain, bool]:
-    problem = refine(mesh, shape, source, target, into_primes=True)
-    for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, MOST_EDGES)):
-        try:
-            chain = cheapest_chain(problem, max_edges=max_edges, greed=greed)
-        except SearchLimit:
-            continue
-        if chain is not None:
-            return problem, chain, False
-    raise NoPlanError(f"no chain found from {source} to {target} on {mesh}")
+        layout = steps.apply(layout, step)
+    return layout
 
 
 def _steps(chain: Chain) -> list[Step]:
@@ -240,23 +406,6 @@ def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:
             layout = steps.apply(layout, step)
         ordered += run
     return ordered
-
-
-def _priced(mesh: Mesh, layout: Layout, program: TileProgram, bits: int) -> tuple[PlannedStep, ...]:
-    found = []
-    for step, _ in program.steps:
-        after = steps.apply(layout, step)
-        found.append(
-            PlannedStep(
-                step=step,
-                text=steps.text(layout, step, mesh),
-                bytes_received=_bytes(steps.received_elements(layout, step), bits),
-                tile_bytes_before=_bytes(layout.tile_elements, bits),
-                tile_bytes_after=_bytes(after.tile_elements, bits),
-            )
-        )
-        layout = after
-    return tuple(found)
 
 
 def _peak_bytes(priced, source_tile: int, bits: int) -> int:

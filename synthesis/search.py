@@ -3,13 +3,14 @@
 
 **State.** The slot of each movable factor (an index into the problem's slots, or -1 for replicated). **Edges** are the
 steps of `steps.py` with their received elements as cost, ties by the number of collectives, then by the elements of
-the tiles that the steps write: small tiles first is less memory. R2 holds by construction: no edge leads to a tile
-above max(source tile, target tile).
+the tiles that the steps write: small tiles first is less memory. With a `Pricing` their modelled time comes before all
+of these. R2 holds by construction: no edge leads to a tile above max(source tile, target tile).
 
 **Heuristic.** From a layout X the busiest device still has to receive |T \\ X| elements of its target tile T. If two
 different factors own the same digit in X and in the target, some device has nothing in common with its tile and the
 bound is |T|; else each digit that is owned in X but local in T leaves 1/radix of T in place. Steps cost at least what
-their busiest device receives, so the bound never exceeds the cost to go (admissible), and A* returns the optimum.
+their busiest device receives, so the bound never exceeds the cost to go (admissible), and A* returns the optimum. Its
+time is at least that of a single cheapest collective that brings these elements in through all ports of a device.
 
 **Pruning** that loses nothing, checked by `exhaustive=True` in tests: a factor that owns its target digit stays there,
 and a replicated factor whose target digit is free takes it at once, for nothing.
@@ -21,9 +22,11 @@ from dataclasses import dataclass
 import heapq
 import itertools
 import math
+import operator
 from typing import Literal
 
 from .layout import Layout
+from .pricing import Pricing
 from .problem import Problem
 
 REPLICATED = -1
@@ -35,12 +38,13 @@ Kind = Literal["slice", "all_gather", "all_to_all", "permute"]
 class Chain:
     """Layouts of a cheapest chain: `layouts[0]` is the source, `kinds[i]` leads from layout i to layout i + 1.
 
-    `cost` is (received elements, collectives): the sum over steps of each step's busiest device.
+    `cost` is (received elements, collectives), the sum over steps of each step's busiest device; with a pricing the time
+    in picoseconds comes before them.
     """
 
     layouts: tuple[Layout, ...]
     kinds: tuple[Kind, ...]
-    cost: tuple[int, int]
+    cost: tuple[int, ...]
     states_expanded: int
 
 
@@ -51,7 +55,8 @@ class SearchLimit(Exception):
 def cheapest_chain(
     problem: Problem,
     *,
-    below: tuple[int, int] | None = None,
+    pricing: Pricing | None = None,
+    below: tuple[int, ...] | None = None,
     exhaustive: bool = False,
     max_edges: int = 20_000_000,
     greed: int = 1,
@@ -59,13 +64,14 @@ def cheapest_chain(
     """Returns the cheapest chain that the problem's slots admit, or None if they admit none.
 
     Args:
-      below: only chains that cost less than this (received elements, collectives) count.
+      pricing: what steps take on a network; None counts elements alone.
+      below: only chains that cost less than this, a cost as `Chain.cost` has it, count.
       exhaustive: without the pruning rules that the module's docstring names.
       max_edges: steps to consider before giving up; a few hundred thousand take a second.
       greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
     Raises: SearchLimit after `max_edges` steps.
     """
-    return _Search(problem, exhaustive).run(below, max_edges, greed)
+    return _Search(problem, exhaustive, pricing).run(below, max_edges, greed)
 
 
 class _Search:
@@ -74,8 +80,9 @@ class _Search:
     Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge.
     """
 
-    def __init__(self, problem: Problem, exhaustive: bool):
+    def __init__(self, problem: Problem, exhaustive: bool, pricing: Pricing | None):
         self.problem = problem
+        self.pricing = pricing
         self.exhaustive = exhaustive
         self.sizes = [factor.size for factor in problem.movable]
         fixed = [slot for factor, slot in problem.source.owners if factor not in problem.movable]
@@ -103,33 +110,53 @@ class _Search:
     def tile(self, state) -> int:
         return self.elements // self._owned_size(state)
 
-    def run(self, below: tuple[int, int] | None, max_edges: int, greed: int) -> Chain | None:
-        best = {self.source: (0, 0, 0)}  # received elements, collectives, written elements
+    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
+        nothing = (0,) * (3 if self.pricing is None else 4)  # [time,] received elements, collectives, written elements
+        best = {self.source: nothing}
         came_from: dict[tuple, tuple[tuple, Kind]] = {}
         order = itertools.count()
-        queue = [((0, 0, 0), next(order), (0, 0, 0), self.source)]
+        queue = [(nothing, next(order), nothing, self.source)]
         expanded = considered = 0
         while queue:
             _, _, cost, state = heapq.heappop(queue)
             if cost > best[state]:
                 continue
             if state == self.target:
-                return self._chain(came_from, cost[:2], expanded)
+                return self._chain(came_from, cost[:-1], expanded)
             expanded += 1
-            for kind, after, step_cost in self.edges(state):
+            for kind, after, received in self.edges(state):
                 considered += 1
                 if considered > max_edges:
                     raise SearchLimit
-                total = (cost[0] + step_cost, cost[1] + (kind != "slice"), cost[2] + self.tile(after))
+                total = _sum(cost, self._cost(kind, state, after, received))
                 if after in best and best[after] <= total:
                     continue
-                to_go = self.to_go(after)
-                if below is not None and (total[0] + to_go, total[1]) >= below:
+                to_go = self._cost_to_go(after)
+                if below is not None and _sum(total, to_go)[:-1] >= below:
                     continue
                 best[after] = total
                 came_from[after] = (state, kind)
-                heapq.heappush(queue, ((total[0] + greed * to_go, *total[1:]), next(order), total, after))
+                priority = _sum(total, to_go if greed == 1 else tuple(greed * each for each in to_go))
+                heapq.heappush(queue, (priority, next(order), total, after))
         return None
+
+    def _cost(self, kind: Kind, state, after, received: int) -> tuple[int, ...]:
+        cost = received, int(kind != "slice"), self.tile(after)
+        return cost if self.pricing is None else (self._picoseconds(kind, state, after), *cost)
+
+    def _cost_to_go(self, state) -> tuple[int, ...]:
+        received = self.to_go(state)
+        cost = received, int(received > 0), 0
+        return cost if self.pricing is None else (self.pricing.least_picoseconds(received), *cost)
+
+    def _picoseconds(self, kind: Kind, state, after) -> int:
+        if kind == "slice":
+            return 0
+        tile = self.tile(state)
+        if kind == "permute" and not self.pricing.is_flat:
+            return self.pricing.permute_picoseconds(self._layout(state), self._layout(after), tile)
+        moved = tuple(f for f, old, new in zip(self.problem.movable, state, after) if old != new)
+        return self.pricing.picoseconds(kind, moved, tile)
 
     def _chain(self, came_from, cost, expanded: int) -> Chain:
         states, kinds = [self.target], []
@@ -270,6 +297,10 @@ class _Search:
             else:
                 runs.append((slot.dim, slot.start, slot.end))
         return runs
+
+
+def _sum(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(operator.add, a, b))
 
 
 def _with(state, i: int, slot: int):

@@ -12,10 +12,11 @@ import math
 
 import numpy as np
 
+from .exchange import run_exchange
 from .layout import Factor
 from .mesh import Mesh
 from .sharding import Sharding
-from .tile_program import Gather, Operation, Reshape, Send, Swap, TakeOwn, TileProgram, Transpose
+from .tile_program import Gather, Operation, Reshape, Rounds, Send, Swap, TakeOwn, TileProgram, Transpose
 
 
 def scatter(array: np.ndarray, mesh: Mesh, sharding: Sharding) -> dict[int, np.ndarray]:
@@ -65,6 +66,8 @@ def _run_operation(mesh: Mesh, operation: Operation, tiles: dict[int, np.ndarray
             return {d: np.concatenate([tiles[peer] for peer in _peers(mesh, d, factors)]) for d in tiles}
         case Swap(factors):
             return {d: _swapped(mesh, d, factors, tiles) for d in tiles}
+        case Rounds(exchange):
+            return run_exchange(exchange, tiles)
         case Send(pairs):
             assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == len(tiles)
             return {b: tiles[a] for a, b in pairs}

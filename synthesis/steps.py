@@ -10,6 +10,7 @@ With L the tile before, in elements, and n the product of the factors that move:
 | T3    | all_to_all  | owned digits move to digits that are local before the step               | L·(n-1)/n            |
 | T4    | permute     | the owned runs stay; other factors, or other radices, own them           | L or 0               |
 | T5    | relayout    | nothing moves between devices; the order of local digits in memory changes | 0                  |
+| T6    | exchange    | any digits => any digits, scheduled as rounds of permutes of pieces      | what it lacks        |
 
 `apply` is R1: it derives the layout after a step, or raises `RuleError` with the rule that is broken.
 Source: arXiv 2112.01075 for T1 to T4 on blocked layouts; owning any digit is what is new here.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 import math
 
+from .exchange import Exchange
 from .layout import Factor, Layout, LayoutError, Slot
 from .mesh import Mesh
 
@@ -67,17 +69,37 @@ class Relayout:
     text: str
 
 
-Step = Slice | AllGather | AllToAll | Permute | Relayout
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """T6: every device gets what it lacks, in rounds. `after` is the layout then, None where no layout expresses it."""
+
+    exchange: Exchange
+    after: Layout | None
+
+
+Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged
 
 
 def name(step: Step) -> str:
     """Returns the step's name as reports and JSON print it."""
-    return {Slice: "slice", AllGather: "all_gather", AllToAll: "all_to_all", Permute: "permute", Relayout: "relayout"}[type(step)]
+    return _NAMES[type(step)]
 
 
-def is_collective(step: Step) -> bool:
-    """Returns whether devices talk to each other in this step."""
-    return isinstance(step, (AllGather, AllToAll, Permute))
+_NAMES = {
+    Slice: "slice",
+    AllGather: "all_gather",
+    AllToAll: "all_to_all",
+    Permute: "permute",
+    Relayout: "relayout",
+    Exchanged: "exchange",
+}
+
+
+def collectives(step: Step) -> int:
+    """Returns how many collectives the step is: an exchange is as many as it has rounds."""
+    if isinstance(step, Exchanged):
+        return len(step.exchange.rounds)
+    return int(isinstance(step, (AllGather, AllToAll, Permute)))
 
 
 def apply(layout: Layout, step: Step) -> Layout:
@@ -94,6 +116,8 @@ def apply(layout: Layout, step: Step) -> Layout:
                 return _permute(layout, after)
             case Relayout():
                 return layout
+            case Exchanged(_, after):
+                return after
     except LayoutError as error:
         raise RuleError(f"{name(step)}: {error}") from error
     raise RuleError(f"no rule for {step!r}")
@@ -131,7 +155,7 @@ def _permute(layout: Layout, after: Layout) -> Layout:
 
 def received_elements(before: Layout, step: Step) -> int:
     """Returns the elements that the busiest device receives in `step`: an upper bound per step of R3's definition."""
-    tile = before.tile_elements
+    tile = before.tile_elements if before is not None else 0
     match step:
         case AllGather(factors):
             return tile * (math.prod(f.size for f in factors) - 1)
@@ -140,6 +164,8 @@ def received_elements(before: Layout, step: Step) -> int:
             return tile // n * (n - 1)
         case Permute(after):
             return tile if after != before else 0
+        case Exchanged(exchange):
+            return exchange.received_elements
     return 0
 
 
@@ -157,6 +183,8 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
             return f"permute {before.text(mesh)} -> {after.text(mesh)}"
         case Relayout(words):
             return f"relayout {words}"
+        case Exchanged(exchange):
+            return exchange.text
     raise RuleError(f"no text for {step!r}")
 
 

@@ -15,9 +15,10 @@ import math
 
 import numpy as np
 
+from .exchange import Exchange
 from .layout import Factor, Layout, Slot, coordinates, groups
 from .mesh import Mesh
-from .steps import AllGather, AllToAll, Permute, Relayout, Slice, Step, apply
+from .steps import AllGather, AllToAll, Exchanged, Permute, Relayout, Slice, Step, apply
 from .traffic import Collective
 
 
@@ -63,7 +64,14 @@ class Send:
     pairs: tuple[tuple[int, int], ...]
 
 
-Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """An exchange: rounds of collective-permutes of pieces of the source tile into a new target tile."""
+
+    exchange: Exchange
+
+
+Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,8 @@ class _Lowering:
             case Permute(after):
                 pairs = permute_pairs(self.mesh, self.layout, after)
                 self.pending.append(Send(pairs))
+            case Exchanged(exchange, after):
+                self._exchange(exchange, after)
             case Relayout():
                 raise ValueError("relayouts are the lowering's to insert")
         self._close(step)
@@ -167,6 +177,13 @@ class _Lowering:
         n = math.prod(factor.size for factor in factors)
         self.shape = (n * self.shape[0], *self.shape[1:])
         self.atoms = [self.layout.slot_of(factor) for factor in factors] + self.atoms
+
+    def _exchange(self, exchange: Exchange, after: Layout) -> None:
+        self._restore_order()
+        self._reshape(self.layout.tile_shape)
+        self.pending.append(Rounds(exchange))
+        self.atoms = _local_atoms(after)
+        self.shape = after.tile_shape
 
     def _gathers_in_place(self, factors) -> bool:
         """Returns whether tiles one after the other are the gathered tile in canonical order, if each of them is."""
@@ -331,6 +348,9 @@ def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective
             case Swap(factors):
                 members = groups(program.mesh, factors)
                 found.append(Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(members)))
+            case Rounds(exchange):
+                found += exchange.collectives(bits_per_element)
+                shape = exchange.target.tile_shape
             case Send(pairs):
                 found.append(Collective("collective_permute", tile_bytes, tile_bytes, pairs=pairs))
     return tuple(found)

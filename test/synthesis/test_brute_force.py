@@ -103,7 +103,7 @@ class Graph:
                     after = self.number[steps.apply(before, step)]
                 except RuleError:
                     continue
-                cost = (steps.received_elements(before, step), int(steps.is_collective(step)))
+                cost = (steps.received_elements(before, step), steps.collectives(step))
                 cheapest[after] = min(cost, cheapest.get(after, cost))
             self.edges[node] = [(after, *cost) for after, cost in cheapest.items()]
         return self.edges[node]

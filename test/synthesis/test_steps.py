@@ -91,4 +91,4 @@ def test_t5_something_that_is_no_step_is_refused():
 def test_names_are_those_of_the_reports():
     kinds = [Slice(()), AllGather(()), AllToAll(()), Permute(NONE), Relayout("")]
     assert [steps.name(kind) for kind in kinds] == ["slice", "all_gather", "all_to_all", "permute", "relayout"]
-    assert [steps.is_collective(kind) for kind in kinds] == [False, True, True, True, False]
+    assert [steps.collectives(kind) for kind in kinds] == [False, True, True, True, False]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the steps of a chain take on a network: `cost.py` by factors and layouts, remembered, in whole picoseconds.
+
+Whole numbers, so that equal chains cost the same in whatever order their steps are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import math
+
+import numpy as np
+
+from . import cost
+from .layout import Factor, Layout, groups
+from .mesh import Mesh
+from .sharding import Sharding
+from .tile_program import permute_pairs
+from .topology import Level, Topology
+from .traffic import Collective
+
+PER_SECOND = 10**12
+_COLLECTIVE_OF = {"all_gather": "all_gather", "all_to_all": "all_to_all", "permute": "collective_permute"}
+
+
+class Pricing:
+    """Prices steps on one mesh over one topology.
+
+    Attributes:
+      topology: fitted to the mesh.
+      is_flat: all devices hang on one switch, so that it does not matter who sends to whom.
+    Raises: TopologyError if the topology does not fit the mesh.
+    """
+
+    def __init__(self, topology: Topology, mesh: Mesh, bits: int):
+        self.mesh = mesh
+        self.bits = bits
+        self.topology = topology.fitted(mesh.size)
+        used = [level for level in self.topology.levels if level.size > 1]
+        self.is_flat = all(level.kind == "switch" and not level.shared_bandwidth_bytes_per_s for level in used) and len(used) <= 1
+        self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used))
+        self._least_latency_s = self.topology.launch_latency_s + min((level.latency_s for level in used), default=0.0)
+        self._coordinates = self.topology.coordinates()
+        self._grouped: dict[tuple[str, tuple[Factor, ...]], tuple[float, float]] = {}
+        self._permutes: dict[tuple[Layout, Layout], tuple[float, float]] = {}
+
+    def bytes_of(self, elements: int) -> int:
+        return -(-elements * self.bits // 8)
+
+    def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
+        """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it.
+
+        A permute is priced so on a flat topology alone.
+        """
+        if kind == "permute":
+            factors = ()
+        key = kind, tuple(sorted(factors))
+        if key not in self._grouped:
+            if kind == "permute":
+                found = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=((0, 1), (1, 0)))
+            else:
+                found = cost.coefficients(self.topology, self.mesh, _COLLECTIVE_OF[kind], groups(self.mesh, key[1]))
+            self._grouped[key] = found
+        return self._whole(*self._grouped[key], tile)
+
+    def permute_picoseconds(self, before: Layout, after: Layout, tile: int) -> int:
+        """Returns the time of a permute between two layouts, by its pairs."""
+        key = before, after
+        if key not in self._permutes:
+            pairs = permute_pairs(self.mesh, before, after)
+            self._permutes[key] = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
+        return self._whole(*self._permutes[key], tile)
+
+    def least_picoseconds(self, received_elements: int) -> int:
+        """Returns a lower bound on the time in which a device can receive so much: all its ports at once, one start."""
+        if not received_elements:
+            return 0
+        return math.floor((self._least_latency_s + self.bytes_of(received_elements) / self._ports_bytes_per_s) * PER_SECOND)
+
+    def round_elements(self) -> float:
+        """Returns how many elements arrive in the time that one more round of an exchange costs."""
+        pairs = ((0, self.mesh.size - 1), (self.mesh.size - 1, 0))
+        latency_s, seconds_per_byte = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
+        return latency_s / seconds_per_byte * 8 / self.bits if seconds_per_byte else 0.0
+
+    def distance(self, a: int, b: int) -> int:
+        """Returns how far apart two devices are: 0 for the same one, else 1 + the number of levels inside the one they meet at."""
+        differs = np.flatnonzero(self._coordinates[a] != self._coordinates[b])
+        return 0 if not len(differs) else len(self.topology.levels) - int(differs[0])
+
+    def relayout_seconds(self, elements: int) -> float:
+        return cost.relayout_time_s(self.topology, self.bytes_of(elements))
+
+    def bound_seconds(self, shape, source: Sharding, target: Sharding) -> float:
+        """Returns a lower bound on the time of any redistribution: per level, what must enter a unit through its ports."""
+        ends = (cost.boxes(self.mesh, shape, side) for side in (source, target))
+        return cost.cut_bytes_bound(self.topology, *ends, self.bits).time_s
+
+    def seconds(self, collectives: Iterable[Collective]) -> float:
+        """Returns the time of collectives, one after the other."""
+        return sum(cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)
+
+    def _whole(self, latency_s: float, seconds_per_byte: float, tile: int) -> int:
+        return math.ceil((latency_s + seconds_per_byte * self.bytes_of(tile)) * PER_SECOND)
+
+
+def _ports_bytes_per_s(level: Level) -> float:
+    """Returns what one device can receive at a level: over its port, or over the links in both directions of each dimension."""
+    return level.bandwidth_bytes_per_s * (2 * len(level.dims) if level.kind in ("ring", "torus") else 1)
