@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reshard.dialect_utils import canary, propagation
+from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir, sdy, stablehlo
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.propagation import Analysis
@@ -21,7 +21,7 @@ from reshard.dialect_utils.sdy_shardings import (
     sharding_to_attr,
 )
 from reshard.passes import findings as kinds
-from reshard.passes.base import Pass, Session, option
+from reshard.passes.base import Pass, Session
 from reshard.passes.findings import Finding, Findings, OpenResult, Skipped, write_findings
 
 
@@ -70,12 +70,6 @@ class FindMismatchesPass(Pass):
         "skipped": "mismatches left alone",
     }
 
-    canary: str = option(
-        "auto",
-        "compare with the layouts that XLA propagates, in a child process that compiles the module; auto: if one is running",
-        choices=("auto", "off", "on"),
-    )
-
     def run(self, module: ir.Module, session: Session) -> None:
         try:
             analysis = propagation.analyse(module)
@@ -87,12 +81,6 @@ class FindMismatchesPass(Pass):
             return
         finder = Finder(analysis)
         mismatches = finder.mismatches()
-        child = session.options.get("xla_child")
-        if mismatches and (self.canary == "on" or self.canary == "auto" and child):
-            disagreements = canary.compare_with_xla(module, analysis, child)
-            if disagreements.failure:
-                session.warning(module.operation, f"cannot compare with XLA's layouts: {disagreements.failure}")
-            mismatches = finder.without(mismatches, disagreements)
         edges = finder.numbered(mismatches)
         self._write(module, tuple(edges), finder.skipped, session, finder.open_results())
 
@@ -154,17 +142,6 @@ class Finder:
         self._read_inserted_reshards()
         found = [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
         return [each for each in found if self._is_supported(each)]
-
-    def without(self, mismatches: list[Mismatch], disagreements) -> list[Mismatch]:
-        """Returns the mismatches at which XLA has the layouts that we found; the others become skipped."""
-        kept = []
-        for each in mismatches:
-            reason = disagreements.at(self.analysis.originals[each.op], each.number, each.is_result)
-            if reason is None:
-                kept.append(each)
-            else:
-                self._skip(each.op, each.number, each.is_result, reason)
-        return kept
 
     def numbered(self, mismatches: list[Mismatch]) -> Iterator[Finding]:
         """Yields the findings; mismatches of one value with the same source and target share a number."""

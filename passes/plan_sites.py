@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 import functools
 
-from reshard.dialect_utils import diagnostics, propagation, xla_child
+from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import bits_of, neighbourhood
 from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
@@ -47,23 +47,30 @@ class PlanSitesPass(Pass):
     The edges of a constraint, a loop, a call or a function result are judged as lone pairs; those of any other op together
     with the op (oracle `lone`). A chain of constraints that nobody else looks at is planned and judged as one conversion:
     its last site has `merges`, the sites that vanish in it.
+
+    What is to be rewritten is checked against the layouts that XLA itself propagates (the canary): where they are others
+    than those of find-mismatches, the site is left alone.
     """
-    guarantees = ("every site has a verdict and a reason",)
+    guarantees = ("every site has a verdict and a reason", "XLA propagates to the sites to rewrite the layouts that we found")
     statistics = {
         "planned": "sites with a chain",
         "rewrite": "sites to rewrite",
         "keep": "sites to leave to XLA",
+        "unchecked": "uses to rewrite at which XLA's own layouts could not be had, since it does not compile the module",
     }
 
     policy: str = option("better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always"))
     oracle: str = option("lone", "how it is known what stock XLA does at a site", choices=("lone",))
+    canary: str = option(
+        "on", "compile the module once to see whether XLA propagates the same layouts to sites to rewrite", choices=("on", "off")
+    )
 
     def run(self, module: ir.Module, session: Session) -> None:
         found = read_findings(module)
         if found is None:
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
             return
-        planner = SitePlanner(module, found, self.policy, session)
+        planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
         write_findings(module, dataclasses.replace(found, edges=tuple(planner.planned_edges())))
 
 
@@ -84,10 +91,11 @@ class SitePlanner:
     constraints the sites that vanish in it.
     """
 
-    def __init__(self, module: ir.Module, found: Findings, policy: str, session: Session):
+    def __init__(self, module: ir.Module, found: Findings, policy: str, checks_layouts: bool, session: Session):
         self.module = module
         self.found = found
         self.policy = policy
+        self.checks_layouts = checks_layouts
         self.session = session
         self.meshes = module_meshes(module)
         self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
@@ -106,6 +114,8 @@ class SitePlanner:
             else:
                 verdict = self._judge_neighbourhood(group)
                 verdicts |= {positions[id(edge)]: verdict for edge in group}
+        if self.checks_layouts:
+            verdicts = self._where_xla_agrees(verdicts)
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
         planned = [self._with_verdict(edge, verdicts[i], chains) for i, edge in enumerate(self.found.edges)]
         self._record(planned, inside)
@@ -195,6 +205,21 @@ class SitePlanner:
         if stock is None or ours is None:
             return Verdict(KEEP, "the op cannot be judged alone: it uses values or symbols from outside")
         return self._oracle.judge_texts(stock, ours, mesh)
+
+    def _where_xla_agrees(self, verdicts: dict[int, Verdict]) -> dict[int, Verdict]:
+        """Returns the verdicts with those turned down at whose sites XLA's own propagation finds other layouts (the canary)."""
+        if not any(verdict.is_rewrite for verdict in verdicts.values()):
+            return verdicts
+        found = canary.compare_with_xla(self.module, self._op_layouts.analysis, self._oracle.child)
+        if found.failure:
+            self.session.count("unchecked", sum(verdict.is_rewrite for verdict in verdicts.values()))
+            return verdicts
+        checked = {}
+        for position, verdict in verdicts.items():
+            edge = self.found.edges[position]
+            reason = found.at(edge.op, edge.number, edge.kind == kinds.RESULT) if verdict.is_rewrite else None
+            checked[position] = verdict if reason is None else dataclasses.replace(verdict, action=KEEP, reason=reason)
+        return checked
 
     def _follow_their_chains(self, inside, chains, verdicts, positions) -> dict[int, Verdict]:
         """Returns the verdicts of constraints inside a chain: they go where the chain's last site goes."""

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -291,62 +290,3 @@ def test_xla_propagates_the_same_layouts_in_examples(path, context):
     found = canary_of(path.read_text())
     assert not found.failure and found.compared > 0
     assert not found.reasons
-
-
-ONE_CONSTRAINT = """
-sdy.mesh @mesh = <["x"=2, "y"=2]>
-func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"AXIS"}, {}]>}) -> tensor<8x8xf32> {
-  %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
-  return %0 : tensor<8x8xf32>
-}"""
-
-
-def test_a_site_where_xla_disagrees_is_left_alone(context, monkeypatch):
-    """The canary has to be able to sing: XLA is told of another sharding of the argument."""
-    elsewhere = canary.tagged_text(ir.Module.parse(ONE_CONSTRAINT.replace("AXIS", "y")))
-    propagated = shared_child().compile(elsewhere, 4, keeps_propagated=True).propagated_text
-    monkeypatch.setattr(
-        canary, "compare_with_xla", lambda _module, analysis, _child: canary.disagreements(analysis, propagated)
-    )
-    _, found, _ = find(ONE_CONSTRAINT.replace("AXIS", "x"), canary="on")
-    assert found.sites == 0
-    (skipped,) = found.skipped
-    assert skipped.reason == (
-        'XLA propagates another layout here: argument 0 is [{"y"}, {}] there, [{"x"}, {}] here'
-    )
-
-
-def test_a_module_that_xla_refuses_is_compared_with_nothing(context):
-    text = ONE_CONSTRAINT.replace("AXIS", "x").replace("sdy.sharding_constraint", "sdy.reshard")
-    _, found, session = find(text, canary="on")
-    assert found.sites == 1
-    warnings = session.diagnostics.having("warning")
-    assert len(warnings) == 1 and warnings[0].message.startswith("cannot compare with XLA's layouts: ")
-
-
-# Speed
-
-
-def long_program(ops: int) -> str:
-    lines = ['sdy.mesh @mesh = <["x"=4, "y"=2]>', "func.func public @main("]
-    lines += ['%v0: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<64x64xf32> {']
-    for i in range(ops):
-        if i % 10 == 7:
-            axis = "xy"[(i // 10) % 2]
-            lines += [f'%v{i + 1} = sdy.sharding_constraint %v{i} <@mesh, [{{"{axis}"}}, {{}}]> : tensor<64x64xf32>']
-        else:
-            lines += [f"%v{i + 1} = stablehlo.add %v{i}, %v{max(0, i - 2)} : tensor<64x64xf32>"]
-    return "\n".join([*lines, f"return %v{ops} : tensor<64x64xf32>", "}"])
-
-
-def test_most_of_the_time_is_shardys(context):
-    module = ir.Module.parse(long_program(3000))
-    start = time.perf_counter()
-    Pipeline((FindMismatchesPass(),)).run(module, Session())
-    total_s = time.perf_counter() - start
-    strip_findings(module)
-    clone = module.operation.clone().operation
-    start = time.perf_counter()
-    propagation.run(clone, propagation.propagation_pipeline())
-    shardy_s = time.perf_counter() - start
-    assert total_s < 2.0 + 5 * shardy_s

@@ -133,7 +133,7 @@ class TestLoneOracle:
 def run(text: str, policy: str = "better", child=None) -> Session:
     """Returns the session after find-mismatches and plan-sites on a module."""
     session = Session(options={} if child is None else {"xla_child": child})
-    passes = f"builtin.module(find-mismatches{{canary=off}},plan-sites{{policy={policy}}})"
+    passes = f"builtin.module(find-mismatches,plan-sites{{policy={policy} canary=off}})"
     with make_context() as context, ir.Location.unknown(context):
         Pipeline.parse(passes).run(ir.Module.parse(text), session)
     return session

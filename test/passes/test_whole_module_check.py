@@ -16,7 +16,7 @@ from reshard.passes.whole_module_check import MOST_ATTEMPTS, what_is_worse
 
 
 # The canary would compile modules too, and what is compiled is what these tests look at.
-PASSES = "find-mismatches{canary=off},plan-sites,synthesize-collectives,strip-findings"
+PASSES = "find-mismatches,plan-sites{canary=off},synthesize-collectives,strip-findings"
 
 
 def run(text: str, *, policy: str = "better", child=None, **options) -> tuple[str, Session]:

@@ -5,7 +5,7 @@
 
 //   A module in which no site is worth it   comes out byte for byte as it went in, this comment and its spaces included.
 
-// CHECK: 1 sites: 0 rewritten, 1 left to XLA
+// CHECK: 1 site: 0 rewritten, 1 left to XLA
 // CHECK-NOT: whole module
 // CHECK: site 0: left to XLA: stock XLA moves 96 bytes in 1 all_to_all, as we would;
 sdy.mesh   @mesh = <["x"=4, "y"=2]>
