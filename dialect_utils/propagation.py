@@ -513,9 +513,10 @@ def propagation_pipeline() -> str:
 def propagate(module: ir.Operation) -> None:
     """Runs propagation on each public function as if it were the program, as XLA sees it: Shardy starts from @main alone.
 
-    With several functions and no @main, Shardy of jaxlib 0.12 ends the process.
+    With several functions and no @main, Shardy of jaxlib 0.12 ends the process. Private functions that are left after
+    inlining, decompositions of composites say, stay beside it as they are.
     """
-    functions = [op for op in _top_level(module, "func.func") if _has_body(op)]
+    functions = [op for op in _top_level(module, "func.func") if _has_body(op) and is_public(op)]
     if len(functions) == 1:
         run(module, propagation_pipeline())
         return
@@ -525,7 +526,7 @@ def propagate(module: ir.Operation) -> None:
         for op in _top_level(copy, "func.func"):
             if _symbol(op) == name:
                 op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
-            elif _has_body(op):
+            elif _has_body(op) and is_public(op):
                 op.erase()
         run(copy, propagation_pipeline())
         before = next(op for op in _top_level(module, "func.func") if _symbol(op) == name)
@@ -536,6 +537,12 @@ def propagate(module: ir.Operation) -> None:
 
 
 _ENTRY = "main"
+
+
+def is_public(function: ir.Operation) -> bool:
+    """Returns whether callers outside of the module may use a function."""
+    visibility = function.attributes["sym_visibility"] if "sym_visibility" in function.attributes else None
+    return visibility is None or ir.StringAttr(visibility).value != "private"
 
 
 def run(module: ir.Operation, pipeline: str) -> None:

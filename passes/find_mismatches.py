@@ -160,7 +160,7 @@ class Finder:
         """Returns the results of public functions that the caller left open, with the layouts that propagation gives them."""
         found = []
         for op in self.analysis.originals:
-            if op.name != "func.func" or not _is_public(op):
+            if op.name != "func.func" or not propagation.is_public(op):
                 continue
             name = ir.StringAttr(op.attributes["sym_name"]).value
             layouts = self.analysis.result_layouts.get(name, ())
@@ -346,7 +346,7 @@ class Finder:
         value = op.operands[number]
         around = op.parent.operation
         if op.name == "func.return":
-            return kinds.FUNCTION_RESULT if _is_public(around) else kinds.CALL
+            return kinds.FUNCTION_RESULT if propagation.is_public(around) else kinds.CALL
         if op.name in propagation.LOOPS:
             return kinds.LOOP
         if op.name == "stablehlo.return" and around.name in (*propagation.LOOPS, "stablehlo.case", "stablehlo.if"):
@@ -390,7 +390,7 @@ def _kind_by_producer(value: ir.Value) -> str:
         return kinds.CALL if producer.name == "func.call" else kinds.OPERAND
     owner = value.owner.owner.operation
     if owner.name == "func.func":
-        return kinds.ARGUMENT if _is_public(owner) else kinds.CALL
+        return kinds.ARGUMENT if propagation.is_public(owner) else kinds.CALL
     return kinds.LOOP if owner.name in propagation.LOOPS else kinds.OPERAND
 
 
@@ -424,11 +424,6 @@ def _is_constant(value: ir.Value) -> bool:
 def _producer(value: ir.Value) -> ir.Operation | None:
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
-
-
-def _is_public(function: ir.Operation) -> bool:
-    visibility = function.attributes["sym_visibility"] if "sym_visibility" in function.attributes else None
-    return visibility is None or ir.StringAttr(visibility).value != "private"
 
 
 def _rank(value: ir.Value) -> int | None:

@@ -269,6 +269,20 @@ def test_extras_of_later_passes_survive_a_round_trip(context):
     assert again.by_site().keys() == {0, 1}
 
 
+def test_a_composite_keeps_its_decomposition(context):
+    """Shardy ended the process here once: a private function that nobody calls was propagated as the program."""
+    text = """
+      sdy.mesh @mesh = <["x"=4]>
+      func.func private @impl(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> { return %arg0 : tensor<8x8xf32> }
+      func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x8xf32> {
+        %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
+        %1 = stablehlo.composite "my.op" %0 {decomposition = @impl} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+        return %1 : tensor<8x8xf32>
+      }"""
+    _, found, _ = find(text)
+    assert [edge.kind for edge in found.edges] == ["constraint"]
+
+
 # Agreement with XLA
 
 
