@@ -9,12 +9,14 @@ are canonical text: equal questions are equal texts, whatever module, site or li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import re
 
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context
 from .emission import emit_island, unused_channels
+from .exchange_emission import Side, emit_exchange
 from .sdy_shardings import SHARDING, sharding_to_attr
 
 _MESH = "mesh_of_question"  # no name that an op may refer to: the meshes of its own module are not here
@@ -23,36 +25,89 @@ _MESH = "mesh_of_question"  # no name that an op may refer to: the meshes of its
 def stock_pair(tensor_type: str, mesh: Mesh, layouts: Sequence[Sharding]) -> str:
     """Returns the module that takes a tensor in the first layout and returns it in the last, by way of those between.
 
+    XLA changes a layout of an argument or a result whose dimensions do not divide. Such ends are in whole tiles: what the
+    module takes and returns is padded at the end of each dimension, which moves nothing.
+
     Args:
       tensor_type: as MLIR prints it, e.g. `tensor<8x8xf32>`; layouts: two or more.
     """
-    constraints, value = [], "%arg0"
-    for number, layout in enumerate(layouts[1:-1]):
+    is_whole = _is_whole(tensor_type, mesh, (layouts[0], layouts[-1]))
+    value, constraints = _INPUT[is_whole], []
+    for number, layout in enumerate(layouts[1:-1] if is_whole else layouts[1:]):
         constraints.append(f"    %{number} = sdy.sharding_constraint {value} <@{_MESH}, {layout.closed()}> : {tensor_type}")
         value = f"%{number}"
     return _pair(tensor_type, mesh, layouts[0], layouts[-1], "\n".join(constraints), value)
 
 
 def rewritten_pair(tensor_type: str, plan: Plan) -> str:
-    """Returns the module in which an island does what `plan` says."""
+    """Returns the module in which an island does what `plan` says; in whole tiles where `stock_pair` is."""
+    is_whole = _is_whole(tensor_type, plan.mesh, (plan.source, plan.target))
     with make_context(), ir.Location.unknown():
-        module = ir.Module.parse(_pair(tensor_type, plan.mesh, plan.source, plan.target, "", "%arg0"))
+        module = ir.Module.parse(_pair(tensor_type, plan.mesh, plan.source, plan.target, "", _INPUT[is_whole]))
         body = module.body.operations[1].regions[0].blocks[0]
-        with ir.InsertionPoint.at_block_begin(body):
-            island = _island(plan, body.arguments[0], module)
-        body.operations[1].operation.operands[0] = island.results[0]
+        value = body.arguments[0] if is_whole else body.operations[1].operation.results[0]
+        user = body.operations[len(body.operations) - (1 if is_whole else 2)].operation
+        with ir.InsertionPoint(user):
+            user.operands[0] = _converted(plan, value, module)
         return str(module)
 
 
+_INPUT = {True: "%arg0", False: "%held"}  # what a pair converts, by whether its dimensions divide
+
+
 def _pair(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, body: str, value: str) -> str:
+    before, after = (_whole_type(tensor_type, mesh, side) for side in (source, target))
+    if not _is_whole(tensor_type, mesh, (source, target)):
+        body, value = _cut_and_padded(tensor_type, mesh, source, target, body, value), "%padded"
     return f"""module @pair attributes {{mhlo.num_partitions = {mesh.size} : i32, mhlo.num_replicas = 1 : i32}} {{
   sdy.mesh @{_MESH} = {mesh}
-  func.func public @main(%arg0: {tensor_type} {{{SHARDING} = #sdy.sharding<@{_MESH}, {source.closed()}>}}) -> ({tensor_type} {{{SHARDING} = #sdy.sharding<@{_MESH}, {target.closed()}>}}) {{
+  func.func public @main(%arg0: {before} {{{SHARDING} = #sdy.sharding<@{_MESH}, {source.closed()}>}}) -> ({after} {{{SHARDING} = #sdy.sharding<@{_MESH}, {target.closed()}>}}) {{
 {body}
-    return {value} : {tensor_type}
+    return {value} : {after}
   }}
 }}
 """
+
+
+def _cut_and_padded(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, body: str, value: str) -> str:
+    """Returns `body` between what takes the tensor out of whole tiles and what fills `value` up to whole tiles."""
+    before, after = (_whole_type(tensor_type, mesh, side) for side in (source, target))
+    shape, element = parts_of(tensor_type)
+    zero = "(0.0, 0.0)" if element.startswith("complex") else "false" if element == "i1" else "0.0" if "f" in element else "0"
+    high = [new - old for new, old in zip(parts_of(after)[0], shape)]
+    none = [0] * len(shape)
+    cut = ", ".join(f"0:{size}" for size in shape)
+    return f"""    %cut = stablehlo.slice %arg0 [{cut}] : ({before}) -> {tensor_type}
+    %held = sdy.sharding_constraint %cut <@{_MESH}, {source.closed()}> : {tensor_type}
+    %zero = stablehlo.constant dense<{zero}> : tensor<{element}>
+{body}
+    %padded = stablehlo.pad {value}, %zero, low = {none}, high = {high}, interior = {none} : ({tensor_type}, tensor<{element}>) -> {after}"""
+
+
+def parts_of(tensor_type: str) -> tuple[tuple[int, ...], str]:
+    """Returns the shape and the element type of a ranked tensor type.
+
+    Example:
+      >>> parts_of("tensor<10x3xcomplex<f32>>")
+      ((10, 3), 'complex<f32>')
+    """
+    sizes, element = re.fullmatch(r"tensor<((?:\d+x)*)(.*)>", tensor_type).groups()
+    return tuple(int(size) for size in sizes.split("x")[:-1]), element
+
+
+def _whole_type(tensor_type: str, mesh: Mesh, side: Sharding) -> str:
+    """Returns the type with each dimension filled up to a whole number of tiles."""
+    shape, element = parts_of(tensor_type)
+    return f"tensor<{''.join(f'{size}x' for size in whole_shape(mesh, shape, side))}{element}>"
+
+
+def whole_shape(mesh: Mesh, shape: Sequence[int], side: Sharding) -> tuple[int, ...]:
+    """Returns the shape with each dimension filled up to a whole number of tiles."""
+    return tuple(size * shards for size, shards in zip(side.tile_shape(mesh, tuple(shape)), side.shards(mesh)))
+
+
+def _is_whole(tensor_type: str, mesh: Mesh, sides: Sequence[Sharding]) -> bool:
+    return all(_whole_type(tensor_type, mesh, side) == tensor_type for side in sides)
 
 
 def neighbourhood(
@@ -83,13 +138,13 @@ def neighbourhood(
         with ir.InsertionPoint(block):
             inputs = list(block.arguments)
             for number, plan in operand_plans.items():
-                inputs[number] = _island(plan, inputs[number], module).results[0]
+                inputs[number] = _converted(plan, inputs[number], module)
             clone = _bare_clone(op)
             for number, value in enumerate(inputs):
                 clone.operands[number] = value
             outputs = list(clone.results)
             for number, plan in result_plans.items():
-                outputs[number] = _island(plan, outputs[number], module).results[0]
+                outputs[number] = _converted(plan, outputs[number], module)
             ir.Operation.create("func.return", operands=outputs)
         return str(module) if _is_valid(module) else None
 
@@ -147,9 +202,15 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
     return clone
 
 
-def _island(plan: Plan, value: ir.Value, module: ir.Module) -> ir.Operation:
+def _converted(plan: Plan, value: ir.Value, module: ir.Module) -> ir.Value:
+    """Inserts an island that does what the plan says; where dimensions do not divide it is one exchange on whole tiles."""
     source, target = (sharding_to_attr(side, _MESH) for side in (plan.source, plan.target))
-    return emit_island(plan.tile_program, value, source, target, unused_channels(module), "reshard", ir.Location.unknown())
+    channels, location = unused_channels(module), ir.Location.unknown()
+    if _is_whole(str(value.type), plan.mesh, (plan.source, plan.target)):
+        return emit_island(plan.tile_program, value, source, target, channels, "reshard", location).results[0]
+    (rounds,) = plan.tile_program.operations
+    sides = (Side(source, plan.mesh, plan.source), Side(target, plan.mesh, plan.target))
+    return emit_exchange(rounds.exchange, value, *sides, channels, "reshard", location)
 
 
 def bits_of(tensor_type: ir.Type) -> int:

@@ -250,7 +250,7 @@ class XlaChild:
 
     def _abort_reply(self, stderr_start: int) -> dict:
         code = self._process.wait()
-        message = _cause_of_death(code, self._stderr_since(stderr_start))
+        message = cause_of_death(code, self._stderr_since(stderr_start))
         self._stop()
         return {"status": "abort", "message": message, "signal": -code}
 
@@ -273,7 +273,7 @@ class XlaChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=_child_environment(self._num_devices),
+                env=child_environment(self._num_devices),
                 bufsize=0,
             )
         os.set_blocking(self._process.stdin.fileno(), False)
@@ -369,7 +369,7 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _child_environment(num_devices: int) -> dict[str, str]:
+def child_environment(num_devices: int) -> dict[str, str]:
     """Returns this process's environment without what steers Python, jax or XLA, and with the path to `reshard`."""
     steering = ("JAX_", "PYTHON", "TF_", "XLA_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
@@ -395,11 +395,11 @@ _FATAL = re.compile(r"^(?:F\d{4} .*|.*Check failed.*|LLVM ERROR.*)$", re.MULTILI
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ ")
 
 
-def _cause_of_death(code: int, stderr: str) -> str:
+def cause_of_death(code: int, stderr: str) -> str:
     """Returns the signal and XLA's fatal message, else the end of what it wrote; times and thread ids are cut.
 
     Example:
-      >>> _cause_of_death(-6, "F1120 23:20:08.028206   14587 hlo_sharding_util.cc:3007] Check failed: sliced")
+      >>> cause_of_death(-6, "F1120 23:20:08.028206   14587 hlo_sharding_util.cc:3007] Check failed: sliced")
       'SIGABRT: hlo_sharding_util.cc:3007] Check failed: sliced'
     """
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"

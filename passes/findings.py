@@ -132,7 +132,7 @@ def read_findings(module: ir.Module) -> Findings | None:
     if SUMMARY not in module.operation.attributes:
         return None
     edges = [edge for op in ops_in(module.operation) for name in (OPERAND_SITES, RESULT_SITES) for edge in _read(op, name)]
-    return Findings(tuple(edges), _read_skipped(module.operation), _read_open_results(module.operation))
+    return Findings(tuple(edges), *_read_summary(module.operation))
 
 
 def _read(op: ir.Operation, name: str) -> list[Finding]:
@@ -144,12 +144,13 @@ def _read(op: ir.Operation, name: str) -> list[Finding]:
         raise error_at(op, f"cannot read {name}; {_AGAIN}") from None
 
 
-def _read_skipped(module: ir.Operation) -> tuple[Skipped, ...]:
+def _read_summary(module: ir.Operation) -> tuple[tuple[Skipped, ...], tuple[OpenResult, ...]]:
     try:
         summary = ir.DictAttr(module.attributes[SUMMARY])
         if ir.IntegerAttr(summary["version"]).value != VERSION:
             raise ValueError(f"unknown version {summary['version']}")
-        return tuple(_skipped_from_attr(each) for each in ir.ArrayAttr(summary["skipped"]))
+        skipped = tuple(_skipped_from_attr(each) for each in ir.ArrayAttr(summary["skipped"]))
+        return skipped, _open_results_from(summary)
     except (KeyError, TypeError, ValueError):
         raise error_at(module, f"cannot read {SUMMARY}; {_AGAIN}") from None
 
@@ -223,13 +224,13 @@ def _open_result_to_attr(result: OpenResult) -> ir.DictAttr:
     return ir.DictAttr.get({**entries, "sharding": result.sharding})
 
 
-def _read_open_results(module: ir.Operation) -> tuple[OpenResult, ...]:
-    summary = ir.DictAttr(module.attributes[SUMMARY])
+def _open_results_from(summary: ir.DictAttr) -> tuple[OpenResult, ...]:
     if "open_results" not in summary:
         return ()
     found = [ir.DictAttr(each) for each in ir.ArrayAttr(summary["open_results"])]
     return tuple(
-        OpenResult(ir.StringAttr(e["function"]).value, ir.IntegerAttr(e["result"]).value, e["sharding"]) for e in found
+        OpenResult(ir.StringAttr(each["function"]).value, ir.IntegerAttr(each["result"]).value, each["sharding"])
+        for each in found
     )
 
 

@@ -281,6 +281,8 @@ class SitePlanner:
     def _row(self, edge: Finding, last_of_chain: int) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
         place = diagnostics.place_of(edge.op)
+        if place is not None and place.file == "-":
+            place = dataclasses.replace(place, file=self.session.options.get("input", "-"))
         conversion = self.conversions[edge.site]
         row = {
             "site": edge.site,

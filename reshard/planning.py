@@ -4,16 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import re
+from dataclasses import replace
+import os
+import time
 
+from reshard.element_types import check_size, element_type
 from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import Plan
 from reshard.synthesis.plan import plan as _plan
 from reshard.synthesis.sharding import AxisRef, Sharding, ShardingError
+from reshard.synthesis.topology import Topology
 
 
-def plan(source, target, *, mesh=None, shape: tuple[int, ...], dtype="float32") -> Plan:
-    """Returns the cheapest chain of collectives that turns an array sharded as `source` into `target`.
+def plan(
+    source,
+    target,
+    *,
+    mesh=None,
+    shape: tuple[int, ...],
+    dtype="float32",
+    topology: Topology | str | os.PathLike | None = None,
+    objective: str = "time",
+) -> Plan:
+    """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
     Args:
       source, target: Shardy text such as '[{"x"}, {}]', a `jax.sharding.PartitionSpec`, or a `NamedSharding`.
@@ -21,18 +34,28 @@ def plan(source, target, *, mesh=None, shape: tuple[int, ...], dtype="float32") 
         where `source` is a `NamedSharding`.
       shape: the global shape, in elements.
       dtype: a numpy or jax dtype, or its name; "f32" and "int4" work too.
+      topology: of the network: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file, or a `Topology`; None
+        is "uniform".
+      objective: "time", modelled on the topology, or "bytes", the fewest received bytes.
+    Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
-      NoPlanError: dimensions that do not divide.
+      TopologyError: an unknown topology, or one that does not fit the mesh.
+      ElementTypeError: an unknown dtype, a negative size. NoPlanError: unreduced axes.
 
     Example:
       >>> found = plan('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(8, 8))
       >>> print(found.chain_text, found.bytes_received, found.bound_bytes)
       all_to_all x: dim 0 -> 1 48 48
     """
+    began_s = time.perf_counter()
     on = _mesh(mesh if mesh is not None else getattr(source, "mesh", None))
-    rank = len(shape)
-    return _plan(on, tuple(shape), bits_of(dtype), _sharding(source, rank), _sharding(target, rank))
+    shape, element = tuple(shape), element_type(dtype)
+    check_size(element, shape)
+    sides = (_sharding(each, len(shape)) for each in (source, target))
+    network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
+    found = _plan(on, shape, element.bits, *sides, objective=objective, topology=network, with_exchange=True)
+    return replace(found, dtype=element.name, seconds=time.perf_counter() - began_s)
 
 
 def _mesh(mesh) -> Mesh:
@@ -63,23 +86,3 @@ def _axes(entry) -> tuple[AxisRef, ...]:
         return ()
     names = (entry,) if isinstance(entry, str) else tuple(entry)
     return tuple(AxisRef(name) for name in names)
-
-
-_SHORT = {"f": "float", "i": "int", "s": "int", "u": "uint", "ui": "uint", "bf": "bfloat", "c": "complex"}
-
-
-def bits_of(dtype) -> int:
-    """Returns the bits of one element of a dtype; a bool counts as the byte that XLA stores.
-
-    Example:
-      >>> bits_of("bf16"), bits_of("int4"), bits_of("complex64"), bits_of(bool)
-      (16, 4, 64, 8)
-    """
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
-    if name in ("bool", "i1", "pred"):
-        return 8
-    found = re.fullmatch(r"([a-z]+?)_?(\d+)(?:_?(?:e\d+m\d+)?(?:fn|b11|uz)*)?", name)
-    word = found and _SHORT.get(found[1], found[1])
-    if word not in ("float", "int", "uint", "bfloat", "complex"):
-        raise ValueError(f"unknown dtype {name!r}; write a numpy name such as float32, or f32, bf16, i8, c64")
-    return int(found[2])

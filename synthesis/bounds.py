@@ -12,10 +12,12 @@ import math
 
 import numpy as np
 
+from .blocks import Blocks
 from .layout import coordinates, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
 
+MOST_MEETINGS = 1 << 22  # pairs of boxes that are compared one by one; beyond, bounds are weaker
 
 def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:
     """Returns the elements that the busiest device must receive, at least; shapes in elements.
@@ -28,6 +30,51 @@ def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding
       >>> received_elements_bound(mesh, (16, 16, 16), source, target)
       448
     """
+    return int(_missing(mesh, shape, source, target).max())
+
+
+def sent_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:
+    """Returns the elements that the busiest device must send, at least.
+
+    What all devices lack is sent by all together. And what a block's holders alone have, and others need, leaves one
+    of these holders at least once, even if others pass it on afterwards.
+
+    Example: all 8 devices lack 4 of the 8 elements, so that 4 is what each sends on average.
+      >>> mesh = Mesh.parse("x=2,y=4")
+      >>> sent_elements_bound(mesh, (8,), Sharding.parse('[{"x"}]'), Sharding.parse("[{}]"))
+      4
+    """
+    together = -(-int(_missing(mesh, shape, source, target).sum()) // mesh.size)
+    held, wanted = (_Boxes(Blocks.of_sharding(mesh, shape, side)) for side in (source, target))
+    if len(held.starts) * len(wanted.starts) > MOST_MEETINGS:
+        return together
+    common = np.ones((len(held.starts), len(wanted.starts)), np.int64)
+    for dim in range(len(shape)):
+        first = np.maximum(held.starts[:, None, dim], wanted.starts[None, :, dim])
+        common *= np.maximum(0, np.minimum(held.stops[:, None, dim], wanted.stops[None, :, dim]) - first)
+    wanted_by = np.zeros_like(common)
+    np.add.at(wanted_by, (held.of_device, wanted.of_device), 1)
+    leaves = (common * (wanted.count > wanted_by)).sum(axis=1)
+    return max(together, int((-(-leaves // held.count)).max(initial=0)))
+
+
+class _Boxes:
+    """The distinct boxes of a placement; `of_device` numbers that of each device, `count` the devices of each."""
+
+    def __init__(self, blocks: Blocks):
+        rank = len(blocks.shape)
+        bounds = np.concatenate([blocks.starts, blocks.stops], axis=1)
+        if rank:
+            boxes, self.of_device = np.unique(bounds, axis=0, return_inverse=True)
+        else:
+            boxes, self.of_device = bounds[:1], np.zeros(len(bounds), np.int64)
+        self.of_device = self.of_device.reshape(-1)
+        self.starts, self.stops = boxes[:, :rank], boxes[:, rank:]
+        self.count = np.bincount(self.of_device, minlength=len(boxes))
+
+
+def _missing(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> np.ndarray:
+    """Returns per mesh position the elements of the target tile that the source tile lacks."""
     needed = np.ones(mesh.size, dtype=np.int64)
     present = np.ones(mesh.size, dtype=np.int64)
     for dim, size in enumerate(shape):
@@ -35,7 +82,7 @@ def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding
         goal_start, goal_stop = _block(mesh, size, whole_factors(mesh, target)[dim])
         needed *= goal_stop - goal_start
         present *= np.maximum(0, np.minimum(stop, goal_stop) - np.maximum(start, goal_start))
-    return int((needed - present).max())
+    return needed - present
 
 
 def _block(mesh: Mesh, size: int, factors) -> tuple[np.ndarray, np.ndarray]:

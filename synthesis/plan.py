@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import functools
 import itertools
 import math
 
-from . import bounds, steps, traffic
+from . import bounds, plan_json, steps, traffic
 from .blocks import Blocks
 from .exchange import TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
@@ -69,6 +69,7 @@ class Plan:
       peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
       is_optimal: no chain within the digits that `problem.py` offers costs less by the objective.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
+      dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
     """
 
     mesh: Mesh
@@ -87,6 +88,12 @@ class Plan:
     objective: str
     topology: str
     bound_time_s: float
+    dtype: str = ""
+    seconds: float = field(default=0.0, compare=False)
+
+    def to_dict(self) -> dict:
+        """Returns what `reshard plan --json` prints; see `plan_json`."""
+        return plan_json.as_dict(self)
 
     @property
     def chain_text(self) -> str:

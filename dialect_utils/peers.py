@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others make of a pair: stock XLA's partitioner, and Shardy's `sdy-reshard-to-collectives`, priced as our plans are.
+
+**XLA** compiles the pair in a child process; its collectives are read from the HLO right after partitioning.
+
+**Shardy**'s pass turns an `sdy.reshard` into `sdy` collectives, each with the sharding after it. These are priced from the
+shardings before and after, without lowering them: an `all_gather` works in groups along the axes that it frees, an
+`all_to_all` along those that change their dimension, and it counts as one collective even if it moves several axes. In a
+`collective_permute` devices that hold their block already keep it. So Shardy gets the benefit of every doubt: nothing is
+charged for local copies, nor for how a backend would lower it. The pass runs in a child process as well: it may abort.
+
+Tiles are padded (ceil division), bytes are in the program's dtype, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+
+from ..synthesis import cost, traffic
+from ..synthesis.layout import Factor, coordinates, groups, whole_factors
+from ..synthesis.mesh import Mesh
+from ..synthesis.plan import Plan
+from ..synthesis.sharding import Sharding
+from ..synthesis.tile_program import collectives as collectives_of
+from ..synthesis.topology import Topology
+from ..synthesis.traffic import Collective
+from .hlo import collectives_in
+from .mini_modules import rewritten_pair, stock_pair
+from .xla_child import XlaChild, cause_of_death, child_environment
+
+SHARDY_TIMEOUT_S = 120.0
+_PASS = "builtin.module(func.func(sdy-reshard-to-collectives))"
+_KINDS = {f"sdy.{kind}": kind for kind in ("all_gather", "all_to_all", "collective_permute")}
+_FREE = ("sdy.all_slice", "func.return")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one of us does a redistribution.
+
+    Attributes:
+      name: "ours", "xla", "shardy".
+      status: "ok"; "error", it was refused; "abort", the process died; "hang", out of time. `message` says why.
+      collectives: in program order, empty unless ok.
+      temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.
+    """
+
+    name: str
+    num_devices: int
+    status: str = "ok"
+    message: str = ""
+    collectives: tuple[Collective, ...] = ()
+    temp_bytes: int | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def bytes_received(self) -> int | None:
+        return traffic.bytes_received(self.collectives, self.num_devices) if self.is_ok else None
+
+    @property
+    def collective_runs(self) -> int:
+        return sum(each.trip_count for each in self.collectives)
+
+    @property
+    def kinds_text(self) -> str:
+        """Returns e.g. `2 all_gather, 1 all_to_all`, in the order in which the kinds first appear; `none`."""
+        runs: dict[str, int] = {}
+        for each in self.collectives:
+            runs[each.kind] = runs.get(each.kind, 0) + each.trip_count
+        return ", ".join(f"{count} {kind}" for kind, count in runs.items()) or "none"
+
+    def collectives_time_s(self, topology: Topology) -> float | None:
+        """Returns the modelled time of the collectives, one after the other; local copies are not in it."""
+        if not self.is_ok:
+            return None
+        return sum(cost.collective_time_s(topology, self.num_devices, each) for each in self.collectives)
+
+
+def our_answer(tensor_type: str, plan: Plan, child: XlaChild | None = None) -> Answer:
+    """Returns the plan as an answer; with a child it is compiled too, which may fail and gives the temporaries."""
+    found = collectives_of(plan.tile_program, plan.bits)
+    if child is None:
+        return Answer("ours", plan.mesh.size, collectives=found)
+    compiled = child.compile(rewritten_pair(tensor_type, plan), plan.mesh.size)
+    return Answer("ours", plan.mesh.size, compiled.status, compiled.message, found, compiled.temp_bytes)
+
+
+def xla_answer(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, child: XlaChild) -> Answer:
+    """Returns what stock XLA's partitioner does with the pair."""
+    compiled = child.compile(stock_pair(tensor_type, mesh, (source, target)), mesh.size, keeps_hlo=True)
+    if not compiled.is_ok:
+        return Answer("xla", mesh.size, compiled.status, compiled.message)
+    return Answer("xla", mesh.size, collectives=collectives_in(compiled.hlo_text).collectives, temp_bytes=compiled.temp_bytes)
+
+
+def shardy_answer(
+    tensor_type: str, mesh: Mesh, shape: Sequence[int], bits: int, source: Sharding, target: Sharding, *, in_child: bool = True
+) -> Answer:
+    """Returns what Shardy's pass does with the pair.
+
+    Args:
+      bits: of one element. in_child: without it the pass runs here: faster, but if it aborts so does this process.
+    """
+    try:
+        steps = (_shardy_steps_of_child if in_child else shardy_steps)(_reshard_module(tensor_type, mesh, source, target))
+        return Answer("shardy", mesh.size, collectives=_priced(mesh, tuple(shape), bits, source.closed(), steps))
+    except ShardyFailure as failure:
+        return Answer("shardy", mesh.size, failure.status, str(failure))
+
+
+class ShardyFailure(RuntimeError):
+    """Shardy's pass did not convert a pair; `status` is "error", "abort" or "hang"."""
+
+    def __init__(self, status: str, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+def _reshard_module(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding) -> str:
+    before, after = (f"<@mesh, {side.closed()}>" for side in (source, target))
+    return f"""sdy.mesh @mesh = {mesh}
+func.func @main(%arg0: {tensor_type} {{sdy.sharding = #sdy.sharding{before}}}) -> ({tensor_type} {{sdy.sharding = #sdy.sharding{after}}}) {{
+  %0 = sdy.reshard %arg0 {after} : {tensor_type}
+  return %0 : {tensor_type}
+}}
+"""
+
+
+def shardy_steps(module_text: str) -> list[tuple[str, str]]:
+    """Returns (op, sharding after it) for each op that Shardy's pass makes of the reshard in a module.
+
+    Raises: ShardyFailure if the pass refuses the module.
+    """
+    from .bindings import ir, make_context, passmanager
+    from .sdy_shardings import sharding_from_attr
+
+    with make_context():
+        try:
+            module = ir.Module.parse(module_text)
+            passmanager.PassManager.parse(_PASS).run(module.operation)
+        except ir.MLIRError as error:
+            raise ShardyFailure("error", " ".join(str(error).split())) from None
+        found = []
+        for op in module.body.operations[1].regions[0].blocks[0].operations:
+            attributes = op.operation.attributes
+            after = str(sharding_from_attr(attributes["out_sharding"])) if "out_sharding" in attributes else ""
+            found.append((op.operation.name, after))
+        return found
+
+
+def _shardy_steps_of_child(module_text: str) -> list[tuple[str, str]]:
+    command = [sys.executable, "-P", "-m", __name__]
+    try:
+        done = subprocess.run(
+            command, input=module_text, capture_output=True, text=True, timeout=SHARDY_TIMEOUT_S, env=child_environment(1)
+        )
+    except subprocess.TimeoutExpired:
+        raise ShardyFailure("hang", f"no answer after {SHARDY_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise ShardyFailure("abort", cause_of_death(done.returncode, done.stderr))
+    reply = json.loads(done.stdout.splitlines()[-1])
+    if "error" in reply:
+        raise ShardyFailure("error", reply["error"])
+    return [(op, after) for op, after in reply["steps"]]
+
+
+def _main() -> None:
+    """Reads a module from stdin and prints its steps as JSON: the child process."""
+    try:
+        reply = {"steps": shardy_steps(sys.stdin.read())}
+    except ShardyFailure as failure:
+        reply = {"error": str(failure)}
+    print(json.dumps(reply))
+
+
+# ---- the price of a step between two shardings
+
+
+def _priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, steps) -> tuple[Collective, ...]:
+    found = []
+    for op, text in steps:
+        if op not in _FREE and op not in _KINDS:
+            raise ShardyFailure("error", f"the pass leaves {op}, which no price is known for")
+        if not text:
+            continue
+        after = Sharding.parse(text)
+        if op in _KINDS:
+            num_bytes = -(-math.prod(before.tile_shape(mesh, shape)) * bits // 8)
+            found.append(_collective(_KINDS[op], mesh, before, after, num_bytes))
+        before = after
+    return tuple(found)
+
+
+def _collective(kind: str, mesh: Mesh, before: Sharding, after: Sharding, num_bytes: int) -> Collective:
+    if kind == "collective_permute":
+        return Collective(kind, num_bytes, num_bytes, pairs=_pairs(mesh, before, after))
+    members = groups(mesh, _moved(mesh, before, after))
+    after_bytes = traffic.tile_bytes_after(kind, num_bytes, members.shape[1])
+    return Collective(kind, num_bytes, after_bytes, groups=tuple(tuple(map(int, group)) for group in members))
+
+
+def _moved(mesh: Mesh, before: Sharding, after: Sharding) -> tuple[Factor, ...]:
+    """Returns the axes, or pieces of axes, that leave the dimension that they split.
+
+    Example:
+      >>> before, after = Sharding.parse('[{"x", "y"}, {}]'), Sharding.parse('[{"x":(1)2}, {"y"}]')
+      >>> [factor.text(Mesh.parse("x=4,y=2")) for factor in _moved(Mesh.parse("x=4,y=2"), before, after)]
+      ['x:(2)2', 'y']
+    """
+    sides = [whole_factors(mesh, side) for side in (before, after)]
+    ends = sorted({(f.axis, end) for side in sides for dim in side for f in dim for end in (f.pre, f.pre * f.size)})
+    was, now = ({piece: d for d, dim in enumerate(side) for f in dim for piece in _cut(f, ends)} for side in sides)
+    return tuple(sorted(piece for piece, dim in was.items() if now.get(piece) != dim))
+
+
+def _cut(factor: Factor, ends: list[tuple[str, int]]) -> list[Factor]:
+    """Returns the factor cut at the places of its axis that lie inside it."""
+    pieces, start, stop = [], factor.pre, factor.pre * factor.size
+    for axis, end in ends:
+        if axis == factor.axis and start < end <= stop and end % start == 0 and stop % end == 0:
+            pieces.append(Factor(axis, start, end // start))
+            start = end
+    return pieces
+
+
+def _pairs(mesh: Mesh, before: Sharding, after: Sharding) -> tuple[tuple[int, int], ...]:
+    """Returns (from, to) devices of a permute: who has its block keeps it, the others are served in order."""
+    held, wanted = (_block_numbers(mesh, side) for side in (before, after))
+    moves = np.flatnonzero(held != wanted)
+    senders, receivers = moves[np.argsort(held[moves], kind="stable")], moves[np.argsort(wanted[moves], kind="stable")]
+    if (held[senders] != wanted[receivers]).any():
+        raise ShardyFailure("error", f"no permute leads from {before} to {after}")
+    return tuple((mesh.device_at(int(a)), mesh.device_at(int(b))) for a, b in zip(senders, receivers))
+
+
+def _block_numbers(mesh: Mesh, sharding: Sharding) -> np.ndarray:
+    """Returns the number of the block at each mesh position, dimensions major to minor."""
+    number = np.zeros(mesh.size, np.int64)
+    for factors in whole_factors(mesh, sharding):
+        for factor in factors:
+            number = number * factor.size + coordinates(mesh, factor)
+    return number
+
+
+if __name__ == "__main__":
+    _main()

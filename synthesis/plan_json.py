@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans as JSON: one object, `reshard.plan/1`.
+
+| field | |
+|---|---|
+| `schema` | "reshard.plan/1"; readers ignore fields that they do not know |
+| `mesh`, `target_mesh` | Shardy's text; that of the target is the same mesh |
+| `dtype`, `global_shape`, `source`, `target` | the array, and its two shardings as Shardy's text |
+| `steps` | in execution order: `op`, `bytes_received`, `tile_bytes_before`, `tile_bytes_after`, `time_us`, `text` |
+| `totals` | `bytes_received`, `bytes_sent`, `time_us`, `peak_bytes`, `largest_tile_bytes`, `collectives` |
+| `bounds` | what no method goes below: `bytes_received`, `bytes_sent`, `time_us`, `largest_tile_bytes` |
+| `optimal` | whether the plan is proved to be the cheapest by `objective` ("time" or "bytes") |
+| `topology` | its name |
+| `seconds` | how long planning took |
+| `versions` | of reshard, Python and numpy |
+
+Bytes are those of the busiest device, whole numbers; packed bits are rounded up. Times are modelled.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._version import __version__
+from . import bounds
+
+if TYPE_CHECKING:
+    from .plan import Plan, PlannedStep
+
+SCHEMA = "reshard.plan/1"
+
+
+def as_dict(plan: Plan) -> dict:
+    """Returns the plan as the object that the module's docstring describes."""
+    return {
+        "schema": SCHEMA,
+        "mesh": str(plan.mesh),
+        "dtype": plan.dtype or f"{plan.bits} bits",
+        "global_shape": list(plan.shape),
+        "source": str(plan.source),
+        "target": str(plan.target),
+        "steps": [_step(each) for each in plan.steps],
+        "totals": {
+            "bytes_received": plan.bytes_received,
+            "bytes_sent": plan.bytes_sent,
+            "time_us": _microseconds(plan.time_s),
+            "peak_bytes": plan.peak_bytes,
+            "largest_tile_bytes": plan.largest_tile_bytes,
+            "collectives": plan.collectives,
+        },
+        "bounds": {
+            "bytes_received": plan.bound_bytes,
+            "bytes_sent": bound_bytes_sent(plan),
+            "time_us": _microseconds(plan.bound_time_s),
+            "largest_tile_bytes": bound_tile_bytes(plan),
+        },
+        "optimal": plan.is_optimal,
+        "objective": plan.objective,
+        "topology": plan.topology,
+        "target_mesh": str(plan.mesh),
+        "seconds": plan.seconds,
+        "versions": {"reshard": __version__, "python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def bound_bytes_sent(plan: Plan) -> int:
+    """Returns what the busiest device must send, at least."""
+    return -(-bounds.sent_elements_bound(plan.mesh, plan.shape, plan.source, plan.target) * plan.bits // 8)
+
+
+def bound_tile_bytes(plan: Plan) -> int:
+    """Returns the larger of the source's and the target's tile, each of which exists whatever the method."""
+    ends = (plan.tile_program.in_shape, plan.tile_program.out_shape)
+    return max(-(-int(np.prod(shape, dtype=object)) * plan.bits // 8) for shape in ends)
+
+
+def _step(step: PlannedStep) -> dict:
+    return {
+        "op": step.op,
+        "bytes_received": step.bytes_received,
+        "tile_bytes_before": step.tile_bytes_before,
+        "tile_bytes_after": step.tile_bytes_after,
+        "time_us": _microseconds(step.time_s),
+        "text": step.text,
+    }
+
+
+def _microseconds(seconds: float) -> float:
+    """Returns microseconds to the picosecond, which is as fine as the model counts."""
+    return round(seconds * 1e6, 6)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of reshard."""
+
+from __future__ import annotations
+
+import argparse
+
+PEERS = ("xla", "shardy")
+
+_DESCRIPTION = "Plans how to turn an array sharded in one way into the same array sharded in another."
+
+_EXAMPLES = """\
+examples:
+  reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
+  reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
+  reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices
+  reshard explain ...                                 layouts, bound and tiles in words
+
+exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
+"""
+
+_NOT_YET = ("--to-mesh", "--memory-limit", "--pareto")
+
+
+def parse_flags(argv: list[str]) -> argparse.Namespace:
+    """Returns the flags; `command` is "plan" or "explain"."""
+    parser = _Parser(
+        prog="reshard", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain", parser_class=_Parser)
+    for name, help in (("plan", "the cheapest chain, its costs and its bounds"), ("explain", "the same, and why")):
+        command = commands.add_parser(
+            name, help=help, description=f"{help}.", formatter_class=_HelpFormatter, allow_abbrev=False
+        )
+        _add_problem(command.add_argument_group("problem"))
+        _add_answer(command.add_argument_group("answer"), with_json=name == "plan")
+        for flag in _NOT_YET:
+            command.add_argument(flag, nargs="?", action=_NotYet, help=argparse.SUPPRESS)
+    flags = parser.parse_args(argv)
+    if not flags.version and flags.command is None:
+        parser.error("no command; write reshard plan or reshard explain")
+    return flags
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=30, width=120)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class _NotYet(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"{option_string} is not available yet")
+
+
+def _add_problem(group) -> None:
+    group.add_argument("--mesh", required=True, metavar="MESH", help="""x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>""")
+    group.add_argument("--type", required=True, metavar="TYPE", help="of the whole array: f32[16,16], or tensor<16x16xf32>")
+    group.add_argument(
+        "--from", dest="source", required=True, metavar="SHARDING", help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it"""
+    )
+    group.add_argument("--to", dest="target", required=True, metavar="SHARDING", help="likewise")
+    group.add_argument(
+        "--topology", default="uniform", metavar="NAME", help="h100, v5e:4x4*2, ... or a TOML file; see docs/topologies.md (default: uniform)"
+    )
+    group.add_argument("--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes")
+
+
+def _add_answer(group, with_json: bool) -> None:
+    if with_json:
+        group.add_argument("--json", action="store_true", help="print one JSON object")
+    else:
+        group.set_defaults(json=False)
+    group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy", help="show what these make of the same pair")
+    group.add_argument(
+        "--verify", action="store_true", help="run the plan in a numpy interpreter and with XLA on CPU devices"
+    )
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name == "dtensor":
+            raise argparse.ArgumentTypeError("dtensor is not available yet; known: xla, shardy")
+        if name not in PEERS:
+            raise argparse.ArgumentTypeError(f"unknown peer '{name}'; known: xla, shardy")
+    return names

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two witnesses for a plan: the numpy interpreter, and XLA on CPU devices. Both must end with the target's elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+
+import numpy as np
+
+from reshard.dialect_utils.mini_modules import parts_of, rewritten_pair, whole_shape
+from reshard.dialect_utils.xla_child import XlaChild
+from reshard.dialect_utils.xla_worker import numpy_dtype
+from reshard.synthesis import semantics
+from reshard.synthesis.exchange import check_exchange
+from reshard.synthesis.plan import Plan
+from reshard.synthesis.tile_program import Rounds
+
+MOST_DEVICES = 256  # CPU devices that one machine simulates in acceptable time
+MOST_ELEMENTS = 1 << 25  # over all devices; the interpreter holds each as eight bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the witnesses say.
+
+    Attributes:
+      text: one line. peak_bytes: arguments, outputs and temporaries per device as XLA allocates them, None if unknown.
+    """
+
+    is_verified: bool
+    text: str
+    peak_bytes: int | None = None
+
+
+def refusal(plan: Plan) -> str | None:
+    """Returns why a plan is too large to be run here, None if it is not."""
+    if plan.mesh.size > MOST_DEVICES:
+        return f"--verify runs on at most {MOST_DEVICES} CPU devices; the mesh has {plan.mesh.size}; plan without it"
+    tiles = max(math.prod(shape) for shape in (plan.tile_program.in_shape, plan.tile_program.out_shape))
+    if tiles * plan.mesh.size > MOST_ELEMENTS:
+        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {tiles * plan.mesh.size:,}; verify a smaller array"
+    return None
+
+
+def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
+    """Returns what both witnesses say of a plan."""
+    try:
+        _interpret(plan)
+    except AssertionError as error:
+        return Verdict(False, f"not verified: numpy interpreter: {error}")
+    module, devices = rewritten_pair(tensor_type, plan), plan.mesh.size
+    compiled = child.compile(module, devices)
+    values = _values(tensor_type)
+    ran = child.run(module, [_in_whole_tiles(values, plan, plan.source)], devices)
+    if ran.status != "ok":
+        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
+    got = ran.outputs[0][tuple(map(slice, plan.shape))]
+    if got.dtype != values.dtype or got.tobytes() != values.tobytes():
+        return Verdict(False, "not verified: XLA on CPU devices ends with other values", compiled.peak_bytes)
+    text = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
+    return Verdict(True, text, compiled.peak_bytes)
+
+
+def _interpret(plan: Plan) -> None:
+    """Raises: AssertionError if a device ends with other elements than the target puts there."""
+    if all(whole_shape(plan.mesh, plan.shape, side) == plan.shape for side in (plan.source, plan.target)):
+        return semantics.check(plan.tile_program, plan.shape, plan.source, plan.target)
+    for operation in plan.tile_program.operations:  # dimensions that do not divide: an exchange alone
+        assert isinstance(operation, Rounds), f"{operation} on tiles that are padded"
+        check_exchange(operation.exchange)
+
+
+def _values(tensor_type: str) -> np.ndarray:
+    """Returns an array of the type with as many distinct values as it has room for, all of them exact."""
+    shape, element = parts_of(tensor_type)
+    dtype = numpy_dtype(element)
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    if dtype.kind == "b":
+        return numbers % 3 == 0
+    return (numbers % _distinct(dtype)).astype(dtype)
+
+
+def _distinct(dtype: np.dtype) -> int:
+    """Returns a prime below which all whole numbers are exact."""
+    for words, prime in _PRIMES:
+        if any(dtype.name.startswith(word) for word in words):
+            return prime
+    return 16777213
+
+
+_PRIMES = (
+    (("int2", "uint2", "float4", "float6"), 2),
+    (("int4", "uint4"), 7),
+    (("float8",), 3),
+    (("int8", "uint8"), 127),
+    (("bfloat16",), 251),
+    (("float16", "int16", "uint16"), 2039),
+)
+
+
+def _in_whole_tiles(values: np.ndarray, plan: Plan, side) -> np.ndarray:
+    """Returns the array filled up with zeros to a whole number of tiles."""
+    wide = np.zeros(whole_shape(plan.mesh, plan.shape, side), values.dtype)
+    wide[tuple(map(slice, values.shape))] = values
+    return wide
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:200] if text.strip() else "no message"
