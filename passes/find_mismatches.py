@@ -49,14 +49,15 @@ class FindMismatchesPass(Pass):
     ```
 
     An edge has the first kind of this list that fits:
-      constraint       the user is a sharding constraint
-      result           the op computes in another layout than its value has (on the producer, all other kinds on the user)
-      function_result  the user is the return of a public function
-      loop             the user is a loop, or the end of the body of a loop or case
-      call             the value crosses a call: an operand, argument or result of one
-      argument         the value is an argument of a public function
-      loop             the value is an argument of the body of a loop
-      operand          any other: the op wants the operand in another layout
+
+    - constraint: the user is a sharding constraint
+    - result: the op computes in another layout than its value has (on the producer, all other kinds on the user)
+    - function_result: the user is the return of a public function
+    - loop: the user is a loop, or the end of the body of a loop or case
+    - call: the value crosses a call: an operand, argument or result of one
+    - argument: the value is an argument of a public function
+    - loop: the value is an argument of the body of a loop
+    - operand: any other: the op wants the operand in another layout
     """
     guarantees = (
         "the module has `reshard.findings`; without the attributes that start with `reshard.` it is what it was",

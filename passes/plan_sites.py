@@ -56,7 +56,7 @@ class PlanSitesPass(Pass):
         "planned": "sites with a chain",
         "rewrite": "sites to rewrite",
         "keep": "sites to leave to XLA",
-        "unchecked": "uses to rewrite at which XLA's own layouts could not be had, since it does not compile the module",
+        "unchecked": "uses to rewrite whose layouts XLA could not confirm, since it does not compile the module",
     }
 
     policy: str = option("better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always"))
