@@ -7,9 +7,12 @@
 shardings before and after, without lowering them: an `all_gather` works in groups along the axes that it frees, an
 `all_to_all` along those that change their dimension, and it counts as one collective even if it moves several axes. In a
 `collective_permute` devices that hold their block already keep it. So Shardy gets the benefit of every doubt: nothing is
-charged for local copies, nor for how a backend would lower it. The pass runs in a child process as well: it may abort.
+charged for local copies, nor for how a backend would lower it. Where dimensions do not divide, the array is padded until
+every sharding on the way divides it, which is what `sdy-pad-for-divisibility` is for; blocks of the padded array have other
+bounds, so that traffic may even be below the bound of the array as it is. The pass runs in a child process as well: it may
+abort.
 
-Tiles are padded (ceil division), bytes are in the program's dtype, as everywhere.
+Bytes are in the program's dtype, as everywhere.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class Answer:
 
     Attributes:
       name: "ours", "xla", "shardy".
-      status: "ok"; "error", it was refused; "abort", the process died; "hang", out of time. `message` says why.
+      status: "ok"; "error", it was refused; "abort", the process died; "hang", out of time.
+      message: why it is not ok; else a remark, or nothing.
       collectives: in program order, empty unless ok.
       temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.
     """
@@ -113,7 +117,7 @@ def shardy_answer(
     """
     try:
         steps = (_shardy_steps_of_child if in_child else shardy_steps)(_reshard_module(tensor_type, mesh, source, target))
-        return Answer("shardy", mesh.size, collectives=_priced(mesh, tuple(shape), bits, source.closed(), steps))
+        return _priced(mesh, tuple(shape), bits, source.closed(), steps)
     except ShardyFailure as failure:
         return Answer("shardy", mesh.size, failure.status, str(failure))
 
@@ -186,19 +190,25 @@ def _main() -> None:
 # ---- the price of a step between two shardings
 
 
-def _priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, steps) -> tuple[Collective, ...]:
-    found = []
-    for op, text in steps:
+def _priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, steps) -> Answer:
+    for op, _ in steps:
         if op not in _FREE and op not in _KINDS:
             raise ShardyFailure("error", f"the pass leaves {op}, which no price is known for")
-        if not text:
-            continue
-        after = Sharding.parse(text)
+    moves = [(op, Sharding.parse(text)) for op, text in steps if text]
+    padded = _divisible(mesh, shape, [before, *(after for _, after in moves)])
+    found = []
+    for op, after in moves:
         if op in _KINDS:
-            num_bytes = -(-math.prod(before.tile_shape(mesh, shape)) * bits // 8)
+            num_bytes = -(-math.prod(before.tile_shape(mesh, padded)) * bits // 8)
             found.append(_collective(_KINDS[op], mesh, before, after, num_bytes))
         before = after
-    return tuple(found)
+    return Answer("shardy", mesh.size, message=f"padded to {list(padded)}" if padded != shape else "", collectives=tuple(found))
+
+
+def _divisible(mesh: Mesh, shape: tuple[int, ...], shardings: Sequence[Sharding]) -> tuple[int, ...]:
+    """Returns the shape with each dimension filled up until all the shardings divide it."""
+    shards = (math.lcm(*counts) for counts in zip(*(sharding.shards(mesh) for sharding in shardings)))
+    return tuple(-(-size // count) * count for size, count in zip(shape, shards))
 
 
 def _collective(kind: str, mesh: Mesh, before: Sharding, after: Sharding, num_bytes: int) -> Collective:

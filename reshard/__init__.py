@@ -23,6 +23,7 @@ _PUBLIC = {
     "Mesh": "reshard.synthesis.mesh:Mesh",
     "AxisRef": "reshard.synthesis.sharding:AxisRef",
     "Sharding": "reshard.synthesis.sharding:Sharding",
+    "Topology": "reshard.synthesis.topology:Topology",
     # compiling
     "optimize": "reshard.optimizing:optimize",
     "Result": "reshard.optimizing:Result",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+import operator
 import os
 import time
 
@@ -50,7 +51,8 @@ def plan(
     """
     began_s = time.perf_counter()
     on = _mesh(mesh if mesh is not None else getattr(source, "mesh", None))
-    shape, element = tuple(shape), element_type(dtype)
+    _check_meshes(on, source, target)
+    shape, element = tuple(map(operator.index, shape)), element_type(dtype)
     check_size(element, shape)
     sides = (_sharding(each, len(shape)) for each in (source, target))
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
@@ -67,6 +69,14 @@ def _mesh(mesh) -> Mesh:
         return Mesh.parse(mesh)
     sizes = mesh if isinstance(mesh, Mapping) else mesh.shape  # jax's Mesh and AbstractMesh
     return Mesh.of(dict(sizes))
+
+
+def _check_meshes(on: Mesh, *sides) -> None:
+    """Raises: MeshError if a `NamedSharding` is on a mesh of other axes."""
+    for side in sides:
+        own = getattr(side, "mesh", None)
+        if own is not None and _mesh(own).axes != on.axes:
+            raise MeshError(f"{side.spec} is on mesh {_mesh(own)}, not on {on}; plans between two meshes are not made yet")
 
 
 def _sharding(sharding, rank: int) -> Sharding:

@@ -34,6 +34,7 @@ from .topology import DEFAULT, Topology
 __all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
 
 MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at worst
+MOST_EDGES_BESIDE_EXCHANGE = 30_000  # where an exchange stands by
 MOST_EDGES_FOR_DETOURS = 20_000
 MOST_FACTORS_FOR_DETOURS = 5
 GREED_OF_LAST_RESORT = 3
@@ -154,7 +155,7 @@ def plan(
 
 @functools.lru_cache(maxsize=65536)
 def _plan(mesh, shape, bits, source, target, objective: str, topology: Topology, with_exchange: bool) -> Plan:
-    return _Planner(mesh, shape, bits, source, target, objective, topology).run(with_exchange)
+    return _Planner(mesh, shape, bits, source, target, objective, topology, with_exchange).run()
 
 
 @functools.lru_cache(maxsize=256)
@@ -165,27 +166,29 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
 class _Planner:
     """One planning problem: `run` searches a chain, sets exchanges against it, and prices what is cheapest."""
 
-    def __init__(self, mesh, shape, bits, source, target, objective: str, topology: Topology):
+    def __init__(self, mesh, shape, bits, source, target, objective: str, topology: Topology, with_exchange: bool):
         self.mesh, self.shape, self.bits = mesh, shape, bits
         self.source, self.target = source, target
         self.objective = objective
+        self.with_exchange = with_exchange
+        self.most_edges = MOST_EDGES_BESIDE_EXCHANGE if with_exchange else MOST_EDGES
         self.pricing = _pricing(topology, mesh, bits)
         self.bound = bounds.received_elements_bound(mesh, shape, source, target)
 
-    def run(self, with_exchange: bool) -> Plan:
+    def run(self) -> Plan:
         if math.prod(self.shape) == 0:
             return self._without_elements()
         try:
             problem, chain, is_optimal = self._search()
         except NoPlanError:
-            if not with_exchange:
+            if not self.with_exchange:
                 raise
             return self._exchange_alone()
         typed = _steps(chain)
         best = self._priced(problem, typed, is_optimal)
-        if self._is_unbeatable(chain) or not with_exchange:
+        if self._is_unbeatable(chain) or not self.with_exchange:
             return best
-        alternatives = (self._priced(problem, each, False) for each in self._with_exchange(problem, typed))
+        alternatives = (self._priced(problem, each, False) for each in self._with_rounds(problem, typed))
         return min([best, *alternatives], key=self._key)
 
     def _key(self, plan: Plan) -> tuple:
@@ -209,7 +212,7 @@ class _Planner:
         """Returns a problem, its chain, and whether nothing cheaper exists: coarse factors, then detours, then primes."""
         problem = self._refine()
         try:
-            chain = cheapest_chain(problem, pricing=self._search_pricing, max_edges=MOST_EDGES)
+            chain = cheapest_chain(problem, pricing=self._search_pricing, max_edges=self.most_edges)
         except SearchLimit:
             chain = None
         if chain is None:
@@ -241,7 +244,7 @@ class _Planner:
 
     def _search_primes(self) -> tuple[Problem, Chain, bool]:
         problem = self._refine(into_primes=True)
-        for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, MOST_EDGES)):
+        for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, self.most_edges)):
             try:
                 chain = cheapest_chain(problem, pricing=self._search_pricing, max_edges=max_edges, greed=greed)
             except SearchLimit:
@@ -260,7 +263,7 @@ class _Planner:
         distance = None if self.pricing.is_flat else self.pricing.distance
         return plan_exchange(before, after, distance=distance, round_elements=round_elements)
 
-    def _with_exchange(self, problem: Problem, typed: list[Step]) -> Iterator[list[Step]]:
+    def _with_rounds(self, problem: Problem, typed: list[Step]) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""
         first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
         last = len(typed)

@@ -19,10 +19,10 @@ from reshard.passes import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
-PAGES = ("README.md", "docs/architecture.md")
+PAGES = ("README.md", "docs/architecture.md", "docs/plan.md")
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
-_MODULES = {"reshard-opt": "reshard.tools.reshard_opt"}
+_MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.reshard_opt"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -66,6 +66,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
         found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size))
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
         raise UserError(" ".join(str(error).split())) from None
+    except MemoryError:
+        raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
@@ -74,6 +76,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
 def _sharding_text(text: str) -> str:
     if not text.startswith("@"):
         return text
+    if text == "@":
+        raise UserError("@ without the name of a file; write @FILE, or a sharding")
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except UnicodeDecodeError:

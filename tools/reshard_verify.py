@@ -90,7 +90,7 @@ def _distinct(dtype: np.dtype) -> int:
 
 
 _PRIMES = (
-    (("int2", "uint2", "float4", "float6"), 2),
+    (("int2", "uint2", "float4_", "float6_"), 2),
     (("int4", "uint4"), 7),
     (("float8",), 3),
     (("int8", "uint8"), 127),

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as text for people. Bytes are those of the busiest device; times are modelled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reshard.synthesis.plan import Plan
+from reshard.synthesis.plan_json import bound_bytes_sent, bound_tile_bytes
+from reshard.synthesis.topology import Topology
+from reshard.tools.text_table import count, microseconds, ratio, table
+
+if TYPE_CHECKING:
+    from reshard.tools.reshard_plan import Answered
+
+
+def as_text(found: Answered) -> str:
+    """Returns head, chain, steps, totals against bounds, topology; then the comparison and the verdict, if there are any."""
+    plan = found.plan
+    parts = [_head(plan), *([_steps(plan)] if plan.steps else []), _totals(plan), _facts(plan, found.topology)]
+    if found.answers:
+        parts.append(_comparison(found))
+    if found.verdict:
+        parts.append(found.verdict.text + _peak_of(found))
+    return "\n\n".join(parts)
+
+
+def _head(plan: Plan) -> str:
+    dims = ",".join(map(str, plan.shape))
+    devices = f"{plan.mesh.size} device{'s' * (plan.mesh.size != 1)}"
+    return "\n".join(
+        [
+            f"{plan.dtype}[{dims}] on {plan.mesh}, {devices}",
+            f"from:  {plan.source}",
+            f"to:    {plan.target}",
+            f"chain: {plan.chain_text}",
+        ]
+    )
+
+
+def _steps(plan: Plan) -> str:
+    headings = ("step", "what", "tile before", "after", "received", "time")
+    rows = [
+        (
+            str(number),
+            step.text,
+            count(step.tile_bytes_before),
+            count(step.tile_bytes_after),
+            count(step.bytes_received),
+            microseconds(step.time_s),
+        )
+        for number, step in enumerate(plan.steps, 1)
+    ]
+    return table(headings, rows, "rlrrrr")
+
+
+def _totals(plan: Plan) -> str:
+    numbers = [
+        ("bytes received", plan.bytes_received, plan.bound_bytes),
+        ("bytes sent", plan.bytes_sent, bound_bytes_sent(plan)),
+        ("largest tile, bytes", plan.largest_tile_bytes, bound_tile_bytes(plan)),
+    ]
+    rows = [(what, count(mine), count(bound), ratio(mine, bound)) for what, mine, bound in numbers]
+    time = ("time", microseconds(plan.time_s), microseconds(plan.bound_time_s), ratio(plan.time_s, plan.bound_time_s))
+    return table(("busiest device", "plan", "bound", "ratio"), [*rows, time], "lrrr")
+
+
+def _facts(plan: Plan, topology: Topology) -> str:
+    runs = f"{plan.collectives} collective{'s' * (plan.collectives != 1)}"
+    return "\n".join([f"{runs}; peak {plan.peak_bytes:,} bytes; {_proof(plan)}", topology_text(topology)])
+
+
+def _proof(plan: Plan) -> str:
+    if plan.is_optimal:
+        return f"proved optimal by {plan.objective}"
+    return f"not proved optimal by {plan.objective}"
+
+
+def topology_text(topology: Topology) -> str:
+    """Returns the topology in one line, e.g. `topology: h100, 4 node x 8 gpu; node: switch, 50 GB/s, ...`."""
+    levels = "; ".join(
+        f"{level.name}: {level.kind}, {level.bandwidth_bytes_per_s / 1e9:g} GB/s, {level.latency_s * 1e6:g} us"
+        for level in topology.levels
+        if level.size > 1
+    )
+    return f"topology: {topology.name}, {topology.shape_text}" + (f"; {levels}" if levels else "")
+
+
+def _comparison(found: Answered) -> str:
+    """Returns a row per answer. Only collectives are timed: nobody's local copies are in it."""
+    headings = ("", "received", "time of collectives", "temporaries", "collectives", "status")
+    rows = []
+    for each in found.answers:
+        status = f"{each.status}: {_first_line(each.message)}" if each.message else each.status
+        numbers = (count(each.bytes_received), microseconds(each.collectives_time_s(found.topology)), count(each.temp_bytes))
+        rows.append((each.name, *numbers, each.kinds_text if each.is_ok else "-", status))
+    return table(headings, rows, "lrrrll")
+
+
+def _peak_of(found: Answered) -> str:
+    peak = found.verdict.peak_bytes
+    return "" if peak is None else f"; XLA's own peak is {peak:,} bytes"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:120]
