@@ -236,7 +236,7 @@ class _Planner:
         return problem, chain, is_optimal
 
     def _cheapest_below(self, problem: Problem, chain: Chain) -> Chain | None:
-        limits = {"below": chain.cost, "max_edges": MOST_EDGES_FOR_DETOURS, "exhaustive": True}
+        limits = {"below": chain.cost, "max_edges": MOST_EDGES_FOR_DETOURS, "exhaustive": problem.is_misaligned}
         return cheapest_chain(problem, pricing=self._search_pricing, **limits)
 
     def _meets_bound(self, chain: Chain) -> bool:

@@ -47,13 +47,8 @@ class Pricing:
     def bytes_of(self, elements: int) -> int:
         return -(-elements * self.bits // 8)
 
-    def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
-        """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it.
-
-        A permute is priced so on a flat topology alone.
-        """
-        if kind == "permute":
-            factors = ()
+    def coefficients(self, kind: str, factors: tuple[Factor, ...]) -> tuple[float, float]:
+        """Returns (latency_s, seconds_per_byte) of a step that moves `factors`; of a permute on a flat topology alone."""
         key = kind, tuple(sorted(factors))
         if key not in self._grouped:
             if kind == "permute":
@@ -61,7 +56,11 @@ class Pricing:
             else:
                 found = cost.coefficients(self.topology, self.mesh, _COLLECTIVE_OF[kind], groups(self.mesh, key[1]))
             self._grouped[key] = found
-        return self._whole(*self._grouped[key], tile)
+        return self._grouped[key]
+
+    def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
+        """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it."""
+        return self.whole(*self.coefficients(kind, tuple(factors)), tile)
 
     def permute_picoseconds(self, before: Layout, after: Layout, tile: int) -> int:
         """Returns the time of a permute between two layouts, by its pairs."""
@@ -69,7 +68,7 @@ class Pricing:
         if key not in self._permutes:
             pairs = permute_pairs(self.mesh, before, after)
             self._permutes[key] = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
-        return self._whole(*self._permutes[key], tile)
+        return self.whole(*self._permutes[key], tile)
 
     def least_picoseconds(self, received_elements: int) -> int:
         """Returns a lower bound on the time in which a device can receive so much: all its ports at once, one start."""
@@ -100,7 +99,8 @@ class Pricing:
         """Returns the time of collectives, one after the other."""
         return sum(cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)
 
-    def _whole(self, latency_s: float, seconds_per_byte: float, tile: int) -> int:
+    def whole(self, latency_s: float, seconds_per_byte: float, tile: int) -> int:
+        """Returns latency_s + seconds_per_byte · the bytes of a tile, in picoseconds."""
         return math.ceil((latency_s + seconds_per_byte * self.bytes_of(tile)) * PER_SECOND)
 
 

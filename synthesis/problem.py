@@ -45,6 +45,12 @@ class Problem:
     movable: tuple[Factor, ...]
     slots: tuple[tuple[Slot, ...], ...]
 
+    @property
+    def is_misaligned(self) -> bool:
+        """Returns whether digits of the two sides are none of one mixed-radix number: 2·3 against 3·2."""
+        ends = [slot for layout in (self.source, self.target) for _, slot in layout.owners]
+        return any(a != b and not a.agrees_with(b) for a in ends for b in ends)
+
 
 def refine(
     mesh: Mesh,

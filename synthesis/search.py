@@ -23,7 +23,7 @@ import heapq
 import itertools
 import math
 import operator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .layout import Layout
 from .pricing import Pricing
@@ -46,6 +46,16 @@ class Chain:
     kinds: tuple[Kind, ...]
     cost: tuple[int, ...]
     states_expanded: int
+
+
+class _Edge(NamedTuple):
+    """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of."""
+
+    kind: Kind
+    after: tuple[int, ...]
+    received: int
+    tile: int
+    moved: tuple[int, ...] = ()
 
 
 class SearchLimit(Exception):
@@ -98,6 +108,7 @@ class _Search:
         self.target_tile = problem.target.tile_elements
         self.max_tile = max(problem.source.tile_elements, self.target_tile)
         self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot != REPLICATED}
+        self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
         self.slots_by_start: dict[tuple[int, int], list[tuple[int, int]]] | None = None
 
     def _state(self, layout: Layout, number) -> tuple[int, ...]:
@@ -124,11 +135,12 @@ class _Search:
             if state == self.target:
                 return self._chain(came_from, cost[:-1], expanded)
             expanded += 1
-            for kind, after, received in self.edges(state):
+            for edge in self.edges(state):
                 considered += 1
                 if considered > max_edges:
                     raise SearchLimit
-                total = _sum(cost, self._cost(kind, state, after, received))
+                kind, after = edge.kind, edge.after
+                total = _sum(cost, self._cost(state, edge))
                 if after in best and best[after] <= total:
                     continue
                 to_go = self._cost_to_go(after)
@@ -140,23 +152,26 @@ class _Search:
                 heapq.heappush(queue, (priority, next(order), total, after))
         return None
 
-    def _cost(self, kind: Kind, state, after, received: int) -> tuple[int, ...]:
-        cost = received, int(kind != "slice"), self.tile(after)
-        return cost if self.pricing is None else (self._picoseconds(kind, state, after), *cost)
+    def _cost(self, state, edge: _Edge) -> tuple[int, ...]:
+        cost = edge.received, int(edge.kind != "slice"), edge.tile
+        return cost if self.pricing is None else (self._picoseconds(state, edge), *cost)
 
     def _cost_to_go(self, state) -> tuple[int, ...]:
         received = self.to_go(state)
         cost = received, int(received > 0), 0
         return cost if self.pricing is None else (self.pricing.least_picoseconds(received), *cost)
 
-    def _picoseconds(self, kind: Kind, state, after) -> int:
-        if kind == "slice":
+    def _picoseconds(self, state, edge: _Edge) -> int:
+        if edge.kind == "slice":
             return 0
-        tile = self.tile(state)
-        if kind == "permute" and not self.pricing.is_flat:
-            return self.pricing.permute_picoseconds(self._layout(state), self._layout(after), tile)
-        moved = tuple(f for f, old, new in zip(self.problem.movable, state, after) if old != new)
-        return self.pricing.picoseconds(kind, moved, tile)
+        if edge.kind == "permute" and not self.pricing.is_flat:
+            return self.pricing.permute_picoseconds(self._layout(state), self._layout(edge.after), edge.tile)
+        key = edge.kind, edge.moved
+        if key not in self.coefficients:
+            factors = tuple(self.problem.movable[i] for i in edge.moved)
+            self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
+        tile = self.tile(state) if edge.kind == "all_gather" else edge.tile
+        return self.pricing.whole(*self.coefficients[key], tile)
 
     def _chain(self, came_from, cost, expanded: int) -> Chain:
         states, kinds = [self.target], []
@@ -186,7 +201,7 @@ class _Search:
         return self.target_tile - in_common
 
     def edges(self, state):
-        """Yields (kind, state after, received elements) for every step that is worth considering."""
+        """Yields every step that is worth considering."""
         blocked = 0
         for slot in state:
             if slot != REPLICATED:
@@ -195,10 +210,10 @@ class _Search:
         if not self.exhaustive:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
-                    yield "slice", _with(state, i, goal), 0
+                    yield _Edge("slice", _with(state, i, goal), 0, self.tile(state) // self.sizes[i])
                     return
         tile = self.tile(state)
-        yield from self._slices(state, free)
+        yield from self._slices(state, free, tile)
         yield from self._gathers(state, tile)
         yield from self._all_to_alls(state, free, tile)
         yield from self._permutes(state, tile)
@@ -206,11 +221,11 @@ class _Search:
     def _moves_away(self, state, i: int) -> bool:
         return state[i] != REPLICATED and (self.exhaustive or state[i] != self.target[i])
 
-    def _slices(self, state, free):
+    def _slices(self, state, free, tile: int):
         for i, slot in enumerate(state):
             if slot == REPLICATED:
                 for goal in free[i]:
-                    yield "slice", _with(state, i, goal), 0
+                    yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
 
     def _gathers(self, state, tile: int):
         """Gathers of one dimension each: together they move as much as one of all, and only the last copies no large tile."""
@@ -225,7 +240,7 @@ class _Search:
                 if tile * n > self.max_tile:
                     continue
                 after = tuple(REPLICATED if i in chosen else slot for i, slot in enumerate(state))
-                yield "all_gather", after, tile * (n - 1)
+                yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen)
 
     def _all_to_alls(self, state, free, tile: int):
         owned = [i for i in range(len(state)) if free[i] and self._moves_away(state, i)]
@@ -233,7 +248,8 @@ class _Search:
         def choose(at: int, after: list[int], taken: int, n: int):
             if at == len(owned):
                 if n > 1:
-                    yield "all_to_all", tuple(after), tile // n * (n - 1)
+                    moved = tuple(i for i in owned if after[i] != state[i])
+                    yield _Edge("all_to_all", tuple(after), tile // n * (n - 1), tile, moved)
                 return
             i = owned[at]
             yield from choose(at + 1, after, taken, n)
@@ -281,7 +297,7 @@ class _Search:
         for owners in fill(0, runs[0][1], {}):
             after = tuple(owners.get(i, REPLICATED) for i in range(len(state)))
             if after != state:
-                yield "permute", after, tile
+                yield _Edge("permute", after, tile, tile)
 
     def _preferred(self, here):
         if self.exhaustive:
