@@ -34,12 +34,14 @@ def microseconds(seconds: float | None) -> str:
     """Returns a time such as `37.28 us`; "-" for None.
 
     Example:
-      >>> [microseconds(each) for each in (0.0, 2e-9, 3.72757e-05, 1.5, None)]
-      ['0 us', '0.002 us', '37.28 us', '1,500,000 us', '-']
+      >>> [microseconds(each) for each in (0.0, 2e-11, 2e-9, 3.72757e-05, 1.5, None)]
+      ['0 us', '<0.001 us', '0.002 us', '37.28 us', '1,500,000 us', '-']
     """
     if seconds is None:
         return "-"
     number = seconds * 1e6
+    if 0 < number < 0.0005:
+        return "<0.001 us"
     digits = 0 if number >= 1000 or not number else 1 if number >= 100 else 2 if number >= 1 else 3
     return f"{number:,.{digits}f} us"
 

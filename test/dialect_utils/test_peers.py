@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The prices of Shardy's collectives, and peers that fail."""
+
+import signal
+
+import pytest
+
+from benchmarks.pairs import random_pairs
+from reshard.dialect_utils import peers
+from reshard.dialect_utils.xla_child import XlaChild
+from reshard.synthesis.bounds import received_elements_bound
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
+from reshard.synthesis.sharding import Sharding
+
+
+def shardy(mesh: str, shape, source: str, target: str, **options) -> peers.Answer:
+    tensor = f"tensor<{''.join(f'{size}x' for size in shape)}f32>"
+    return peers.shardy_answer(
+        tensor, Mesh.parse(mesh), shape, 32, Sharding.parse(source), Sharding.parse(target), **{"in_child": False, **options}
+    )
+
+
+@pytest.mark.parametrize(
+    "mesh, shape, source, target, kinds, received",
+    [
+        ("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x","y"}, {}]', "2 all_to_all", 1536 + 1024),
+        ("x=4", (8,), '[{"x"}]', "[{}]", "1 all_gather", 24),
+        ("x=4", (8,), "[{}]", '[{"x"}]', "none", 0),
+        ("x=2,y=2", (4, 4), '[{"x"}, {"y"}]', "[{}, {}]", "1 all_gather", 48),
+        ("x=2,y=2", (8,), '[{"x","y"}]', '[{"y","x"}]', "1 collective_permute", 8),
+        ("x=4", (8, 8), '[{"x":(1)2}, {"x":(2)2}]', '[{"x":(1)2}, {}]', "1 all_gather", 64),
+        ("x=4", (10, 3), '[{"x"}, {}]', '[{}, {"x"}]', "1 all_to_all", 36),
+    ],
+)
+def test_shardys_collectives_are_priced(mesh, shape, source, target, kinds, received):
+    answer = shardy(mesh, shape, source, target)
+    assert (answer.status, answer.kinds_text, answer.bytes_received) == ("ok", kinds, received)
+
+
+def test_a_child_answers_as_the_process_itself():
+    problem = ("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x","y"}, {}]')
+    assert shardy(*problem, in_child=True) == shardy(*problem)
+
+
+def test_no_price_is_below_the_bound():
+    for pair in random_pairs(11, 60, (4, 6, 8, 12)):
+        answer = shardy(str(pair.mesh), pair.shape, str(pair.source), str(pair.target))
+        assert answer.is_ok, answer.message
+        assert answer.bytes_received >= 4 * received_elements_bound(pair.mesh, pair.shape, pair.source, pair.target), str(pair)
+
+
+def test_a_module_that_shardy_refuses_is_an_answer():
+    answer = peers.shardy_answer(
+        "tensor<8xnonsense>", Mesh.parse("x=4"), (8,), 32, Sharding.parse('[{"x"}]'), Sharding.parse("[{}]")
+    )
+    assert answer.status == "error" and answer.message and answer.bytes_received is None
+
+
+def test_an_abort_is_an_answer(monkeypatch):
+    class Dead:
+        returncode, stdout, stderr = -signal.SIGABRT, "", "F0101 00:00:00.000000 1 made_up.cc:1] Check failed: false"
+
+    monkeypatch.setattr(peers.subprocess, "run", lambda *_, **__: Dead)
+    answer = shardy("x=4", (8,), '[{"x"}]', "[{}]", in_child=True)
+    assert (answer.status, answer.collectives) == ("abort", ()) and answer.message.startswith("SIGABRT: made_up.cc")
+
+
+def test_xla_and_we_are_priced_from_what_xla_compiles():
+    mesh, sides = Mesh.parse("x=4"), (Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    with XlaChild(uses_cache=False, num_devices=4) as child:
+        for shape in ((8, 8), (10, 3)):
+            tensor = f"tensor<{shape[0]}x{shape[1]}xf32>"
+            found = plan(mesh, shape, 32, *sides, with_exchange=True)
+            ours, theirs = peers.our_answer(tensor, found, child), peers.xla_answer(tensor, mesh, *sides, child)
+            assert ours.bytes_received == found.bytes_received and ours.temp_bytes > 0
+            assert theirs.kinds_text == "1 all_to_all" and theirs.bytes_received == {8: 48, 10: 36}[shape[0]]

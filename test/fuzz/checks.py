@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks one random program: what `reshard` makes of it against stock XLA. Run as a script it is the worker of `run.py`.
+
+Each failure has a kind:
+  crash       our code raised.
+  refused     XLA does not compile our form, though it compiles the stock one.
+  values      our outputs are not stock's.
+  shardings   an output has another sharding than stock's.
+  worse       under the policy better: more received bytes or temporaries than stock.
+  changed     the lowered program is not what it was, or findings cannot be stripped again.
+  again       the pipeline rewrites its own output once more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+import json
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from programs import Program
+import reshard
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.canary import devices_of
+from reshard.dialect_utils.xla_child import shared_child
+from reshard.passes.base import Session
+from reshard.passes.pipeline import Pipeline
+from reshard.passes.whole_module_check import what_is_worse
+
+TIMEOUT_S = 60.0
+_FINDINGS = "find-mismatches,strip-findings"
+
+
+@dataclass
+class Outcome:
+    """What became of one program. stock, ours: how XLA's compilation ended; ours is "" where nothing was rewritten."""
+
+    seed: int
+    failures: list[list[str]] = field(default_factory=list)
+    stock: str = ""
+    ours: str = ""
+    invalid: str = ""
+    found: Counter = field(default_factory=Counter)
+    rewritten: Counter = field(default_factory=Counter)
+    kept: Counter = field(default_factory=Counter)
+    skipped: Counter = field(default_factory=Counter)
+    dropped: int = 0
+    seconds: float = 0.0
+
+    def fail(self, kind: str, detail: str) -> None:
+        self.failures.append([kind, detail])
+
+
+def check(recipe: Mapping, policy: str) -> Outcome:
+    """Returns the outcome for one recipe; under the policy "always" every chain is rewritten, without the check."""
+    outcome, start = Outcome(recipe["seed"]), time.perf_counter()
+    program = Program(recipe)
+    try:
+        lowered = program.lower()
+    except Exception as error:
+        outcome.invalid = f"{type(error).__name__}: {error}"[:300]
+        return outcome
+    try:
+        _check(program, lowered, policy, outcome)
+    except Exception:
+        outcome.fail("crash", traceback.format_exc())
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _check(program: Program, lowered: jax.stages.Lowered, policy: str, outcome: Outcome) -> None:
+    source = _text(lowered)
+    result = reshard.optimize(lowered, policy=policy, check=policy == "better")
+    if _text(lowered) != source:
+        outcome.fail("changed", "optimize changed the lowered program")
+    _count(result, outcome)
+    _check_stripping(source, outcome)
+    stock = _compiled(source)
+    outcome.stock = stock.status
+    if not result.is_rewritten:
+        return
+    ours = _compiled(result.module)
+    outcome.ours = ours.status
+    if not ours.is_ok:
+        if stock.is_ok or policy == "better":
+            outcome.fail("refused", f"{ours.status}: {ours.message[:600]}")
+        return
+    if policy == "better" and stock.is_ok and (problem := what_is_worse(stock, ours)):
+        outcome.fail("worse", problem)
+    _check_again(result, policy, outcome)
+    _check_values(program, lowered, result, stock.is_ok, outcome)
+
+
+def _text(lowered: jax.stages.Lowered) -> str:
+    return lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+
+
+def _compiled(text: str):
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        return shared_child().compile(str(module), devices_of(module), timeout_s=TIMEOUT_S)
+
+
+def _count(result: reshard.optimizing.Result, outcome: Outcome) -> None:
+    for row in result.report.to_dict()["sites"]:
+        outcome.found[row["kind"]] += 1
+        if row.get("is_rewritten"):
+            outcome.rewritten[row["kind"]] += 1
+        else:
+            outcome.kept[_reason(row["reason"])] += 1
+    outcome.dropped = sum(len(each["dropped"]) for each in result.report.to_dict()["checks"])
+    for remark in result.report.to_dict()["remarks"]:
+        if "is left alone" in remark:
+            outcome.skipped[_reason(remark.split("is left alone: ")[1])] += 1
+
+
+def _reason(text: str) -> str:
+    """Returns a reason without the numbers and names of this program."""
+    words = text.split(":")[0].split(",")[0].split()
+    kept = [word for word in words if not any(char.isdigit() for char in word) and not word.startswith(("[", "{", "@"))]
+    return " ".join(kept)[:60]
+
+
+def _check_stripping(source: str, outcome: Outcome) -> None:
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(source)
+        before = module.operation.get_asm(enable_debug_info=True)
+        Pipeline.parse(_FINDINGS).run(module, Session())
+        if module.operation.get_asm(enable_debug_info=True) != before:
+            outcome.fail("changed", "strip-findings does not restore the module")
+
+
+def _check_again(result: reshard.optimizing.Result, policy: str, outcome: Outcome) -> None:
+    if outcome.dropped or outcome.kept:
+        return  # what was left to XLA may be judged otherwise around islands
+    session = Session()
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(result.module)
+        Pipeline.default().with_options({"policy": policy}).run(module, session)
+    rows = [row for row in session.report_rows if row.get("is_rewritten")]
+    if rows:
+        shown = ("kind", "op", "type", "source", "target", "why", "reason")
+        outcome.fail("again", "\n".join(str({name: row[name] for name in shown}) for row in rows[:3]))
+
+
+def _check_values(program: Program, lowered, result, has_stock: bool, outcome: Outcome) -> None:
+    ours = _run(program, result.compile())
+    reference = None
+    if has_stock:
+        stock = _run(program, lowered.compile())
+        for number, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
+            if not mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim):
+                outcome.fail("shardings", f"output {number} is {mine.sharding}, with stock XLA {theirs.sharding}")
+        stock = [np.asarray(each) for each in stock]
+    else:
+        stock = reference = program.unsharded()
+    for number, (mine, theirs) in enumerate(zip(map(np.asarray, ours), stock, strict=True)):
+        if difference := _difference(mine, theirs, program.exact[number]):
+            reference = reference or program.unsharded()
+            if has_stock and not program.exact[number] and _is_rounding(mine, theirs, reference[number]):
+                continue
+            outcome.fail("values", f"output {number}: {difference}; stock against one device: "
+                         f"{_difference(theirs, reference[number], program.exact[number]) or 'equal'}; ours: "
+                         f"{_difference(mine, reference[number], program.exact[number]) or 'equal'}")  # fmt: skip
+
+
+def _run(program: Program, compiled: jax.stages.Compiled) -> Sequence[jax.Array]:
+    shardings = compiled.input_shardings[0]
+    arguments = [jax.device_put(value, sharding) for value, sharding in zip(program.arguments(), shardings, strict=True)]
+    return jax.block_until_ready(compiled(*arguments))
+
+
+def _difference(mine: np.ndarray, theirs: np.ndarray, is_exact: bool) -> str:
+    """Returns in words how two outputs differ; empty if they do not, but for rounding where that may be."""
+    if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
+        return f"{mine.dtype}{mine.shape} for {theirs.dtype}{theirs.shape}"
+    mine, theirs = _wide(mine), _wide(theirs)
+    if np.array_equal(mine, theirs, equal_nan=True):
+        return ""
+    error = _error(mine, theirs)
+    if not is_exact and error <= 1e-3:
+        return ""
+    return f"{np.count_nonzero(mine != theirs)} of {mine.size} entries, by {error:.2g} of the largest"
+
+
+def _is_rounding(mine: np.ndarray, theirs: np.ndarray, reference: np.ndarray) -> bool:
+    mine, theirs, reference = map(_wide, (mine, theirs, reference))
+    return _error(mine, reference) <= 8 * _error(theirs, reference) + 1e-3
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def _error(mine: np.ndarray, theirs: np.ndarray) -> float:
+    if not mine.size or np.array_equal(mine, theirs, equal_nan=True):
+        return 0.0
+    if not np.array_equal(np.isfinite(mine), np.isfinite(theirs)):
+        return float("inf")
+    is_finite = np.isfinite(theirs)
+    scale = np.max(np.abs(theirs[is_finite]), initial=1e-6)
+    return float(np.max(np.abs(mine[is_finite] - theirs[is_finite]), initial=0.0) / scale)
+
+
+def main() -> None:
+    """Answers each line of stdin, a recipe and a policy, by a line with its outcome."""
+    warnings.filterwarnings("ignore", message="Some donated buffers")
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        request = json.loads(line)
+        outcome = check(request["recipe"], request["policy"])
+        print(json.dumps(vars(outcome)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard.plan`: what it takes, what it refuses, what `to_dict` says."""
+
+import numpy as np
+import pytest
+
+import reshard
+from reshard.element_types import ElementTypeError, element_type, parse_type
+from reshard.synthesis.mesh import Mesh, MeshError
+from reshard.synthesis.plan import Plan
+from reshard.synthesis.sharding import ShardingError
+from reshard.synthesis.topology import PRESETS, Topology, TopologyError
+
+PROBLEM = {"source": '[{"x"}, {}]', "target": '[{}, {"x"}]', "mesh": "x=4", "shape": (8, 8), "dtype": "f32"}
+
+
+def plan(**changes) -> Plan:
+    problem = {**PROBLEM, **changes}
+    return reshard.plan(problem.pop("source"), problem.pop("target"), **problem)
+
+
+@pytest.mark.parametrize("mesh", ["x=4", '<["x"=4]>', {"x": 4}, Mesh.of({"x": 4})])
+def test_meshes(mesh):
+    assert plan(mesh=mesh) == plan()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "float32", np.float32, np.dtype("float32"), "F32"])
+def test_dtypes(dtype):
+    assert plan(dtype=dtype) == plan() and plan(dtype=dtype).dtype == "f32"
+
+
+@pytest.mark.parametrize("topology", ["h100", Topology.parse("h100"), PRESETS / "h100.toml", str(PRESETS / "h100.toml")])
+def test_topologies(topology):
+    found = plan(topology=topology)
+    assert "h100" in found.topology
+    assert found.time_s == plan(topology="h100").time_s < plan().time_s and plan().topology == "uniform"
+
+
+def test_objectives():
+    assert plan().objective == "time"
+    assert plan(objective="bytes").objective == "bytes"
+    with pytest.raises(ValueError, match='unknown objective "speed"'):
+        plan(objective="speed")
+
+
+def test_jax_shardings():
+    jax = pytest.importorskip("jax")
+    P, mesh = jax.sharding.PartitionSpec, jax.sharding.AbstractMesh((4,), ("x",))
+    assert plan(source=P("x"), target=P(None, ("x",)), mesh=mesh) == plan()
+    sides = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P(None, "x")))
+    assert reshard.plan(*sides, shape=(8, 8)) == plan()
+    other = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((2, 2), ("x", "y")), P())
+    with pytest.raises(MeshError, match="plans between two meshes are not made yet"):
+        plan(target=other)
+
+
+@pytest.mark.parametrize("shape, target", [((10, 3), '[{}, {"x"}]'), ((7, 5), "[{}, {}]")])
+def test_dimensions_need_not_divide(shape, target):
+    found = plan(shape=shape, target=target)
+    assert found.bytes_received >= found.bound_bytes > 0 and found.to_dict()["steps"]
+
+
+def test_axes_in_two_radices_are_planned():
+    found = plan(mesh="x=2,y=3", source='[{"x"}, {}]', target='[{"y"}, {}]', shape=(6, 2), objective="bytes")
+    assert found.bytes_received == found.bound_bytes == found.to_dict()["totals"]["bytes_received"]
+
+
+@pytest.mark.parametrize(
+    "changes, error, text",
+    [
+        ({"mesh": None}, MeshError, "no mesh"),
+        ({"mesh": {"x": 0}}, MeshError, "sizes are at least 1"),
+        ({"source": '[{"z"}, {}]'}, MeshError, 'unknown axis "z"'),
+        ({"source": '[{"x"}]'}, ShardingError, "has rank 1, the array has rank 2"),
+        ({"source": '[{"x"}, {"x"}]'}, ShardingError, "is used twice"),
+        ({"topology": "h100:2"}, TopologyError, "the mesh has 4"),
+        ({"dtype": "f7"}, ElementTypeError, "unknown dtype 'f7'"),
+        ({"dtype": object}, ElementTypeError, "unknown dtype 'object'"),
+        ({"shape": (8, -8)}, ElementTypeError, r"f32\[8,-8\] has a negative size"),
+        ({"shape": (8, 10**20)}, ElementTypeError, "larger than"),
+        ({"shape": (8, 8.5)}, TypeError, "integer"),
+    ],
+)
+def test_nonsense_is_refused(changes, error, text):
+    with pytest.raises(error, match=text):
+        plan(**changes)
+
+
+def test_a_plan_is_not_changed_by_who_asks():
+    first, second = plan(), plan()
+    assert first == second and first.to_dict() | {"seconds": 0} == second.to_dict() | {"seconds": 0}
+
+
+@pytest.mark.parametrize(
+    "text, name, bits, mlir, shape",
+    [
+        ("f32[]", "f32", 32, "f32", ()),
+        ("bf16[ 4 , 2 ]", "bf16", 16, "bf16", (4, 2)),
+        ("pred[3]", "i1", 8, "i1", (3,)),
+        ("s8[3]", "i8", 8, "i8", (3,)),
+        ("u4[3]", "u4", 4, "ui4", (3,)),
+        ("tensor<4x2xf8E4M3FN>", "f8e4m3fn", 8, "f8E4M3FN", (4, 2)),
+        ("tensor<complex<f64>>", "c128", 128, "complex<f64>", ()),
+        ("float8_e5m2[1]", "f8e5m2", 8, "f8E5M2", (1,)),
+    ],
+)
+def test_types(text, name, bits, mlir, shape):
+    element, found = parse_type(text)
+    assert (element.name, element.bits, element.mlir, found) == (name, bits, mlir, shape)
+
+
+@pytest.mark.parametrize("text", ["", "f32", "[4]", "f32[4", "f32[4,]", "f32[a]", "f32[4][4]", "tensor<4xf32", "tensor<4>", "tensor<x4xf32>"])
+def test_types_that_cannot_be_read(text):
+    with pytest.raises(ElementTypeError):
+        parse_type(text)
+
+
+def test_every_numpy_name_of_a_type_is_known():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    names = [each for each in dir(ml_dtypes) if each.startswith(("float", "bfloat", "int", "uint")) and each[-1] != "_"]
+    names = [name for name in names if name[-1].isalnum() and name not in ("finfo", "iinfo", "int1", "uint1")]
+    assert all(element_type(name).bits for name in names) and len(names) > 10
