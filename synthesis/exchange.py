@@ -49,6 +49,7 @@ from .traffic import Collective
 __all__ = ["Exchange", "Round", "TooManyPieces", "check_exchange", "plan_exchange", "run_exchange"]
 
 MOST_PIECES = 1 << 20  # copies included; 1,024 devices that all exchange with all
+MOST_PAIRS = 1 << 28  # of a device and a source box, all of which are compared: 16,384 devices with different boxes
 MOST_CUTS = 5  # ways of cutting pieces that are compared
 MOST_CHUNKS_PER_PIECE = 6
 MOST_CLASSES_FOR_ALL_MERGES = 16
@@ -287,6 +288,8 @@ def _check(source: Blocks, target: Blocks, boxes: _SourceBoxes) -> None:
 
 def _refinement(source: Blocks, target: Blocks, boxes: _SourceBoxes) -> tuple[_Pieces, _Pieces]:
     """Returns the pieces to move, from source boxes to devices, and those to copy, from device to device."""
+    if target.devices * len(boxes.count) > MOST_PAIRS:
+        raise TooManyPieces(f"{target.devices} devices and {len(boxes.count)} source tiles are too many for an exchange")
     meets = np.repeat((target.elements > 0)[:, None], len(boxes.count), axis=1)
     for dim in range(len(source.shape)):
         meets &= target.starts[:, None, dim] < boxes.stops[None, :, dim]
