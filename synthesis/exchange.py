@@ -7,7 +7,8 @@ receives exactly what R3 says it must. A device copies what it has from its own 
 
 **Senders.** The holders of a piece are the replicas of one source box. The nearest by `distance` serve it; among equally
 near ones the pieces are spread so that the busiest sends as little as possible: exactly where the pieces have equal
-size and every holder is equally near, or where a small search proves it; within 4/3 of it otherwise (Graham's rule).
+size and every holder is equally near, or where a small search proves it; else within 4/3 of it if all holders are equally
+near (Graham's rule), without such a promise if they are not.
 
 **Sizes.** One collective_permute has one static shape, so pieces of unlike shape cost padding, and pieces of a round apart
 cost rounds. Pieces are classed by shape. Classes are merged, and the extents of pieces cut into powers of two times

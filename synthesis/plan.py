@@ -68,7 +68,8 @@ class Plan:
       bound_bytes: what the busiest device must receive whatever the method.
       largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
       peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
-      is_optimal: no chain within the digits that `problem.py` offers costs less by the objective.
+      is_optimal: proved that no chain within the digits that `problem.py` offers receives less, or, with the objective
+        "time", spends less in collectives; copies on the device and exchanges are outside of the proof.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
     """

@@ -74,7 +74,8 @@ class Pricing:
         """Returns a lower bound on the time in which a device can receive so much: all its ports at once, one start."""
         if not received_elements:
             return 0
-        return math.floor((self._least_latency_s + self.bytes_of(received_elements) / self._ports_bytes_per_s) * PER_SECOND)
+        seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too: steps pay for these
+        return math.floor((self._least_latency_s + seconds) * PER_SECOND)
 
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
