@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..synthesis.mesh import Mesh
+from ..synthesis.sharding import Sharding
 from . import propagation
 from .bindings import ir
 from .propagation import CONSTANTS, CONSTRAINTS, LOOPS, Analysis
-from .sdy_shardings import Placement, UnsupportedSharding, module_meshes, placement
+from .sdy_shardings import Placement, UnsupportedSharding, mesh_of, module_meshes, placement, sharding_from_attr
 
 FRONTEND = "mhlo.frontend_attributes"
 FRONTEND_ID = "reshard.id"
@@ -36,11 +38,13 @@ class Disagreements:
       reasons: value of the original -> which layout it has there and here.
       compared: how many results and arguments were compared.
       failure: why nothing could be compared; empty if something was.
+      results: number of a result of the entry function -> (mesh, sharding) that XLA propagates to it; None is replicated.
     """
 
     reasons: dict[ir.Value, str] = field(default_factory=dict)
     compared: int = 0
     failure: str = ""
+    results: dict[int, tuple[Mesh, Sharding] | None] = field(default_factory=dict)
 
     def at(self, op: ir.Operation, number: int, is_result: bool) -> str | None:
         """Returns why a conversion at an op of the original is not what XLA will face; None if nothing speaks against it."""
@@ -88,7 +92,8 @@ def disagreements(analysis: Analysis, xla_propagated_text: str) -> Disagreements
 
     An op of a function that is called twice is two ops on both sides: the sets of their layouts are compared.
     """
-    here, there = _seen_here(analysis), _seen_by_xla(ir.Module.parse(xla_propagated_text), analysis.originals)
+    propagated = ir.Module.parse(xla_propagated_text)
+    here, there = _seen_here(analysis), _seen_by_xla(propagated, analysis.originals)
     reasons: dict[ir.Value, str] = {}
     common = sorted(here.keys() & there.keys(), key=str)
     for key in common:
@@ -96,7 +101,19 @@ def disagreements(analysis: Analysis, xla_propagated_text: str) -> Disagreements
             name = f"argument {key[1]}" if key[0] == ENTRY else analysis.originals[key[0]].name
             reason = f"{name} is {_words(there[key])} there, {_words(here[key])} here"
             reasons |= dict.fromkeys(_values(analysis, key), reason)
-    return Disagreements(reasons, len(common))
+    return Disagreements(reasons, len(common), results=_results(propagated))
+
+
+def _results(module: ir.Module) -> dict[int, tuple[Mesh, Sharding] | None]:
+    """Returns the layouts of the results of the entry function, but for those that are on a single device."""
+    meshes, function = module_meshes(module), _entry(propagation.ops_in(module.operation))
+    found: dict[int, tuple[Mesh, Sharding] | None] = {}
+    for number, attr in enumerate(propagation.stated_results(function) if function else ()):
+        if attr is None:
+            found[number] = None
+        elif (mesh := mesh_of(attr, meshes)) is not None:
+            found[number] = mesh, sharding_from_attr(attr).closed()
+    return found
 
 
 def _seen_here(analysis: Analysis) -> _Seen:

@@ -365,24 +365,30 @@ def _capture_invariants(loop: ir.Operation) -> dict[ir.Value, list[int]]:
         _terminator(body).operands[number] = argument
         placeholder = _zeros(value.type)
         if placeholder is not None:
-            with ir.InsertionPoint(loop), loop.location:
-                loop.operands[number] = stablehlo.ConstantOp(placeholder).result
+            with ir.InsertionPoint(loop) as point, loop.location:
+                point.insert(placeholder)
+            loop.operands[number] = placeholder.results[0]
         carried.setdefault(value, []).append(number)
     return carried
 
 
-def _zeros(kind: ir.Type) -> ir.Attribute | None:
-    """Returns zeros of a static tensor type of numbers; None for any other type."""
+def _zeros(kind: ir.Type) -> ir.Operation | None:
+    """Returns a constant of zeros, not inserted anywhere, of a static tensor type of numbers; None for any other type.
+
+    It is parsed, since the bindings have no Python class for an attribute of complex numbers.
+    """
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         return None
     element = kind.element_type
     if isinstance(element, ir.ComplexType):
-        return ir.Attribute.parse(f"dense<(0.0, 0.0)> : {kind}")
-    if isinstance(element, ir.IntegerType):
-        return ir.Attribute.parse(f"dense<{'false' if element.width == 1 else '0'}> : {kind}")
-    if isinstance(element, ir.FloatType):
-        return ir.Attribute.parse(f"dense<0.0> : {kind}")
-    return None
+        zero = "(0.0, 0.0)"
+    elif isinstance(element, ir.IntegerType):
+        zero = "false" if element.width == 1 else "0"
+    elif isinstance(element, ir.FloatType):
+        zero = "0.0"
+    else:
+        return None
+    return ir.Operation.parse(f'"stablehlo.constant"() {{value = dense<{zero}> : {kind}}} : () -> {kind}', context=kind.context)
 
 
 def passed_through(loop: ir.Operation) -> list[int]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils import propagation
@@ -17,6 +17,7 @@ from reshard.dialect_utils.sdy_shardings import (
     mesh_of,
     module_meshes,
     placement,
+    replicated_like,
     sharding_from_attr,
     sharding_to_attr,
 )
@@ -82,8 +83,8 @@ class FindMismatchesPass(Pass):
             return
         finder = Finder(analysis)
         mismatches = finder.mismatches()
-        edges = finder.numbered(mismatches)
-        self._write(module, tuple(edges), finder.skipped, session, finder.open_results())
+        edges = list(finder.numbered(mismatches))
+        self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
 
     def _leave_alone(self, module: ir.Module, dynamic: ir.Operation, session: Session) -> None:
         reason = "Shardy propagates static shapes only; refine the module's shapes first"
@@ -93,7 +94,7 @@ class FindMismatchesPass(Pass):
     def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
-        found = Findings(edges, tuple(each for _, each in skipped), open_results if edges else ())
+        found = Findings(edges, tuple(each for _, each in skipped), open_results)
         write_findings(module, found)
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))
@@ -151,24 +152,28 @@ class Finder:
             op = self.analysis.originals[each.op]
             value = (op.results if each.is_result else op.operands)[each.number]
             target = self._for_original(each.target)
-            source = self._for_original(each.source) or _replicated(target)
+            source = self._for_original(each.source) or replicated_like(target, _rank(value))
             site = numbers.setdefault((value, source, target), len(numbers))
             kind = self._kind(op, each.number, each.is_result)
             why = _why(op, each.number, kind, _text(source), target)
             yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each))
 
-    def open_results(self) -> tuple[OpenResult, ...]:
-        """Returns the results of public functions that the caller left open, with the layouts that propagation gives them."""
+    def open_results(self, edges: Sequence[Finding]) -> tuple[OpenResult, ...]:
+        """Returns the results of public functions that the caller left open, with the layouts that propagation gives them.
+
+        A result to which it gives none is replicated. Where there is no edge, nothing will be rewritten and none is named.
+        """
+        functions = [op for op in self.analysis.originals if edges and op.name == "func.func" and propagation.is_public(op)]
         found = []
-        for op in self.analysis.originals:
-            if op.name != "func.func" or not propagation.is_public(op):
-                continue
+        for op in functions:
             name = ir.StringAttr(op.attributes["sym_name"]).value
+            types = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).results
             layouts = self.analysis.result_layouts.get(name, ())
-            for number, (stated, attr) in enumerate(zip(propagation.stated_results(op), layouts)):
+            for number, (stated, attr, kind) in enumerate(zip(propagation.stated_results(op), layouts, types)):
                 is_open = stated is None or bool(sharding_from_attr(stated).open_dims)
-                if is_open and attr is not None:
-                    found.append(OpenResult(name, number, self._for_original(attr)))
+                if is_open and isinstance(kind, ir.RankedTensorType):
+                    replicated = replicated_like(edges[0].target, kind.rank)
+                    found.append(OpenResult(name, number, self._for_original(attr) or replicated))
         return tuple(found)
 
     # Reading the clone
@@ -430,11 +435,6 @@ def _producer(value: ir.Value) -> ir.Operation | None:
 def _rank(value: ir.Value) -> int | None:
     kind = value.type
     return len(ir.ShapedType(kind).shape) if isinstance(kind, ir.RankedTensorType) else None
-
-
-def _replicated(like: ir.Attribute) -> ir.Attribute:
-    sharding = sharding_from_attr(like)
-    return sharding_to_attr(type(sharding)(((),) * sharding.rank), sdy.TensorShardingAttr(like).mesh_or_ref)
 
 
 def _inlined_mesh(module: ir.Operation, name: str) -> ir.Attribute:

@@ -10,10 +10,10 @@ import functools
 from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import bits_of, neighbourhood
-from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
+from reshard.dialect_utils.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
-from reshard.passes.findings import Finding, Findings, read_findings, write_findings
+from reshard.passes.findings import Finding, Findings, OpenResult, read_findings, write_findings
 from reshard.passes.op_layouts import OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
 from reshard.synthesis.mesh import Mesh
@@ -49,7 +49,8 @@ class PlanSitesPass(Pass):
     its last site has `merges`, the sites that vanish in it.
 
     What is to be rewritten is checked against the layouts that XLA itself propagates (the canary): where they are others
-    than those of find-mismatches, the site is left alone.
+    than those of find-mismatches, the site is left alone. The same check tells the layouts of results that the caller left
+    open.
     """
     guarantees = ("every site has a verdict and a reason", "XLA propagates to the sites to rewrite the layouts that we found")
     statistics = {
@@ -71,7 +72,8 @@ class PlanSitesPass(Pass):
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
             return
         planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
-        write_findings(module, dataclasses.replace(found, edges=tuple(planner.planned_edges())))
+        edges = tuple(planner.planned_edges())
+        write_findings(module, dataclasses.replace(found, edges=edges, open_results=planner.open_results()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class SitePlanner:
     """Plans the sites of one module and judges them.
 
     State: `verdicts`, by (op, is result, number), grows group by group; `merged` names for the last site of a chain of
-    constraints the sites that vanish in it.
+    constraints the sites that vanish in it. `_results_of_xla` is empty until the canary has seen the module.
     """
 
     def __init__(self, module: ir.Module, found: Findings, policy: str, checks_layouts: bool, session: Session):
@@ -98,6 +100,7 @@ class SitePlanner:
         self.checks_layouts = checks_layouts
         self.session = session
         self.meshes = module_meshes(module)
+        self._results_of_xla: dict[int, tuple[Mesh, Sharding] | None] = {}
         self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
 
     def planned_edges(self) -> list[Finding]:
@@ -120,6 +123,21 @@ class SitePlanner:
         planned = [self._with_verdict(edge, verdicts[i], chains) for i, edge in enumerate(self.found.edges)]
         self._record(planned, inside)
         return planned
+
+    def open_results(self) -> tuple[OpenResult, ...]:
+        """Returns the results that the caller left open, with the layouts that XLA propagates, where the canary saw them."""
+        return tuple(self._as_xla_has_it(each) for each in self.found.open_results)
+
+    def _as_xla_has_it(self, result: OpenResult) -> OpenResult:
+        if result.function != canary.ENTRY or result.number not in self._results_of_xla:
+            return result
+        mesh, rank = mesh_of(result.sharding, self.meshes), sharding_from_attr(result.sharding).rank
+        seen_mesh, sharding = self._results_of_xla[result.number] or (mesh, Sharding(((),) * rank))
+        if seen_mesh == mesh:
+            reference = mesh_reference(result.sharding)
+        else:
+            reference = next((name for name, each in self.meshes.items() if each == seen_mesh), None)
+        return result if reference is None else dataclasses.replace(result, sharding=sharding_to_attr(sharding, reference))
 
     # Plans
 
@@ -211,6 +229,7 @@ class SitePlanner:
         if not any(verdict.is_rewrite for verdict in verdicts.values()):
             return verdicts
         found = canary.compare_with_xla(self.module, self._op_layouts.analysis, self._oracle.child)
+        self._results_of_xla = found.results
         if found.failure:
             self.session.count("unchecked", sum(verdict.is_rewrite for verdict in verdicts.values()))
             return verdicts

@@ -134,7 +134,7 @@ class _Rewriter:
         """Lets users of the value use the constraint on it, where that is what they convert, or what they ask for again.
 
         Propagation and XLA do so themselves for a value that a loop or barrier hands on, but not once the constraint has
-        become an island.
+        become an island. A constraint behind such a user moves in front of it.
 
         Args:
           sources: of all sites, by user and operand number.
@@ -144,8 +144,12 @@ class _Rewriter:
                 is_fed = sources[user, number] == constraint.target
             else:
                 is_fed = user.name in CONSTRAINTS and user.attributes["sharding"] == constraint.op.attributes["sharding"]
-            if is_fed and _is_behind(user, constraint.op):
-                user.operands[number] = constraint.op.results[0]
+            around = _op_around(user, constraint.op.block) if is_fed else None
+            if around is None:
+                continue
+            if not _is_behind(around, constraint.op):
+                constraint.op.move_before(around)
+            user.operands[number] = constraint.op.results[0]
 
     def _convert_result(self, edge: Finding) -> None:
         value = edge.op.results[edge.number]
@@ -243,13 +247,18 @@ def _insertion_before(value: ir.Value, users: list[ir.Operation]) -> ir.Insertio
     return ir.InsertionPoint(min(first_ops, key=order.__getitem__))
 
 
-def _is_behind(op: ir.Operation, other: ir.Operation) -> bool:
-    """Returns whether `op`, or what is around it, comes after `other` in its block."""
+def _op_around(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
+    """Returns the op of `block` that is `op` or around it; None if there is none."""
     around = op.operation
-    while around is not None and around.block != other.block:
+    while around is not None and around.block != block:
         around = around.parent.operation if around.parent is not None else None
+    return around
+
+
+def _is_behind(op: ir.Operation, other: ir.Operation) -> bool:
+    """Returns whether `op` comes after `other` in their block."""
     order = [each.operation for each in other.block.operations]
-    return around is not None and order.index(around) > order.index(other)
+    return order.index(op) > order.index(other)
 
 
 def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:

@@ -11,7 +11,8 @@ A recipe is plain data (JSON), so that it can be stored, sent to a worker and re
 Steps with a body (loops, branches, calls) have further steps in `options`; these may use values of the steps before.
 
 Values are whole numbers for as long as they are exact (`Kind.is_exact`): any order of a sum gives the same bits. What jumps
-(comparisons, sorting, remainders) is applied to exact values only, so that rounding stays small elsewhere.
+(comparisons, sorting, remainders, and where gradients are taken what has kinks) is applied to exact values only, so that
+rounding stays small elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import jax
 from jax import lax
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 UNCONSTRAINED = "?"  # in the spec of a constraint: the dimension is left to propagation
@@ -36,6 +37,8 @@ MESHES = ({"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2}, {"x": 8}, {"x": 2, "y": 4}
 _MOST_EXACT = {"float32": 2.0**22, "bfloat16": 2.0**7, "complex64": 2.0**20}
 _TAME = 64.0  # what is larger is brought down before it is used again
 _MOST_ELEMENTS = 8192
+# Their gradients jump where two values are nearly equal.
+_KINKED = frozenset(["maximum", "minimum", "abs", "relu", "max", "min", "sort", "top_k", "reduce_window"])
 
 Spec = list  # per dimension: None, an axis, a list of axes, or UNCONSTRAINED
 
@@ -150,7 +153,7 @@ for _name, _function, _dtypes, _bound, _exact in (
     ("minimum", jnp.minimum, ("float32", "bfloat16", "int32"), max, True),
     ("logical_xor", jnp.logical_xor, ("bool",), _one, True),
     ("logical_and", jnp.logical_and, ("bool",), _one, True),
-    ("divide", lambda a, b: a / (1 + jnp.abs(b)), FLOATS, _sum, False),
+    ("divide", lambda a, b: a / (1 + b * b), FLOATS, _sum, False),
 ):
     _bound = (lambda kinds, shape: max(kind.bound for kind in kinds)) if _bound is max else _bound
     op(_name, two_alike(*_dtypes), bound=_bound, keeps_exact=_exact, weight=2.0)(
@@ -166,7 +169,7 @@ for _name, _function, _dtypes, _bound, _exact in (
     ("sin", jnp.sin, FLOATS, _one, False),
     ("logistic", jax.nn.sigmoid, FLOATS, _one, False),
     ("erf", lax.erf, FLOATS, _one, False),
-    ("exp", lambda a: jnp.exp(-jnp.abs(a)), FLOATS, _one, False),
+    ("exp", lambda a: jnp.exp(-a * a), FLOATS, _one, False),
     ("rsqrt", lambda a: lax.rsqrt(1 + a * a), FLOATS, _one, False),
     ("not", jnp.logical_not, ("bool",), _one, True),
     ("conj", jnp.conj, ("complex64",), _sum, True),
@@ -602,7 +605,7 @@ def _(run, options, a):
     )(a)
 
 
-# Control flow. Bodies: {"params": names, "steps": steps, "results": names}
+# Control flow. Bodies: {"params": names, "steps": steps, "results": names, "bound": of the results, "exact": see `Kind`}
 
 
 def _draw_loop(trips: Sequence[int]):
@@ -815,6 +818,8 @@ class Writer:
         """Adds a step; None if what it gives is too large, or not exact where that is asked for."""
         args = [self._tamed(each) for each in args]
         kinds = [self.kinds[each] for each in args]
+        if self.has_gradient and name in _KINKED and not all(kind.is_exact for kind in kinds):
+            return None
         step = {"name": self.new_name(), "op": name, "args": args, "options": options}
         environment = {each: jax.ShapeDtypeStruct(kind.shape, kind.dtype) for each, kind in self.kinds.items()}
         try:
@@ -822,26 +827,26 @@ class Writer:
         except (TypeError, ValueError, ZeroDivisionError):
             return None
         dtype = str(result.dtype)
-        kind = Kind(tuple(result.shape), dtype, *self._accuracy(OPS[name], kinds, tuple(result.shape), dtype))
+        kind = Kind(tuple(result.shape), dtype, *self._accuracy(OPS[name], kinds, tuple(result.shape), dtype, options))
         if kind.size > _MOST_ELEMENTS or kind.size == 0 or kind.rank > 5 or (self.only_exact and not kind.is_exact):
             return None
         self.kinds[step["name"]] = kind
         self.steps.append({**step, "kind": [list(kind.shape), dtype]})
         return step["name"]
 
-    def _accuracy(self, op: Op, kinds: list[Kind], shape: tuple[int, ...], dtype: str) -> tuple[float, bool]:
+    def _accuracy(self, op: Op, kinds: list[Kind], shape: tuple[int, ...], dtype: str, options: dict) -> tuple[float, bool]:
         if dtype in ("int32", "bool"):
             return 1.0, True
-        bound = op.bound(kinds, shape)
-        is_exact = op.keeps_exact and all(kind.is_exact for kind in kinds) and bound <= _MOST_EXACT[dtype]
-        return bound, is_exact
+        bodies = bodies_of({"options": options})
+        bound = max([op.bound(kinds, shape), *(body["bound"] for body in bodies)])
+        is_exact = op.keeps_exact and all(kind.is_exact for kind in kinds) and all(body["exact"] for body in bodies)
+        return bound, is_exact and bound <= _MOST_EXACT[dtype]
 
     def _tamed(self, name: str) -> str:
         kind = self.kinds[name]
         if kind.bound <= _TAME:
             return name
-        taming = ("wrap" if kind.is_exact else "tanh") if kind.dtype != "complex64" else ("wrap_complex" if kind.is_exact else "shrink_complex")
-        return self._add_quietly(taming, name)
+        return self._add_quietly(_taming(kind), name)
 
     def _add_quietly(self, taming: str, name: str) -> str:
         kind = self.kinds[name]
@@ -872,7 +877,8 @@ class Writer:
             self.step()
         wanted = [self.kinds[name] for name in params[: len(args)]] if is_loop else [None]
         results = [self._result(kind, params) for kind in wanted]
-        body = {"params": params, "steps": self.steps, "results": results}
+        accuracy = {"bound": max(self.kinds[name].bound for name in results), "exact": is_exact}
+        body = {"params": params, "steps": self.steps, "results": results, **accuracy}
         self.kinds, self.steps, self.depth, self.only_exact = outer.kinds, outer.steps, outer.depth, outer.only_exact
         return body
 
@@ -971,7 +977,7 @@ def _partition(spec: Spec) -> PartitionSpec:
 
 @dataclass
 class Run:
-    """Applies steps. is_abstract: only shapes are asked for. is_unsharded: constraints and manual computations are left out."""
+    """Applies steps. is_abstract: only shapes are asked for, without devices. is_unsharded: constraints are left out."""
 
     outline: Mapping
     is_abstract: bool = False
@@ -980,8 +986,12 @@ class Run:
     outer: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def mesh(self) -> Mesh:
-        return _mesh(tuple(self.outline["mesh"].items()), tuple(self.outline["device_order"] or ()))
+    def mesh(self) -> Mesh | AbstractMesh:
+        axes = tuple(self.outline["mesh"].items())
+        if self.is_abstract:
+            sizes, names = zip(*((size, name) for name, size in axes))
+            return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(axes))
+        return _mesh(axes, tuple(self.outline["device_order"] or ()))
 
     def apply(self, step: Mapping, values: dict[str, Any]) -> Any:
         """Returns what a step makes of the values."""

@@ -31,7 +31,7 @@ _COUNTED = ("found", "rewritten", "kept", "skipped")
 class Worker:
     """A process that checks programs; started again when it has died or hung.
 
-    Programs are compiled for speed of compilation, but for the ones whose temporaries are compared.
+    What it runs is compiled fast and runs slowly. What is compared in bytes is compiled in a child of its own, as always.
     """
 
     def __init__(self):
@@ -55,7 +55,7 @@ class Worker:
         answer = self._process.stdout.readline() if is_ready else b""
         if answer:
             return json.loads(answer)
-        outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "dropped": 0, "seconds": 0.0}
+        outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "dropped": 0, "again": 0, "seconds": 0.0}
         outcome |= {name: {} for name in _COUNTED}
         return outcome | {"failures": [["died", self._last_words()] if is_ready else ["hang", f"{PROGRAM_TIMEOUT_S} s"]]}
 
@@ -108,12 +108,10 @@ def main(argv: list[str] | None = None) -> int:
     flags = _parser().parse_args(argv)
     sys.path[:0] = [str(ROOT), str(HERE)]
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
     import programs
 
-    recipes = [json.loads(flags.recipe.read_text())] if flags.recipe else map(programs.recipe, range(flags.seed, flags.seed + flags.count))
-    if not flags.recipe and flags.reduce:
-        recipes = [programs.recipe(flags.seed)]
+    seeds = range(flags.seed, flags.seed + (1 if flags.reduce else flags.count))
+    recipes = [json.loads(flags.recipe.read_text())] if flags.recipe else map(programs.recipe, seeds)
     totals = Totals()
     with Worker() as worker:
         for recipe in recipes:
@@ -142,7 +140,7 @@ class Totals:
 
     def __init__(self):
         self.start = time.monotonic()
-        self.programs = self.invalid = self.dropped = self.with_rewrites = 0
+        self.programs = self.invalid = self.dropped = self.again = self.with_rewrites = 0
         self.failures: Counter = Counter()
         self.statuses: Counter = Counter()
         self.counted: dict[str, Counter] = {name: Counter() for name in _COUNTED}
@@ -151,6 +149,7 @@ class Totals:
         self.programs += 1
         self.invalid += bool(outcome["invalid"])
         self.dropped += outcome["dropped"]
+        self.again += outcome["again"]
         self.with_rewrites += bool(outcome["rewritten"])
         self.failures.update(failing_kinds(outcome))
         self.statuses[f"stock {outcome['stock'] or 'unknown'}, ours {outcome['ours'] or 'as it came'}"] += 1
@@ -160,15 +159,16 @@ class Totals:
     def line(self) -> str:
         found, rewritten = (sum(self.counted[name].values()) for name in ("found", "rewritten"))
         return (
-            f"{self.programs} programs ({self.invalid} invalid), {found} sites, {rewritten} rewritten in {self.with_rewrites} programs, "
-            f"{sum(self.failures.values())} failures, {time.monotonic() - self.start:.0f} s"
+            f"{self.programs} programs ({self.invalid} invalid), {found} sites, {rewritten} rewritten in "
+            f"{self.with_rewrites} programs, {sum(self.failures.values())} failures, {time.monotonic() - self.start:.0f} s"
         )
 
     def text(self) -> str:
         """Returns the totals, one line per counter."""
         rows = {**self.counted, "compiled": self.statuses, "failures": self.failures}
-        lines = [f"  {name}: " + (", ".join(f"{n} {what}" for what, n in each.most_common()) or "none") for name, each in rows.items()]
-        return "\n".join([self.line(), f"  taken back by the check: {self.dropped}", *lines])
+        counts = {name: [f"{count} {what}" for what, count in each.most_common()] for name, each in rows.items()}
+        lines = [f"  {name}: {', '.join(each) or 'none'}" for name, each in counts.items()]
+        return "\n".join([self.line(), f"  taken back by the check: {self.dropped}", f"  rewritten again: {self.again}", *lines])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -279,6 +279,25 @@ func.func @a_use_that_is_fed_from_a_constraint_is_fed_from_its_island(%arg0: ten
   return {reshard.operand_sites = [{kind = "function_result", operand = 1 : i64, site = 22 : i64, source = #y, target = #x, why = "", verdict = "rewrite"}]} %1, %0 : tensor<8x4xf32>, tensor<8x4xf32>
 }
 
+// CHECK-LABEL: func.func @a_constraint_moves_in_front_of_a_use_that_it_feeds(
+func.func @a_constraint_moves_in_front_of_a_use_that_it_feeds(%arg0: tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<8x4xf32>) {
+  // CHECK-NEXT: %0 = stablehlo.optimization_barrier %arg0 : tensor<8x4xf32>
+  // CHECK-NEXT: %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"y"}, {}]>] manual_axes={"x", "y"} (%arg1: tensor<4x4xf32>) {
+  // CHECK-NEXT: %4 = "stablehlo.collective_permute"(%arg1) <{channel_handle = #stablehlo.channel_handle<handle = {{[0-9]+}}, type = 1>, source_target_pairs = dense<{{\[\[0, 0\], \[1, 2\], \[2, 1\], \[3, 3\]\]}}> : tensor<4x2xi64>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  // CHECK-NEXT: sdy.return %4 : tensor<4x4xf32>
+  // CHECK-NEXT: } : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  // CHECK-NEXT: %2 = sdy.manual_computation(%1) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x", "y"} (%arg1: tensor<4x4xf32>) {
+  // CHECK-NEXT: %4 = "stablehlo.collective_permute"(%arg1) <{channel_handle = #stablehlo.channel_handle<handle = {{[0-9]+}}, type = 1>, source_target_pairs = dense<{{\[\[0, 0\], \[1, 2\], \[2, 1\], \[3, 3\]\]}}> : tensor<4x2xi64>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  // CHECK-NEXT: sdy.return %4 : tensor<4x4xf32>
+  // CHECK-NEXT: } : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  // CHECK-NEXT: %3 = stablehlo.negate %2 : tensor<8x4xf32>
+  // CHECK-NEXT: return %1, %3 : tensor<8x4xf32>, tensor<8x4xf32>
+  %0 = stablehlo.optimization_barrier %arg0 : tensor<8x4xf32>
+  %1 = stablehlo.negate %0 {reshard.operand_sites = [{kind = "operand", operand = 0 : i64, site = 23 : i64, source = #y, target = #x, why = "", verdict = "rewrite"}]} : tensor<8x4xf32>
+  %2 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {}]> {reshard.operand_sites = [{kind = "constraint", operand = 0 : i64, site = 24 : i64, source = #x, target = #y, why = "", verdict = "rewrite"}]} : tensor<8x4xf32>
+  return %2, %1 : tensor<8x4xf32>, tensor<8x4xf32>
+}
+
 // CHECK-LABEL: func.func private @a_private_function_is_rewritten_like_any_other(
 func.func private @a_private_function_is_rewritten_like_any_other(%arg0: tensor<8x4xf32>) -> tensor<8x4xf32> {
   // CHECK-NEXT: %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"y"}, {}]>] manual_axes={"x", "y"} (%arg1: tensor<4x4xf32>) {

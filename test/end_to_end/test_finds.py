@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that test/fuzz has found, each with what was wrong with it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.lax import with_sharding_constraint
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import reshard
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:8])
+
+
+def assert_like_stock(function, *args, policy: str = "always", check: bool = False) -> dict:
+    """Asserts that the rewritten program has the outputs of the stock one, and their shardings; returns the report."""
+    jax.clear_caches()
+    lowered = function.lower(*args)
+    result = reshard.optimize(lowered, policy=policy, check=check)
+    assert result.is_rewritten, result.report.text()
+    for mine, theirs in zip(result.compile()(*args), lowered.compile()(*args), strict=True):
+        assert mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim), (mine.sharding, theirs.sharding)
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+    return result.report.to_dict()
+
+
+def test_a_loop_that_hands_through_complex_numbers(mesh):
+    """The bindings have no Python class for attributes of complex numbers; the analysis raised TypeError."""
+    a = jax.device_put(np.ones((8, 8), np.complex64), NamedSharding(mesh, P("x")))
+
+    @jax.jit
+    def function(a):
+        moved = with_sharding_constraint(jax.lax.optimization_barrier(a), NamedSharding(mesh, P(None, "x")))
+        return (jax.lax.fori_loop(0, 3, lambda _, carry: (carry[0], carry[0] + carry[1]), (moved, a))[1],)
+
+    assert_like_stock(function, a)
+
+
+@pytest.mark.parametrize("policy", ["better", "always"])
+def test_an_open_output_that_propagation_leaves_replicated_stays_so(mesh, policy):
+    """An island drew the output into its own layout, which the check then took back."""
+    a = jax.device_put(np.arange(576, dtype=np.int32).reshape(24, 24), NamedSharding(mesh, P("z", "y")))
+    function = jax.jit(lambda a: (jnp.einsum("ij,ji->i", a, a),))
+    report = assert_like_stock(function, a, policy=policy, check=True)
+    check = report["checks"][0]
+    assert not check["dropped"] and check["ours"]["bytes_received"] < check["stock"]["bytes_received"]
+
+
+def test_an_open_output_has_the_layout_that_xla_propagates(mesh):
+    """XLA of jaxlib 0.10 propagates nothing through erf; outputs were pinned to what our analysis says."""
+    a = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
+
+    @jax.jit
+    def function(a, b):
+        return jax.lax.erf(a), with_sharding_constraint(jax.lax.optimization_barrier(b), NamedSharding(mesh, P(None, "y")))
+
+    assert_like_stock(function, a, a)

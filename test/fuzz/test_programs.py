@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random JAX programs against stock XLA, and the fuzzer's own parts. `test/fuzz/run.py` runs more of them."""
+
+import json
+
+import pytest
+
+import programs
+from reducing import reduced
+from run import Worker, failing_kinds
+
+QUICK = [*range(300, 308)]
+SLOW = [*range(400, 450)]
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with Worker() as worker:
+        yield worker
+
+
+def assert_passes(worker: Worker, seed: int, policy: str) -> dict:
+    outcome = worker.check(programs.recipe(seed), policy)
+    assert not outcome["invalid"] and not outcome["failures"], "\n".join(": ".join(each) for each in outcome["failures"])
+    return outcome
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_random_program(worker, seed):
+    assert_passes(worker, seed, "always")
+    assert_passes(worker, seed, "better")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["better", "always"])
+@pytest.mark.parametrize("seed", SLOW)
+def test_random_program_of_many(worker, seed, policy):
+    assert_passes(worker, seed, policy)
+
+
+def test_a_seed_gives_one_recipe_that_is_plain_data():
+    recipe = programs.recipe(5)
+    assert json.loads(json.dumps(recipe)) == recipe == programs.recipe(5)
+
+
+def test_every_construct_with_a_body_is_drawn():
+    recipes = map(programs.recipe, range(60))
+    drawn = {step["op"] for recipe in recipes for step in recipe["steps"] if programs.bodies_of(step)}
+    assert drawn == {"fori", "while", "scan", "switch", "call", "vmap"}
+
+
+def test_a_worker_that_dies_is_a_failure_and_is_started_again(worker):
+    assert failing_kinds(worker.check({"seed": 300}, "better")) == {"died"}
+    assert_passes(worker, 300, "better")
+
+
+def test_a_failing_recipe_is_reduced_to_the_step_that_fails():
+    recipe = next(each for each in map(programs.recipe, range(100)) if _has(each, "dot") and len(each["steps"]) > 5)
+
+    def check(candidate):
+        return {"invalid": "", "failures": [["values", ""]] if _has(candidate, "dot") else []}
+
+    smallest = reduced(recipe, check, {"values"})
+    assert [step["op"] for step in smallest["steps"]] == ["dot"] and len(smallest["outputs"]) == 1
+
+
+def _has(recipe, op: str) -> bool:
+    return any(step["op"] == op for step in recipe["steps"])
