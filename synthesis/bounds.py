@@ -3,7 +3,8 @@
 
 A device ends with its target tile; what of it is not in its source tile has to arrive from another device, so the
 busiest device receives at least max over devices of |target tile \\ source tile|. No chain can beat it, and most
-plans meet it.
+plans meet it. Where tiles are partial sums, so many transfers of each element are needed that a device receives its
+share of them at least; `search.py` has the counts with their proofs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 
 import numpy as np
 
-from .layout import coordinates, whole_factors
+from .layout import coordinates, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
 
@@ -35,7 +36,29 @@ def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding
         goal_start, goal_stop = _block(mesh, size, whole_factors(mesh, target)[dim])
         needed *= goal_stop - goal_start
         present *= np.maximum(0, np.minimum(stop, goal_stop) - np.maximum(start, goal_start))
+    if source.unreduced or target.unreduced:
+        return _with_sums(mesh, math.prod(shape), source, target, needed, present)
     return int((needed - present).max())
+
+
+def _with_sums(mesh: Mesh, elements: int, source: Sharding, target: Sharding, needed, present) -> int:
+    """Returns the bound rounded down, since an all_reduce counts fractions of an element."""
+    before, after = unreduced_factors(mesh, source), unreduced_factors(mesh, target)
+    sums, target_sums = (math.prod(factor.size for factor in each) for each in (before, after))
+    if sums == target_sums == 1:
+        return int((needed - present).max())
+    if target_sums == 1:
+        lacking = max(0, elements - int(present.sum()))
+        transfers = elements * (sums - 1) + int(needed.sum()) - elements + lacking
+        return max(int(needed.max()), transfers // mesh.size)
+    copies = mesh.size // math.prod(f.size for dim in whole_factors(mesh, target) for f in dim) // target_sums
+    holders = mesh.size // _distinct(mesh, (*after, *(f for dim in whole_factors(mesh, source) for f in dim)))
+    return elements * max(0, sums - target_sums, copies - holders) // mesh.size
+
+
+def _distinct(mesh: Mesh, factors) -> int:
+    """Returns how many combinations of coordinates along the factors there are, which may overlap."""
+    return len(np.unique(np.stack([coordinates(mesh, factor) for factor in factors]), axis=1).T)
 
 
 def _block(mesh: Mesh, size: int, factors) -> tuple[np.ndarray, np.ndarray]:
