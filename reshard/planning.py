@@ -12,7 +12,7 @@ from reshard.synthesis.plan import plan as _plan
 from reshard.synthesis.sharding import AxisRef, Sharding, ShardingError
 
 
-def plan(source, target, *, mesh=None, shape: tuple[int, ...], dtype="float32") -> Plan:
+def plan(source, target, *, mesh=None, shape: tuple[int, ...], dtype="float32", reduction: str = "sum") -> Plan:
     """Returns the cheapest chain of collectives that turns an array sharded as `source` into `target`.
 
     Args:
@@ -21,6 +21,7 @@ def plan(source, target, *, mesh=None, shape: tuple[int, ...], dtype="float32") 
         where `source` is a `NamedSharding`.
       shape: the global shape, in elements.
       dtype: a numpy or jax dtype, or its name; "f32" and "int4" work too.
+      reduction: what makes an array of partial sums along unreduced axes: sum, prod, min, max, and, or.
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
       NoPlanError: dimensions that do not divide.
@@ -32,7 +33,8 @@ def plan(source, target, *, mesh=None, shape: tuple[int, ...], dtype="float32") 
     """
     on = _mesh(mesh if mesh is not None else getattr(source, "mesh", None))
     rank = len(shape)
-    return _plan(on, tuple(shape), bits_of(dtype), _sharding(source, rank), _sharding(target, rank))
+    ends = _sharding(source, rank), _sharding(target, rank)
+    return _plan(on, tuple(shape), bits_of(dtype), *ends, reduction=reduction)
 
 
 def _mesh(mesh) -> Mesh:
@@ -52,10 +54,11 @@ def _sharding(sharding, rank: int) -> Sharding:
     if isinstance(sharding, str):
         return Sharding.parse(sharding)
     spec = getattr(sharding, "spec", sharding)  # a NamedSharding, or a PartitionSpec, which is a sequence
-    entries = list(spec)
+    entries = list(spec.partitions if hasattr(spec, "partitions") else spec)
     if len(entries) > rank:
         raise ShardingError(f"{spec} has {len(entries)} entries, the array has rank {rank}")
-    return Sharding(tuple(_axes(entry) for entry in entries + [None] * (rank - len(entries))))
+    unreduced = tuple(AxisRef(name) for name in sorted(getattr(spec, "unreduced", ())))
+    return Sharding(tuple(_axes(entry) for entry in entries + [None] * (rank - len(entries))), unreduced=unreduced)
 
 
 def _axes(entry) -> tuple[AxisRef, ...]:
