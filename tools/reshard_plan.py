@@ -61,7 +61,7 @@ def _answered(flags: argparse.Namespace) -> Answered:
         element, shape = parse_type(flags.type)
         source, target = (_sharding_text(text) for text in (flags.source, flags.target))
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
-        options = {"topology": topology, "objective": flags.objective}
+        options = {"topology": topology, "objective": flags.objective, "reduction": flags.reduction}
         planned = plan(source, target, mesh=mesh, shape=shape, dtype=element.name, **options)
         found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size))
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
