@@ -299,3 +299,9 @@ def test_partial_sums_are_scattered_where_the_target_is_sharded(capsys):
     found = json.loads(output(capsys, "--json", problem=problem))
     assert [step["op"] for step in found["steps"]] == ["reduce_scatter"]
     assert found["totals"]["bytes_received"] == found["bounds"]["bytes_received"] == 24
+
+
+@pytest.mark.parametrize(("flags", "command"), [(["--verify"], "plan"), (["--compare", "xla"], "plan"), ([], "explain")])
+def test_what_cannot_handle_partial_sums_says_so(flags, command, capsys):
+    assert run(*flags, command=command, problem={**SMALL, "--from": '[{}], unreduced={"x"}', "--to": '[{"x"}]'}) == 1
+    assert capsys.readouterr().err.count("partial sums") == 1
