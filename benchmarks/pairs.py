@@ -39,6 +39,22 @@ def random_pairs(seed: int, count: int, devices: tuple[int, ...], **options) -> 
     return [random_pair(rng, devices[i % len(devices)], **options) for i in range(count)]
 
 
+def random_reductions(seed: int, count: int, devices: tuple[int, ...], **options) -> list[Pair]:
+    """Returns `count` pairs with partial sums at the source, at the target or at both, along random axes left over."""
+    rng = random.Random(seed)
+    found: list[Pair] = []
+    while len(found) < count:
+        pair = random_pair(rng, devices[len(found) % len(devices)], **options)
+        source, target = (_with_sums(rng, pair.mesh, side, chance) for side, chance in ((pair.source, 0.8), (pair.target, 0.3)))
+        if source.unreduced or target.unreduced:
+            found.append(Pair(pair.mesh, pair.shape, source, target))
+    return found
+
+
+def _with_sums(rng: random.Random, mesh: Mesh, side: Sharding, chance: float) -> Sharding:
+    return Sharding(side.dims, unreduced=tuple(axis for axis in leftover_axes(mesh, side) if rng.random() < chance))
+
+
 def random_pair(
     rng: random.Random,
     devices: int,
@@ -133,10 +149,10 @@ def _one_axis_each(axis_at: dict[int, str], rank: int) -> Sharding:
 
 
 def leftover_axes(mesh: Mesh, sharding: Sharding) -> tuple[AxisRef, ...]:
-    """Returns the axes, or pieces of axes, that split no dimension: the array is replicated along them."""
+    """Returns the axes, or pieces of axes, that split no dimension nor are unreduced: the array is replicated along them."""
     found = []
     for name, size in mesh.axes:
-        used = sorted(axis.resolve(mesh) for axes in sharding.dims for axis in axes if axis.name == name)
+        used = sorted(axis.resolve(mesh) for axes in (*sharding.dims, sharding.unreduced) for axis in axes if axis.name == name)
         start = 1
         for pre, piece in (*used, (size, 1)):
             if pre > start:

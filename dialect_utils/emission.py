@@ -21,9 +21,24 @@ import numpy as np
 from ..synthesis import steps
 from ..synthesis.layout import Factor, groups
 from ..synthesis.mesh import Mesh
-from ..synthesis.tile_program import Gather, Operation, Reshape, Rounds, Send, Swap, TakeOwn, TileProgram, Transpose
+from ..synthesis.tile_program import (
+    Gather,
+    KeepFirst,
+    Operation,
+    PutOwn,
+    Reduce,
+    ReduceOwn,
+    Reshape,
+    Rounds,
+    Send,
+    Swap,
+    TakeOwn,
+    TileProgram,
+    Transpose,
+)
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
 from .exchange_emission import write_rounds
+from .reductions import neutral_element, write_reducer
 
 
 def unused_channels(module: ir.Module) -> Iterator[int]:
@@ -68,13 +83,18 @@ def emit_island(
     tile_type = ir.RankedTensorType.get(program.in_shape, element_type)
     body = island.operation.regions[0].blocks.append(tile_type, arg_locs=[location])
     with ir.InsertionPoint(body):
-        writer = _TileWriter(program.mesh, body.arguments[0], channels)
-        for step, operations in program.steps:
-            with ir.Location.name(f"{name}/{steps.name(step)}", location):
-                for operation in operations:
-                    writer.write(operation)
-        sdy.ReturnOp([writer.tile], loc=location)
+        sdy.ReturnOp([write_program(program, body.arguments[0], channels, name, location)], loc=location)
     return island.operation
+
+
+def write_program(program: TileProgram, tile: ir.Value, channels: Iterator[int], name: str, location: ir.Location) -> ir.Value:
+    """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
+    writer = _TileWriter(program.mesh, tile, channels, program.reduction)
+    for step, operations in program.steps:
+        with ir.Location.name(f"{name}/{steps.name(step)}", location):
+            for operation in operations:
+                writer.write(operation)
+    return writer.tile
 
 
 @dataclass(slots=True)
@@ -84,6 +104,7 @@ class _TileWriter:
     mesh: Mesh
     tile: ir.Value
     channels: Iterator[int]
+    reduction: str
     coordinate_of: dict[Factor, ir.Value] = field(default_factory=dict)
 
     def write(self, operation: Operation) -> None:
@@ -100,6 +121,14 @@ class _TileWriter:
                 self._swap(factors)
             case Rounds(exchange):
                 self.tile = write_rounds(exchange, self.tile, self.channels)
+            case Reduce(factors):
+                self._reduce(factors)
+            case ReduceOwn(factors):
+                self._reduce_own(factors)
+            case PutOwn(factors):
+                self._put_own(factors)
+            case KeepFirst(factors):
+                self._keep_first(factors)
             case Send(pairs):
                 pairs_attr = _integers(np.array(pairs))
                 self.tile = stablehlo.CollectivePermuteOp(self.tile, pairs_attr, channel_handle=self._channel()).result
@@ -108,8 +137,12 @@ class _TileWriter:
     def shape(self) -> tuple[int, ...]:
         return tuple(ir.RankedTensorType(self.tile.type).shape)
 
+    @property
+    def _element_type(self) -> ir.Type:
+        return ir.RankedTensorType(self.tile.type).element_type
+
     def _type(self, shape) -> ir.Type:
-        return ir.RankedTensorType.get(shape, ir.RankedTensorType(self.tile.type).element_type)
+        return ir.RankedTensorType.get(shape, self._element_type)
 
     def _channel(self) -> ir.Attribute:
         return stablehlo.ChannelHandle.get(next(self.channels), DEVICE_TO_DEVICE)
@@ -128,6 +161,39 @@ class _TileWriter:
             [self.tile], 0, 0, members.shape[1], _integers(members), channel_handle=self._channel()
         )
         self.tile = swap.results[0]
+
+    def _reduce(self, factors) -> None:
+        members = groups(self.mesh, factors)
+        reduce = stablehlo.AllReduceOp(
+            [self.tile.type], [self.tile], _integers(members), channel_handle=self._channel(), use_global_device_ids=True
+        )
+        write_reducer(reduce.operation, self._element_type, self.reduction)
+        self.tile = reduce.results[0]
+
+    def _reduce_own(self, factors) -> None:
+        members = groups(self.mesh, factors)
+        result = self._type((1, *self.shape[1:]))
+        scatter = stablehlo.ReduceScatterOp(
+            result, self.tile, 0, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
+        )
+        write_reducer(scatter.operation, self._element_type, self.reduction)
+        self.tile = scatter.result
+
+    def _put_own(self, factors) -> None:
+        sizes = tuple(factor.size for factor in factors)
+        wide, one = (self._type((*leading, *self.shape)) for leading in (sizes, (1,) * len(sizes)))
+        starts = [self._coordinate(factor) for factor in factors] + [self._number(0)] * len(self.shape)
+        tile = stablehlo.ReshapeOp(one, self.tile).result
+        self.tile = stablehlo.DynamicUpdateSliceOp(neutral_element(wide, self.reduction), tile, starts).result
+
+    def _keep_first(self, factors) -> None:
+        rest = self._number(0)
+        for factor in factors:
+            rest = stablehlo.OrOp(rest, self._coordinate(factor)).result
+        is_first = stablehlo.CompareOp(
+            rest, self._number(0), stablehlo.ComparisonDirectionAttr.get("EQ")
+        ).result
+        self.tile = stablehlo.SelectOp(is_first, self.tile, neutral_element(self.tile.type, self.reduction)).result
 
     def _take_own(self, factor_at: dict[int, Factor]) -> None:
         before = self.shape

@@ -344,6 +344,8 @@ _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collect
 def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
     if not ir.ShapedType(value_type).has_static_shape:
         return Conversion(source, target, None, f"no chain: {value_type} has dynamic dimensions")
+    if source.unreduced or target.unreduced:
+        return Conversion(source, target, None, "no chain: islands take and give no unreduced values")
     try:
         shape = tuple(ir.RankedTensorType(value_type).shape)
         return Conversion(source, target, plan(mesh, shape, bits_of(value_type), source, target))

@@ -212,8 +212,10 @@ class _Rewriter:
         mesh = mesh_of(target, self.meshes)
         if mesh is None:
             raise NoPlanError(f"unknown mesh in {target}")
-        shape = tuple(ir.RankedTensorType(value_type).shape)
-        return plan(mesh, shape, bits_of(value_type), sharding_from_attr(source), sharding_from_attr(target))
+        ends = sharding_from_attr(source), sharding_from_attr(target)
+        if any(side.unreduced for side in ends):
+            raise NoPlanError("islands take and give no unreduced values")
+        return plan(mesh, tuple(ir.RankedTensorType(value_type).shape), bits_of(value_type), *ends)
 
 
 def _state_result_sharding(op: ir.Operation, number: int, sharding: ir.Attribute) -> None:

@@ -26,6 +26,7 @@ def plan(
     dtype="float32",
     topology: Topology | str | os.PathLike | None = None,
     objective: str = "time",
+    reduction: str = "sum",
 ) -> Plan:
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
@@ -39,10 +40,11 @@ def plan(
         is "uniform".
       objective: "time", modelled on the topology, or "bytes", the fewest received bytes.
     Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
+      reduction: what makes an array of partial sums along unreduced axes: sum, prod, min, max, and, or.
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
       TopologyError: an unknown topology, or one that does not fit the mesh.
-      ElementTypeError: an unknown dtype, a negative size. NoPlanError: unreduced axes.
+      ElementTypeError: an unknown dtype, a negative size. NoPlanError: unreduced axes of dimensions that do not divide.
 
     Example:
       >>> found = plan('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(8, 8))
@@ -56,7 +58,8 @@ def plan(
     check_size(element, shape)
     sides = (_sharding(each, len(shape)) for each in (source, target))
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
-    found = _plan(on, shape, element.bits, *sides, objective=objective, topology=network, with_exchange=True)
+    options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction}
+    found = _plan(on, shape, element.bits, *sides, **options)
     return replace(found, dtype=element.name, seconds=time.perf_counter() - began_s)
 
 
@@ -85,10 +88,11 @@ def _sharding(sharding, rank: int) -> Sharding:
     if isinstance(sharding, str):
         return Sharding.parse(sharding)
     spec = getattr(sharding, "spec", sharding)  # a NamedSharding, or a PartitionSpec, which is a sequence
-    entries = list(spec)
+    entries = list(spec.partitions if hasattr(spec, "partitions") else spec)
     if len(entries) > rank:
         raise ShardingError(f"{spec} has {len(entries)} entries, the array has rank {rank}")
-    return Sharding(tuple(_axes(entry) for entry in entries + [None] * (rank - len(entries))))
+    unreduced = tuple(AxisRef(name) for name in sorted(getattr(spec, "unreduced", ())))
+    return Sharding(tuple(_axes(entry) for entry in entries + [None] * (rank - len(entries))), unreduced=unreduced)
 
 
 def _axes(entry) -> tuple[AxisRef, ...]:

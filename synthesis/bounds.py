@@ -3,7 +3,8 @@
 
 A device ends with its target tile; what of it is not in its source tile has to arrive from another device, so the
 busiest device receives at least max over devices of |target tile \\ source tile|. No chain can beat it, and most
-plans meet it.
+plans meet it. Where tiles are partial sums, so many transfers of each element are needed that a device receives its
+share of them at least; `search.py` has the counts with their proofs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import math
 import numpy as np
 
 from .blocks import Blocks
-from .layout import coordinates, whole_factors
+from .layout import coordinates, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
 
 MOST_MEETINGS = 1 << 22  # pairs of boxes that are compared one by one; beyond, bounds are weaker
+
 
 def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:
     """Returns the elements that the busiest device must receive, at least; shapes in elements.
@@ -30,7 +32,10 @@ def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding
       >>> received_elements_bound(mesh, (16, 16, 16), source, target)
       448
     """
-    return int(_missing(mesh, shape, source, target).max())
+    needed, present = _needed_and_present(mesh, shape, source, target)
+    if source.unreduced or target.unreduced:
+        return _with_sums(mesh, math.prod(shape), source, target, needed, present)
+    return int((needed - present).max())
 
 
 def sent_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:
@@ -44,7 +49,10 @@ def sent_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, ta
       >>> sent_elements_bound(mesh, (8,), Sharding.parse('[{"x"}]'), Sharding.parse("[{}]"))
       4
     """
-    together = -(-int(_missing(mesh, shape, source, target).sum()) // mesh.size)
+    if source.unreduced or target.unreduced:
+        return 0  # partial sums may be combined on their way; no bound is known that is worth having
+    needed, present = _needed_and_present(mesh, shape, source, target)
+    together = -(-int((needed - present).sum()) // mesh.size)
     held, wanted = (_Boxes(Blocks.of_sharding(mesh, shape, side)) for side in (source, target))
     if len(held.starts) * len(wanted.starts) > MOST_MEETINGS:
         return together
@@ -73,8 +81,8 @@ class _Boxes:
         self.count = np.bincount(self.of_device, minlength=len(boxes))
 
 
-def _missing(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> np.ndarray:
-    """Returns per mesh position the elements of the target tile that the source tile lacks."""
+def _needed_and_present(mesh: Mesh, shape, source: Sharding, target: Sharding) -> tuple[np.ndarray, np.ndarray]:
+    """Returns per mesh position the elements of the target tile, and those of them that the source tile has."""
     needed = np.ones(mesh.size, dtype=np.int64)
     present = np.ones(mesh.size, dtype=np.int64)
     for dim, size in enumerate(shape):
@@ -82,7 +90,27 @@ def _missing(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Shard
         goal_start, goal_stop = _block(mesh, size, whole_factors(mesh, target)[dim])
         needed *= goal_stop - goal_start
         present *= np.maximum(0, np.minimum(stop, goal_stop) - np.maximum(start, goal_start))
-    return needed - present
+    return needed, present
+
+
+def _with_sums(mesh: Mesh, elements: int, source: Sharding, target: Sharding, needed, present) -> int:
+    """Returns the bound rounded down, since an all_reduce counts fractions of an element."""
+    before, after = unreduced_factors(mesh, source), unreduced_factors(mesh, target)
+    sums, target_sums = (math.prod(factor.size for factor in each) for each in (before, after))
+    if sums == target_sums == 1:
+        return int((needed - present).max())
+    if target_sums == 1:
+        lacking = max(0, elements - int(present.sum()))
+        transfers = elements * (sums - 1) + int(needed.sum()) - elements + lacking
+        return max(int(needed.max()), transfers // mesh.size)
+    copies = mesh.size // math.prod(f.size for dim in whole_factors(mesh, target) for f in dim) // target_sums
+    holders = mesh.size // _distinct(mesh, (*after, *(f for dim in whole_factors(mesh, source) for f in dim)))
+    return elements * max(0, sums - target_sums, copies - holders) // mesh.size
+
+
+def _distinct(mesh: Mesh, factors) -> int:
+    """Returns how many combinations of coordinates along the factors there are, which may overlap."""
+    return len(np.unique(np.stack([coordinates(mesh, factor) for factor in factors]), axis=1).T)
 
 
 def _block(mesh: Mesh, size: int, factors) -> tuple[np.ndarray, np.ndarray]:

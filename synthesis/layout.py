@@ -9,12 +9,14 @@ of the same mixed-radix number iff one ends at or before the start of the other 
 **Factors.** A factor is a mesh axis or the piece of one that a problem needs; a device has one coordinate along each.
 
 **Layout.** A layout gives some factors a slot of the factor's size: the factor *owns* that digit, and a device holds the
-elements whose digit equals its coordinate. All other digits are *local*. A factor without a slot is replicated. A
+elements whose digit equals its coordinate. All other digits are *local*. A factor without a slot is replicated, or it
+is *unreduced*: the tiles of the devices that differ along it are partial sums, which add up to the array's elements. A
 Shardy sharding is the *blocked* special case in which the slots of each dimension are its leading digits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 import functools
 import math
@@ -22,7 +24,7 @@ import math
 import numpy as np
 
 from .mesh import Mesh
-from .sharding import Sharding
+from .sharding import AxisRef, Sharding
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,18 +71,24 @@ class LayoutError(ValueError):
     """A layout that cannot exist."""
 
 
+UNREDUCED = "unreduced"  # where a factor is whose devices hold partial sums; others have a Slot, or None: replicated
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Which factor owns which digit of an array.
 
     Attributes:
       shape: the global shape, in elements.
-      owners: (factor, slot) pairs sorted by slot; a factor that is not named is replicated.
-    Invariant: slots agree pairwise, each has its factor's size, and its end divides its dimension.
+      owners: (factor, slot) pairs sorted by slot; a factor that is named nowhere is replicated.
+      unreduced: the factors along which tiles are partial sums, sorted.
+    Invariant: slots agree pairwise, each has its factor's size, and its end divides its dimension; a factor owns one
+    digit at most, and none if it is unreduced.
     """
 
     shape: tuple[int, ...]
     owners: tuple[tuple[Factor, Slot], ...]
+    unreduced: tuple[Factor, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "owners", tuple(sorted(self.owners, key=lambda owner: owner[1])))
@@ -92,15 +100,25 @@ class Layout:
                 if other == factor or not slot.agrees_with(taken):
                     raise LayoutError(f"{factor} at {slot} collides with {other} at {taken}")
             seen.append((factor, slot))
+        if self.unreduced:
+            self._check_unreduced()
+
+    def _check_unreduced(self) -> None:
+        object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))
+        for i, factor in enumerate(self.unreduced):
+            if self.slot_of(factor) is not None or factor in self.unreduced[:i]:
+                raise LayoutError(f"{factor} is unreduced, and that once; it cannot own {self.slot_of(factor)} too")
 
     def slot_of(self, factor: Factor) -> Slot | None:
-        """Returns the digit that `factor` owns, or None if it is replicated."""
+        """Returns the digit that `factor` owns, or None if it is replicated or unreduced."""
         return next((slot for owner, slot in self.owners if owner == factor), None)
 
-    def with_moved(self, moves: dict[Factor, Slot | None]) -> Layout:
-        """Returns the layout with the slots of some factors replaced; None makes a factor replicated."""
+    def with_moved(self, moves: dict[Factor, Slot | str | None]) -> Layout:
+        """Returns the layout with the places of some factors replaced; None makes one replicated, UNREDUCED unreduced."""
         kept = tuple((f, s) for f, s in self.owners if f not in moves)
-        return Layout(self.shape, kept + tuple((f, s) for f, s in moves.items() if s is not None))
+        owners = kept + tuple((f, s) for f, s in moves.items() if isinstance(s, Slot))
+        still = tuple(f for f in self.unreduced if f not in moves)
+        return Layout(self.shape, owners, still + tuple(f for f, s in moves.items() if s == UNREDUCED))
 
     @property
     def tile_shape(self) -> tuple[int, ...]:
@@ -143,7 +161,7 @@ class Layout:
         return tuple(digit for digit in found if digit[0] != 1)
 
     def text(self, mesh: Mesh) -> str:
-        """Returns e.g. `[x*12, 4*y*2]`: per dimension its digits, major to minor, owned ones by their factor."""
+        """Returns e.g. `[x*12, 4*y*2] unreduced z`: per dimension its digits, major to minor, owned ones by their factor."""
         dims = []
         for dim in range(len(self.shape)):
             digits: list[Factor | int] = []
@@ -151,10 +169,11 @@ class Layout:
                 joined = owner.joined(digits[-1]) if owner and digits and isinstance(digits[-1], Factor) else None
                 digits[-1:] = [joined] if joined else [*digits[-1:], owner or radix]
             dims.append("*".join(d.text(mesh) if isinstance(d, Factor) else str(d) for d in digits) or "1")
-        return "[" + ", ".join(dims) + "]"
+        sums = " unreduced " + ", ".join(f.text(mesh) for f in self.unreduced) if self.unreduced else ""
+        return "[" + ", ".join(dims) + "]" + sums
 
 
-def blocked(shape: tuple[int, ...], pieces: tuple[tuple[Factor, ...], ...]) -> Layout:
+def blocked(shape: tuple[int, ...], pieces: tuple[tuple[Factor, ...], ...], unreduced: tuple[Factor, ...] = ()) -> Layout:
     """Returns the layout in which the factors of each dimension own its leading digits, in the given order.
 
     Raises: LayoutError if the factors of a dimension do not divide it.
@@ -167,28 +186,36 @@ def blocked(shape: tuple[int, ...], pieces: tuple[tuple[Factor, ...], ...]) -> L
             start *= factor.size
         if shape[dim] % start:
             raise LayoutError(f"dimension {dim} of size {shape[dim]} does not divide into {start} shards")
-    return Layout(shape, tuple(owners))
+    return Layout(shape, tuple(owners), unreduced)
 
 
 def whole_factors(mesh: Mesh, sharding: Sharding) -> tuple[tuple[Factor, ...], ...]:
     """Returns the axes of each dimension as factors, size-1 axes left out, adjacent pieces of an axis joined."""
-    dims = []
-    for axes in sharding.dims:
-        factors: list[Factor] = []
-        for axis in axes:
-            pre, size = axis.resolve(mesh)
-            last = factors[-1] if factors else None
-            if last and last.axis == axis.name and last.pre * last.size == pre:
-                factors[-1] = Factor(last.axis, last.pre, last.size * size)
-            elif size > 1:
-                factors.append(Factor(axis.name, pre, size))
-        dims.append(tuple(factors))
-    return tuple(dims)
+    return tuple(_joined(mesh, axes) for axes in sharding.dims)
+
+
+def unreduced_factors(mesh: Mesh, sharding: Sharding) -> tuple[Factor, ...]:
+    """Returns the unreduced axes as factors, sorted; their order says nothing, so pieces of an axis that touch are joined."""
+    if not sharding.unreduced:
+        return ()
+    return _joined(mesh, sorted(sharding.unreduced, key=lambda axis: (axis.name, axis.resolve(mesh))))
+
+
+def _joined(mesh: Mesh, axes: Iterable[AxisRef]) -> tuple[Factor, ...]:
+    factors: list[Factor] = []
+    for axis in axes:
+        pre, size = axis.resolve(mesh)
+        last = factors[-1] if factors else None
+        if last and last.axis == axis.name and last.pre * last.size == pre:
+            factors[-1] = Factor(last.axis, last.pre, last.size * size)
+        elif size > 1:
+            factors.append(Factor(axis.name, pre, size))
+    return tuple(factors)
 
 
 def same_placement(mesh: Mesh, a: Sharding, b: Sharding) -> bool:
-    """Returns whether two shardings put every element on the same devices."""
-    return whole_factors(mesh, a) == whole_factors(mesh, b) and set(a.unreduced) == set(b.unreduced)
+    """Returns whether two shardings put every element, or its partial sums, on the same devices."""
+    return whole_factors(mesh, a) == whole_factors(mesh, b) and unreduced_factors(mesh, a) == unreduced_factors(mesh, b)
 
 
 def layout_of(mesh: Mesh, shape: tuple[int, ...], sharding: Sharding) -> Layout:
@@ -196,7 +223,7 @@ def layout_of(mesh: Mesh, shape: tuple[int, ...], sharding: Sharding) -> Layout:
 
     Raises: LayoutError if a dimension does not divide into its shards.
     """
-    return blocked(shape, whole_factors(mesh, sharding))
+    return blocked(shape, whole_factors(mesh, sharding), unreduced_factors(mesh, sharding))
 
 
 @functools.lru_cache(maxsize=4096)

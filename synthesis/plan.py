@@ -25,16 +25,18 @@ from .layout import Layout, LayoutError
 from .mesh import Mesh
 from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
+from .reduced_ends import completed, frozen, has_sums, reduced_first
 from .search import Chain, SearchLimit, cheapest_chain
 from .sharding import Sharding
 from .steps import Step
-from .tile_program import Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower
+from .tile_program import REDUCTIONS, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower
 from .topology import DEFAULT, Topology
 
 __all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
 
 MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at worst
 MOST_EDGES_BESIDE_EXCHANGE = 30_000  # where an exchange stands by
+MOST_EDGES_WITH_SUMS = 100_000
 MOST_EDGES_FOR_DETOURS = 20_000
 MOST_FACTORS_FOR_DETOURS = 5
 GREED_OF_LAST_RESORT = 3
@@ -72,6 +74,7 @@ class Plan:
         "time", spends less in collectives; copies on the device and exchanges are outside of the proof.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
+      reduction: what makes an array of partial sums where source or target has unreduced axes.
     """
 
     mesh: Mesh
@@ -92,6 +95,7 @@ class Plan:
     bound_time_s: float
     dtype: str = ""
     seconds: float = field(default=0.0, compare=False)
+    reduction: str = "sum"
 
     def to_dict(self) -> dict:
         """Returns what `reshard plan --json` prints; see `plan_json`."""
@@ -127,36 +131,41 @@ def plan(
     objective: str = "bytes",
     topology: Topology | None = None,
     with_exchange: bool = False,
+    reduction: str = "sum",
 ) -> Plan:
     """Returns the cheapest way from `source` to `target`.
 
     Args:
       shape: the global shape, in elements. bits: of one element, e.g. 32 for f32.
       source, target: shardings of one array on `mesh`; open dimensions and priorities are ignored.
+        Along unreduced axes the tiles are partial sums; in the target, any that add up to the array.
       objective: "bytes", the fewest received bytes, then the fewest collectives; "time", modelled on the topology.
       topology: of the network; None is `uniform`.
-      with_exchange: consider exchanges too: in place of a chain, and behind its slices or before its gathers.
+      with_exchange: consider exchanges too: in place of a chain, and behind its slices or before its gathers. Not where
+        an axis is unreduced.
+      reduction: what makes an array of partial sums: sum, prod, min, max, and, or.
     Raises:
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
       TopologyError: a topology that does not fit the mesh.
-      NoPlanError: unreduced axes; without exchange also dimensions that do not divide, and axes in two radices.
+      NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices.
     Same problem, same plan, in every process (R5). Plans are memoised.
     """
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
+    if reduction not in REDUCTIONS:
+        raise ValueError(f'unknown reduction "{reduction}"; choose from {", ".join(REDUCTIONS)}')
     for sharding in (source, target):
         sharding.check(mesh, len(shape))
-        if sharding.unreduced:
-            raise NoPlanError(f"{sharding} is unreduced; reductions are not planned yet")
     if min(shape, default=0) < 0:
         raise NoPlanError(f"shape {list(shape)} has a negative size")
     on = topology or Topology.parse(DEFAULT)
-    return _plan(mesh, tuple(shape), bits, source.closed(), target.closed(), objective, on, with_exchange)
+    return _plan(mesh, tuple(shape), bits, source.closed(), target.closed(), objective, on, with_exchange, reduction)
 
 
 @functools.lru_cache(maxsize=65536)
-def _plan(mesh, shape, bits, source, target, objective: str, topology: Topology, with_exchange: bool) -> Plan:
-    return _Planner(mesh, shape, bits, source, target, objective, topology, with_exchange).run()
+def _plan(mesh, shape, bits, source, target, objective: str, topology: Topology, with_exchange: bool, reduction: str) -> Plan:
+    is_array = not (source.unreduced or target.unreduced)
+    return _Planner(mesh, shape, bits, source, target, objective, topology, with_exchange and is_array, reduction).run()
 
 
 @functools.lru_cache(maxsize=256)
@@ -167,11 +176,12 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
 class _Planner:
     """One planning problem: `run` searches a chain, sets exchanges against it, and prices what is cheapest."""
 
-    def __init__(self, mesh, shape, bits, source, target, objective: str, topology: Topology, with_exchange: bool):
+    def __init__(self, mesh, shape, bits, source, target, objective, topology: Topology, with_exchange: bool, reduction: str):
         self.mesh, self.shape, self.bits = mesh, shape, bits
         self.source, self.target = source, target
         self.objective = objective
         self.with_exchange = with_exchange
+        self.reduction = reduction
         self.most_edges = MOST_EDGES_BESIDE_EXCHANGE if with_exchange else MOST_EDGES
         self.pricing = _pricing(topology, mesh, bits)
         self.bound = bounds.received_elements_bound(mesh, shape, source, target)
@@ -212,15 +222,14 @@ class _Planner:
     def _search(self) -> tuple[Problem, Chain, bool]:
         """Returns a problem, its chain, and whether nothing cheaper exists: coarse factors, then detours, then primes."""
         problem = self._refine()
-        try:
-            chain = cheapest_chain(problem, pricing=self._search_pricing, max_edges=self.most_edges)
-        except SearchLimit:
-            chain = None
+        if has_sums(problem):
+            chain, is_optimal = self._search_with_sums(problem)
+        else:
+            chain, is_optimal = self._chain_or_none(problem, max_edges=self.most_edges), True
         if chain is None:
             return self._search_primes()
         if self._is_unbeatable(chain):
             return problem, chain, True
-        is_optimal = True
         for into_primes in (False, True):
             wide = self._refine(with_detours=True, into_primes=into_primes)
             if into_primes and (self._meets_bound(chain) or len(wide.movable) == len(problem.movable)):
@@ -235,6 +244,30 @@ class _Planner:
                 break
             problem, chain = (problem, chain) if better is None else (wide, better)
         return problem, chain, is_optimal
+
+    def _chain_or_none(self, problem: Problem, **limits) -> Chain | None:
+        try:
+            return cheapest_chain(problem, pricing=self._search_pricing, **limits)
+        except SearchLimit:
+            return None
+
+    def _search_with_sums(self, problem: Problem) -> tuple[Chain | None, bool]:
+        """Returns a chain, None if there is none, and whether it is the problem's cheapest."""
+        first = self._by_way_of(frozen(problem), problem) if problem.target.unreduced else None
+        if first is not None and self._is_unbeatable(first):
+            return first, True
+        try:
+            max_edges = MOST_EDGES_WITH_SUMS if first is None else MOST_EDGES_FOR_DETOURS
+            limits = {"below": first and first.cost, "max_edges": max_edges}
+            return cheapest_chain(problem, pricing=self._search_pricing, **limits) or first, True
+        except SearchLimit:
+            greedy = {"max_edges": MOST_EDGES_FOR_DETOURS, "greed": GREED_OF_LAST_RESORT}
+            found = (first, self._chain_or_none(problem, **greedy), self._by_way_of(reduced_first(problem), problem))
+            return min(filter(None, found), key=lambda chain: chain.cost, default=None), False
+
+    def _by_way_of(self, simpler: Problem, problem: Problem) -> Chain | None:
+        chain = self._chain_or_none(simpler, max_edges=MOST_EDGES_WITH_SUMS)
+        return chain and completed(problem, chain, self._search_pricing)
 
     def _cheapest_below(self, problem: Problem, chain: Chain) -> Chain | None:
         limits = {"below": chain.cost, "max_edges": MOST_EDGES_FOR_DETOURS, "exhaustive": problem.is_misaligned}
@@ -313,7 +346,7 @@ class _Planner:
         tiles = [layout.tile_elements for layout in layouts]
         if max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
-        program = lower(self.mesh, source, typed)
+        program = lower(self.mesh, source, typed, self.reduction)
         return self._plan_of(program, self._priced_steps(source, program), max(tiles), is_optimal)
 
     def _priced_steps(self, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
@@ -340,11 +373,8 @@ class _Planner:
         copies = sum(isinstance(each, Transpose) for each in operations)
         seconds = copies * self.pricing.relayout_seconds(after.tile_elements)
         match step:
-            case steps.AllGather(factors):
-                seconds += self.pricing.picoseconds("all_gather", factors, before.tile_elements) / PER_SECOND
-            case steps.AllToAll(moves):
-                factors = (factor for factor, _ in moves)
-                seconds += self.pricing.picoseconds("all_to_all", factors, before.tile_elements) / PER_SECOND
+            case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
+                seconds += self.pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
             case steps.Permute(_):
                 seconds += self.pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
         return seconds
@@ -369,8 +399,15 @@ class _Planner:
             is_optimal=is_optimal or self.objective == "bytes" and received <= bound_bytes,
             objective=self.objective,
             topology=self.pricing.topology.name,
-            bound_time_s=self.pricing.bound_seconds(self.shape, self.source, self.target) if self.bound else 0.0,
+            bound_time_s=self._bound_seconds() if self.bound else 0.0,
+            reduction=self.reduction,
         )
+
+    def _bound_seconds(self) -> float:
+        blocks_s = self.pricing.bound_seconds(self.shape, self.source, self.target)
+        if not (self.source.unreduced or self.target.unreduced):
+            return blocks_s
+        return max(blocks_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
 
     def _without_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""
@@ -401,6 +438,12 @@ def _steps(chain: Chain) -> list[Step]:
             typed.append(steps.AllGather(tuple(f for f, _ in before.owners if after.slot_of(f) is None)))
         elif kind == "all_to_all":
             typed.append(steps.AllToAll(moves))
+        elif kind == "reduce_scatter":
+            typed.append(steps.ReduceScatter(moves))
+        elif kind == "all_reduce":
+            typed.append(steps.AllReduce(tuple(f for f in before.unreduced if f not in after.unreduced)))
+        elif kind == "to_unreduced":
+            typed.append(steps.ToUnreduced(tuple(f for f in after.unreduced if f not in before.unreduced)))
         else:
             typed.append(steps.Permute(after))
     return _last_dimension_first(chain.layouts[0], typed)

@@ -20,7 +20,6 @@ from .topology import Level, Topology
 from .traffic import Collective
 
 PER_SECOND = 10**12
-_COLLECTIVE_OF = {"all_gather": "all_gather", "all_to_all": "all_to_all", "permute": "collective_permute"}
 
 
 class Pricing:
@@ -54,7 +53,7 @@ class Pricing:
             if kind == "permute":
                 found = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=((0, 1), (1, 0)))
             else:
-                found = cost.coefficients(self.topology, self.mesh, _COLLECTIVE_OF[kind], groups(self.mesh, key[1]))
+                found = cost.coefficients(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
             self._grouped[key] = found
         return self._grouped[key]
 
@@ -92,7 +91,12 @@ class Pricing:
         return cost.relayout_time_s(self.topology, self.bytes_of(elements))
 
     def bound_seconds(self, shape, source: Sharding, target: Sharding) -> float:
-        """Returns a lower bound on the time of any redistribution: per level, what must enter a unit through its ports."""
+        """Returns a lower bound on the time of any redistribution: per level, what must enter a unit through its ports.
+
+        Partial sums of an element count as the element; 0 where the target has some, for which zeros may do.
+        """
+        if target.unreduced:
+            return 0.0
         ends = (cost.boxes(self.mesh, shape, side) for side in (source, target))
         return cost.cut_bytes_bound(self.topology, *ends, self.bits).time_s
 

@@ -9,7 +9,8 @@ against 3·2). Axes are cut no further than that ("coarsest"), or into primes wh
 **Slots.** A factor may own, in any dimension, the digits whose ends are places of the source, of the target, or, in a
 misaligned dimension, of a completion of either to their least common multiple; and a *spare* digit behind all of
 those, where a factor that nobody needs can halve a tile for the length of a chain. Factors that stay where they are
-and touch no misaligned place are *fixed*: part of every layout, moved by no step.
+and touch no misaligned place are *fixed*: part of every layout, moved by no step. Unreduced factors are never fixed:
+even if both sides have them, it may pay to reduce them for the length of a chain.
 
 Source: own work; the paper (arXiv 2112.01075, section 3) has the leading digits alone.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 import itertools
 import math
 
-from .layout import Factor, Layout, Slot, blocked, whole_factors
+from .layout import Factor, Layout, Slot, blocked, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
 
@@ -69,14 +70,15 @@ def refine(
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
     sides = (whole_factors(mesh, source), whole_factors(mesh, target))
+    sums = (unreduced_factors(mesh, source), unreduced_factors(mesh, target))
     _check_divides(shape, source, sides[0])
     _check_divides(shape, target, sides[1])
-    cuts = _AxisCuts(mesh, sides)
+    cuts = _AxisCuts(mesh, sides, sums)
     if into_primes:
         cuts.add_primes()
     while cuts.split_where_sides_disagree():
         pass
-    before, after = (blocked(shape, cuts.refined(side)) for side in sides)
+    before, after = (blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums))
     movable = _movable(before, after, cuts.all_factors())
     slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
     return Problem(mesh, shape, before, after, movable, slots)
@@ -92,11 +94,11 @@ def _check_divides(shape, sharding: Sharding, pieces) -> None:
 class _AxisCuts:
     """The places at which each mesh axis is cut; invariant: the cuts of an axis form a divisibility chain."""
 
-    def __init__(self, mesh: Mesh, sides):
+    def __init__(self, mesh: Mesh, sides, sums):
         self.mesh = mesh
         self.sides = sides
         self.cuts: dict[str, list[int]] = {name: [1, size] for name, size in mesh.axes if size > 1}
-        for factors in (f for side in sides for dim in side for f in dim):
+        for factors in (f for side in (*sides, sums) for dim in side for f in dim):
             for cut in (factors.pre, factors.pre * factors.size):
                 if not self.add(factors.axis, cut):
                     raise NoPlanError(

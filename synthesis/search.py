@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The least-cost chain: A* over layouts.
 
-**State.** The slot of each movable factor (an index into the problem's slots, or -1 for replicated). **Edges** are the
+**State.** The place of each movable factor: an index into the problem's slots, or replicated, or unreduced. **Edges** are the
 steps of `steps.py` with their received elements as cost, ties by the number of collectives, then by the elements of
 the tiles that the steps write: small tiles first is less memory. With a `Pricing` their modelled time comes before all
 of these. R2 holds by construction: no edge leads to a tile above max(source tile, target tile).
@@ -12,8 +12,21 @@ bound is |T|; else each digit that is owned in X but local in T leaves 1/radix o
 their busiest device receives, so the bound never exceeds the cost to go (admissible), and A* returns the optimum. Its
 time is at least that of a single cheapest collective that brings these elements in through all ports of a device.
 
+**Partial sums.** Let n be the number of partial sums of each element in X, m in T, N the number of devices, and r of them
+the ones whose target tile has a given element. Count, for each element, the transfers of values that belong to it, one
+sender to one receiver; T and r are the same everywhere, so a total of k per element is k·|T|/r per device on average,
+and no less for the busiest. A collective that costs c elements can be done by c transfers per device.
+- n > 1, m = 1. Until some device has the whole sum, the transfers must have joined it with a holder of each of the
+  n sums: n - 1 of them at least, n if it holds none itself. Each transfer completes one device at most, so the other
+  ones of the r need r - 1 more. This is n + r - 2, and one more for an element that no device of its r holds in X: at
+  least 1 - r·(the part of T in common, on average) of all elements are such.
+- m > 1. Each of the n sums ends up in one of m: n - m transfers. And the m cannot all be zero: r/m devices of one have
+  the value, of which no more than h hold any of the element in X, h the product of the factors that own no digit in X
+  and are not unreduced in T: r/m - h transfers.
+
 **Pruning** that loses nothing, checked by `exhaustive=True` in tests: a factor that owns its target digit stays there,
-and a replicated factor whose target digit is free takes it at once, for nothing.
+and a replicated factor whose target digit is free takes it at once, for nothing; only factors that are unreduced in the
+target become so. Where neither side has unreduced factors, there are no edges for them.
 """
 
 from __future__ import annotations
@@ -25,13 +38,16 @@ import math
 import operator
 from typing import Literal, NamedTuple
 
+from .layout import UNREDUCED as UNREDUCED_PLACE
 from .layout import Layout
 from .pricing import Pricing
 from .problem import Problem
 
 REPLICATED = -1
 FIXED = -2
-Kind = Literal["slice", "all_gather", "all_to_all", "permute"]
+UNREDUCED = -3
+LOCAL = ("slice", "to_unreduced")  # steps without traffic
+Kind = Literal["slice", "all_gather", "all_to_all", "permute", "reduce_scatter", "all_reduce", "to_unreduced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +123,24 @@ class _Search:
         self.elements = problem.source.tile_elements * self._owned_size(self.source)
         self.target_tile = problem.target.tile_elements
         self.max_tile = max(problem.source.tile_elements, self.target_tile)
-        self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot != REPLICATED}
+        self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot >= 0}
+        self.has_sums = UNREDUCED in self.source or UNREDUCED in self.target
+        self.target_sums = self._sums(self.target)
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
         self.slots_by_start: dict[tuple[int, int], list[tuple[int, int]]] | None = None
 
     def _state(self, layout: Layout, number) -> tuple[int, ...]:
-        slots = (layout.slot_of(factor) for factor in self.problem.movable)
-        return tuple(REPLICATED if slot is None else number[slot] for slot in slots)
+        slots = [layout.slot_of(factor) for factor in self.problem.movable]
+        places = tuple(REPLICATED if slot is None else number[slot] for slot in slots)
+        if not layout.unreduced:
+            return places
+        return tuple(UNREDUCED if f in layout.unreduced else place for f, place in zip(self.problem.movable, places))
 
     def _owned_size(self, state) -> int:
-        return math.prod(size for size, slot in zip(self.sizes, state) if slot != REPLICATED)
+        return math.prod(size for size, slot in zip(self.sizes, state) if slot >= 0)
+
+    def _sums(self, state) -> int:
+        return math.prod(size for size, slot in zip(self.sizes, state) if slot == UNREDUCED)
 
     def tile(self, state) -> int:
         return self.elements // self._owned_size(state)
@@ -153,7 +177,7 @@ class _Search:
         return None
 
     def _cost(self, state, edge: _Edge) -> tuple[int, ...]:
-        cost = edge.received, int(edge.kind != "slice"), edge.tile
+        cost = edge.received, int(edge.kind not in LOCAL), edge.tile
         return cost if self.pricing is None else (self._picoseconds(state, edge), *cost)
 
     def _cost_to_go(self, state) -> tuple[int, ...]:
@@ -162,7 +186,7 @@ class _Search:
         return cost if self.pricing is None else (self.pricing.least_picoseconds(received), *cost)
 
     def _picoseconds(self, state, edge: _Edge) -> int:
-        if edge.kind == "slice":
+        if edge.kind in LOCAL:
             return 0
         if edge.kind == "permute" and not self.pricing.is_flat:
             return self.pricing.permute_picoseconds(self._layout(state), self._layout(edge.after), edge.tile)
@@ -170,7 +194,7 @@ class _Search:
         if key not in self.coefficients:
             factors = tuple(self.problem.movable[i] for i in edge.moved)
             self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
-        tile = self.tile(state) if edge.kind == "all_gather" else edge.tile
+        tile = self.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
         return self.pricing.whole(*self.coefficients[key], tile)
 
     def _chain(self, came_from, cost, expanded: int) -> Chain:
@@ -183,28 +207,56 @@ class _Search:
         return Chain(layouts, tuple(reversed(kinds)), cost, expanded)
 
     def _layout(self, state) -> Layout:
-        moves = {f: None if s == REPLICATED else self.slots[s] for f, s in zip(self.problem.movable, state)}
+        places = {REPLICATED: None, UNREDUCED: UNREDUCED_PLACE}
+        moves = {f: self.slots[s] if s >= 0 else places[s] for f, s in zip(self.problem.movable, state)}
         return self.problem.source.with_moved(moves)
 
     def to_go(self, state) -> int:
         """Returns a lower bound, in elements, on what the busiest device still has to receive."""
+        if self.has_sums:
+            sums = self._sums(state)
+            if sums > 1 or self.target_sums > 1:
+                return self._to_go_with_sums(state, sums)
         in_common = self.target_tile
         for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
-            if slot == goal or slot == REPLICATED:
+            if slot == goal or slot < 0:
                 continue
             owner = self.target_owner.get(slot)
             if owner is not None and owner != mine:
                 return self.target_tile
-            if goal != REPLICATED and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1:
+            if goal >= 0 and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1:
                 continue  # the same factor on overlapping digits: its two coordinates are not independent
             in_common = -(-in_common // size)
         return self.target_tile - in_common
+
+    def _to_go_with_sums(self, state, sums: int) -> int:
+        elements, devices = math.prod(self.problem.shape), self.problem.mesh.size
+        copies = devices * self.target_tile // elements  # r
+        if self.target_sums == 1:
+            lacking = max(0, self.target_tile - copies * self._in_common_on_average(state))
+            return -(-(self.target_tile * (sums + copies - 2) + lacking) // copies)
+        free = devices * self.tile(state) // elements  # product of the factors that own no digit in X
+        holders = free // math.prod(n for n, s, goal in zip(self.sizes, state, self.target) if s < 0 and goal == UNREDUCED)
+        transfers = max(0, sums - self.target_sums, copies // self.target_sums - holders)
+        return -(-self.target_tile * transfers // copies)
+
+    def _in_common_on_average(self, state) -> int:
+        """Returns an upper bound on the mean over devices of |T & X|: where another factor owns a digit, 1/radix agree."""
+        in_common, clash = self.target_tile, 1
+        for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
+            if slot == goal or slot < 0:
+                continue
+            if self.target_owner.get(slot, mine) != mine:
+                clash = max(clash, size)
+            elif not (goal >= 0 and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1):
+                in_common = -(-in_common // size)
+        return -(-in_common // clash)
 
     def edges(self, state):
         """Yields every step that is worth considering."""
         blocked = 0
         for slot in state:
-            if slot != REPLICATED:
+            if slot >= 0:
                 blocked |= self.clash[slot]
         free = [[s for s in slots if not blocked >> s & 1] for slots in self.candidates]
         if not self.exhaustive:
@@ -217,9 +269,12 @@ class _Search:
         yield from self._gathers(state, tile)
         yield from self._all_to_alls(state, free, tile)
         yield from self._permutes(state, tile)
+        if self.has_sums:
+            yield from self._reductions(state, free, tile)
+            yield from self._to_unreduced(state, tile)
 
     def _moves_away(self, state, i: int) -> bool:
-        return state[i] != REPLICATED and (self.exhaustive or state[i] != self.target[i])
+        return state[i] >= 0 and (self.exhaustive or state[i] != self.target[i])
 
     def _slices(self, state, free, tile: int):
         for i, slot in enumerate(state):
@@ -244,14 +299,19 @@ class _Search:
 
     def _all_to_alls(self, state, free, tile: int):
         owned = [i for i in range(len(state)) if free[i] and self._moves_away(state, i)]
+        yield from self._moves_to_digits("all_to_all", owned, state, free, tile)
+
+    def _moves_to_digits(self, kind: Kind, factors: list[int], state, free, tile: int):
+        """Yields a collective for each way to give free digits to some of the factors."""
 
         def choose(at: int, after: list[int], taken: int, n: int):
-            if at == len(owned):
+            if at == len(factors):
                 if n > 1:
-                    moved = tuple(i for i in owned if after[i] != state[i])
-                    yield _Edge("all_to_all", tuple(after), tile // n * (n - 1), tile, moved)
+                    moved = tuple(i for i in factors if after[i] != state[i])
+                    kept = tile if kind == "all_to_all" else tile // n
+                    yield _Edge(kind, tuple(after), tile // n * (n - 1), kept, moved)
                 return
-            i = owned[at]
+            i = factors[at]
             yield from choose(at + 1, after, taken, n)
             for goal in free[i]:
                 if not taken >> goal & 1:
@@ -260,6 +320,23 @@ class _Search:
                     yield from choose(at + 1, moved, taken | self.clash[goal], n * self.sizes[i])
 
         yield from choose(0, list(state), 0, 1)
+
+    def _reductions(self, state, free, tile: int):
+        unreduced = [i for i, place in enumerate(state) if place == UNREDUCED]
+        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, tile)
+        for count in range(1, len(unreduced) + 1):
+            for chosen in itertools.combinations(unreduced, count):
+                n = math.prod(self.sizes[i] for i in chosen)
+                after = tuple(REPLICATED if i in chosen else place for i, place in enumerate(state))
+                yield _Edge("all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen)
+
+    def _to_unreduced(self, state, tile: int):
+        for i, place in enumerate(state):
+            if place == UNREDUCED or self.target[i] != UNREDUCED and not self.exhaustive:
+                continue
+            if place == REPLICATED or tile * self.sizes[i] <= self.max_tile:
+                grown = tile if place == REPLICATED else tile * self.sizes[i]
+                yield _Edge("to_unreduced", _with(state, i, UNREDUCED), 0, grown)
 
     def _slots_by_start(self):
         """Returns (factor index, slot number) by (dim, start); fixed slots are numbered behind all others."""
@@ -292,12 +369,23 @@ class _Search:
             for i, s in self._preferred(here):
                 yield from fill(at, self._end(s), {**after, i: s} if i != FIXED else after)
 
-        if not runs:
+        sums = self._sums(state) if self.has_sums else 1
+        if not runs and sums == 1:
             return
-        for owners in fill(0, runs[0][1], {}):
+        for owners in fill(0, runs[0][1] if runs else 0, {}):
             after = tuple(owners.get(i, REPLICATED) for i in range(len(state)))
-            if after != state:
+            if sums > 1:
+                yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
+            elif after != state:
                 yield _Edge("permute", after, tile, tile)
+
+    def _with_sums(self, state, sums: int):
+        """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
+        replicated = [i for i, place in enumerate(state) if place == REPLICATED]
+        for count in range(1, len(replicated) + 1):
+            for chosen in itertools.combinations(replicated, count):
+                if math.prod(self.sizes[i] for i in chosen) == sums:
+                    yield tuple(UNREDUCED if i in chosen else place for i, place in enumerate(state))
 
     def _preferred(self, here):
         if self.exhaustive:
@@ -305,7 +393,7 @@ class _Search:
         return [(i, s) for i, s in here if i == FIXED or self.target[i] == s] or here
 
     def _runs(self, state) -> list[tuple[int, int, int]]:
-        owned = sorted([self.slots[s] for s in state if s != REPLICATED] + self.fixed)
+        owned = sorted([self.slots[s] for s in state if s >= 0] + self.fixed)
         runs: list[tuple[int, int, int]] = []
         for slot in owned:
             if runs and runs[-1][0] == slot.dim and runs[-1][2] == slot.start:

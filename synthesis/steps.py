@@ -3,14 +3,21 @@
 
 With L the tile before, in elements, and n the product of the factors that move:
 
-| label | step        | rule (digits before => after)                                            | received by a device |
-|-------|-------------|--------------------------------------------------------------------------|----------------------|
-| T1    | slice       | replicated factors take local digits                                     | 0                    |
-| T2    | all_gather  | owned digits become local                                                | L·(n-1)              |
-| T3    | all_to_all  | owned digits move to digits that are local before the step               | L·(n-1)/n            |
-| T4    | permute     | the owned runs stay; other factors, or other radices, own them           | L or 0               |
-| T5    | relayout    | nothing moves between devices; the order of local digits in memory changes | 0                  |
-| T6    | exchange    | any digits => any digits, scheduled as rounds of permutes of pieces      | what it lacks        |
+| label | step           | rule (digits before => after)                                                   | received by a device |
+|-------|----------------|---------------------------------------------------------------------------------|----------------------|
+| T1    | slice          | replicated factors take local digits                                            | 0                    |
+| T2    | all_gather     | owned digits become local                                                       | L·(n-1)              |
+| T3    | all_to_all     | owned digits move to digits that are local before the step                      | L·(n-1)/n            |
+| T4    | permute        | the owned runs stay; other factors, or other radices, own them                  | L or 0               |
+| T5    | relayout       | nothing moves between devices; the order of local digits in memory changes      | 0                    |
+| T6    | exchange       | any digits => any digits, scheduled as rounds of permutes of pieces             | what it lacks        |
+| T7    | reduce_scatter | unreduced factors take local digits                                             | L·(n-1)/n            |
+| T8    | all_reduce     | unreduced factors become replicated                                             | 2·L·(n-1)/n          |
+| T9    | to_unreduced   | owned digits become local, or factors are replicated; the factors are unreduced | 0                    |
+
+T1 to T4 act on each partial sum as on an array: they only move elements. So a permute may give the partial sums to
+other devices as well: `after` has as many of them along whatever factors. T9 is Shardy's sharded-to-unreduced (the
+tile, in its place among zeros) and replicated-to-unreduced (all but the first device along the factors hold zeros).
 
 `apply` is R1: it derives the layout after a step, or raises `RuleError` with the rule that is broken.
 Source: arXiv 2112.01075 for T1 to T4 on blocked layouts; owning any digit is what is new here.
@@ -22,7 +29,7 @@ from dataclasses import dataclass
 import math
 
 from .exchange import Exchange
-from .layout import Factor, Layout, LayoutError, Slot
+from .layout import UNREDUCED, Factor, Layout, LayoutError, Slot
 from .mesh import Mesh
 
 
@@ -57,7 +64,7 @@ class AllToAll:
 
 @dataclass(frozen=True, slots=True)
 class Permute:
-    """T4: tiles change hands whole. `after` gives the owners afterwards; its owned runs are those before."""
+    """T4: tiles change hands whole. `after` gives the owners then; owned runs and number of partial sums are those before."""
 
     after: Layout
 
@@ -77,7 +84,32 @@ class Exchanged:
     after: Layout | None
 
 
-Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """T7: each factor takes a local digit; of the sum of its group's tiles a device keeps the part at its coordinates."""
+
+    moves: tuple[tuple[Factor, Slot], ...]
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        return tuple(factor for factor, _ in self.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """T8: the devices that differ along the factors all get the sum of their tiles."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToUnreduced:
+    """T9: the tiles along the factors become partial sums, by zeros; owned digits become local."""
+
+    factors: tuple[Factor, ...]
+
+
+Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged | ReduceScatter | AllReduce | ToUnreduced
 
 
 def name(step: Step) -> str:
@@ -92,6 +124,9 @@ _NAMES = {
     Permute: "permute",
     Relayout: "relayout",
     Exchanged: "exchange",
+    ReduceScatter: "reduce_scatter",
+    AllReduce: "all_reduce",
+    ToUnreduced: "to_unreduced",
 }
 
 
@@ -99,7 +134,7 @@ def collectives(step: Step) -> int:
     """Returns how many collectives the step is: an exchange is as many as it has rounds."""
     if isinstance(step, Exchanged):
         return len(step.exchange.rounds)
-    return int(isinstance(step, (AllGather, AllToAll, Permute)))
+    return int(isinstance(step, (AllGather, AllToAll, Permute, ReduceScatter, AllReduce)))
 
 
 def apply(layout: Layout, step: Step) -> Layout:
@@ -117,7 +152,13 @@ def apply(layout: Layout, step: Step) -> Layout:
             case Relayout():
                 return layout
             case Exchanged(_, after):
-                return after
+                return _exchanged(layout, after)
+            case ReduceScatter(moves):
+                return _reduce(layout, "T7", dict(moves))
+            case AllReduce(factors):
+                return _reduce(layout, "T8", dict.fromkeys(factors))
+            case ToUnreduced(factors):
+                return _to_unreduced(layout, factors)
     except LayoutError as error:
         raise RuleError(f"{name(step)}: {error}") from error
     raise RuleError(f"no rule for {step!r}")
@@ -125,7 +166,7 @@ def apply(layout: Layout, step: Step) -> Layout:
 
 def _slice(layout: Layout, moves) -> Layout:
     for factor, _ in moves:
-        if layout.slot_of(factor) is not None:
+        if layout.slot_of(factor) is not None or factor in layout.unreduced:
             raise RuleError(f"T1: {factor} is not replicated")
     return layout.with_moved(dict(moves))  # Layout's invariant refuses digits that somebody owns
 
@@ -150,7 +191,33 @@ def _all_to_all(layout: Layout, moves) -> Layout:
 def _permute(layout: Layout, after: Layout) -> Layout:
     if after.shape != layout.shape or after.owned_runs != layout.owned_runs:
         raise RuleError(f"T4: owned runs {layout.owned_runs} become {after.owned_runs}")
+    if _sums(after) != _sums(layout):
+        raise RuleError(f"T4: {_sums(layout)} partial sums become {_sums(after)}")
     return after
+
+
+def _sums(layout: Layout) -> int:
+    return math.prod(factor.size for factor in layout.unreduced)
+
+
+def _exchanged(layout: Layout, after: Layout | None) -> Layout | None:
+    if layout is not None and layout.unreduced:
+        raise RuleError(f"T6: {layout.unreduced} are unreduced")
+    return after
+
+
+def _reduce(layout: Layout, rule: str, moves) -> Layout:
+    for factor in moves:
+        if factor not in layout.unreduced:
+            raise RuleError(f"{rule}: {factor} is not unreduced")
+    return layout.with_moved(moves)  # Layout's invariant refuses digits that somebody owns
+
+
+def _to_unreduced(layout: Layout, factors) -> Layout:
+    for factor in factors:
+        if factor in layout.unreduced:
+            raise RuleError(f"T9: {factor} is unreduced already")
+    return layout.with_moved(dict.fromkeys(factors, UNREDUCED))
 
 
 def received_elements(before: Layout, step: Step) -> int:
@@ -159,9 +226,12 @@ def received_elements(before: Layout, step: Step) -> int:
     match step:
         case AllGather(factors):
             return tile * (math.prod(f.size for f in factors) - 1)
-        case AllToAll(moves):
+        case AllToAll(moves) | ReduceScatter(moves):
             n = math.prod(f.size for f, _ in moves)
             return tile // n * (n - 1)
+        case AllReduce(factors):
+            n = math.prod(f.size for f in factors)
+            return -(-2 * tile * (n - 1) // n)
         case Permute(after):
             return tile if after != before else 0
         case Exchanged(exchange):
@@ -172,8 +242,8 @@ def received_elements(before: Layout, step: Step) -> int:
 def text(before: Layout, step: Step, mesh: Mesh) -> str:
     """Returns the step in one line, e.g. `all_to_all x: dim 0 -> 2, y: dim 1 -> 2` (axes and dimensions)."""
     match step:
-        case Slice(moves):
-            return "slice " + _routes_text({f: f"dim {s.dim}" for f, s in moves}, mesh)
+        case Slice(moves) | ReduceScatter(moves):
+            return f"{name(step)} " + _routes_text({f: f"dim {s.dim}" for f, s in moves}, mesh)
         case AllGather(factors):
             return "all_gather " + _routes_text({f: f"dim {before.slot_of(f).dim}" for f in factors}, mesh)
         case AllToAll(moves):
@@ -181,11 +251,25 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
             return "all_to_all " + _routes_text(routes, mesh)
         case Permute(after):
             return f"permute {before.text(mesh)} -> {after.text(mesh)}"
+        case AllReduce(factors):
+            return "all_reduce " + ", ".join(factor.text(mesh) for factor in _joined(factors))
+        case ToUnreduced(factors):
+            slots = {f: before.slot_of(f) for f in factors}
+            return "to_unreduced " + _routes_text({f: f"dim {s.dim}" if s else "replicated" for f, s in slots.items()}, mesh)
         case Relayout(words):
             return f"relayout {words}"
         case Exchanged(exchange):
             return exchange.text
     raise RuleError(f"no text for {step!r}")
+
+
+def _joined(factors) -> list[Factor]:
+    """Returns the factors sorted, pieces of an axis that touch in one."""
+    joined: list[Factor] = []
+    for factor in sorted(factors):
+        whole = factor.joined(joined[-1]) if joined else None
+        joined[-1:] = [whole] if whole else [*joined[-1:], factor]
+    return joined
 
 
 def _routes_text(routes: dict[Factor, str], mesh: Mesh) -> str:

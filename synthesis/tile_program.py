@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tile programs: what every device does with its tile, in seven operations; the lowest form of a plan before any IR.
+"""Tile programs: what every device does with its tile, in a dozen operations; the lowest form of a plan before any IR.
 
 A tile is a dense row-major array. Between steps the lowering keeps it as a list of *atoms*, the local digits in the
 order in which they lie in memory, and transposes only where a collective needs digits in front and at the end: copies
@@ -18,7 +18,7 @@ import numpy as np
 from .exchange import Exchange
 from .layout import Factor, Layout, Slot, coordinates, groups
 from .mesh import Mesh
-from .steps import AllGather, AllToAll, Exchanged, Permute, Relayout, Slice, Step, apply
+from .steps import AllGather, AllReduce, AllToAll, Exchanged, Permute, ReduceScatter, Relayout, Slice, Step, ToUnreduced, apply
 from .traffic import Collective
 
 
@@ -71,7 +71,37 @@ class Rounds:
     exchange: Exchange
 
 
-Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """all-reduce: the tiles of the group, reduced element by element."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceOwn:
+    """reduce-scatter on the leading axis: of the group's tiles, reduced, entry (my index); the axis stays, of size 1."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PutOwn:
+    """New leading axes, one for each factor: the tile at the device's coordinates, the neutral element elsewhere."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFirst:
+    """The tile where the device's coordinates along the factors are all 0, else the neutral element everywhere."""
+
+    factors: tuple[Factor, ...]
+
+
+Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Reduce | ReduceOwn | PutOwn | KeepFirst
+
+REDUCTIONS = ("sum", "prod", "min", "max", "and", "or")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +110,27 @@ class TileProgram:
 
     Attributes:
       in_shape, out_shape: the tile's shape before and after, in elements.
-      steps: for each typed step (relayouts included) its operations and the tile's shape after them.
+      steps: for each typed step (relayouts included) its operations.
+      reduction: one of REDUCTIONS; what makes an array of partial sums.
     """
 
     mesh: Mesh
     in_shape: tuple[int, ...]
     out_shape: tuple[int, ...]
     steps: tuple[tuple[Step, tuple[Operation, ...]], ...]
+    reduction: str = "sum"
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         return tuple(operation for _, operations in self.steps for operation in operations)
 
 
-def lower(mesh: Mesh, source: Layout, steps: Sequence[Step]) -> TileProgram:
+def lower(mesh: Mesh, source: Layout, steps: Sequence[Step], reduction: str = "sum") -> TileProgram:
     """Returns the tile program of a chain of typed steps that starts at `source`.
 
     The tile is in canonical order, digits as they lie in the global array, before the first and after the last step.
     """
-    return _Lowering(mesh, source).run(steps)
+    return _Lowering(mesh, source).run(steps, reduction)
 
 
 class _Lowering:
@@ -116,14 +148,14 @@ class _Lowering:
         self.out: list[tuple[Step, tuple[Operation, ...]]] = []
         self.pending: list[Operation] = []
 
-    def run(self, steps: Sequence[Step]) -> TileProgram:
+    def run(self, steps: Sequence[Step], reduction: str) -> TileProgram:
         source = self.layout
         for number, step in enumerate(steps):
             self._lower(step, is_last=number == len(steps) - 1)
         self._restore_order()
         self._reshape(self.layout.tile_shape)
         self._close(Relayout("to row-major") if any(isinstance(o, Transpose) for o in self.pending) else None)
-        return TileProgram(self.mesh, source.tile_shape, self.layout.tile_shape, tuple(self.out))
+        return TileProgram(self.mesh, source.tile_shape, self.layout.tile_shape, tuple(self.out), reduction)
 
     def _lower(self, step: Step, is_last: bool) -> None:
         match step:
@@ -142,6 +174,12 @@ class _Lowering:
                 self.pending.append(Send(pairs))
             case Exchanged(exchange, after):
                 self._exchange(exchange, after)
+            case ReduceScatter(moves):
+                self._reduce_scatter(moves)
+            case AllReduce(factors):
+                self.pending.append(Reduce(factors))
+            case ToUnreduced(factors):
+                self._to_unreduced(factors)
             case Relayout():
                 raise ValueError("relayouts are the lowering's to insert")
         self._close(step)
@@ -191,6 +229,27 @@ class _Lowering:
         return sorted(front + self.atoms)[: len(front)] == front
 
     def _swap(self, moves) -> None:
+        factors, rest = self._bring_to_front(moves)
+        self.pending.append(Swap(factors))
+        self.atoms = [self.layout.slot_of(factor) for factor in factors] + rest
+
+    def _reduce_scatter(self, moves) -> None:
+        factors, self.atoms = self._bring_to_front(moves)
+        self.pending.append(ReduceOwn(factors))
+        self.shape = (1, *self.shape[1:])
+
+    def _to_unreduced(self, factors) -> None:
+        owned = tuple(sorted((f for f in factors if self.layout.slot_of(f)), key=self.layout.slot_of))
+        replicated = tuple(sorted(set(factors) - set(owned)))
+        if replicated:
+            self.pending.append(KeepFirst(replicated))
+        if owned:
+            self.pending.append(PutOwn(owned))
+            self.atoms = [self.layout.slot_of(factor) for factor in owned] + self.atoms
+            self.shape = (*(factor.size for factor in owned), *self.shape)
+
+    def _bring_to_front(self, moves) -> tuple[tuple[Factor, ...], list[Slot]]:
+        """Makes the digits of the moves the leading axis; returns the factors in its order, and the other atoms."""
         self._split(slot for _, slot in moves)
         moves = tuple(sorted(moves, key=lambda move: self.atoms.index(move[1])))  # the order in memory, no needless copy
         front = [slot for _, slot in moves]
@@ -199,8 +258,7 @@ class _Lowering:
         factors = tuple(factor for factor, _ in moves)
         n = math.prod(factor.size for factor in factors)
         self._reshape((n, *_merged_sizes(rest)))
-        self.pending.append(Swap(factors))
-        self.atoms = [self.layout.slot_of(factor) for factor in factors] + rest
+        return factors, rest
 
     def _split(self, wanted) -> None:
         """Makes each wanted slot an atom of its own; where the order in memory is in the way, canonical order first."""
@@ -319,10 +377,13 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
 
 
 def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
-    """Returns a number of the block at each mesh position: equal numbers are equal blocks, over layouts of equal runs."""
+    """Returns a number of the block, and of which partial sum of it, at each mesh position: equal numbers are equal tiles.
+
+    So over layouts of equal runs, which have as many sums.
+    """
     block = np.zeros(mesh.size, dtype=np.int64)
-    for factor, _ in layout.owners:  # sorted by slot: each owned run reads as one mixed-radix number
-        block = block * factor.size + coordinates(mesh, factor)
+    for factor in (*layout.unreduced, *(owner for owner, _ in layout.owners)):
+        block = block * factor.size + coordinates(mesh, factor)  # sorted by slot: each owned run is one mixed-radix number
     return block
 
 
@@ -348,6 +409,15 @@ def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective
             case Swap(factors):
                 members = groups(program.mesh, factors)
                 found.append(Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(members)))
+            case Reduce(factors):
+                found.append(Collective("all_reduce", tile_bytes, tile_bytes, groups=_as_tuples(groups(program.mesh, factors))))
+            case ReduceOwn(factors):
+                members = groups(program.mesh, factors)
+                after = -(-tile_bytes // members.shape[1])
+                found.append(Collective("reduce_scatter", tile_bytes, after, groups=_as_tuples(members)))
+                shape = (1, *shape[1:])
+            case PutOwn(factors):
+                shape = (*(factor.size for factor in factors), *shape)
             case Rounds(exchange):
                 found += exchange.collectives(bits_per_element)
                 shape = exchange.target.tile_shape

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 
+from reshard.synthesis.plan import REDUCTIONS
+
 PEERS = ("xla", "shardy")
 
 _DESCRIPTION = "Plans how to turn an array sharded in one way into the same array sharded in another."
@@ -69,6 +71,9 @@ def _add_problem(group) -> None:
     group.add_argument("--to", dest="target", required=True, metavar="SHARDING", help="likewise")
     group.add_argument(
         "--topology", default="uniform", metavar="NAME", help="h100, v5e:4x4*2, ... or a TOML file; see docs/topologies.md (default: uniform)"
+    )
+    group.add_argument(
+        "--reduction", choices=REDUCTIONS, default="sum", help="what makes the array of partial sums, where an axis is unreduced"
     )
     group.add_argument("--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes")
 

@@ -61,16 +61,26 @@ def _answered(flags: argparse.Namespace) -> Answered:
         element, shape = parse_type(flags.type)
         source, target = (_sharding_text(text) for text in (flags.source, flags.target))
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
-        options = {"topology": topology, "objective": flags.objective}
+        options = {"topology": topology, "objective": flags.objective, "reduction": flags.reduction}
         planned = plan(source, target, mesh=mesh, shape=shape, dtype=element.name, **options)
         found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size))
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
         raise UserError(" ".join(str(error).split())) from None
     except MemoryError:
         raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
+    if planned.source.unreduced or planned.target.unreduced:
+        _refuse_partial_sums(flags)
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
+
+
+def _refuse_partial_sums(flags: argparse.Namespace) -> None:
+    """Raises: UserError where a command cannot handle arrays of partial sums."""
+    if flags.compare or flags.verify:
+        raise UserError("XLA takes no arrays of partial sums: --compare and --verify need shardings without unreduced axes")
+    if flags.command == "explain":
+        raise UserError("explain has no words for partial sums yet; use reshard plan")
 
 
 def _sharding_text(text: str) -> str:

@@ -6,13 +6,14 @@ import re
 import pytest
 
 from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.emission import emit_island, unused_channels
+from reshard.dialect_utils.emission import emit_island, unused_channels, write_program
+from reshard.dialect_utils.reductions import UnsupportedReduction
 from reshard.dialect_utils.sdy_shardings import sharding_to_attr
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import Sharding
 
-ELEMENTS = {"f32": 32, "bf16": 16, "i1": 8, "i4": 4, "complex<f32>": 64, "f8E4M3FN": 8}
+ELEMENTS = {"f32": 32, "bf16": 16, "i1": 8, "i4": 4, "ui4": 4, "complex<f32>": 64, "f8E4M3FN": 8}
 
 
 def island(
@@ -165,3 +166,88 @@ def test_arrays_without_elements():
 def test_element_types_are_kept(element):
     text = island("x=2,y=2", (8, 8), '[{"x"}, {}]', '[{"y"}, {"x"}]', element=element)
     assert set(re.findall(r"tensor<(?:\d+x)+([^>]*?>?)>", text.split("sdy.manual_computation")[1])) >= {element}
+
+
+# -- partial sums --
+
+
+def body(mesh: str, shape, source: str, target: str, element: str, reduction: str) -> str:
+    """Returns a verified function that does on its argument, one tile, what the plan says."""
+    found = plan(Mesh.parse(mesh), shape, ELEMENTS[element], Sharding.parse(source), Sharding.parse(target), reduction=reduction)
+    before, after = (
+        f"tensor<{''.join(f'{size}x' for size in tile)}{element}>" for tile in (found.tile_program.in_shape, found.tile_program.out_shape)
+    )
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse(
+            f"func.func private @end({after})\nfunc.func @tile(%arg0: {before}) {{ return }}"
+        )
+        block = module.body.operations[1].regions[0].blocks[0]
+        with ir.InsertionPoint.at_block_begin(block):
+            tile = write_program(found.tile_program, block.arguments[0], unused_channels(module), "reshard", ir.Location.unknown())
+            ir.Operation.create("func.call", operands=[tile], attributes={"callee": ir.FlatSymbolRefAttr.get("end")})
+        assert module.operation.verify()
+        return str(module)
+
+
+ALL_REDUCE = ("x=2,y=2", (8, 4), '[{"y"}, {}], unreduced={"x"}', '[{"y"}, {}]')
+REDUCE_SCATTER = ("x=2,y=2", (8, 4), '[{}, {"y"}], unreduced={"x"}', '[{"x"}, {"y"}]')
+TO_UNREDUCED = ("x=2,y=2", (8, 4), '[{"x"}, {}]', '[{}, {}], unreduced={"x", "y"}')
+
+
+def test_all_reduce_and_its_region():
+    text = body(*ALL_REDUCE, "f32", "sum")
+    assert re.findall(r"stablehlo\.\w+", text) == ["stablehlo.all_reduce", "stablehlo.channel_handle", "stablehlo.add", "stablehlo.return"]
+    assert attribute(text, "replica_groups") == "dense<[[0, 2], [1, 3]]>"
+    assert "use_global_device_ids" in text and "(tensor<4x4xf32>) -> tensor<4x4xf32>" in text
+
+
+def test_reduce_scatter_is_on_the_leading_axis():
+    text = body(*REDUCE_SCATTER, "f32", "max")
+    assert "scatter_dimension = 0" in text and "(tensor<2x4x2xf32>) -> tensor<1x4x2xf32>" in text
+    assert "stablehlo.maximum" in text and attribute(text, "replica_groups") == "dense<[[0, 2], [1, 3]]>"
+
+
+def test_to_unreduced_puts_the_tile_among_zeros_and_zeros_on_all_replicas_but_one():
+    text = body(*TO_UNREDUCED, "f32", "sum")
+    names = re.findall(r"stablehlo\.(\w+)", text)
+    assert "select" in names and "dynamic_update_slice" in names and not {"all_reduce", "all_gather"} & set(names)
+    assert re.findall(r"dense<([\d.e+]+)> : tensor<(\w+)f32>", text) == [("0.000000e+00", "4x4x"), ("0.000000e+00", "2x4x4x")]
+
+
+@pytest.mark.parametrize(
+    ("element", "reduction", "neutral"),
+    [
+        ("bf16", "max", "0xFF80"),
+        ("f32", "min", "0x7F800000"),
+        ("f8E4M3FN", "sum", "0.000000e+00"),
+        ("i4", "max", "-8"),
+        ("ui4", "max", "0"),
+        ("ui4", "min", "15"),
+        ("i1", "and", "true"),
+        ("i1", "or", "false"),
+    ],
+)
+def test_the_neutral_element_of_a_reduction(element, reduction, neutral):
+    text = body(*TO_UNREDUCED, element, reduction)
+    assert f"dense<{neutral}> : tensor<4x4x{element}>" in text
+
+
+@pytest.mark.parametrize(
+    ("element", "reduction"), [("f32", "and"), ("i4", "or"), ("i1", "sum"), ("i1", "prod"), ("complex<f32>", "max")]
+)
+def test_reductions_that_elements_do_not_have(element, reduction):
+    for pair in (ALL_REDUCE, TO_UNREDUCED):
+        with pytest.raises(UnsupportedReduction, match=f"have no {reduction}"):
+            body(*pair, element, reduction)
+
+
+def test_the_neutral_element_of_complex_numbers_is_real():
+    text = body(*TO_UNREDUCED, "complex<f32>", "prod")
+    assert re.findall(r"dense<([\d.e+]+)> : tensor<4x4xf32>", text) == ["1.000000e+00", "0.000000e+00"]
+    assert "stablehlo.multiply" in body(*ALL_REDUCE, "complex<f32>", "prod")
+
+
+def test_elements_without_an_infinity_are_reduced_but_not_padded():
+    assert "stablehlo.minimum" in body(*ALL_REDUCE, "f8E4M3FN", "min")
+    with pytest.raises(UnsupportedReduction, match="they have no infinity"):
+        body(*TO_UNREDUCED, "f8E4M3FN", "min")

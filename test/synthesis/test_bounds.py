@@ -41,3 +41,22 @@ def test_r3_bound_of_dimensions_that_do_not_divide():
     rows, whole = Sharding.parse('[{"x"}]'), Sharding.parse("[{}]")
     assert received_elements_bound(mesh, (9,), rows, whole) == 9  # tiles 3, 3, 3, 0: the last device has nothing
     assert received_elements_bound(mesh, (9,), whole, rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "bound"),
+    [
+        ('[{}, {}], unreduced={"x"}', '[{"x"}, {}]', 32),  # 16 (4 - 1 + 2 - 1) / 2: slice, reduce_scatter, gather the slices
+        ('[{}, {}], unreduced={"x"}', '[{"x"}, {"y"}]', 24),  # T (n-1): slice, reduce_scatter
+        ('[{}, {}], unreduced={"x"}', "[{}, {}]", 80),  # 64 (n-1 + r-1) / 8: slice, all_reduce, gather the slices
+        ('[{}, {}], unreduced={"x", "y"}', "[{}, {}]", 112),  # all_reduce: 2 * 64 * 7/8
+        ('[{"y"}, {}], unreduced={"x"}', '[{}, {"x", "y"}]', 28),  # T (n-1), and the half of T that comes from the other y
+        ("[{}, {}]", '[{}, {}], unreduced={"x"}', 0),
+        ('[{"x"}, {}]', '[{}, {}], unreduced={"x"}', 0),
+        ('[{}, {}], unreduced={"x", "y"}', '[{}, {}], unreduced={"y"}', 48),  # of 8 sums two are left
+        ('[{"x"}, {}], unreduced={"y"}', '[{}, {}], unreduced={"y"}', 24),  # one of the two sums is not zero, on 4 devices
+    ],
+)
+def test_r3_bound_of_partial_sums_by_hand(source, target, bound):
+    mesh = Mesh.parse("x=4,y=2")
+    assert received_elements_bound(mesh, (8, 8), Sharding.parse(source), Sharding.parse(target)) == bound

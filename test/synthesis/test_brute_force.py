@@ -14,12 +14,12 @@ import random
 
 import pytest
 
-from reshard.synthesis import steps
-from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, blocked
+from reshard.synthesis import semantics, steps
+from reshard.synthesis.layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import AxisRef, Sharding
-from reshard.synthesis.steps import AllGather, AllToAll, Permute, RuleError, Slice
+from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, RuleError, Slice, ToUnreduced
 
 
 def prime_factors(mesh: Mesh) -> tuple[Factor, ...]:
@@ -202,3 +202,104 @@ def test_the_brute_force_itself_finds_worked_example_ii():
     x, y, z = graph.factors
     costs = graph.least_costs(blocked(shape, ((), (x,))), 32)
     assert costs[graph.number[blocked(shape, ((x, y, z), ()))]] == (4, 1)
+
+
+# Partial sums, on meshes of up to 8 devices
+
+Side = tuple[tuple[tuple[Factor, ...], ...], tuple[Factor, ...]]  # factors per dimension, and the unreduced ones
+
+
+class GraphWithSums(Graph):
+    """All layouts, those with partial sums too, and all steps between them."""
+
+    def _all_layouts(self) -> Iterator[Layout]:
+        for choice in itertools.product(*([None, UNREDUCED, *self.slots[f]] for f in self.factors)):
+            try:
+                yield Layout(self.shape, ()).with_moved(dict(zip(self.factors, choice)))
+            except LayoutError:
+                continue
+
+    def _steps(self, layout: Layout) -> Iterator[steps.Step]:
+        yield from super()._steps(layout)
+        for chosen in _non_empty_subsets(list(layout.unreduced)):
+            yield AllReduce(chosen)
+            for goals in itertools.product(*(self._local_slots(layout, f) for f in chosen)):
+                yield ReduceScatter(tuple(zip(chosen, goals)))
+        yield from (ToUnreduced((f,)) for f in self.factors if f not in layout.unreduced)
+
+
+def sides(shape: tuple[int, ...], factors: tuple[Factor, ...]) -> list[Side]:
+    """Returns every way to shard the dimensions by some factors and to have partial sums along some others."""
+    found = []
+    for pieces in blocked_layouts(shape, factors):
+        left = [f for f in factors if not any(f in dim for dim in pieces)]
+        found += [(pieces, unreduced) for count in range(len(left) + 1) for unreduced in itertools.combinations(left, count)]
+    return found
+
+
+def with_sums(mesh: Mesh, side: Side) -> Sharding:
+    return Sharding(sharding_of(mesh, side[0]).dims, unreduced=tuple(AxisRef(f.axis, f.pre, f.size) for f in side[1]))
+
+
+CASES_WITH_SUMS = (
+    ("x=2,y=2", (8, 8)),
+    ("x=2,y=2", (4,)),
+    ("x=2,y=2,z=2", (8,)),
+    ("x=2,y=2,z=2", (4, 4)),
+    ("x=4", (4, 4)),
+    ("x=4,y=2", (16,)),
+    ("x=2,y=3", (6, 6)),
+    ("x=3,y=2", (12,)),
+    ("x=6", (6, 6)),
+    ("x=3", (2, 3)),
+    ("x=7", (7,)),
+)
+
+
+def compare_with_sums(mesh_text: str, shape: tuple[int, ...], sources: int, targets: int) -> tuple[int, list[str]]:
+    """Returns how many pairs were compared, and those whose plan is not the cheapest chain."""
+    mesh, rng = Mesh.parse(mesh_text), random.Random(f"{mesh_text} {shape}")
+    graph = GraphWithSums(mesh, shape)
+    everything = sides(shape, graph.factors)
+    compared, worse = 0, []
+    for start in rng.sample(everything, min(sources, len(everything))):
+        before, costs = blocked(shape, *start), {}
+        for goal in rng.sample(everything, min(targets, len(everything))):
+            if not start[1] and not goal[1]:
+                continue
+            after = blocked(shape, *goal)
+            largest = max(before.tile_elements, after.tile_elements)
+            if largest not in costs:
+                costs[largest] = graph.least_costs(before, largest)
+            found = plan(mesh, shape, 8, with_sums(mesh, start), with_sums(mesh, goal))
+            cost = (sum(step.bytes_received for step in found.steps), found.collectives)
+            cheapest = costs[largest][graph.number[after]]
+            compared += 1
+            semantics.check(found.tile_program, shape, found.source, found.target)
+            if cost != cheapest or found.bound_bytes > cheapest[0]:
+                what = f"{cost} {found.chain_text}, cheapest {cheapest}, bound {found.bound_bytes}"
+                worse.append(f"{found.source} -> {found.target}: {what}")
+    return compared, worse
+
+
+@pytest.mark.parametrize(("mesh_text", "shape"), CASES_WITH_SUMS)
+def test_r4_plans_with_partial_sums_are_the_cheapest_chains(mesh_text, shape):
+    compared, worse = compare_with_sums(mesh_text, shape, sources=8, targets=12)
+    print(f"{compared} pairs")
+    assert not worse
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mesh_text", "shape"), [*CASES_WITH_SUMS, ("x=2,y=2,z=2", (8, 4)), ("x=2,y=2,z=2", (16,)), ("x=8", (8, 2))])
+def test_r4_plans_with_partial_sums_are_the_cheapest_chains_of_thousands(mesh_text, shape):
+    compared, worse = compare_with_sums(mesh_text, shape, sources=30, targets=40)
+    print(f"{compared} pairs")
+    assert not worse
+
+
+def test_the_brute_force_itself_finds_a_sum_that_is_reduced_for_the_gather_alone():
+    mesh, shape = Mesh.parse("x=4,y=2"), (8, 8)
+    graph = GraphWithSums(mesh, shape)
+    (x0, x1, y) = graph.factors
+    costs = graph.least_costs(blocked(shape, ((x0, x1), ()), (y,)), 64)
+    assert costs[graph.number[blocked(shape, ((), ()), (y,))]] == (32, 2)  # gathering partial sums costs 48

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 import numpy as np
 import pytest
 
-from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, blocked, coordinates, groups, layout_of, same_placement
+from reshard.synthesis.layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, coordinates, groups, layout_of, same_placement
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -85,3 +85,21 @@ def test_coordinates_of_sub_axes_make_up_the_axis():
     mesh = Mesh.parse("a=3,x=8")
     parts = [coordinates(mesh, Factor("x", pre, 2)) for pre in (1, 2, 4)]
     assert np.array_equal(4 * parts[0] + 2 * parts[1] + parts[2], coordinates(mesh, Factor("x", 1, 8)))
+
+
+def test_a_factor_is_unreduced_once_and_owns_nothing_then():
+    layout = Layout((24,), ((X, Slot(0, 1, 2)),), (Z, Y))
+    assert layout.unreduced == (Y, Z) and layout.tile_shape == (12,)
+    assert (layout.slot_of(Y), layout.with_moved({Y: None}).unreduced) == (None, (Z,))
+    assert layout.with_moved({X: UNREDUCED}) == Layout((24,), (), (X, Y, Z))
+    for unreduced in ((X,), (Y, Y)):
+        with pytest.raises(LayoutError, match="is unreduced"):
+            Layout((24,), ((X, Slot(0, 1, 2)),), unreduced)
+
+
+def test_unreduced_pieces_of_an_axis_that_touch_are_one_factor_in_any_order():
+    mesh = Mesh.parse("x=8,y=2")
+    a, b = Sharding.parse('[{}], unreduced={"y", "x":(2)4, "x":(1)2}'), Sharding.parse('[{}], unreduced={"x", "y"}')
+    assert layout_of(mesh, (8,), a) == layout_of(mesh, (8,), b)
+    assert same_placement(mesh, a, b) and not same_placement(mesh, a, Sharding.parse('[{}], unreduced={"y"}'))
+    assert layout_of(mesh, (8,), b).text(mesh) == "[8] unreduced x, y"

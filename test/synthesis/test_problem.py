@@ -68,3 +68,10 @@ def test_into_primes_cuts_everything():
 def test_problems_without_a_plan_say_why(mesh, shape, source, target, message):
     with pytest.raises(NoPlanError, match=message):
         problem(mesh, shape, source, target)
+
+
+def test_unreduced_axes_are_cut_and_move():
+    found = problem("x=8,y=2", (8, 8), '[{}, {"y"}], unreduced={"x"}', '[{"x":(1)2}, {"y"}], unreduced={"x":(4)2}')
+    assert found.movable == (Factor("x", 1, 2), Factor("x", 2, 2), Factor("x", 4, 2))
+    assert (found.source.unreduced, found.target.unreduced) == (found.movable, (Factor("x", 4, 2),))
+    assert all(Slot(0, 2, 4) in slots for slots in found.slots[:2])  # spare digits, to reduce_scatter to

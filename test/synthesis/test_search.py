@@ -3,7 +3,7 @@
 
 import pytest
 
-from benchmarks.pairs import random_pairs
+from benchmarks.pairs import random_pairs, random_reductions
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.problem import refine
 from reshard.synthesis.search import SearchLimit, cheapest_chain
@@ -70,3 +70,43 @@ def test_only_chains_below_a_cost_count():
 def test_a_limit_is_no_answer():
     with pytest.raises(SearchLimit):
         chain("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]', max_edges=0)
+
+
+# -- partial sums --
+
+
+@pytest.mark.parametrize("pair", random_reductions(13, 60, (4, 6, 8)), ids=str)
+def test_with_partial_sums_pruning_loses_nothing_and_the_heuristic_never_exceeds_the_cost(pair):
+    problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+    found = cheapest_chain(problem)
+    limit = {"max_edges": 200_000}
+    try:
+        assert found.cost == cheapest_chain(problem, exhaustive=True, **limit).cost
+        assert found.cost == cheapest_chain(problem, greed=0, **limit).cost
+    except SearchLimit:
+        assert pair.mesh.size == 8
+
+
+def test_of_the_sums_of_four_devices_each_keeps_a_part():
+    found = chain("x=4", (8, 8), '[{}, {}], unreduced={"x"}', '[{}, {"x"}]')
+    assert (found.kinds, found.cost) == (("reduce_scatter",), (48, 1))
+
+
+def test_slices_come_before_reductions():
+    found = chain("x=4,y=2", (8, 8), '[{}, {}], unreduced={"x"}', '[{"y"}, {}]')
+    assert (found.kinds, found.cost) == (("slice", "all_reduce"), (48, 1))
+
+
+def test_replicas_share_an_all_reduce():
+    found = chain("x=4,y=2", (8, 8), '[{}, {}], unreduced={"x"}', "[{}, {}]")
+    assert (found.kinds, found.cost) == (("slice", "all_reduce", "all_gather"), (80, 2))
+
+
+def test_what_becomes_unreduced_anyway_is_reduced_for_the_length_of_a_gather():
+    found = chain("x=4,y=2", (8, 8), '[{"x"}, {}], unreduced={"y"}', '[{}, {}], unreduced={"y"}')
+    assert (found.kinds, found.cost) == (("reduce_scatter", "all_gather", "to_unreduced"), (32, 2))  # gathering sums: 48
+
+
+def test_no_tile_is_padded_above_both_ends():
+    found = chain("x=2,y=2", (8,), '[{"x"}]', '[{"y"}], unreduced={"x"}')
+    assert all(layout.tile_elements <= 4 for layout in found.layouts)

@@ -7,10 +7,23 @@ import numpy as np
 import pytest
 
 from reshard.synthesis import semantics
+from reshard.synthesis.layout import Factor
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import Sharding
-from reshard.synthesis.tile_program import Gather, Reshape, Send, Swap, TakeOwn, TileProgram, Transpose
+from reshard.synthesis.tile_program import (
+    Gather,
+    KeepFirst,
+    PutOwn,
+    Reduce,
+    ReduceOwn,
+    Reshape,
+    Send,
+    Swap,
+    TakeOwn,
+    TileProgram,
+    Transpose,
+)
 
 MESH = Mesh.parse("x=2,y=2,z=2")
 
@@ -89,3 +102,46 @@ def test_scatter_of_a_small_array_by_hand():
         1: [[2, 3]],
         0: [[6, 7]],
     }
+
+
+# -- partial sums --
+
+ALL_REDUCES = plan_of('[{}, {}, {}], unreduced={"x", "y", "z"}', "[{}, {}, {}]")
+REDUCE_SCATTERS = plan_of('[{"z"}, {}, {}], unreduced={"x", "y"}', '[{"z"}, {}, {"x", "y"}]')
+PADS = plan_of('[{"x"}, {}, {}]', '[{}, {}, {}], unreduced={"x", "y"}')
+
+
+@pytest.mark.parametrize("found", [ALL_REDUCES, REDUCE_SCATTERS, PADS])
+@pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max", "and", "or"])
+def test_right_programs_with_partial_sums_pass(found, reduction):
+    semantics.check(replace(found.tile_program, reduction=reduction), found.shape, found.source, found.target)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "change"),
+    [
+        (ALL_REDUCES, Reduce, lambda reduce: Reduce(reduce.factors[1:])),
+        (REDUCE_SCATTERS, ReduceOwn, reversed_factors),
+        (REDUCE_SCATTERS, ReduceOwn, lambda reduce: ReduceOwn((reduce.factors[0], reduce.factors[0]))),
+        (PADS, KeepFirst, lambda _: KeepFirst(())),
+        (PADS, PutOwn, lambda put: PutOwn((Factor("z", 1, 2),))),
+    ],
+)
+def test_wrong_programs_with_partial_sums_are_refused(found, kind, change):
+    wrong = with_operation(found.tile_program, kind, change)
+    with pytest.raises((AssertionError, ValueError)):
+        semantics.check(wrong, found.shape, found.source, found.target)
+
+
+def test_replicas_that_hold_other_partial_sums_are_refused():
+    """The sum over the first replicas is right; those of z = 1 hold nothing."""
+    found = plan_of("[{}, {}, {}]", '[{}, {}, {}], unreduced={"x"}')
+    wrong = with_operation(found.tile_program, KeepFirst, lambda keep: KeepFirst((*keep.factors, Factor("z", 1, 2))))
+    with pytest.raises(AssertionError, match="another partial sum than device 0"):
+        semantics.check(wrong, found.shape, found.source, found.target)
+
+
+def test_partial_sums_of_a_small_array_by_hand():
+    mesh, side = Mesh.parse("x=2,y=2"), Sharding.parse('[{"y"}], unreduced={"x"}')
+    tiles = semantics.scatter_sums(np.array([[1, 2], [30, 40]]), mesh, side)
+    assert {device: tile.tolist() for device, tile in tiles.items()} == {0: [1], 1: [2], 2: [30], 3: [40]}

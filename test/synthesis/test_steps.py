@@ -5,7 +5,20 @@ import pytest
 
 from reshard.synthesis import steps
 from reshard.synthesis.layout import Factor, Layout, Slot
-from reshard.synthesis.steps import AllGather, AllToAll, Permute, Relayout, RuleError, Slice, apply, received_elements
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+    Relayout,
+    RuleError,
+    Slice,
+    ToUnreduced,
+    apply,
+    received_elements,
+)
 
 X, Y, Z = Factor("x", 1, 2), Factor("y", 1, 2), Factor("z", 1, 3)
 ROWS = Layout((8, 8), ((X, Slot(0, 1, 2)),))  # [x*4, 8]
@@ -89,6 +102,70 @@ def test_t5_something_that_is_no_step_is_refused():
 
 
 def test_names_are_those_of_the_reports():
-    kinds = [Slice(()), AllGather(()), AllToAll(()), Permute(NONE), Relayout("")]
-    assert [steps.name(kind) for kind in kinds] == ["slice", "all_gather", "all_to_all", "permute", "relayout"]
-    assert [steps.collectives(kind) for kind in kinds] == [False, True, True, True, False]
+    kinds = [Slice(()), AllGather(()), AllToAll(()), Permute(NONE), Relayout(""), ReduceScatter(()), AllReduce(()), ToUnreduced(())]
+    names = ["slice", "all_gather", "all_to_all", "permute", "relayout", "reduce_scatter", "all_reduce", "to_unreduced"]
+    assert [steps.name(kind) for kind in kinds] == names
+    assert [steps.collectives(kind) for kind in kinds] == [False, True, True, True, False, True, True, False]
+
+
+# -- partial sums --
+
+SUMS = Layout((8, 8), ((X, Slot(0, 1, 2)),), (Y, Z))  # [x*4, 8] unreduced y, z
+
+
+def test_t1_to_t3_act_on_partial_sums_as_on_arrays():
+    assert apply(SUMS, AllGather((X,))) == Layout((8, 8), (), (Y, Z))
+    assert apply(SUMS, AllToAll(((X, Slot(1, 1, 2)),))) == Layout((8, 8), ((X, Slot(1, 1, 2)),), (Y, Z))
+    assert apply(Layout((8, 8), (), (Y,)), Slice(((X, Slot(0, 1, 2)),))) == Layout((8, 8), ((X, Slot(0, 1, 2)),), (Y,))
+
+
+@pytest.mark.parametrize("step", [Slice(((Y, Slot(1, 1, 2)),)), AllGather((Y,)), AllToAll(((Y, Slot(1, 1, 2)),))])
+def test_t1_to_t3_refuse_unreduced_factors(step):
+    with pytest.raises(RuleError, match="T[123]"):
+        apply(SUMS, step)
+
+
+def test_t4_permute_gives_as_many_partial_sums_to_other_devices():
+    w = Factor("w", 1, 6)
+    after = Layout((8, 8), ((Y, Slot(0, 1, 2)),), (w,))
+    assert apply(SUMS, Permute(after)) == after
+    with pytest.raises(RuleError, match="T4: 6 partial sums become 3"):
+        apply(SUMS, Permute(Layout((8, 8), SUMS.owners, (Z,))))
+
+
+def test_t6_exchange_refuses_partial_sums():
+    with pytest.raises(RuleError, match="T6"):
+        apply(SUMS, steps.Exchanged(None, ROWS))
+
+
+def test_t7_reduce_scatter_takes_local_digits():
+    step = ReduceScatter(((Y, Slot(0, 4, 8)),))
+    assert apply(SUMS, step) == Layout((8, 8), ((X, Slot(0, 1, 2)), (Y, Slot(0, 4, 8))), (Z,))
+    assert received_elements(SUMS, step) == 16
+    assert steps.text(SUMS, step, Mesh.parse("x=2,y=2,z=3")) == "reduce_scatter y: dim 0"
+
+
+@pytest.mark.parametrize(
+    "moves", [((X, Slot(1, 1, 2)),), ((Factor("w", 1, 2), Slot(1, 1, 2)),), ((Y, Slot(0, 1, 2)),), ((Y, Slot(1, 1, 4)),), ((Y, Slot(1, 1, 2)), (Z, Slot(1, 2, 6)))]
+)
+def test_t7_reduce_scatter_refuses_reduced_factors_taken_digits_wrong_sizes_and_digits_that_are_none(moves):
+    with pytest.raises(RuleError, match="T7|reduce_scatter"):
+        apply(SUMS, ReduceScatter(moves))
+
+
+def test_t8_all_reduce_replicates():
+    assert apply(SUMS, AllReduce((Z,))) == Layout((8, 8), SUMS.owners, (Y,))
+    assert received_elements(SUMS, AllReduce((Y,))) == 32
+    assert received_elements(SUMS, AllReduce((Z,))) == 43  # 2 * 32 * 2/3, rounded up
+    for factor in (X, Factor("w", 1, 2)):
+        with pytest.raises(RuleError, match="T8"):
+            apply(SUMS, AllReduce((factor,)))
+
+
+def test_t9_to_unreduced_pads_owned_digits_and_keeps_replicas_apart():
+    w, mesh = Factor("w", 1, 2), Mesh.parse("x=2,y=2,z=3,w=2")
+    assert apply(SUMS, ToUnreduced((X, w))) == Layout((8, 8), (), (w, X, Y, Z))
+    assert received_elements(SUMS, ToUnreduced((X, w))) == 0
+    assert steps.text(SUMS, ToUnreduced((X, w)), mesh) == "to_unreduced w: replicated, x: dim 0"
+    with pytest.raises(RuleError, match="T9"):
+        apply(SUMS, ToUnreduced((Y,)))

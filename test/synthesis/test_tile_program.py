@@ -8,8 +8,22 @@ from reshard.synthesis.layout import Factor, Layout, Slot, blocked
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import Sharding
-from reshard.synthesis.steps import AllGather, AllToAll, Permute, Relayout, Slice
-from reshard.synthesis.tile_program import Gather, Reshape, Send, Swap, TakeOwn, Transpose, lower, permute_pairs
+from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Relayout, Slice, ToUnreduced
+from reshard.synthesis.tile_program import (
+    Gather,
+    KeepFirst,
+    PutOwn,
+    Reduce,
+    ReduceOwn,
+    Reshape,
+    Send,
+    Swap,
+    TakeOwn,
+    Transpose,
+    collectives,
+    lower,
+    permute_pairs,
+)
 
 MESH = Mesh.parse("x=2,y=2")
 X, Y = Factor("x", 1, 2), Factor("y", 1, 2)
@@ -109,3 +123,45 @@ def test_splitting_a_second_digit_keeps_the_first_apart():
 def test_no_transpose_in_a_chain_of_slices_and_permutes():
     found = plan(MESH, (8,), 32, Sharding.parse('[{"x"}]'), Sharding.parse('[{"y", "x"}]'))
     assert not any(isinstance(operation, Transpose) for operation in found.tile_program.operations)
+
+
+# -- partial sums --
+
+SUMS = Layout((8, 4), ((X, Slot(0, 1, 2)),), (Y,))
+
+
+def test_reduce_scatter_puts_its_digit_in_front_and_leaves_an_axis_of_one():
+    assert operations(SUMS, ReduceScatter(((Y, Slot(1, 1, 2)),))) == (
+        Reshape((4, 2, 2)),
+        Transpose((1, 0, 2)),
+        ReduceOwn((Y,)),
+        Reshape((4, 2)),
+    )
+
+
+def test_all_reduce_is_one_operation():
+    assert operations(SUMS, AllReduce((Y,))) == (Reduce((Y,)),)
+    assert operations(Layout((), (), (X, Y)), AllReduce((X, Y))) == (Reduce((X, Y)),)
+
+
+def test_owned_digits_become_unreduced_in_front_and_replicas_by_zeros():
+    assert operations(blocked((8, 4), ((), (X,))), ToUnreduced((X, Y))) == (
+        KeepFirst((Y,)),
+        PutOwn((X,)),
+        Transpose((1, 0, 2)),
+        Reshape((8, 4)),
+    )
+
+
+def test_permute_pairs_tell_partial_sums_of_a_block_apart():
+    before, after = Layout((8,), (), (X,)), Layout((8,), (), (Y,))
+    assert permute_pairs(MESH, before, after) == ((0, 0), (1, 2), (2, 1), (3, 3))
+    assert permute_pairs(MESH, before, before) == ((0, 0), (1, 1), (2, 2), (3, 3))
+
+
+def test_traffic_of_reductions():
+    program = lower(MESH, SUMS, (ReduceScatter(((Y, Slot(1, 1, 2)),)),))
+    (found,) = collectives(program, 32)
+    assert (found.kind, found.bytes_before, found.bytes_after, found.groups) == ("reduce_scatter", 64, 32, ((0, 1), (2, 3)))
+    (found,) = collectives(lower(MESH, SUMS, (AllReduce((Y,)),)), 32)
+    assert (found.kind, found.bytes_before, found.bytes_after) == ("all_reduce", 64, 64)

@@ -155,7 +155,6 @@ def test_json_is_what_the_api_gives(capsys):
         ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
         ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
         ({"--from": '[{"x"'}, "cannot read sharding"),
-        ({"--from": "[{}], unreduced={\"x\"}"}, "is unreduced; reductions are not planned yet"),
         ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
         ({"--from": "@"}, "@ without the name of a file"),
         ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
@@ -293,3 +292,16 @@ def test_it_runs_as_a_file_from_anywhere(tmp_path):
 def test_version(capsys):
     assert tool.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith(f"reshard {reshard.__version__}\n")
+
+
+def test_partial_sums_are_scattered_where_the_target_is_sharded(capsys):
+    problem = {**SMALL, "--from": '[{}], unreduced={"x"}', "--to": '[{"x"}]'}
+    found = json.loads(output(capsys, "--json", problem=problem))
+    assert [step["op"] for step in found["steps"]] == ["reduce_scatter"]
+    assert found["totals"]["bytes_received"] == found["bounds"]["bytes_received"] == 24
+
+
+@pytest.mark.parametrize(("flags", "command"), [(["--verify"], "plan"), (["--compare", "xla"], "plan"), ([], "explain")])
+def test_what_cannot_handle_partial_sums_says_so(flags, command, capsys):
+    assert run(*flags, command=command, problem={**SMALL, "--from": '[{}], unreduced={"x"}', "--to": '[{"x"}]'}) == 1
+    assert capsys.readouterr().err.count("partial sums") == 1

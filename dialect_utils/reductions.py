@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions in StableHLO: the region of a reducing collective, and the element that a reduction leaves out of account."""
+
+from __future__ import annotations
+
+from .bindings import ir, stablehlo
+
+_OPS = {
+    "sum": "stablehlo.add",
+    "prod": "stablehlo.multiply",
+    "min": "stablehlo.minimum",
+    "max": "stablehlo.maximum",
+    "and": "stablehlo.and",
+    "or": "stablehlo.or",
+}
+
+
+class UnsupportedReduction(ValueError):
+    """A reduction that StableHLO has not for a type of element, or that XLA has not between devices."""
+
+
+def write_reducer(op: ir.Operation, element: ir.Type, reduction: str) -> None:
+    """Fills the empty region of a collective with `reduction` of two scalars."""
+    _check(element, reduction)
+    scalar = ir.RankedTensorType.get([], element)
+    block = op.regions[0].blocks.append(scalar, scalar, arg_locs=[op.location] * 2)
+    with ir.InsertionPoint(block):
+        result = ir.Operation.create(_OPS[reduction], results=[scalar], operands=list(block.arguments)).results[0]
+        stablehlo.ReturnOp([result])
+
+
+def neutral_element(tensor: ir.Type, reduction: str) -> ir.Value:
+    """Inserts a value of a ranked tensor type, all of it the element that changes nothing in a reduction."""
+    element = ir.RankedTensorType(tensor).element_type
+    _check(element, reduction)
+    if isinstance(element, ir.ComplexType):
+        part = ir.RankedTensorType.get(ir.RankedTensorType(tensor).shape, ir.ComplexType(element).element_type)
+        return stablehlo.ComplexOp(neutral_element(part, reduction), neutral_element(part, "sum")).result
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(tensor, _neutral(element, reduction))).result
+
+
+def _check(element: ir.Type, reduction: str) -> None:
+    is_truth_value = isinstance(element, ir.IntegerType) and ir.IntegerType(element).width == 1
+    if (reduction in ("and", "or")) != is_truth_value:
+        why = "and, or are for i1, which has no other"
+        raise UnsupportedReduction(f"elements of type {element} have no {reduction} between devices: {why}")
+    if reduction in ("min", "max") and isinstance(element, ir.ComplexType):
+        raise UnsupportedReduction(f"elements of type {element} have no {reduction}: they have no order")
+
+
+def _neutral(element: ir.Type, reduction: str) -> ir.Attribute:
+    if isinstance(element, ir.IntegerType):
+        return ir.IntegerAttr.get(element, _neutral_integer(ir.IntegerType(element), reduction))
+    if reduction in ("min", "max") and "FN" in str(element):
+        raise UnsupportedReduction(f"elements of type {element} have no neutral element of {reduction}: they have no infinity")
+    return ir.FloatAttr.get(element, {"sum": 0.0, "prod": 1.0, "min": float("inf"), "max": -float("inf")}[reduction])
+
+
+def _neutral_integer(element: ir.IntegerType, reduction: str) -> int:
+    has_sign = not element.is_unsigned
+    most = (1 << (element.width - has_sign)) - 1
+    least = -most - 1 if has_sign else 0
+    return {"sum": 0, "prod": 1, "or": 0, "and": 1, "min": most, "max": least}[reduction]
