@@ -638,10 +638,22 @@ def nth_sharding(per_value: ir.Attribute, number: int) -> ir.Attribute | None:
 
 def stated_results(function: ir.Operation) -> list[ir.Attribute | None]:
     """Returns the `#sdy.sharding` that a function states for each of its results."""
-    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
-    if "res_attrs" not in function.attributes:
+    return _stated(function, "res_attrs", len(_signature(function).results))
+
+
+def stated_arguments(function: ir.Operation) -> list[ir.Attribute | None]:
+    """Returns the `#sdy.sharding` that a function states for each of its arguments."""
+    return _stated(function, "arg_attrs", len(_signature(function).inputs))
+
+
+def _signature(function: ir.Operation) -> ir.FunctionType:
+    return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+
+
+def _stated(function: ir.Operation, name: str, count: int) -> list[ir.Attribute | None]:
+    if name not in function.attributes:
         return [None] * count
-    stated = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes["res_attrs"])]
+    stated = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
     return [each[SHARDING] if SHARDING in each else None for each in stated]
 
 

@@ -81,6 +81,7 @@ class FindMismatchesPass(Pass):
                 raise
             self._leave_alone(module, dynamic, session)
             return
+        _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
         mismatches = finder.mismatches()
         edges = list(finder.numbered(mismatches))
@@ -99,6 +100,34 @@ class FindMismatchesPass(Pass):
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))
         session.count("skipped", len(found.skipped))
+
+
+def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
+    """Reports shardings that do not divide an argument or a result of a public function: XLA would take another, silently."""
+    meshes = module_meshes(analysis.originals[0])
+    for op in analysis.originals:
+        if op.name != "func.func" or not propagation.is_public(op):
+            continue
+        signature = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        for noun, types, stated in (
+            ("argument", signature.inputs, propagation.stated_arguments(op)),
+            ("result", signature.results, propagation.stated_results(op)),
+        ):
+            for number, (kind, attr) in enumerate(zip(types, stated, strict=True)):
+                problem = attr is not None and _does_not_divide(kind, attr, meshes)
+                if problem:
+                    session.error(op, f"{noun} {number} of type {kind} is sharded {_text(attr)}: {problem}; pad it, or shard it otherwise")
+
+
+def _does_not_divide(kind: ir.Type, attr: ir.Attribute, meshes) -> str | None:
+    """Returns which dimension does not divide into its shards, None if all do or their number is unknown."""
+    mesh = mesh_of(attr, meshes)
+    if mesh is None or not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        return None
+    for dim, (size, shards) in enumerate(zip(kind.shape, sharding_from_attr(attr).shards(mesh), strict=True)):
+        if size % shards:
+            return f"dimension {dim} of size {size} does not divide into {shards} shards"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

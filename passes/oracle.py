@@ -86,7 +86,7 @@ def _costs(stock: Compiled, ours: Compiled) -> list[tuple[str, int, int, int]]:
     """Returns (name, stock's, ours, difference that does not count)."""
     return [
         ("received bytes", stock.bytes_received, ours.bytes_received, 0),
-        ("largest tile in bytes", stock.largest_collective_tile_bytes, ours.largest_collective_tile_bytes, 0),
+        ("largest collective tile in bytes", stock.largest_collective_tile_bytes, ours.largest_collective_tile_bytes, 0),
         ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes, TABLES_OF_POINTERS_BYTES),
         ("collectives", _runs(stock), _runs(ours), 0),
     ]

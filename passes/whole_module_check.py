@@ -98,7 +98,7 @@ class _Checker:
         for row in rows:
             if row["site"] in sites:
                 row["verdict"], row["is_rewritten"] = KEEP, False
-                row["reason"] = f"better here, but with it the whole module is worse: {problem}"
+                row["reason"] = f"with it the whole module is worse: {problem}"
         numbers = ", ".join(map(str, sites))
         noun = "site" if len(sites) == 1 else "sites"
         self.session.remark(self.original.operation, f"{noun} {numbers} left to XLA: with the rewrite, {problem}")

@@ -52,7 +52,7 @@ class Result:
     """
 
     lowered: jax.stages.Lowered
-    module: str
+    module: str = field(repr=False)
     report: Report
     is_rewritten: bool
 

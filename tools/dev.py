@@ -23,8 +23,8 @@ STAMP = "reshard-stamp"
 
 _EXAMPLES = """\
 examples:
-  python3 tools/dev.py demo                            one reshard, planned, rewritten and run on CPU devices
-  python3 tools/dev.py test                            quick tier: under a minute once installed
+  python3 tools/dev.py demo                            five programs, stock and rewritten, run on 8 CPU devices
+  python3 tools/dev.py test                            quick tier: some minutes, the more so at first
   python3 tools/dev.py test --tier all --filter plan   every test whose name holds 'plan'
   python3 tools/dev.py test --python python3.12        another interpreter, in its own environment
   python3 tools/dev.py test --jax 0.10.0               the oldest supported jax, in its own environment
@@ -87,7 +87,7 @@ def environment(flags: argparse.Namespace) -> str:
     _checked([base["path"], "-m", "venv", "--clear", str(folder)], _NO_VENV)
     pinned = [f"jax=={flags.jax}", f"jaxlib=={flags.jax}"] if flags.jax else []
     _say("installing reshard with what its tests and examples need; a minute or two the first time")
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _checked([*pip, "-e", f"{ROOT}[test,examples]", *pinned], _NO_INSTALL)
     (folder / STAMP).write_text(stamp)
     return python

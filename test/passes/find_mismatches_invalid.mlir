@@ -31,3 +31,15 @@ func.func public @group_across_a_manual_computation(%arg0: tensor<8x8xf32>) -> t
   } : (tensor<8x8xf32>) -> tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }
+
+// -----
+
+// XLA would take another sharding of an argument or a result, and say nothing.
+
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+// expected-error @+2 {{argument 0 of type tensor<15x8xf32> is sharded [{"x"}, {}]: dimension 0 of size 15 does not divide into 4 shards}}
+// expected-error @+1 {{result 0 of type tensor<15x8xf32> is sharded [{"y"}, {}]: dimension 0 of size 15 does not divide into 2 shards}}
+func.func public @ends_that_do_not_divide(%arg0: tensor<15x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<15x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
+  return %arg0 : tensor<15x8xf32>
+}

@@ -6,7 +6,7 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 
 // Stock XLA gathers the whole tensor.
 // CHECK-LABEL: func.func @a_site_that_is_worth_it(
-// CHECK: our_bytes = 1792 : i64, {{.*}}reason = "better than stock XLA in received bytes 14,336 -> 1,792, largest tile in bytes 16,384 -> 2,048, {{.*}}collectives 2 -> 1", {{.*}}stock_bytes = 14336 : i64, {{.*}}verdict = "rewrite"
+// CHECK: our_bytes = 1792 : i64, {{.*}}reason = "better than stock XLA in received bytes 14,336 -> 1,792, largest collective tile in bytes 16,384 -> 2,048, {{.*}}collectives 2 -> 1", {{.*}}stock_bytes = 14336 : i64, {{.*}}verdict = "rewrite"
 func.func @a_site_that_is_worth_it(%arg0: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})
     -> (tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
   return %arg0 : tensor<16x16x16xf32>

@@ -33,10 +33,10 @@ class TestCompare:
         "ours, better_in",
         [
             (compiled(received=999), "received bytes 1,000 -> 999"),
-            (compiled(tile=99), "largest tile in bytes 100 -> 99"),
+            (compiled(tile=99), "largest collective tile in bytes 100 -> 99"),
             (compiled(temp=3000), "temporaries in bytes 5,000 -> 3,000"),
             (compiled(collectives=1), "collectives 2 -> 1"),
-            (compiled(received=1, tile=1), "received bytes 1,000 -> 1, largest tile in bytes 100 -> 1"),
+            (compiled(received=1, tile=1), "received bytes 1,000 -> 1, largest collective tile in bytes 100 -> 1"),
         ],
     )
     def test_better_in_one_cost_and_worse_in_none_is_a_rewrite(self, ours, better_in):
@@ -46,7 +46,7 @@ class TestCompare:
         "ours, worse_in",
         [
             (compiled(received=1001, tile=1, temp=1, collectives=1), "received bytes 1,000 -> 1,001"),
-            (compiled(received=1, tile=101, temp=1, collectives=1), "largest tile in bytes 100 -> 101"),
+            (compiled(received=1, tile=101, temp=1, collectives=1), "largest collective tile in bytes 100 -> 101"),
             (compiled(received=1, tile=1, temp=9000, collectives=1), "temporaries in bytes 5,000 -> 9,000"),
             (compiled(received=1, tile=1, temp=1, collectives=3), "collectives 2 -> 3"),
         ],

@@ -11,7 +11,7 @@
 // CHECK-NEXT: ours 3,072
 // CHECK-NEXT: left to XLA again: site 0: received bytes per device 3,072 -> 4,608
 // CHECK: left to XLA again: site 5:
-// CHECK: site 3: left to XLA: better here, but with it the whole module is worse: received bytes per device 3,072 ->
+// CHECK: site 3: left to XLA: with it the whole module is worse: received bytes per device 3,072 ->
 // UNCHECKED-COUNT-6: sdy.manual_computation
 sdy.mesh @mesh = <["x"=2, "y"=2]>
 func.func @main(%arg0: tensor<4x4x4x4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}, {}, {}]>})
