@@ -24,6 +24,10 @@ _RETURNS = {"func.return", "stablehlo.return"}
 # The users that take a value as it is, in one layout whatever it costs.
 EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
 
+# XLA sums a convolution over the axes of its output features, wrongly, if a spatial dimension is split too. An island holds
+# an operand in such a layout; XLA by itself may convert in another way.
+_MISCOMPILED = {"stablehlo.convolution": "XLA partitions some layouts of a convolution wrongly; it chooses among them itself"}
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanSitesPass(Pass):
@@ -203,6 +207,8 @@ class SitePlanner:
 
     def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
         op = group[0].op
+        if op.name in _MISCOMPILED:
+            return Verdict(KEEP, _MISCOMPILED[op.name])
         for edge in group:
             if self.conversions[edge.site].plan is None:
                 return Verdict(KEEP, self.conversions[edge.site].problem)
