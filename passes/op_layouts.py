@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+import re
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir
@@ -47,6 +48,13 @@ class OpLayouts:
             return None
         return Layouts([_or_replicated(*each) for each in operands], [_or_replicated(*each) for each in results])
 
+    def scatters_sums(self, op: ir.Operation) -> bool:
+        """Returns whether a result of the op, in any instance, is summed over axes some of which split it afterwards."""
+        serials = self.analysis.instances.get(self.index.get(op, -1), ())
+        clones = [self.explicit[serial] for serial in serials if serial in self.explicit]
+        users = [use.owner.operation for clone in clones for result in clone.results for use in result.uses]
+        return any(user.name == "sdy.all_reduce" and _summed_axes(user) & _axes_after(user) for user in users)
+
     def _before_conversion(self, value: ir.Value) -> ir.Attribute | None:
         """Returns the layout of a value behind the reshards that were inserted after propagation."""
         while not isinstance(value.owner, ir.Block):
@@ -73,3 +81,14 @@ def _or_replicated(attr: ir.Attribute | None, value: ir.Value) -> Sharding | Non
     if attr is not None:
         return sharding_from_attr(attr)
     return Sharding(((),) * ir.RankedTensorType(value.type).rank)
+
+
+def _summed_axes(all_reduce: ir.Operation) -> set[str]:
+    return set(re.findall(r'"([^"]+)"', str(all_reduce.attributes["reduction_axes"])))  # the bindings have no class for it
+
+
+def _axes_after(all_reduce: ir.Operation) -> set[str]:
+    """Returns the axes that split the sum behind the conversions of it."""
+    users = [use.owner.operation for use in all_reduce.results[0].uses]
+    conversions = [sharding_from_attr(user.attributes["sharding"]) for user in users if user.name in propagation.CONSTRAINTS]
+    return {axis.name for each in conversions for dim in each.dims for axis in dim}

@@ -28,6 +28,10 @@ EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | _RETURNS | {"
 # an operand in such a layout; XLA by itself may convert in another way.
 _MISCOMPILED = {"stablehlo.convolution": "XLA partitions some layouts of a convolution wrongly; it chooses among them itself"}
 
+# Stock XLA scatters the sums of a dot along the wrong axes in some of these layouts, e.g. ij,ij->i from [{"y"}, {"x", "z"}] to
+# [{"y", "z"}]; what it makes of the op when it converts the operands itself may be right.
+_SCATTERED_SUMS = "the op's partial sums are scattered over devices; XLA partitions some of these layouts wrongly"
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanSitesPass(Pass):
@@ -212,6 +216,8 @@ class SitePlanner:
         for edge in group:
             if self.conversions[edge.site].plan is None:
                 return Verdict(KEEP, self.conversions[edge.site].problem)
+        if op.name == "stablehlo.dot_general" and self._op_layouts.scatters_sums(op):
+            return Verdict(KEEP, _SCATTERED_SUMS)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
         operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}

@@ -75,3 +75,13 @@ def test_a_convolution_keeps_the_layouts_in_which_xla_computes_it_rightly(mesh):
     result = reshard.optimize(jitted.lower(a, weights), policy="always", check=False)
     assert result.report.to_dict()["totals"]["sites"] > 0
     np.testing.assert_array_equal(np.asarray(result.compile()(a, weights)), np.asarray(expected))
+
+
+def test_a_dot_whose_sums_are_scattered_keeps_the_layouts_in_which_xla_computes_it_rightly(mesh):
+    """XLA computes ij,ij->i from [{"y"}, {"x", "z"}] to [{"y", "z"}] wrongly; stock XLA did not go there."""
+    a = np.arange(4 * 16, dtype=np.float32).reshape(4, 16) % 5 - 2
+    placed = jax.device_put(a, NamedSharding(mesh, P(None, ("x", "z"))))
+    function = jax.jit(lambda a: jnp.einsum("ij,ij->i", a, a), out_shardings=NamedSharding(mesh, P(("y", "z"))))
+    result = reshard.optimize(function.lower(placed), policy="always", check=False)
+    assert result.report.to_dict()["totals"]["sites"] > 0
+    np.testing.assert_array_equal(np.asarray(result.compile()(placed)), np.sum(a * a, axis=1))
