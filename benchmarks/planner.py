@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for devices in options.devices:
         pairs = random_pairs(options.seed, options.count, (devices,))
-        planning._plan.cache_clear()
+        planning._planned.cache_clear()
         found = [_plan(pair) for pair in pairs]
         new = [each.seconds for each in found]
         optimal = sum(each.plan.is_optimal for each in found)

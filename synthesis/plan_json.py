@@ -28,7 +28,7 @@ from .._version import __version__
 from . import bounds
 
 if TYPE_CHECKING:
-    from .plan import Plan, PlannedStep
+    from .planned import Plan, PlannedStep
 
 SCHEMA = "reshard.plan/1"
 

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planning returns: a chain of steps with its costs, its bounds and its tile program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import plan_json, steps
+from .mesh import Mesh
+from .sharding import Sharding
+from .steps import Step
+from .tile_program import TileProgram
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step with what it costs: bytes are per device, the busiest one; the time is modelled on the plan's topology."""
+
+    step: Step
+    text: str
+    bytes_received: int
+    tile_bytes_before: int
+    tile_bytes_after: int
+    time_s: float
+
+    @property
+    def op(self) -> str:
+        return steps.name(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A chain with its costs and its certificate.
+
+    Attributes:
+      bits: bits of an element.
+      steps: in execution order, relayouts included; empty if source and target place everything alike.
+      bytes_received: R3's definition, the maximum over devices of the sum over steps; so is `bytes_sent`.
+      bound_bytes: what the busiest device must receive whatever the method.
+      largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
+      peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
+      is_optimal: proved that no chain within the digits that `problem.py` offers receives less, or, with the objective
+        "time", spends less in collectives; copies on the device and exchanges are outside of the proof.
+      objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
+      dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
+      reduction: what makes an array of partial sums where source or target has unreduced axes.
+    """
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    bits: int
+    source: Sharding
+    target: Sharding
+    steps: tuple[PlannedStep, ...]
+    tile_program: TileProgram
+    bytes_received: int
+    bytes_sent: int
+    bound_bytes: int
+    largest_tile_bytes: int
+    peak_bytes: int
+    is_optimal: bool
+    objective: str
+    topology: str
+    bound_time_s: float
+    dtype: str = ""
+    seconds: float = field(default=0.0, compare=False)
+    reduction: str = "sum"
+
+    def to_dict(self) -> dict:
+        """Returns what `reshard plan --json` prints; see `plan_json`."""
+        return plan_json.as_dict(self)
+
+    @property
+    def chain_text(self) -> str:
+        """Returns the steps in one line, relayouts left out; "nothing" for the empty chain."""
+        return "; ".join(s.text for s in self.steps if s.op != "relayout") or "nothing"
+
+    @property
+    def collectives(self) -> int:
+        return sum(steps.collectives(s.step) for s in self.steps)
+
+    @property
+    def time_s(self) -> float:
+        """Returns the modelled time of all steps, relayouts included."""
+        return sum(s.time_s for s in self.steps)
+
+    @property
+    def ratio_to_bound(self) -> float:
+        """Returns bytes received over the bound; 1 where both are zero."""
+        return self.bytes_received / self.bound_bytes if self.bound_bytes else 1.0

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a request is planned: candidates of several kinds, priced alike, of which the cheapest is the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import functools
+import math
+
+from . import steps
+from .blocks import Blocks
+from .chains import FoundChain, find_chain
+from .costing import Costing
+from .exchange import Exchange, TooManyPieces, plan_exchange
+from .layout import Layout, LayoutError
+from .mesh import Mesh
+from .planned import Plan
+from .pricing import Pricing
+from .problem import NoPlanError, refine
+from .request import Request
+from .steps import Step
+from .topology import Topology
+
+
+def planned(request: Request) -> Plan:
+    """Returns the cheapest plan.
+
+    Raises: NoPlanError, TopologyError as `plan` says.
+    """
+    return _Planner(request).run()
+
+
+@functools.lru_cache(maxsize=256)
+def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
+    return Pricing(topology, mesh, bits)
+
+
+class _Planner:
+    """One request: `run` finds a chain, sets exchanges against it, and takes what is cheapest."""
+
+    def __init__(self, request: Request):
+        self.request = request
+        self.pricing = _pricing(request.topology, request.mesh, request.bits)
+        self.costing = Costing(request, self.pricing)
+
+    def run(self) -> Plan:
+        asked = self.request
+        if math.prod(asked.shape) == 0:
+            refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
+            return self.costing.of_no_elements()
+        return min(self._candidates(), key=self._key)
+
+    def _key(self, plan: Plan) -> tuple:
+        cost = plan.bytes_received, plan.collectives
+        return (plan.time_s, *cost) if self.request.objective == "time" else cost
+
+    def _candidates(self) -> Iterator[Plan]:
+        try:
+            found = find_chain(self.request, self.pricing, self.costing.bound)
+        except NoPlanError:
+            if not self.request.with_exchange:
+                raise
+            yield self._exchange_alone()
+            return
+        yield self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        if self.request.with_exchange and not found.is_unbeatable:
+            for typed in self._with_rounds(found):
+                yield self.costing.of_chain(found.problem, typed, False)
+
+    def _with_rounds(self, found: FoundChain) -> Iterator[list[Step]]:
+        """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""
+        typed, mesh = found.steps, self.request.mesh
+        first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
+        last = len(typed)
+        while last > first and isinstance(typed[last - 1], steps.AllGather):
+            last -= 1
+        for start, end in sorted({(a, b) for a in (0, first) for b in (last, len(typed)) if b > a}):
+            before, after = (_layout_behind(found.problem.source, typed[:at]) for at in (start, end))
+            try:
+                ends = (Blocks.of_layout(mesh, each) for each in (before, after))
+                exchange = self._exchange(*ends)
+            except (LayoutError, TooManyPieces):
+                continue
+            yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
+
+    def _exchange_alone(self) -> Plan:
+        asked = self.request
+        ends = (Blocks.of_sharding(asked.mesh, asked.shape, side) for side in (asked.source, asked.target))
+        try:
+            return self.costing.of_exchange(self._exchange(*ends))
+        except TooManyPieces as error:
+            raise NoPlanError(str(error)) from None
+
+    def _exchange(self, before: Blocks, after: Blocks) -> Exchange:
+        round_elements = self.pricing.round_elements() if self.request.objective == "time" else 0
+        distance = None if self.pricing.is_flat else self.pricing.distance
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements)
+
+
+def _layout_behind(layout: Layout, typed) -> Layout:
+    for step in typed:
+        layout = steps.apply(layout, step)
+    return layout
