@@ -93,6 +93,24 @@ def collective_time_s(topology: Topology, num_devices: int, collective: Collecti
     return collective.trip_count * (latency_s + seconds_per_byte * tile_bytes)
 
 
+def crossed_level(topology: Topology, num_devices: int, collective: Collective) -> Level | None:
+    """Returns the outermost level at which devices of a group, or of a pair, meet; None if nothing leaves its device.
+
+    Example:
+      >>> both = Collective("all_gather", 1, 4, groups=((0, 1, 8, 9),))
+      >>> crossed_level(Topology.parse("h100:2"), 16, both).name
+      'node'
+    """
+    network = _network(topology, num_devices)
+    if collective.kind == "collective_permute":
+        ends = network.positions_of(collective.pairs).reshape(-1, 2)
+        here, there = ends[:, 0], ends[:, 1]
+    else:
+        there, group, sizes = network.members_of(collective.groups or None)
+        here = there[(np.cumsum(sizes) - sizes)[group]]  # the first member of each one's group
+    return next((v.level for v in network.views if (here // v.unit != there // v.unit).any()), None)
+
+
 def relayout_time_s(topology: Topology, num_bytes: int) -> float:
     """Returns the time of a local reshape and transpose: every byte is read once and written once.
 

@@ -30,15 +30,18 @@ class Costing:
         self.bound = bounds.received_elements_bound(request.mesh, request.shape, request.source, request.target)
         self._bound_time_s: float | None = None
 
-    def of_chain(self, problem: Problem, typed: Sequence[Step], is_optimal: bool) -> Plan:
-        """Returns the plan of a chain; R1: the rules, not the search, say where each step leads."""
+    def of_chain(self, problem: Problem, typed: Sequence[Step], is_optimal: bool, *, keeps_tiles_small: bool = True) -> Plan:
+        """Returns the plan of a chain; R1: the rules, not the search, say where each step leads.
+
+        keeps_tiles_small: R2; without it chains are priced that nobody should run.
+        """
         source, layouts = problem.source, [problem.source]
         for step in typed:
             layouts.append(steps.apply(layouts[-1], step))
         if layouts[-1] != problem.target:
             raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {problem.target}")
         tiles = [layout.tile_elements for layout in layouts]
-        if max(tiles) > max(tiles[0], tiles[-1]):
+        if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
         return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal)

@@ -35,6 +35,17 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
     return Pricing(topology, mesh, bits)
 
 
+def with_rounds(request: Request, found: FoundChain) -> Iterator[Plan]:
+    """Yields the plans in which an exchange does the middle of a chain, or all of it."""
+    planner = _Planner(request)
+    return (planner.costing.of_chain(found.problem, typed, False) for typed in planner._with_rounds(found))
+
+
+def exchange_alone(request: Request) -> Plan:
+    """Returns the plan that is one exchange. Raises: NoPlanError if it has too many pieces."""
+    return _Planner(request)._exchange_alone()
+
+
 class _Planner:
     """One request: `run` finds a chain, sets exchanges against it, and takes what is cheapest."""
 

@@ -31,6 +31,7 @@ target become so. Where neither side has unreduced factors, there are no edges f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 import heapq
 import itertools
@@ -86,6 +87,7 @@ def cheapest_chain(
     exhaustive: bool = False,
     max_edges: int = 20_000_000,
     greed: int = 1,
+    allows: Callable[[Kind, int], bool] | None = None,
 ) -> Chain | None:
     """Returns the cheapest chain that the problem's slots admit, or None if they admit none.
 
@@ -95,9 +97,10 @@ def cheapest_chain(
       exhaustive: without the pruning rules that the module's docstring names.
       max_edges: steps to consider before giving up; a few hundred thousand take a second.
       greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
+      allows: whether a step of a kind that moves so many factors may be taken; None is all of them.
     Raises: SearchLimit after `max_edges` steps.
     """
-    return _Search(problem, exhaustive, pricing).run(below, max_edges, greed)
+    return _Search(problem, exhaustive, pricing).run(below, max_edges, greed, allows)
 
 
 class _Search:
@@ -145,7 +148,7 @@ class _Search:
     def tile(self, state) -> int:
         return self.elements // self._owned_size(state)
 
-    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
+    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int, allows=None) -> Chain | None:
         nothing = (0,) * (3 if self.pricing is None else 4)  # [time,] received elements, collectives, written elements
         best = {self.source: nothing}
         came_from: dict[tuple, tuple[tuple, Kind]] = {}
@@ -164,6 +167,8 @@ class _Search:
                 if considered > max_edges:
                     raise SearchLimit
                 kind, after = edge.kind, edge.after
+                if allows is not None and not allows(kind, len(edge.moved)):
+                    continue
                 total = _sum(cost, self._cost(state, edge))
                 if after in best and best[after] <= total:
                     continue

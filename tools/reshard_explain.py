@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reshard.synthesis import cost, steps
+from reshard.synthesis import cost
 from reshard.synthesis.blocks import Blocks
-from reshard.synthesis.layout import Factor, Layout, LayoutError, layout_of
 from reshard.synthesis.plan import Plan
+from reshard.synthesis.plan_layouts import layouts
 from reshard.synthesis.topology import Topology
 from reshard.tools.text_table import microseconds, table
 
@@ -38,51 +38,6 @@ def _layouts(plan: Plan) -> str:
     rows += [(str(i), step.op, layout.text(plan.mesh)) for i, (step, layout) in enumerate(zip(plan.steps, found[1:]), 1)]
     legend = "layouts: each dimension's digits, major to minor; an axis owns its digit, a number is a local one"
     return f"{legend}\n\n" + table(("step", "", "layout"), rows, "rll")
-
-
-def layouts(plan: Plan) -> list[Layout] | None:
-    """Returns the layout before the first step and after each one; None if the plan's ends are not made of digits."""
-    typed = [each.step for each in plan.steps]
-    try:
-        layout = _cut(layout_of(plan.mesh, plan.shape, plan.source), _places(typed))
-    except LayoutError:
-        return None
-    found = [layout]
-    for step in typed:
-        layout = steps.apply(layout, step)
-        if layout is None:
-            return None
-        found.append(layout)
-    return found
-
-
-def _places(typed) -> list[tuple[str, int]]:
-    """Returns (axis, place) for every place at which a step cuts an axis."""
-    factors: list[Factor] = []
-    for step in typed:
-        match step:
-            case steps.Slice(moves) | steps.AllToAll(moves):
-                factors += [factor for factor, _ in moves]
-            case steps.AllGather(gathered):
-                factors += gathered
-            case steps.Permute(after) | steps.Exchanged(_, after) if after is not None:
-                factors += [factor for factor, _ in after.owners]
-    return sorted({(f.axis, place) for f in factors for place in (f.pre, f.pre * f.size)})
-
-
-def _cut(layout: Layout, places: list[tuple[str, int]]) -> Layout:
-    """Returns the layout with its factors cut at the places of their axes; the elements stay where they are."""
-    owners = []
-    for factor, slot in layout.owners:
-        start, stop = factor.pre, factor.pre * factor.size
-        inside = [place for axis, place in places if axis == factor.axis and start < place < stop]
-        for place in (*inside, stop):
-            if place % start or stop % place:
-                continue
-            at = slot.start * (start // factor.pre)
-            owners.append((Factor(factor.axis, start, place // start), type(slot)(slot.dim, at, at * (place // start))))
-            start = place
-    return Layout(layout.shape, tuple(owners))
 
 
 # ---- bounds
