@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 
-from reshard.synthesis.layout import same_placement
+from reshard.synthesis.layout import leftover_axes, same_placement
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import AxisRef, Sharding
 
@@ -146,16 +146,3 @@ def rotations(mesh: Mesh, shape: tuple[int, ...]) -> Iterator[Pair]:
 
 def _one_axis_each(axis_at: dict[int, str], rank: int) -> Sharding:
     return Sharding(tuple((AxisRef(axis_at[dim]),) if dim in axis_at else () for dim in range(rank)))
-
-
-def leftover_axes(mesh: Mesh, sharding: Sharding) -> tuple[AxisRef, ...]:
-    """Returns the axes, or pieces of axes, that split no dimension nor are unreduced: the array is replicated along them."""
-    found = []
-    for name, size in mesh.axes:
-        used = sorted(axis.resolve(mesh) for axes in (*sharding.dims, sharding.unreduced) for axis in axes if axis.name == name)
-        start = 1
-        for pre, piece in (*used, (size, 1)):
-            if pre > start:
-                found.append(AxisRef(name, start, pre // start))
-            start = pre * piece
-    return tuple(_canonical(mesh, found))

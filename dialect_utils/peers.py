@@ -12,6 +12,10 @@ every sharding on the way divides it, which is what `sdy-pad-for-divisibility` i
 bounds, so that traffic may even be below the bound of the array as it is. The pass runs in a child process as well: it may
 abort.
 
+**Partial sums.** XLA takes an unreduced argument and turns it into the target where a sharding constraint asks for that; its
+partial sums are sums. Shardy's pass moves arrays and keeps them unreduced or forgets that they are; what it forgets is
+"unsupported" here.
+
 Bytes are in the program's dtype, as everywhere.
 """
 
@@ -36,6 +40,7 @@ from ..synthesis.topology import Topology
 from ..synthesis.traffic import Collective
 from .hlo import collectives_in
 from .mini_modules import rewritten_pair, stock_pair
+from .tile_modules import tile_module
 from .xla_child import XlaChild, cause_of_death, child_environment
 
 SHARDY_TIMEOUT_S = 120.0
@@ -50,7 +55,8 @@ class Answer:
 
     Attributes:
       name: "ours", "xla", "shardy".
-      status: "ok"; "error", it was refused; "abort", the process died; "hang", out of time.
+      status: "ok"; "error", it was refused; "unsupported", it is not made for that; "abort", the process died; "hang", out of
+        time.
       message: why it is not ok; else a remark, or nothing.
       collectives: in program order, empty unless ok.
       temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.
@@ -95,13 +101,26 @@ def our_answer(tensor_type: str, plan: Plan, child: XlaChild | None = None) -> A
     found = collectives_of(plan.tile_program, plan.bits)
     if child is None:
         return Answer("ours", plan.mesh.size, collectives=found)
-    compiled = child.compile(rewritten_pair(tensor_type, plan), plan.mesh.size)
+    has_sums = plan.source.unreduced or plan.target.unreduced
+    module = (tile_module if has_sums else rewritten_pair)(tensor_type, plan)
+    compiled = child.compile(module, plan.mesh.size)
     return Answer("ours", plan.mesh.size, compiled.status, compiled.message, found, compiled.temp_bytes)
 
 
-def xla_answer(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, child: XlaChild) -> Answer:
-    """Returns what stock XLA's partitioner does with the pair."""
-    compiled = child.compile(stock_pair(tensor_type, mesh, (source, target)), mesh.size, keeps_hlo=True)
+def xla_answer(
+    tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, child: XlaChild, reduction: str = "sum"
+) -> Answer:
+    """Returns what stock XLA's partitioner does with the pair.
+
+    Args:
+      reduction: what makes an array of partial sums; XLA has sums.
+    """
+    layouts = source, target
+    if source.unreduced or target.unreduced:
+        if reduction != "sum":
+            return Answer("xla", mesh.size, "unsupported", f"XLA's unreduced arrays are sums; {reduction} is asked for")
+        layouts = source, target, target  # XLA 0.12 changes unreduced axes at constraints alone
+    compiled = child.compile(stock_pair(tensor_type, mesh, layouts), mesh.size, keeps_hlo=True)
     if not compiled.is_ok:
         return Answer("xla", mesh.size, compiled.status, compiled.message)
     return Answer("xla", mesh.size, collectives=collectives_in(compiled.hlo_text).collectives, temp_bytes=compiled.temp_bytes)
@@ -117,13 +136,15 @@ def shardy_answer(
     """
     try:
         steps = (_shardy_steps_of_child if in_child else shardy_steps)(_reshard_module(tensor_type, mesh, source, target))
+        if source.unreduced or target.unreduced:
+            _check_sums(source, target, steps)
         return _priced(mesh, tuple(shape), bits, source.closed(), steps)
     except ShardyFailure as failure:
         return Answer("shardy", mesh.size, failure.status, str(failure))
 
 
 class ShardyFailure(RuntimeError):
-    """Shardy's pass did not convert a pair; `status` is "error", "abort" or "hang"."""
+    """Shardy's pass did not convert a pair; `status` is "error", "unsupported", "abort" or "hang"."""
 
     def __init__(self, status: str, message: str):
         super().__init__(message)
@@ -188,6 +209,14 @@ def _main() -> None:
 
 
 # ---- the price of a step between two shardings
+
+
+def _check_sums(source: Sharding, target: Sharding, steps) -> None:
+    """Raises: ShardyFailure if axes do not stay unreduced from step to step: none of the steps that have a price adds up."""
+    layouts = [source, *(Sharding.parse(text) for _, text in steps if text), target]
+    for before, after in zip(layouts, layouts[1:]):
+        if set(before.unreduced) != set(after.unreduced):
+            raise ShardyFailure("unsupported", f"the pass makes {after} of {before}, and adds nothing up")
 
 
 def _priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, steps) -> Answer:

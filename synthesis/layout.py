@@ -213,6 +213,24 @@ def _joined(mesh: Mesh, axes: Iterable[AxisRef]) -> tuple[Factor, ...]:
     return tuple(factors)
 
 
+def leftover_axes(mesh: Mesh, sharding: Sharding) -> tuple[AxisRef, ...]:
+    """Returns the axes, or pieces of axes, that split no dimension nor are unreduced: the array is replicated along them.
+
+    Example:
+      >>> print(*leftover_axes(Mesh.parse("x=8,y=2"), Sharding.parse('[{"x":(2)2}]')))
+      "x":(1)2 "x":(4)2 "y"
+    """
+    found = []
+    for name, size in mesh.axes:
+        used = sorted(axis.resolve(mesh) for axes in (*sharding.dims, sharding.unreduced) for axis in axes if axis.name == name)
+        start = 1
+        for pre, piece in (*used, (size, 1)):
+            if pre > start:
+                found.append(AxisRef(name) if pre // start == size else AxisRef(name, start, pre // start))
+            start = pre * piece
+    return tuple(found)
+
+
 def same_placement(mesh: Mesh, a: Sharding, b: Sharding) -> bool:
     """Returns whether two shardings put every element, or its partial sums, on the same devices."""
     return whole_factors(mesh, a) == whole_factors(mesh, b) and unreduced_factors(mesh, a) == unreduced_factors(mesh, b)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from reshard.element_types import ElementTypeError, mlir_type, parse_type
 from reshard.planning import plan
+from reshard.synthesis.alternatives import Alternative, rejected
 from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import ShardingError
@@ -30,12 +31,13 @@ class Answered:
     """All that a command found; what was not asked for is empty.
 
     Attributes:
-      topology: fitted to the mesh. answers: ours first, if a comparison was asked for.
+      topology: fitted to the mesh. answers: ours first, if a comparison was asked for. rejected: the best one first.
     """
 
     plan: Plan
     tensor_type: str
     topology: Topology
+    rejected: tuple[Alternative, ...] = ()
     answers: list[Answer] = field(default_factory=list)
     verdict: Verdict | None = None
 
@@ -63,24 +65,14 @@ def _answered(flags: argparse.Namespace) -> Answered:
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
         options = {"topology": topology, "objective": flags.objective, "reduction": flags.reduction}
         planned = plan(source, target, mesh=mesh, shape=shape, dtype=element.name, **options)
-        found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size))
+        found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size), rejected(planned, topology))
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
         raise UserError(" ".join(str(error).split())) from None
     except MemoryError:
         raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
-    if planned.source.unreduced or planned.target.unreduced:
-        _refuse_partial_sums(flags)
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
-
-
-def _refuse_partial_sums(flags: argparse.Namespace) -> None:
-    """Raises: UserError where a command cannot handle arrays of partial sums."""
-    if flags.compare or flags.verify:
-        raise UserError("XLA takes no arrays of partial sums: --compare and --verify need shardings without unreduced axes")
-    if flags.command == "explain":
-        raise UserError("explain has no words for partial sums yet; use reshard plan")
 
 
 def _sharding_text(text: str) -> str:
@@ -98,16 +90,20 @@ def _sharding_text(text: str) -> str:
 
 def _ask_xla(found: Answered, flags: argparse.Namespace) -> None:
     """Fills in the answers of the peers and the verdict, with one child process for all of them."""
+    from reshard.dialect_utils.reductions import UnsupportedReduction
     from reshard.dialect_utils.xla_child import XlaChild
     from reshard.tools.reshard_verify import refusal, verify
 
     if flags.verify and (reason := refusal(found.plan)):
         raise UserError(reason)
-    with XlaChild(num_devices=found.plan.mesh.size) as child:
-        if flags.compare:
-            found.answers = _compared(found, flags.compare, child)
-        if flags.verify:
-            found.verdict = verify(found.plan, found.tensor_type, child)
+    try:
+        with XlaChild(num_devices=found.plan.mesh.size) as child:
+            if flags.compare:
+                found.answers = _compared(found, flags.compare, child)
+            if flags.verify:
+                found.verdict = verify(found.plan, found.tensor_type, child)
+    except UnsupportedReduction as error:
+        raise UserError(str(error)) from None
 
 
 def _compared(found: Answered, names: tuple[str, ...], child) -> list[Answer]:
@@ -117,15 +113,15 @@ def _compared(found: Answered, names: tuple[str, ...], child) -> list[Answer]:
     answers = [peers.our_answer(tensor, ours, child if "xla" in names else None)]
     for name in names:
         if name == "xla":
-            answers.append(peers.xla_answer(tensor, ours.mesh, ours.source, ours.target, child))
+            answers.append(peers.xla_answer(tensor, ours.mesh, ours.source, ours.target, child, ours.reduction))
         else:
             answers.append(peers.shardy_answer(tensor, ours.mesh, ours.shape, ours.bits, ours.source, ours.target))
     return answers
 
 
 def _as_dict(found: Answered) -> dict:
-    """Returns `Plan.to_dict()`, and `comparison`, `verified` and `measured_peak_bytes` where they were asked for."""
-    values = found.plan.to_dict()
+    """Returns `Plan.to_dict()` and `rejected`; `comparison`, `verified` and `measured_peak_bytes` where they were asked for."""
+    values = found.plan.to_dict() | {"rejected": [each.as_dict() for each in found.rejected]}
     if found.answers or found.verdict:
         from reshard.tools.versions import versions
 

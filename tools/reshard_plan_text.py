@@ -13,11 +13,15 @@ from reshard.tools.text_table import count, microseconds, ratio, table
 if TYPE_CHECKING:
     from reshard.tools.reshard_plan import Answered
 
+MOST_CHARACTERS = 120  # of the chain of a rejected way
+
 
 def as_text(found: Answered) -> str:
-    """Returns head, chain, steps, totals against bounds, topology; then the comparison and the verdict, if there are any."""
+    """Returns head, chain, steps, totals against bounds, topology, other ways; then comparison and verdict, if there are any."""
     plan = found.plan
     parts = [_head(plan), *([_steps(plan)] if plan.steps else []), _totals(plan), _facts(plan, found.topology)]
+    if found.rejected:
+        parts.append(_rejected(found))
     if found.answers:
         parts.append(_comparison(found))
     if found.verdict:
@@ -84,6 +88,20 @@ def topology_text(topology: Topology) -> str:
         if level.size > 1
     )
     return f"topology: {topology.name}, {topology.shape_text}" + (f"; {levels}" if levels else "")
+
+
+def _rejected(found: Answered) -> str:
+    headings = ("rejected", "received", "time", "peak", "collectives", "why")
+    rows = [
+        (each.way, count(each.plan.bytes_received), microseconds(each.plan.time_s), count(each.plan.peak_bytes), count(each.plan.collectives), each.reason)
+        for each in found.rejected
+    ]
+    chains = [f"  {each.way}: {_clipped(each.plan.chain_text)}" for each in found.rejected]
+    return "\n".join([table(headings, rows, "lrrrrl"), "", *chains])
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 4] + " ..."
 
 
 def _comparison(found: Answered) -> str:

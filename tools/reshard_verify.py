@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two witnesses for a plan: the numpy interpreter, and XLA on CPU devices. Both must end with the target's elements."""
+"""Two witnesses for a plan: the numpy interpreter, and XLA on CPU devices. Both must end with the target's elements.
+
+Partial sums are random ones. Integers, and what is not rounded, must add up bit for bit; floating-point numbers within the rounding
+error that their additions may have in any order.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import math
 import numpy as np
 
 from reshard.dialect_utils.mini_modules import parts_of, rewritten_pair, whole_shape
+from reshard.dialect_utils.tile_modules import leading_sizes, tile_module
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis import semantics
@@ -49,6 +54,8 @@ def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
         _interpret(plan)
     except AssertionError as error:
         return Verdict(False, f"not verified: numpy interpreter: {error}")
+    if plan.source.unreduced or plan.target.unreduced:
+        return _verify_sums(plan, tensor_type, child)
     module, devices = rewritten_pair(tensor_type, plan), plan.mesh.size
     compiled = child.compile(module, devices)
     values = _values(tensor_type)
@@ -60,6 +67,83 @@ def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
         return Verdict(False, "not verified: XLA on CPU devices ends with other values", compiled.peak_bytes)
     text = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
     return Verdict(True, text, compiled.peak_bytes)
+
+
+# ---- partial sums
+
+
+def _verify_sums(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
+    """Returns what XLA says of a plan with partial sums: random ones go in as a stack of tiles, and what comes out is added up."""
+    module, devices = tile_module(tensor_type, plan), plan.mesh.size
+    compiled = child.compile(module, devices)
+    sums = _partial_sums(plan, tensor_type)
+    *along, replicas = leading_sizes(plan.mesh, plan.source)
+    stack = np.repeat(sums.reshape(*along, 1, *plan.shape), replicas, axis=len(along))
+    ran = child.run(module, [stack], devices)
+    if ran.status != "ok":
+        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
+    got = ran.outputs[0].reshape(-1, leading_sizes(plan.mesh, plan.target)[-1], *plan.shape)
+    expected, error = _sum_and_error(sums, plan.reduction)
+    totals = _reduced(got, plan.reduction)
+    if not _are_near(totals, expected[None], None if error is None else error[None]):
+        return Verdict(False, "not verified: XLA on CPU devices ends with other sums", compiled.peak_bytes)
+    how = "bit for bit" if error is None else f"each within {_TOLERANCE}"
+    text = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's sums, {how}"
+    return Verdict(True, text, compiled.peak_bytes)
+
+
+_TOLERANCE = "twice the rounding error of its additions"
+
+
+def _partial_sums(plan: Plan, tensor_type: str) -> np.ndarray:
+    """Returns random arrays, one for each partial sum of the source, that fill the range in which their type is useful."""
+    shape, element = parts_of(tensor_type)
+    count, dtype, rng = math.prod(leading_sizes(plan.mesh, plan.source)[:-1]), numpy_dtype(element), np.random.default_rng(0)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, (count, *shape)).astype(dtype)
+    if dtype.kind in "iu" or dtype.name.startswith(("int", "uint")):
+        return rng.integers(-(1 << 62), 1 << 62, (count, *shape)).astype(dtype)
+    values = rng.uniform(0.5, 1.5, (count, *shape)) * rng.choice((-1, 1), (count, *shape))
+    return (values * (1 + 1j) if dtype.kind == "c" else values).astype(dtype)
+
+
+def _reduced(arrays: np.ndarray, reduction: str) -> np.ndarray:
+    """Returns arrays reduced along the first dimension: integers in their own type, which wraps, others in double precision."""
+    if not _is_exact(arrays.dtype, reduction):
+        arrays = arrays.astype(np.complex128 if arrays.dtype.kind == "c" else np.float64)
+    return semantics.UFUNCS[reduction].reduce(arrays, axis=0, dtype=arrays.dtype)
+
+
+def _is_exact(dtype: np.dtype, reduction: str) -> bool:
+    return dtype.kind in "biu" or dtype.name.startswith(("int", "uint")) or reduction in ("min", "max")
+
+
+def _sum_and_error(sums: np.ndarray, reduction: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns the array and how far rounding, in any order, may lead away from it; None if nothing is rounded.
+
+    The bound on n - 1 additions is (n - 1)·u·Σ|x| to first order, u half the distance of 1 from the next number; likewise of
+    multiplications, with |Πx|. Here it is doubled, and n counts one more for what the target's tiles are rounded to.
+    """
+    total = _reduced(sums, reduction)
+    if _is_exact(sums.dtype, reduction):
+        return total, None
+    magnitude = _reduced(np.abs(sums.astype(np.complex128)).astype(np.float64), reduction)
+    return total, len(sums) * _epsilon(sums.dtype) * magnitude
+
+
+def _epsilon(dtype: np.dtype) -> float:
+    """Returns the distance of 1 from the next number; for complex products, which take several operations, four times that."""
+    if dtype.kind == "c":
+        return 4 * float(np.finfo(dtype).eps)
+    from ml_dtypes import finfo
+
+    return float(finfo(dtype).eps)
+
+
+def _are_near(got: np.ndarray, expected: np.ndarray, error: np.ndarray | None) -> bool:
+    if error is None:
+        return bool((got == expected).all())
+    return bool((np.abs(got - expected) <= error).all())
 
 
 def _interpret(plan: Plan) -> None:
