@@ -11,7 +11,7 @@ to. Nothing here is on the way to a plan; it is done for those who ask why.
     >>> found = plan(Mesh.parse("x=4,y=2"), (16, 16, 16), 32, *ends)
     >>> for each in rejected(found, Topology.parse("uniform")):
     ...     print(f"{each.way}: {each.reason}")
-    an exchange alone: 7 collectives instead of 1
+    exchange alone: 7 collectives instead of 1
     one axis at a time: receives 1.43x as much
     leading axes alone: receives 2.86x as much
 """
@@ -107,9 +107,9 @@ class _Ways:
 
     def all(self) -> Iterator[tuple[str, Plan]]:
         """Yields ways in words with their plans; the same chain may come twice."""
-        yield from self._several("the best by the other objective", self._by_the_other_objective)
+        yield from self._several("fewest bytes" if self.request.objective == "time" else "least time", self._by_the_other_objective)
         yield from self._several("no exchange", lambda: self._of(self._chain()))
-        yield from self._several("the axes uncut", lambda: self._searched(lambda kind, moved: True))
+        yield from self._several("axes uncut", lambda: self._searched(lambda kind, moved: True))
         yield from self._several("one axis at a time", lambda: self._searched(lambda kind, moved: moved <= 1))
         for kind in ("permute", "all_to_all", *(["reduce_scatter"] if self.request.has_sums else [])):
             yield from self._several(f"no {kind}", lambda: self._searched(lambda each, moved: each != kind))
@@ -119,8 +119,8 @@ class _Ways:
             yield from self._several("leading axes alone", self._leading_axes)
         yield from self._several("everything gathered, then sliced", self._gathered)
         if self.request.with_exchange and self.is_small:
-            yield from self._several("an exchange alone", lambda: exchange_alone(self.request))
-            yield from self._several("an exchange in the middle", lambda: with_rounds(self.request, self._chain()))
+            yield from self._several("exchange alone", lambda: exchange_alone(self.request))
+            yield from self._several("exchange in the middle", lambda: with_rounds(self.request, self._chain()))
 
     def _several(self, way: str, made: Callable[[], Plan | Iterator[Plan]]) -> Iterator[tuple[str, Plan]]:
         try:

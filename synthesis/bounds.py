@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from .blocks import Blocks
-from .layout import coordinates, unreduced_factors, whole_factors
+from .layout import Layout, coordinates, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
 
@@ -36,6 +36,31 @@ def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding
     if source.unreduced or target.unreduced:
         return _with_sums(mesh, math.prod(shape), source, target, needed, present)
     return int((needed - present).max())
+
+
+def lacking_elements(mesh: Mesh, before: Layout, after: Layout) -> int | None:
+    """Returns max over devices of |tile of `after` \\ tile of `before`|, for layouts in digits, without partial sums.
+
+    None where the devices and digits are too many to look at one by one.
+
+    Example:
+      >>> from .layout import layout_of
+      >>> mesh, shape = Mesh.parse("x=4,y=2"), (8, 8)
+      >>> ends = (layout_of(mesh, shape, Sharding.parse(text)) for text in ('[{"x"}, {}]', '[{}, {"x"}]'))
+      >>> lacking_elements(mesh, *ends)
+      12
+    """
+    common = np.ones(mesh.size, dtype=np.int64)
+    for dim, size in enumerate(before.shape):
+        owners = [(factor, slot) for factor, slot in (*before.owners, *after.owners) if slot.dim == dim]
+        digits = math.lcm(*(slot.end for _, slot in owners))
+        if digits * mesh.size > MOST_MEETINGS:
+            return None
+        values, held = np.arange(digits), np.ones((mesh.size, digits), bool)
+        for factor, slot in owners:
+            held &= values // (digits // slot.end) % slot.size == coordinates(mesh, factor)[:, None]
+        common *= held.sum(axis=1) * (size // digits)
+    return after.tile_elements - int(common.min())
 
 
 def sent_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:

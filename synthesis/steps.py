@@ -252,7 +252,7 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
         case Permute(after):
             return f"permute {before.text(mesh)} -> {after.text(mesh)}"
         case AllReduce(factors):
-            return "all_reduce " + ", ".join(factor.text(mesh) for factor in _joined(factors))
+            return "all_reduce " + factors_text(factors, mesh)
         case ToUnreduced(factors):
             slots = {f: before.slot_of(f) for f in factors}
             return "to_unreduced " + _routes_text({f: f"dim {s.dim}" if s else "replicated" for f, s in slots.items()}, mesh)
@@ -261,6 +261,11 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
         case Exchanged(exchange):
             return exchange.text
     raise RuleError(f"no text for {step!r}")
+
+
+def factors_text(factors, mesh: Mesh) -> str:
+    """Returns the factors sorted, e.g. `x:(1)2, y`; pieces of an axis that touch read as one."""
+    return ", ".join(factor.text(mesh) for factor in _joined(factors))
 
 
 def _joined(factors) -> list[Factor]:

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a plan is what it is: the layout after each step in digits, where the bounds come from, who holds what."""
+"""A plan in detail: its reasons, the layout after each step in digits, where the bounds come from, who holds what."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reshard.synthesis import cost
 from reshard.synthesis.blocks import Blocks
+from reshard.synthesis.layout import coordinates, unreduced_factors
+from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import Plan
 from reshard.synthesis.plan_layouts import layouts
+from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.topology import Topology
+from reshard.tools.reshard_why import as_text as reasons
 from reshard.tools.text_table import microseconds, table
 
 if TYPE_CHECKING:
@@ -21,9 +26,9 @@ MOST_DEVICES_SHOWN = 32
 
 
 def as_text(found: Answered) -> str:
-    """Returns three sections: layouts, bounds, tiles."""
+    """Returns sections: reasons, layouts, bounds, tiles."""
     plan = found.plan
-    return "\n\n".join([_layouts(plan), _bounds(plan, found.topology), _tiles(plan)])
+    return "\n\n".join([reasons(found), _layouts(plan), _bounds(plan, found.topology), _tiles(plan)])
 
 
 # ---- layouts
@@ -44,6 +49,8 @@ def _layouts(plan: Plan) -> str:
 
 
 def _bounds(plan: Plan, topology: Topology) -> str:
+    if plan.source.unreduced or plan.target.unreduced:
+        return _bounds_of_sums(plan)
     held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
     common = np.maximum(0, np.minimum(held.stops, wanted.stops) - np.maximum(held.starts, wanted.starts)).prod(axis=1)
     device = int(np.argmax(wanted.elements - common))
@@ -66,18 +73,42 @@ def _bounds(plan: Plan, topology: Topology) -> str:
     return "\n".join(lines)
 
 
+def _bounds_of_sums(plan: Plan) -> str:
+    before, after = (math.prod(axis.resolve(plan.mesh)[1] for axis in side.unreduced) for side in (plan.source, plan.target))
+    sums = [f"{each} partial sum{'s' * (each > 1)}" if each > 1 else "itself" for each in (before, after)]
+    return "\n".join(
+        [
+            "bounds, whatever the method:",
+            f"  received: each element is {sums[0]} in the source and {sums[1]} in the target; the transfers that this takes, "
+            f"shared among all devices, are {plan.bound_bytes:,} bytes (docs/theory.md, section 4)",
+            f"  time: {microseconds(plan.bound_time_s)}",
+        ]
+    )
+
+
 # ---- tiles
 
 
 def _tiles(plan: Plan) -> str:
     if plan.mesh.size > MOST_DEVICES_SHOWN:
         return f"tiles: {plan.mesh.size} devices are too many to list; at most {MOST_DEVICES_SHOWN} are"
-    held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    ends = plan.source, plan.target
+    held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, Sharding(side.dims)) for side in ends)
+    of_sum = [_sum_of_each_device(plan.mesh, side) for side in ends]
     places = _places_in_mesh(plan)
-    rows = [(str(d), places[d], _box(held, d), _box(wanted, d)) for d in range(plan.mesh.size)]
+    rows = [(str(d), places[d], _box(held, d) + of_sum[0][d], _box(wanted, d) + of_sum[1][d]) for d in range(plan.mesh.size)]
     names = ",".join(plan.mesh.axis_names)
     pictures = [picture for title, side in (("before", held), ("after", wanted)) if (picture := _picture(title, side))]
     return "\n\n".join(["tiles:", table(("device", names or "-", "before", "after"), rows, "rlll"), *pictures])
+
+
+def _sum_of_each_device(mesh: Mesh, side: Sharding) -> dict[int, str]:
+    """Returns which partial sum a device has, e.g. ` of sum 2`; nothing where the array is none."""
+    factors = unreduced_factors(mesh, side)
+    number = np.zeros(mesh.size, np.int64)
+    for factor in factors:
+        number = number * factor.size + coordinates(mesh, factor)
+    return {mesh.device_at(i): f" of sum {number[i]}" if factors else "" for i in range(mesh.size)}
 
 
 def _places_in_mesh(plan: Plan) -> dict[int, str]:

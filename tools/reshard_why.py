@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a chain looks as it does: what each step is for, which level of the network it crosses, what keeps it from the bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reshard.synthesis import bounds, cost, steps
+from reshard.synthesis.layout import Factor, Layout, Slot
+from reshard.synthesis.plan import Plan
+from reshard.synthesis.plan_layouts import layouts
+from reshard.synthesis.step_costs import StepCost, step_costs
+from reshard.synthesis.topology import Topology
+from reshard.tools.text_table import count, microseconds, ratio, table
+
+if TYPE_CHECKING:
+    from reshard.tools.reshard_plan import Answered
+
+
+def as_text(found: Answered) -> str:
+    """Returns two sections: the steps with their purposes, and the distance to the bounds; nothing for the empty chain."""
+    plan, topology = found.plan, found.topology
+    if not plan.steps:
+        return "why this chain: source and target place everything alike"
+    costs = step_costs(plan, topology)
+    return "\n\n".join([_purposes(plan, costs), _gap(plan, topology, costs)])
+
+
+# ---- steps
+
+
+def _purposes(plan: Plan, costs: tuple[StepCost, ...]) -> str:
+    at = layouts(plan)
+    rows = []
+    for number, (step, parts) in enumerate(zip(plan.steps, costs), 1):
+        before, after = (at[number - 1], at[number]) if at else (None, None)
+        purpose = _purpose(plan, step.step, before, after, at and at[-1], is_last=number == len(plan.steps))
+        share = f"{step.time_s / plan.time_s:.0%}" if plan.time_s else "-"
+        rows.append((str(number), step.op, _crosses(parts), microseconds(step.time_s), share, purpose))
+    return table(("why", "this chain", "crosses", "time", "share", "what it is for"), rows, "rllrrl")
+
+
+def _crosses(parts: StepCost) -> str:
+    return "-" if parts.level is None else f"{parts.level.name}, {parts.level.bandwidth_bytes_per_s / 1e9:g} GB/s"
+
+
+def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout | None, goal: Layout | None, *, is_last: bool) -> str:
+    match step:
+        case steps.Relayout():
+            return "puts the tile's elements in order" if is_last else "puts the tile's elements in the order in which the next step takes them"
+        case steps.Exchanged():
+            return "fetches what each device lacks, each piece from a device that has it"
+        case steps.Permute():
+            return "hands blocks to the devices that the target names" if after == goal else "lets other axes own the blocks, so that they can move on"
+        case steps.Slice(moves):
+            return _sorted_by_goal(plan, moves, goal, "keeps the part of {dims} that the target has along {axes}", "makes tiles smaller along {axes} for the steps behind it")
+        case steps.AllToAll(moves):
+            return _sorted_by_goal(plan, moves, goal, "brings {axes} where the target has {them}", "moves {axes} out of the way")
+        case steps.ReduceScatter(moves):
+            return _sorted_by_goal(plan, moves, goal, "adds up the sums along {axes}, each device the part that the target gives it", "adds up the sums along {axes}, each device a part")
+        case steps.AllReduce(factors):
+            return f"adds up the sums along {steps.factors_text(factors, plan.mesh)}, on all devices"
+        case steps.ToUnreduced(factors):
+            return f"lets the tiles along {steps.factors_text(factors, plan.mesh)} be partial sums, with zeros elsewhere"
+        case steps.AllGather(factors):
+            wanted = [f for f in factors if goal.slot_of(f) is None]
+            others = [f for f in factors if f not in wanted]
+            said = [f"the target has the whole along {steps.factors_text(wanted, plan.mesh)}"] if wanted else []
+            return "; ".join([*said, *([f"takes {steps.factors_text(others, plan.mesh)} off its digit, to own another one"] if others else [])])
+    raise TypeError(step)
+
+
+def _sorted_by_goal(plan: Plan, moves: tuple[tuple[Factor, Slot], ...], goal: Layout, arrived: str, aside: str) -> str:
+    """Returns what a step does for the factors that it brings to their place in the target, and for the others."""
+    said = []
+    for words, is_there in ((arrived, True), (aside, False)):
+        chosen = [(factor, slot) for factor, slot in moves if (goal.slot_of(factor) == slot) == is_there]
+        if chosen:
+            axes, dims = steps.factors_text([factor for factor, _ in chosen], plan.mesh), sorted({slot.dim for _, slot in chosen})
+            dims_text = f"dim{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
+            said.append(words.format(axes=axes, dims=dims_text, them="them" if len(chosen) > 1 else "it"))
+    return "; ".join(said)
+
+
+# ---- distance to the bounds
+
+
+def _gap(plan: Plan, topology: Topology, costs: tuple[StepCost, ...]) -> str:
+    lines = [f"distance to the bounds: received {_of(plan.bytes_received, plan.bound_bytes)}, time {_of(plan.time_s, plan.bound_time_s)}"]
+    lines += _byte_lines(plan)
+    if plan.time_s:
+        lines.append(f"  time: {_parts(plan, topology, costs)}")
+    return "\n".join(lines)
+
+
+def _of(mine: float, bound: float) -> str:
+    return "at the bound" if mine == bound else f"{ratio(mine, bound)} x the bound" if bound else "above a bound of 0"
+
+
+def _byte_lines(plan: Plan) -> list[str]:
+    """Returns for each step what it receives beyond what it brings the neediest device closer to its target tile."""
+    if plan.bytes_received <= plan.bound_bytes:
+        return ["  received: no method has the busiest device receive less"]
+    at = layouts(plan)
+    if plan.source.unreduced or plan.target.unreduced:
+        return ["  received: the bound on partial sums is loose, see docs/theory.md, section 4"]
+    if at is None:
+        return [f"  received: pieces are padded to one shape per round: {plan.bytes_received - plan.bound_bytes:,} bytes"]
+    lacking = [bounds.lacking_elements(plan.mesh, layout, at[-1]) for layout in at]
+    if None in lacking:
+        return []
+    lines = []
+    for number, (step, lacked, lacks) in enumerate(zip(plan.steps, lacking, lacking[1:]), 1):
+        closer = -(-(lacked - lacks) * plan.bits // 8)
+        if step.bytes_received > closer:
+            lines.append(
+                f"  received: step {number} receives {count(step.bytes_received)} bytes and brings the target {count(closer)} closer: "
+                + ("it undoes more than it does" if closer < 0 else "the rest is passed on later, or was here before")
+            )
+    return lines
+
+
+def _parts(plan: Plan, topology: Topology, costs: tuple[StepCost, ...]) -> str:
+    latency_s, transfer_s, copies_s = (sum(getattr(each, part) for each in costs) for part in ("latency_s", "transfer_s", "copies_s"))
+    mine = (
+        f"{microseconds(latency_s)} to start {plan.collectives} collective{'s' * (plan.collectives != 1)}, "
+        f"{microseconds(transfer_s)} for bytes, {microseconds(copies_s)} for copies on the device"
+    )
+    if plan.source.unreduced or plan.target.unreduced:
+        return mine
+    ends = (cost.boxes(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    bound = cost.cut_bytes_bound(topology, *ends, plan.bits)
+    return f"{mine}; the bound has {microseconds(bound.latency_s)}, {microseconds(bound.seconds)} and nothing for copies"
