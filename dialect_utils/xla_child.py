@@ -28,6 +28,7 @@ from typing import Any
 
 import reshard
 from reshard.dialect_utils import compat, xla_worker
+from reshard.synthesis import cache_place
 
 DEFAULT_TIMEOUT_S = 300.0
 _MIN_DEVICES = 64  # more than most modules need: a child with a few devices too many starts no slower
@@ -128,14 +129,14 @@ class XlaChild:
 
     Args:
       cache_dir: where results are kept; default: see `default_cache_dir`.
-      uses_cache: whether results are read from and kept on disk at all.
+      uses_cache: whether results are read from and kept on disk at all; RESHARD_CACHE=off says no, too.
       num_devices: devices to start with; a request that needs more restarts the child with twice as many or more.
     """
 
     def __init__(
         self, *, cache_dir: Path | None = None, uses_cache: bool = True, num_devices: int = _MIN_DEVICES
     ):
-        self._cache = _Cache(cache_dir or default_cache_dir()) if uses_cache else None
+        self._cache = _Cache(cache_dir or default_cache_dir()) if uses_cache and cache_place.is_on() else None
         self._num_devices = num_devices
         self._process: subprocess.Popen | None = None
         self._scratch: Path | None = None
@@ -415,11 +416,7 @@ def cause_of_death(code: int, stderr: str) -> str:
 
 def default_cache_dir() -> Path:
     """Returns `xla-<jaxlib version>-cpu` in $RESHARD_CACHE_DIR, else in `reshard` in $XDG_CACHE_HOME or ~/.cache."""
-    name = f"xla-{compat.jaxlib_version()}-cpu"
-    if own := os.environ.get("RESHARD_CACHE_DIR"):
-        return Path(own) / name
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "reshard" / name
+    return cache_place.cache_root() / f"xla-{compat.jaxlib_version()}-cpu"
 
 
 def _cache_key(request: CompileRequest) -> str:

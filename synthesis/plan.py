@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 
+from .canonical import canonical, with_names_of
 from .mesh import Mesh
+from .plan_cache import planned_or_read
 from .planned import Plan, PlannedStep
 from .planner import planned
 from .problem import NoPlanError
@@ -53,7 +55,8 @@ def plan(
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
       TopologyError: a topology that does not fit the mesh.
       NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices.
-    Same problem, same plan, in every process (R5). Plans are memoised.
+    Same problem, same plan, in every process (R5), whatever its axes are called. Plans are memoised; those that took a search of
+    any length are kept on disk, see `plan_cache`.
     """
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
@@ -69,4 +72,12 @@ def plan(
     return _planned(Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction))
 
 
-_planned = functools.lru_cache(maxsize=65536)(planned)
+@functools.lru_cache(maxsize=65536)
+def _planned(request: Request) -> Plan:
+    try:
+        return with_names_of(request, _planned_canonically(canonical(request)))
+    except NoPlanError:
+        return planned(request)  # says why in the caller's own names
+
+
+_planned_canonically = functools.lru_cache(maxsize=16384)(planned_or_read)

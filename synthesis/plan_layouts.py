@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from . import steps
 from .layout import Factor, Layout, LayoutError, Slot, layout_of
 from .planned import Plan
+from .steps import Step
 
 
 def layouts(plan: Plan) -> list[Layout] | None:
     """Returns the layout before the first step and after each one; None if the plan's ends are not made of digits."""
     typed = [each.step for each in plan.steps]
     try:
-        layout = _cut(layout_of(plan.mesh, plan.shape, plan.source), _places(typed))
+        layout = in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)
     except LayoutError:
         return None
     found = [layout]
@@ -22,6 +25,11 @@ def layouts(plan: Plan) -> list[Layout] | None:
             return None
         found.append(layout)
     return found
+
+
+def in_pieces(layout: Layout, typed: Sequence[Step]) -> Layout:
+    """Returns the layout with its factors cut wherever a step cuts their axis; the elements stay where they are."""
+    return _cut(layout, _places(typed))
 
 
 def _places(typed) -> list[tuple[str, int]]:

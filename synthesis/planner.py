@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import functools
 import math
 
@@ -16,7 +16,7 @@ from .layout import Layout, LayoutError
 from .mesh import Mesh
 from .planned import Plan
 from .pricing import Pricing
-from .problem import NoPlanError, refine
+from .problem import NoPlanError, Problem, refine
 from .request import Request
 from .steps import Step
 from .topology import Topology
@@ -44,6 +44,16 @@ def with_rounds(request: Request, found: FoundChain) -> Iterator[Plan]:
 def exchange_alone(request: Request) -> Plan:
     """Returns the plan that is one exchange. Raises: NoPlanError if it has too many pieces."""
     return _Planner(request)._exchange_alone()
+
+
+def exchange_between(request: Request, before: Layout, after: Layout) -> Exchange:
+    """Returns the exchange that the planner would make between two blocked layouts. Raises: LayoutError, TooManyPieces."""
+    return _Planner(request)._exchange(*(Blocks.of_layout(request.mesh, each) for each in (before, after)))
+
+
+def chain_plan(request: Request, problem: Problem, typed: Sequence[Step], is_optimal: bool) -> Plan:
+    """Returns the plan of typed steps: their rules are applied, and they are priced. Raises: RuleError if a rule forbids one."""
+    return _Planner(request).costing.of_chain(problem, typed, is_optimal)
 
 
 class _Planner:

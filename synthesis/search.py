@@ -37,6 +37,7 @@ import heapq
 import itertools
 import math
 import operator
+import threading
 from typing import Literal, NamedTuple
 
 from .layout import UNREDUCED as UNREDUCED_PLACE
@@ -73,6 +74,15 @@ class _Edge(NamedTuple):
     received: int
     tile: int
     moved: tuple[int, ...] = ()
+
+
+class _Tally(threading.local):
+    """How many steps the searches of a thread have considered so far: the work that planning took, the same in every process."""
+
+    edges = 0
+
+
+tally = _Tally()
 
 
 class SearchLimit(Exception):
@@ -164,6 +174,7 @@ class _Search:
             expanded += 1
             for edge in self.edges(state):
                 considered += 1
+                tally.edges += 1
                 if considered > max_edges:
                     raise SearchLimit
                 kind, after = edge.kind, edge.after

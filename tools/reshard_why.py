@@ -55,7 +55,7 @@ def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout 
         case steps.Slice(moves):
             return _sorted_by_goal(plan, moves, goal, "keeps the part of {dims} that the target has along {axes}", "makes tiles smaller along {axes} for the steps behind it")
         case steps.AllToAll(moves):
-            return _sorted_by_goal(plan, moves, goal, "brings {axes} where the target has {them}", "moves {axes} out of the way")
+            return _sorted_by_goal(plan, moves, goal, "brings {axes} to the place that the target names", "moves {axes} out of the way")
         case steps.ReduceScatter(moves):
             return _sorted_by_goal(plan, moves, goal, "adds up the sums along {axes}, each device the part that the target gives it", "adds up the sums along {axes}, each device a part")
         case steps.AllReduce(factors):
@@ -78,7 +78,7 @@ def _sorted_by_goal(plan: Plan, moves: tuple[tuple[Factor, Slot], ...], goal: La
         if chosen:
             axes, dims = steps.factors_text([factor for factor, _ in chosen], plan.mesh), sorted({slot.dim for _, slot in chosen})
             dims_text = f"dim{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
-            said.append(words.format(axes=axes, dims=dims_text, them="them" if len(chosen) > 1 else "it"))
+            said.append(words.format(axes=axes, dims=dims_text))
     return "; ".join(said)
 
 

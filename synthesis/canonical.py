@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Canonical requests: what axes are called does not matter, nor do axes of size 1, nor how a sharding is written.
+
+Requests that differ in these alone have one canonical request, whose plan, with the names put back, is the plan of each. So the
+plan of a request does not depend on names, nor on which of them was asked for first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import steps
+from .layout import Factor, Layout, unreduced_factors, whole_factors
+from .mesh import Mesh
+from .plan_layouts import layouts
+from .planned import Plan, PlannedStep
+from .request import Request
+from .sharding import AxisRef, Sharding
+from .steps import Step
+from .tile_program import Gather, KeepFirst, Operation, PutOwn, Reduce, ReduceOwn, Swap, TakeOwn, TileProgram
+
+
+def canonical(request: Request) -> Request:
+    """Returns the request with axes named by their position, without axes of size 1.
+
+    Example:
+      >>> from .topology import Topology
+      >>> mesh, ends = Mesh.parse("one=1,model=4"), (Sharding.parse('[{"model":(1)2, "model":(2)2}]'), Sharding.parse('[{"one"}]'))
+      >>> same = canonical(Request(mesh, (8,), 32, *ends, "bytes", Topology.parse("uniform"), False, "sum"))
+      >>> print(same.mesh, same.source, same.target)
+      <["axis00"=4]> [{"axis00"}] [{}]
+    """
+    names = _names(request.mesh)
+    axes = tuple((names[name], size) for name, size in request.mesh.axes if size > 1)
+    ends = (_renamed_sharding(request.mesh, side, names) for side in (request.source, request.target))
+    source, target = ends
+    return replace(request, mesh=Mesh(axes, request.mesh.device_ids), source=source, target=target)
+
+
+def _names(mesh: Mesh) -> dict[str, str]:
+    """Returns the canonical name of each axis of size above 1; in alphabetical order they are in the mesh's order."""
+    return {name: f"axis{position:02}" for position, name in enumerate(name for name, size in mesh.axes if size > 1)}
+
+
+def _renamed_sharding(mesh: Mesh, side: Sharding, names: dict[str, str]) -> Sharding:
+    def refs(factors) -> tuple[AxisRef, ...]:
+        return tuple(
+            AxisRef(names[f.axis]) if f.size == mesh.axis_size(f.axis) else AxisRef(names[f.axis], f.pre, f.size) for f in factors
+        )
+
+    unreduced = sorted(unreduced_factors(mesh, side), key=lambda factor: (names[factor.axis], factor.pre))
+    return Sharding(tuple(refs(factors) for factors in whole_factors(mesh, side)), unreduced=refs(unreduced))
+
+
+def with_names_of(request: Request, plan: Plan) -> Plan:
+    """Returns the plan of a request, given that of its canonical request."""
+    names = _Names({new: old for old, new in _names(request.mesh).items()})
+    program = names.program(request.mesh, plan.tile_program)
+    named = tuple(replace(each, step=names.step(each.step)) for each in plan.steps)
+    found = replace(plan, mesh=request.mesh, source=request.source, target=request.target, steps=named, tile_program=program)
+    return replace(found, steps=_with_texts(found))
+
+
+def _with_texts(plan: Plan) -> tuple[PlannedStep, ...]:
+    """Returns the steps with texts that speak of the plan's own axes; where there are no layouts, no text speaks of any."""
+    at = layouts(plan)
+    if at is None:
+        return plan.steps
+    return tuple(replace(each, text=steps.text(before, each.step, plan.mesh)) for each, before in zip(plan.steps, at))
+
+
+class _Names:
+    """Puts other names to the axes of whatever a plan consists of."""
+
+    def __init__(self, names: dict[str, str]):
+        self.names = names
+
+    def factor(self, factor: Factor) -> Factor:
+        return Factor(self.names[factor.axis], factor.pre, factor.size)
+
+    def factors(self, factors) -> tuple[Factor, ...]:
+        return tuple(map(self.factor, factors))
+
+    def moves(self, moves) -> tuple:
+        return tuple((self.factor(factor), slot) for factor, slot in moves)
+
+    def layout(self, layout: Layout | None) -> Layout | None:
+        return layout and Layout(layout.shape, self.moves(layout.owners), self.factors(layout.unreduced))
+
+    def step(self, step: Step) -> Step:
+        match step:
+            case steps.Slice(moves) | steps.AllToAll(moves) | steps.ReduceScatter(moves):
+                return replace(step, moves=self.moves(moves))
+            case steps.AllGather(factors) | steps.AllReduce(factors) | steps.ToUnreduced(factors):
+                return replace(step, factors=self.factors(factors))
+            case steps.Permute(after) | steps.Exchanged(_, after):
+                return replace(step, after=self.layout(after))
+        return step
+
+    def program(self, mesh: Mesh, program: TileProgram) -> TileProgram:
+        named = tuple((self.step(step), tuple(map(self.operation, operations))) for step, operations in program.steps)
+        return replace(program, mesh=mesh, steps=named)
+
+    def operation(self, operation: Operation) -> Operation:
+        match operation:
+            case TakeOwn(picks):
+                return TakeOwn(tuple((axis, self.factor(factor)) for axis, factor in picks))
+            case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors) | PutOwn(factors) | KeepFirst(factors):
+                return replace(operation, factors=self.factors(factors))
+        return operation
