@@ -12,7 +12,7 @@ every sharding on the way divides it, which is what `sdy-pad-for-divisibility` i
 bounds, so that traffic may even be below the bound of the array as it is. The pass runs in a child process as well: it may
 abort.
 
-Bytes are in the program's dtype, as everywhere.
+Bytes are in the program's dtype, as everywhere. PyTorch DTensor is in `peers_dtensor.py`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Answer:
     """How one of us does a redistribution.
 
     Attributes:
-      name: "ours", "xla", "shardy".
-      status: "ok"; "error", it was refused; "abort", the process died; "hang", out of time.
+      name: "ours", "xla", "shardy", "dtensor".
+      status: "ok"; "error", it was refused; "abort", the process died; "hang", out of time; "unsupported", its notation
+        has no words for the pair.
       message: why it is not ok; else a remark, or nothing.
       collectives: in program order, empty unless ok.
       temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.

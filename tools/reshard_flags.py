@@ -7,7 +7,7 @@ import argparse
 
 from reshard.synthesis.plan import REDUCTIONS
 
-PEERS = ("xla", "shardy")
+PEERS = ("xla", "shardy", "dtensor")
 
 _DESCRIPTION = "Plans how to turn an array sharded in one way into the same array sharded in another."
 
@@ -15,7 +15,7 @@ _EXAMPLES = """\
 examples:
   reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
   reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
-  reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices
+  reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
   reshard explain ...                                 layouts, bound and tiles in words
 
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
@@ -83,7 +83,7 @@ def _add_answer(group, with_json: bool) -> None:
         group.add_argument("--json", action="store_true", help="print one JSON object")
     else:
         group.set_defaults(json=False)
-    group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy", help="show what these make of the same pair")
+    group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair")
     group.add_argument(
         "--verify", action="store_true", help="run the plan in a numpy interpreter and with XLA on CPU devices"
     )
@@ -92,8 +92,6 @@ def _add_answer(group, with_json: bool) -> None:
 def _peers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name == "dtensor":
-            raise argparse.ArgumentTypeError("dtensor is not available yet; known: xla, shardy")
         if name not in PEERS:
-            raise argparse.ArgumentTypeError(f"unknown peer '{name}'; known: xla, shardy")
+            raise argparse.ArgumentTypeError(f"unknown peer '{name}'; known: {', '.join(PEERS)}")
     return names
