@@ -2,8 +2,9 @@
 """Calibration: the topology under which the cost model of `cost.py` predicts the times that were measured.
 
 **Probes.** Along each mesh axis every kind of collective, in all groups at once, at several sizes; and one pair of devices alone,
-which tells a switch from a bus: on a bus a pair alone is faster than all pairs together. Collectives over all axes are measured
-too, but not fitted: they say how well the model predicts what it has not seen.
+which tells a switch from a bus: on a bus a pair alone is faster than all pairs together. It says what a level is, not how fast:
+in plans all devices work. Collectives over all axes are measured too, but not fitted: they say how well the model predicts what
+it has not seen.
 
 **Fit.** A topology's shape (which axes are a level together, and of which kind each level is) makes the model linear in
 
@@ -63,6 +64,11 @@ class Probe:
         return len(self.collective.pairs) == 1
 
     @property
+    def is_fitted(self) -> bool:
+        """Returns whether bandwidths and latencies follow from it; the others choose between kinds of levels, or check the fit."""
+        return len(self.axes) == 1 and not self.is_alone
+
+    @property
     def text(self) -> str:
         """Returns e.g. `all_gather` or `collective_permute, one pair`."""
         return self.collective.kind + (", one pair" if self.is_alone else "")
@@ -73,8 +79,8 @@ class Row:
     """One kind of collective along some axes, measured and as the topology predicts it.
 
     Attributes:
-      measured, predicted: (latency in seconds, seconds per byte of the tile before the collective).
-      errors: |predicted - measured| / measured of each size.
+      measured, predicted: (latency in seconds, seconds per byte of the tile before the collective), without the start.
+      errors: |predicted - measured| / measured of each size, the start of the program in both.
       is_fitted: whether the fit has seen it.
     """
 
@@ -148,13 +154,15 @@ def fit(
     measured: Sequence[tuple[Probe, float]],
     memory_bandwidth_bytes_per_s: float,
     *,
+    start_s: float = 0.0,
     kinds: Mapping[str, str] | None = None,
     name: str = "measured",
 ) -> Calibration:
     """Returns the topology whose predictions are nearest to the measured seconds.
 
     Args:
-      measured: each probe with its time in seconds, all of them positive.
+      measured: each probe with the time of a program that does nothing else, in seconds, all of them positive.
+      start_s: what starting any program costs; it is part of each measured time, and no part of the topology.
       kinds: per axis "switch" or "bus", where it is known; such an axis stays a level of its own.
     Raises: CalibrationError if times do not grow with sizes, MeshError for an unknown axis in `kinds`.
     """
@@ -166,12 +174,30 @@ def fit(
         raise CalibrationError(f"{mesh} has one device; there is nothing to measure between devices")
     if len(axes) > _MOST_LEVELS:
         raise CalibrationError(f"{mesh} has {len(axes)} axes; at most {_MOST_LEVELS} can be told apart")
-    fitted = [(probe, seconds) for probe, seconds in measured if len(probe.axes) == 1]
-    shapes = [_shape(mesh, grouping, fitted, kinds) for grouping in _groupings(axes, kinds)]
+    along_one = [(probe, seconds) for probe, seconds in measured if len(probe.axes) == 1]
+    shapes = [_shape(mesh, grouping, along_one, start_s, kinds) for grouping in _groupings(axes, kinds)]
     good_enough = min(shape.error for shape in shapes) * (1 + _ALIKE) + _WORTH_S
     shape = next(shape for shape in shapes if shape.error <= good_enough)
-    topology = _topology(mesh, shape, fitted, memory_bandwidth_bytes_per_s, name)
-    return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured)))
+    fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
+    topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
+    return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
+
+
+def memory_bandwidth_bytes_per_s(relayouts: Sequence[tuple[int, float]], start_s: float = 0.0) -> float:
+    """Returns the bandwidth at which (bytes, seconds) of local relayouts were done, each byte read and written once.
+
+    Raises: CalibrationError if times do not grow with sizes.
+
+    Example:
+      >>> round(memory_bandwidth_bytes_per_s([(1000, 2e-3 + 1e-6), (9000, 2e-3 + 9e-6)], start_s=1e-3))
+      2000000000
+    """
+    num_bytes, times = np.array(relayouts, float).T
+    rows = np.column_stack([1 / times, 2 * num_bytes / times])
+    seconds_per_byte = robust_nonnegative(rows, 1 - start_s / times)[1]
+    if not seconds_per_byte:
+        raise CalibrationError("times of local relayouts do not grow with the size; measure larger --sizes")
+    return float(1 / seconds_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,17 +224,17 @@ def _groupings(axes: Sequence[str], kept: Mapping[str, str]) -> Iterator[tuple[t
                 yield found
 
 
-def _shape(mesh: Mesh, grouping, fitted, kinds: Mapping[str, str]) -> _Shape:
+def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, str]) -> _Shape:
     """Returns the best kind for each level; a level's probes cross no other one, so each is chosen alone."""
     sizes = [math.prod(mesh.axis_size(axis) for axis in axes) for axes in grouping]
     levels = [Level(_level_name(axes, grouping), size, "switch", 1.0, 1.0) for axes, size in zip(grouping, sizes)]
     errors = []
     for at, axes in enumerate(grouping):
-        mine = [(probe, seconds) for probe, seconds in fitted if probe.axes[0] in axes]
+        mine = [(probe, seconds) for probe, seconds in measured if probe.axes[0] in axes]
         best = math.inf
         for level in _candidates(levels[at], math.prod(sizes[at + 1 :]), kinds.get(axes[0])):
             tried = (*levels[:at], level, *levels[at + 1 :])
-            error = _Equations(mesh, tried, mine).solved()[1]
+            error = _Equations(mesh, tried, mine, start_s).solved()[1]
             if error < best / (1 + _ALIKE) - _WORTH_S or best == math.inf:
                 levels[at], best = level, error
         errors += [best] * len(mine)
@@ -233,12 +259,15 @@ def _candidates(level: Level, devices_per_unit: int, kind: str | None) -> Iterat
 class _Equations:
     """The model of each measurement, linear in launch latency, latency of each level, and seconds per byte of (level, kind).
 
-    State: `times`; `steps` and `share`, arrays (measurement, level); `loads`, columns of bytes per (level, kind) in `pairs`.
+    State: `times`, and `wanted`, what of each is not the start of the program; `steps` and `share`, arrays (measurement, level); `loads`, columns of bytes per (level, kind) in `pairs`.
     """
 
-    def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured):
+    def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float):
         self.times = np.array([seconds for _, seconds in measured])
-        found = [_steps_and_shares(mesh.size, mesh, levels, probe.collective) for probe, _ in measured]
+        self.wanted = self.times - start_s
+        patterns = {_pattern(probe): probe.collective for probe, _ in measured}  # the same at every size
+        known = {pattern: _steps_and_shares(mesh, levels, collective) for pattern, collective in patterns.items()}
+        found = [known[_pattern(probe)] for probe, _ in measured]
         self.steps = np.array([[steps for steps, _ in row] for row in found])
         share = np.array([[share for _, share in row] for row in found])
         num_bytes = np.array([probe.collective.bytes_before for probe, _ in measured])
@@ -249,28 +278,33 @@ class _Equations:
     def solved(self) -> tuple[np.ndarray, float]:
         """Returns (launch, latencies, seconds per byte of `pairs`) and the mean relative error, an error above 1 counted as 1."""
         matrix = np.column_stack([np.ones(len(self.times)), self.steps, self.loads]) / self.times[:, None]
-        found = robust_nonnegative(matrix, np.ones(len(self.times)))
-        return found, float(np.minimum(np.abs(matrix @ found - 1), 1).mean())
+        wanted = self.wanted / self.times
+        found = robust_nonnegative(matrix, wanted)
+        return found, float(np.minimum(np.abs(matrix @ found - wanted), 1).mean())
 
     def latencies(self, seconds_of_bytes: np.ndarray) -> np.ndarray:
         """Returns launch and latencies, where the bytes' part of each time is given."""
         matrix = np.column_stack([np.ones(len(self.times)), self.steps]) / self.times[:, None]
-        return robust_nonnegative(matrix, 1 - seconds_of_bytes / self.times)
+        return robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
 
 
-def _steps_and_shares(num_devices: int, mesh: Mesh, levels: Sequence[Level], collective: Collective) -> list[tuple[float, float]]:
+def _pattern(probe: Probe) -> tuple[tuple[str, ...], str]:
+    return probe.axes, probe.text
+
+
+def _steps_and_shares(mesh: Mesh, levels: Sequence[Level], collective: Collective) -> list[tuple[float, float]]:
     """Returns per level the steps of latency and the bytes that pass per byte of tile, as the cost model has them."""
     found = []
     for at in range(len(levels)):
         others = [replace(level, bandwidth_bytes_per_s=_FAST, latency_s=0.0, shared_bandwidth_bytes_per_s=None) for level in levels]
         alone = Topology("alone", (*others[:at], levels[at], *others[at + 1 :]), 1.0, device_order=mesh.device_ids)
-        steps, share = coefficients(alone, num_devices, collective.kind, collective.groups, collective.pairs)
-        found.append((steps, share if share > 1 / _FAST * num_devices**2 else 0.0))
+        steps, share = coefficients(alone, mesh.size, collective.kind, collective.groups, collective.pairs)
+        found.append((steps, share if share > mesh.size**2 / _FAST else 0.0))
     return found
 
 
-def _topology(mesh: Mesh, shape: _Shape, fitted, memory_bandwidth_bytes_per_s: float, name: str) -> Topology:
-    equations = _Equations(mesh, shape.levels, fitted)
+def _topology(mesh: Mesh, shape: _Shape, fitted, start_s: float, memory_bandwidth_bytes_per_s: float, name: str) -> Topology:
+    equations = _Equations(mesh, shape.levels, fitted, start_s)
     found, _ = equations.solved()
     per_byte = dict(zip(equations.pairs, found[1 + len(shape.levels) :]))
     levels = []
@@ -307,19 +341,19 @@ def _with_rates(level: Level, rates: Mapping[str, float]) -> Level:
     )
 
 
-def _rows(mesh: Mesh, topology: Topology, measured) -> Iterator[Row]:
+def _rows(mesh: Mesh, topology: Topology, measured, start_s: float) -> Iterator[Row]:
     of_row: dict[tuple[tuple[str, ...], str], list[tuple[Probe, float]]] = {}
     for probe, seconds in measured:
-        of_row.setdefault((probe.axes, probe.text), []).append((probe, seconds))
+        of_row.setdefault(_pattern(probe), []).append((probe, seconds))
     for (axes, text), found in of_row.items():
         times = np.array([seconds for _, seconds in found])
-        predicted = np.array([collective_time_s(topology, mesh.size, probe.collective) for probe, _ in found])
+        predicted = np.array([start_s + collective_time_s(topology, mesh.size, probe.collective) for probe, _ in found])
         num_bytes = np.array([probe.collective.bytes_before for probe, _ in found])
-        line = robust_nonnegative(np.column_stack([1 / times, num_bytes / times]), np.ones(len(times)))
+        line = robust_nonnegative(np.column_stack([1 / times, num_bytes / times]), 1 - start_s / times)
         first = found[0][0].collective
         model = coefficients(topology, mesh.size, first.kind, first.groups, first.pairs)
         errors = tuple((np.abs(predicted - times) / times).tolist())
-        yield Row(axes, text, (float(line[0]), float(line[1])), model, errors, is_fitted=len(axes) == 1)
+        yield Row(axes, text, (float(line[0]), float(line[1])), model, errors, found[0][0].is_fitted)
 
 
 # ---- least squares without negative unknowns
@@ -343,7 +377,7 @@ def nonnegative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Returns the x >= 0 that minimises |matrix @ x - wanted|.
 
     Example:
-      >>> nonnegative(np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([2.0, 1.0])).tolist()
+      >>> nonnegative(np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([2.0, 1.0])).round(6).tolist()
       [1.5, 0.0]
 
     Source: Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23.
