@@ -58,7 +58,7 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
       repeats: turns of each probe, at least 1. progress: called with a short text as the work goes on.
     Raises: TooFewDevices.
     """
-    bench = _Bench(mesh)
+    bench = Bench(mesh)
     sizes = sorted(set(map(_power_of_two, sizes)))
     turns = [bench.start(), *map(bench.relayout, sizes), *map(bench.collective, probes)]
     for number, turn in enumerate(turns, 1):
@@ -91,7 +91,7 @@ def platform() -> str:
     return jax.default_backend()
 
 
-class _Bench:
+class Bench:
     """Programs on one jax mesh, as functions that run them once to the end. Arrays are shared by programs of equal tiles."""
 
     def __init__(self, mesh: Mesh):

@@ -98,6 +98,8 @@ def _check(mesh: Mesh, flags: argparse.Namespace) -> None:
         raise UserError(f"{mesh} has one device; there is nothing to measure between devices")
     if flags.devices and flags.distributed:
         raise UserError("--devices is for the CPU devices of one process, --distributed for several; choose one")
+    if flags.distributed and not flags.output:
+        raise UserError("--distributed needs -o FILE: what the processes print gets mixed up")
     if flags.output:
         _check_writable(Path(flags.output))
 
