@@ -65,7 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
             ran += _ran(number, pair, topologies, child, options.repeats)
             _progress(f"{number + 1} of {options.count} pairs")
     _progress("")
-    print(f"{len(ran)} programs, {sum(each.predicted is not None for each in ran)} of them plans, for {options.count} pairs on {options.devices} CPU devices; calibrated: {calibrated.source}\n")
+    plans = sum(each.predicted is not None for each in ran)
+    print(f"{len(ran)} programs, {plans} of them plans, for {options.count} pairs on {options.devices} CPU devices")
+    print(f"calibrated: {calibrated.source}\n")
     print("| topology | our plans: rank correlation | two programs for one pair: order is right |\n|---|---|---|")
     for at, name in enumerate(("calibrated", "uniform", "cpu")):
         print(f"| {name} | {' | '.join(_cells(ran, at))} |")
@@ -84,8 +86,8 @@ def _calibrate(devices: int) -> Topology:
     mesh = f"outer=2,inner={devices // 2}" if devices % 2 == 0 and devices > 2 else f"device={devices}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "calibrated.toml"
-        command = [sys.executable, str(ROOT / "tools" / "reshard.py"), "calibrate", "--mesh", mesh, "--devices", str(devices), "-o", path]
-        subprocess.run(command, check=True)
+        tool = [sys.executable, ROOT / "tools" / "reshard.py"]
+        subprocess.run([*tool, "calibrate", "--mesh", mesh, "--devices", str(devices), "-o", path], check=True)
         return Topology.parse(str(path))
 
 

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 _BLOCK = 64  # elements that stay together in a relayout
 
 
-class TooFewDevices(ValueError):
+class CannotMeasure(RuntimeError):
+    """Devices that are not there, or do not hold what is to be measured; the message is one line in the user's words."""
+
+
+class TooFewDevices(CannotMeasure):
     """A mesh larger than what jax sees; the message names both."""
 
 
@@ -56,9 +60,16 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
     Args:
       sizes: of the tiles of local relayouts, in bytes; rounded to powers of two.
       repeats: turns of each probe, at least 1. progress: called with a short text as the work goes on.
-    Raises: TooFewDevices.
+    Raises: TooFewDevices; CannotMeasure if the devices run out of memory.
     """
     bench = Bench(mesh)
+    try:
+        return _measured(bench, probes, sizes, repeats, progress)
+    except bench.jax.errors.JaxRuntimeError as error:
+        raise CannotMeasure(f"{mesh.size} {bench.where[1]} devices{_first_line(error)}; measure smaller --sizes") from None
+
+
+def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repeats: int, progress) -> Measured:
     sizes = sorted(set(map(_power_of_two, sizes)))
     turns = [bench.start(), *map(bench.relayout, sizes), *map(bench.collective, probes)]
     for number, turn in enumerate(turns, 1):
@@ -73,6 +84,11 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
     return Measured(tuple(seconds[len(sizes) :]), start_s, relayouts, *bench.where)
 
 
+def _first_line(error: Exception) -> str:
+    """Returns `: ` and the first line of what an error says, nothing if it says nothing."""
+    return "".join(f": {line[:200]}" for line in str(error).strip().splitlines()[:1])
+
+
 def _power_of_two(num_bytes: int) -> int:
     """Returns the largest power of two that is not larger, at least two rows of two blocks."""
     return max(1 << num_bytes.bit_length() - 1, 4 * _BLOCK * ELEMENT_BYTES)
@@ -85,10 +101,17 @@ def _seconds(turn: Callable[[], object]) -> float:
 
 
 def platform() -> str:
-    """Returns what jax runs on here: `cpu`, `gpu`, `tpu`."""
+    """Returns what jax runs on here: `cpu`, `gpu`, `tpu`. Raises: CannotMeasure if jax finds no devices."""
+    return _devices()[0].platform
+
+
+def _devices() -> list[jax.Device]:
     import jax
 
-    return jax.default_backend()
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # jax asserts where a platform of JAX_PLATFORMS has no plug-in
+        raise CannotMeasure(f"jax finds no devices{_first_line(error)}") from None
 
 
 class Bench:
@@ -97,7 +120,7 @@ class Bench:
     def __init__(self, mesh: Mesh):
         import jax
 
-        devices = jax.devices()
+        devices = _devices()
         if len(devices) < mesh.size:
             platform = devices[0].platform
             raise TooFewDevices(f"mesh {mesh} has {mesh.size} devices, jax sees {len(devices)} ({platform})")

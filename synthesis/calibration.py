@@ -65,7 +65,7 @@ class Probe:
 
     @property
     def is_fitted(self) -> bool:
-        """Returns whether bandwidths and latencies follow from it; the others choose between kinds of levels, or check the fit."""
+        """Returns whether bandwidths and latencies follow from it; others choose between kinds of levels, or check the fit."""
         return len(self.axes) == 1 and not self.is_alone
 
     @property
@@ -232,11 +232,10 @@ def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, s
     for at, axes in enumerate(grouping):
         mine = [(probe, seconds) for probe, seconds in measured if probe.axes[0] in axes]
         best = math.inf
-        for level in _candidates(levels[at], math.prod(sizes[at + 1 :]), kinds.get(axes[0])):
-            tried = (*levels[:at], level, *levels[at + 1 :])
-            error = _Equations(mesh, tried, mine, start_s).solved()[1]
-            if error < best / (1 + _ALIKE) - _WORTH_S or best == math.inf:
-                levels[at], best = level, error
+        for family in _candidates(levels[at], math.prod(sizes[at + 1 :]), kinds.get(axes[0])):
+            tried = [_Equations(mesh, (*levels[:at], each, *levels[at + 1 :]), mine, start_s).solved()[1] for each in family]
+            if min(tried) < best / (1 + _ALIKE) - _WORTH_S or best == math.inf:
+                levels[at], best = family[int(np.argmin(tried))], min(tried)
         errors += [best] * len(mine)
     return _Shape(tuple(levels), tuple(grouping), float(np.mean(errors)))
 
@@ -245,19 +244,19 @@ def _level_name(axes: Sequence[str], grouping) -> str:
     return "device" if len(grouping) == 1 and len(axes) > 1 else "_".join(axes)
 
 
-def _candidates(level: Level, devices_per_unit: int, kind: str | None) -> Iterator[Level]:
+def _candidates(level: Level, devices_per_unit: int, kind: str | None) -> Iterator[list[Level]]:
     """Yields what a level may be, the simplest first: a switch, a bus, a switch with ports that a unit's devices share."""
     if kind != "bus":
-        yield level
+        yield [level]
     if kind != "switch":
-        yield replace(level, kind="bus")
+        yield [replace(level, kind="bus")]
     if kind != "bus" and devices_per_unit > 1:
-        for step in range(_SHARINGS):
-            yield replace(level, shared_bandwidth_bytes_per_s=devices_per_unit ** (step / _SHARINGS))
+        shares = (devices_per_unit ** (step / _SHARINGS) for step in range(_SHARINGS))
+        yield [replace(level, shared_bandwidth_bytes_per_s=share) for share in shares]
 
 
 class _Equations:
-    """The model of each measurement, linear in launch latency, latency of each level, and seconds per byte of (level, kind).
+    """The model of each measurement, linear in launch latency, latencies of levels, seconds per byte of (level, kind).
 
     State: `times`, and `wanted`, what of each is not the start of the program; `steps` and `share`, arrays (measurement, level); `loads`, columns of bytes per (level, kind) in `pairs`.
     """
@@ -296,7 +295,8 @@ def _steps_and_shares(mesh: Mesh, levels: Sequence[Level], collective: Collectiv
     """Returns per level the steps of latency and the bytes that pass per byte of tile, as the cost model has them."""
     found = []
     for at in range(len(levels)):
-        others = [replace(level, bandwidth_bytes_per_s=_FAST, latency_s=0.0, shared_bandwidth_bytes_per_s=None) for level in levels]
+        quick = {"bandwidth_bytes_per_s": _FAST, "latency_s": 0.0, "shared_bandwidth_bytes_per_s": None}
+        others = [replace(level, **quick) for level in levels]
         alone = Topology("alone", (*others[:at], levels[at], *others[at + 1 :]), 1.0, device_order=mesh.device_ids)
         steps, share = coefficients(alone, mesh.size, collective.kind, collective.groups, collective.pairs)
         found.append((steps, share if share > mesh.size**2 / _FAST else 0.0))
@@ -395,7 +395,7 @@ def nonnegative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _feasible(matrix: np.ndarray, wanted: np.ndarray, found: np.ndarray, is_free: np.ndarray) -> np.ndarray:
-    """Returns the least-squares solution over the free unknowns, after fixing at zero, in `is_free`, those that would be negative."""
+    """Returns the least-squares solution over the free unknowns; those that would be negative are fixed at zero, in `is_free`."""
     while True:
         best = np.zeros_like(found)
         best[is_free] = np.linalg.lstsq(matrix[:, is_free], wanted, rcond=None)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reshard calibrate`: measures the network at hand and writes it as a topology. jax is imported only when it starts to measure."""
+"""`reshard calibrate`: measures the network at hand and writes it as a topology. jax is imported only to measure."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 SUMMARY = "measure the devices at hand, write a topology"
 _CPU_SIZES, _SIZES = "16KiB,256KiB,2MiB,16MiB", "64KiB,1MiB,16MiB,256MiB"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_LARGEST = 64 << 30
 _KINDS = ("switch", "bus")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mesh", required=True, metavar="MESH", help="axes outer to inner, e.g. node=2,gpu=4; each may become a level")
-    parser.add_argument("--devices", type=_whole, metavar="N", help="measure N CPU devices of this host (default: what jax sees)")
     parser.add_argument(
-        "--distributed", action="store_true", help="start jax.distributed first: run by srun or mpirun, one process per host or device"
+        "--mesh", required=True, metavar="MESH", help="axes outer to inner, e.g. node=2,gpu=4; each may become a level"
+    )
+    parser.add_argument(
+        "--devices", type=_whole, metavar="N", help="measure N CPU devices of this host (default: what jax sees)"
+    )
+    parser.add_argument(
+        "--distributed", action="store_true", help="start jax.distributed first; for processes that srun or mpirun starts"
     )
     parser.add_argument(
         "--sizes",
@@ -40,11 +45,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SIZES",
         help=f"of the larger of operand and result tile (default: {_SIZES}; on CPU devices {_CPU_SIZES})",
     )
-    parser.add_argument("--repeats", type=_whole, default=10, metavar="N", help="turns of each measurement; medians count (default: 10)")
     parser.add_argument(
-        "--kind", type=_kind, action="append", default=[], metavar="AXIS=switch|bus", help="what an axis is, where you know it: it stays a level of its own"
+        "--repeats", type=_whole, default=10, metavar="N", help="turns of each measurement, the median counts (default: 10)"
     )
-    parser.add_argument("-o", dest="output", metavar="FILE", help="the topology as TOML; an old file is replaced (default: stdout)")
+    parser.add_argument(
+        "--kind",
+        type=_kind,
+        action="append",
+        default=[],
+        metavar="AXIS=switch|bus",
+        help="what an axis is, where you know it: it stays a level of its own",
+    )
+    parser.add_argument(
+        "-o", dest="output", metavar="FILE", help="the topology as TOML; an old file is replaced (default: stdout)"
+    )
 
 
 def _whole(text: str) -> int:
@@ -60,6 +74,8 @@ def _sizes(text: str) -> tuple[int, ...]:
     sizes = tuple(sorted({int(size[1]) * _UNITS[size[2]] for size in found}))
     if len(sizes) < 2 or not sizes[0]:
         raise argparse.ArgumentTypeError(f"'{text}': two or more sizes above 0 tell latency from bandwidth; write {_SIZES}")
+    if sizes[-1] > _LARGEST:
+        raise argparse.ArgumentTypeError(f"'{text}': tiles of at most {_LARGEST >> 30}GiB can be measured; write {_SIZES}")
     return sizes
 
 
@@ -72,7 +88,7 @@ def _kind(text: str) -> tuple[str, str]:
 
 def drive(flags: argparse.Namespace) -> int:
     """Returns the exit status. Raises: UserError."""
-    from reshard.calibrating import TooFewDevices
+    from reshard.calibrating import CannotMeasure, TooFewDevices
     from reshard.synthesis.calibration import CalibrationError
     from reshard.synthesis.mesh import Mesh, MeshError
     from reshard.synthesis.topology import TopologyError
@@ -84,7 +100,7 @@ def drive(flags: argparse.Namespace) -> int:
         return _calibrated(mesh, flags)
     except TooFewDevices as error:
         raise UserError(f"{error}; {_advice(mesh, flags)}") from None
-    except (CalibrationError, MeshError, TopologyError) as error:
+    except (CannotMeasure, CalibrationError, MeshError, TopologyError) as error:
         raise UserError(str(error)) from None
 
 
@@ -118,7 +134,9 @@ def _check_writable(path: Path) -> None:
 def _advice(mesh: Mesh, flags: argparse.Namespace) -> str:
     if flags.devices:
         return f"write --devices {mesh.size}"
-    return "start one process per host with --distributed" if flags.distributed else f"--devices {mesh.size} takes CPU devices of this host"
+    if flags.distributed:
+        return "start more processes"
+    return f"--devices {mesh.size} takes CPU devices of this host, --distributed those of several"
 
 
 def _calibrated(mesh: Mesh, flags: argparse.Namespace) -> int:
@@ -233,10 +251,12 @@ def _provenance(mesh: Mesh, measured: Measured, found: Calibration) -> dict[str,
 
 def as_text(mesh: Mesh, measured: Measured, found: Calibration) -> str:
     """Returns what was measured beside what the topology predicts, the levels that came out, and how good the fit is."""
-    where = f"{mesh.size} x {measured.device_kind} ({measured.platform}) as {mesh}, on {measured.hosts} host{'s' * (measured.hosts != 1)}"
-    start = f"starting a program: {measured.start_s * 1e6:.1f} us, taken off each time; "
-    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s; launch: {found.topology.launch_latency_s * 1e6:.1f} us"
-    parts = [f"{where}\n{start}{memory}", _kinds_table(found), _levels_table(found), *_remarks(measured, found)]
+    hosts = f"{measured.hosts} host{'s' * (measured.hosts != 1)}"
+    where = f"{mesh.size} x {measured.device_kind} ({measured.platform}) as {mesh}, on {hosts}"
+    start = f"starting a program: {measured.start_s * 1e6:.1f} us, taken off each time"
+    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s"
+    launch = f"launch: {found.topology.launch_latency_s * 1e6:.1f} us"
+    parts = [f"{where}\n{start}; {memory}; {launch}", _kinds_table(found), _levels_table(found), *_remarks(measured, found)]
     return "\n\n".join([*parts, _quality(found)])
 
 

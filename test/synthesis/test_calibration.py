@@ -108,10 +108,13 @@ def test_only_axes_inside_a_node_are_merged():
     assert found.topology.shape_text == "4 node x 8 x_y"
 
 
-def test_network_cards_that_devices_share_are_found():
+@pytest.mark.parametrize("shared", [12.5e9, 30e9, 60e9])
+def test_network_cards_that_devices_share_are_found(shared):
     mesh, topology = Mesh.parse("node=4,gpu=8"), Topology.parse("ethernet:4x8")
-    outer = fit(mesh, times(topology, mesh, noise=0.03), MEMORY).topology.levels[0]
-    assert near(outer.shared_bandwidth_bytes_per_s, 12.5e9) and outer.kind == "switch"
+    levels = (replace(topology.levels[0], shared_bandwidth_bytes_per_s=shared), topology.levels[1])
+    outer = fit(mesh, times(replace(topology, levels=levels), mesh, noise=0.03), MEMORY).topology.levels[0]
+    assert near(outer.shared_bandwidth_bytes_per_s, shared) and near(outer.bandwidth_bytes_per_s, 12.5e9, 0.2)
+    assert outer.kind == "switch"
 
 
 def test_an_axis_whose_kind_is_given_stays_a_level():

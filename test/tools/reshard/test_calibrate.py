@@ -129,6 +129,7 @@ def test_mistakes_are_named_in_one_line_before_anything_is_measured(arguments, t
         ([], "required: --mesh"),
         (["--mesh", "a=2", "--sizes", "4MiB"], "two or more sizes above 0"),
         (["--mesh", "a=2", "--sizes", "4MB,1MB"], "cannot read '4MB,1MB' as sizes"),
+        (["--mesh", "a=2", "--sizes", "1MiB,999999999GiB"], "tiles of at most 64GiB can be measured"),
         (["--mesh", "a=2", "--repeats", "0"], "'0' is no whole number of at least 1"),
         (["--mesh", "a=2", "--devices", "-1"], "'-1' is no whole number of at least 1"),
         (["--mesh", "a=2", "--kind", "a=torus"], "'a=torus' is not AXIS=switch or AXIS=bus"),
@@ -162,6 +163,21 @@ def test_more_devices_than_there_are_is_one_line():
     done = subprocess.run([*TOOL, "calibrate", "--mesh", "a=2,b=4", "--devices", "4"], capture_output=True, text=True)
     message = 'reshard: error: mesh <["a"=2, "b"=4]> has 8 devices, jax sees 4 (cpu); write --devices 8\n'
     assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+
+
+@pytest.mark.parametrize(
+    "environment, sizes, text",
+    [
+        ({"JAX_PLATFORMS": "cuda"}, "1KiB,1MiB", "jax finds no devices"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, "1KiB,64GiB", "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_devices_that_are_missing_or_full_are_one_line(environment, sizes, text):
+    command = [*TOOL, "calibrate", "--mesh", "a=2", "--sizes", sizes, "--repeats", "1"]
+    script = f"ulimit -v {16 << 20}; exec \"$@\""
+    done = subprocess.run(["bash", "-c", script, "-", *command], capture_output=True, text=True, env={**os.environ, **environment})
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("reshard: error: ") and text in last, done.stderr
 
 
 def test_an_interrupted_run_leaves_no_file(tmp_path):
