@@ -258,7 +258,8 @@ def _candidates(level: Level, devices_per_unit: int, kind: str | None) -> Iterat
 class _Equations:
     """The model of each measurement, linear in launch latency, latencies of levels, seconds per byte of (level, kind).
 
-    State: `times`, and `wanted`, what of each is not the start of the program; `steps` and `share`, arrays (measurement, level); `loads`, columns of bytes per (level, kind) in `pairs`.
+    State: `times`, and `wanted`, what of each is not the start of the program; `steps`, an array (measurement, level);
+    `loads`, a column of bytes for each (level, kind) in `pairs`.
     """
 
     def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float):
