@@ -16,7 +16,7 @@ abort.
 partial sums are sums. Shardy's pass moves arrays and keeps them unreduced or forgets that they are; what it forgets is
 "unsupported" here.
 
-Bytes are in the program's dtype, as everywhere.
+Bytes are in the program's dtype, as everywhere. PyTorch DTensor is in `peers_dtensor.py`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Answer:
     """How one of us does a redistribution.
 
     Attributes:
-      name: "ours", "xla", "shardy".
-      status: "ok"; "error", it was refused; "unsupported", it is not made for that; "abort", the process died; "hang", out of
-        time.
+      name: "ours", "xla", "shardy", "dtensor".
+      status: "ok"; "error", it was refused; "unsupported", it is not made for that, or has no words for it; "abort", the
+        process died; "hang", out of time.
       message: why it is not ok; else a remark, or nothing.
       collectives: in program order, empty unless ok.
       temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard: plans redistributions of one array, and explains them. Neither jax nor MLIR is imported at start-up."""
+"""reshard: plans redistributions of one array, explains them, measures networks. Neither jax nor MLIR is imported at start-up."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ def main(argv: list[str] | None = None) -> int:
         return _print_versions()
     from reshard.tools.reshard_plan import UserError, drive
 
+    if flags.command == "calibrate":
+        from reshard.tools.reshard_calibrate import drive
     try:
         return drive(flags)
     except UserError as error:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 
 from reshard.synthesis.plan import REDUCTIONS
+from reshard.tools import reshard_calibrate
 
-PEERS = ("xla", "shardy")
+PEERS = ("xla", "shardy", "dtensor")
 
 _DESCRIPTION = "Plans how to turn an array sharded in one way into the same array sharded in another."
 
@@ -15,8 +16,9 @@ _EXAMPLES = """\
 examples:
   reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
   reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
-  reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices
+  reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
   reshard explain ...                                 layouts, bound and tiles in words
+  reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
 
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
 """
@@ -25,12 +27,12 @@ _NOT_YET = ("--to-mesh", "--memory-limit", "--pareto")
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan" or "explain"."""
+    """Returns the flags; `command` is "plan", "explain" or "calibrate"."""
     parser = _Parser(
         prog="reshard", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain", parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate", parser_class=_Parser)
     for name, help in (("plan", "the cheapest chain, its costs and its bounds"), ("explain", "the same, and why")):
         command = commands.add_parser(
             name, help=help, description=f"{help}.", formatter_class=_HelpFormatter, allow_abbrev=False
@@ -39,9 +41,17 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
         _add_answer(command.add_argument_group("answer"), with_json=name == "plan")
         for flag in _NOT_YET:
             command.add_argument(flag, nargs="?", action=_NotYet, help=argparse.SUPPRESS)
+    calibrate = commands.add_parser(
+        "calibrate",
+        help=reshard_calibrate.SUMMARY,
+        description=f"{reshard_calibrate.SUMMARY}.",
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    reshard_calibrate.add_flags(calibrate)
     flags = parser.parse_args(argv)
     if not flags.version and flags.command is None:
-        parser.error("no command; write reshard plan or reshard explain")
+        parser.error("no command; write reshard plan, reshard explain or reshard calibrate")
     return flags
 
 
@@ -83,7 +93,7 @@ def _add_answer(group, with_json: bool) -> None:
         group.add_argument("--json", action="store_true", help="print one JSON object")
     else:
         group.set_defaults(json=False)
-    group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy", help="show what these make of the same pair")
+    group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair")
     group.add_argument(
         "--verify", action="store_true", help="run the plan in a numpy interpreter and with XLA on CPU devices"
     )
@@ -92,8 +102,6 @@ def _add_answer(group, with_json: bool) -> None:
 def _peers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name == "dtensor":
-            raise argparse.ArgumentTypeError("dtensor is not available yet; known: xla, shardy")
         if name not in PEERS:
-            raise argparse.ArgumentTypeError(f"unknown peer '{name}'; known: xla, shardy")
+            raise argparse.ArgumentTypeError(f"unknown peer '{name}'; known: {', '.join(PEERS)}")
     return names

@@ -70,9 +70,19 @@ def _answered(flags: argparse.Namespace) -> Answered:
         raise UserError(" ".join(str(error).split())) from None
     except MemoryError:
         raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
+    if "dtensor" in flags.compare:
+        _refuse_without_torch()
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
+
+
+def _refuse_without_torch() -> None:
+    """Raises: UserError that says what to install."""
+    from reshard.dialect_utils import peers_dtensor
+
+    if not peers_dtensor.is_installed():
+        raise UserError(peers_dtensor.HOW_TO_INSTALL)
 
 
 def _sharding_text(text: str) -> str:
@@ -107,15 +117,18 @@ def _ask_xla(found: Answered, flags: argparse.Namespace) -> None:
 
 
 def _compared(found: Answered, names: tuple[str, ...], child) -> list[Answer]:
-    from reshard.dialect_utils import peers
+    from reshard.dialect_utils import peers, peers_dtensor
 
     ours, tensor = found.plan, found.tensor_type
     answers = [peers.our_answer(tensor, ours, child if "xla" in names else None)]
     for name in names:
         if name == "xla":
             answers.append(peers.xla_answer(tensor, ours.mesh, ours.source, ours.target, child, ours.reduction))
-        else:
+        elif name == "shardy":
             answers.append(peers.shardy_answer(tensor, ours.mesh, ours.shape, ours.bits, ours.source, ours.target))
+        else:
+            options = {"reduction": ours.reduction, "devices_per_host": found.topology.levels[-1].size}
+            answers.append(peers_dtensor.dtensor_answer(ours.mesh, ours.shape, ours.bits, ours.source, ours.target, **options))
     return answers
 
 

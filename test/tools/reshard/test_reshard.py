@@ -180,8 +180,7 @@ def test_nonsense_is_refused_in_one_line(changes, text, capsys):
         (["--memory-limit=2GiB"], "--memory-limit is not available yet"),
         (["--to-mesh", "y=4"], "--to-mesh is not available yet"),
         (["--pareto"], "--pareto is not available yet"),
-        (["--compare", "xla,dtensor"], "dtensor is not available yet; known: xla, shardy"),
-        (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy"),
+        (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
         (["--nope"], "unrecognized arguments: --nope"),
     ],
@@ -204,7 +203,7 @@ def test_help_does_not_promise_what_is_not_there(capsys):
         tool.main(["plan", "--help"])
     out = capsys.readouterr().out
     assert end.value.code == 0 and "--topology" in out
-    assert not any(word in out for word in ("--to-mesh", "--memory-limit", "--pareto", "dtensor"))
+    assert not any(word in out for word in ("--to-mesh", "--memory-limit", "--pareto"))
 
 
 def test_an_array_too_large_to_run_is_not_verified(capsys):
@@ -305,3 +304,22 @@ def test_partial_sums_are_scattered_where_the_target_is_sharded(capsys):
 def test_what_cannot_handle_partial_sums_says_so(flags, command, capsys):
     assert run(*flags, command=command, problem={**SMALL, "--from": '[{}], unreduced={"x"}', "--to": '[{"x"}]'}) == 1
     assert capsys.readouterr().err.count("partial sums") == 1
+
+
+def test_dtensor_without_torch_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("reshard.dialect_utils.peers_dtensor.is_installed", lambda: False)
+    assert run("--compare", "dtensor") == 1
+    assert capsys.readouterr().err.endswith("PyTorch, which is not installed here; run: pip install 'reshard[torch]'\n")
+
+
+def test_dtensor_is_compared_on_partial_sums_too(monkeypatch, capsys):
+    from reshard.dialect_utils import peers, peers_dtensor
+
+    asked = {}
+    answer = peers.Answer("dtensor", 4, "unsupported", "no words")
+    monkeypatch.setattr(peers_dtensor, "is_installed", lambda: True)
+    monkeypatch.setattr(peers_dtensor, "dtensor_answer", lambda *_, **options: asked.update(options) or answer)
+    problem = {**SMALL, "--from": '[{}], unreduced={"x"}', "--to": '[{"x"}]'}
+    rows = json.loads(output(capsys, "--compare", "dtensor", "--reduction", "max", "--json", problem=problem))["comparison"]
+    assert asked == {"reduction": "max", "devices_per_host": 4}
+    assert rows["ours"]["bytes_received"] == 24 and rows["dtensor"]["status"] == "unsupported"

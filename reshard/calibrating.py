@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures collectives with jax on the devices at hand, for `synthesis.calibration` to fit a topology to.
+
+Each probe is one program of one collective. All are compiled and warmed up; then they take turns, so that whatever slows the
+machine down for a while slows all of them, and the median of the turns counts. What starting any program costs is measured by a
+program without a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reshard.synthesis.calibration import ELEMENT_BYTES, Probe
+from reshard.synthesis.mesh import Mesh
+
+if TYPE_CHECKING:
+    import jax
+
+_BLOCK = 64  # elements that stay together in a relayout
+
+
+class CannotMeasure(RuntimeError):
+    """Devices that are not there, or do not hold what is to be measured; the message is one line in the user's words."""
+
+
+class TooFewDevices(CannotMeasure):
+    """A mesh larger than what jax sees; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured, and where.
+
+    Attributes:
+      seconds: of each probe's program, medians.
+      start_s: of a program that does next to nothing; part of all the others.
+      relayouts: (bytes of a tile, seconds) of local relayouts that all devices do at once.
+      platform, device_kind: as jax names them. hosts: the number of processes that own the devices.
+    """
+
+    seconds: tuple[float, ...]
+    start_s: float
+    relayouts: tuple[tuple[int, float], ...]
+    platform: str
+    device_kind: str
+    hosts: int
+
+
+def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeats: int, progress: Callable[[str], None]) -> Measured:
+    """Returns the time of each probe on the first devices of jax, by their order in `jax.devices()`.
+
+    In a job of several processes all of them have to call this alike.
+
+    Args:
+      sizes: of the tiles of local relayouts, in bytes; rounded to powers of two.
+      repeats: turns of each probe, at least 1. progress: called with a short text as the work goes on.
+    Raises: TooFewDevices; CannotMeasure if the devices run out of memory.
+    """
+    bench = Bench(mesh)
+    try:
+        return _measured(bench, probes, sizes, repeats, progress)
+    except bench.jax.errors.JaxRuntimeError as error:
+        raise CannotMeasure(f"{mesh.size} {bench.where[1]} devices{_first_line(error)}; measure smaller --sizes") from None
+
+
+def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repeats: int, progress) -> Measured:
+    sizes = sorted(set(map(_power_of_two, sizes)))
+    turns = [bench.start(), *map(bench.relayout, sizes), *map(bench.collective, probes)]
+    for number, turn in enumerate(turns, 1):
+        progress(f"compiling {number} of {len(turns)} programs")
+        turn()
+    found = []
+    for number in range(1, repeats + 1):
+        progress(f"measuring {len(turns)} programs, turn {number} of {repeats}")
+        found.append([_seconds(turn) for turn in turns])
+    start_s, *seconds = (statistics.median(times) for times in zip(*found))
+    relayouts = tuple(zip(sizes, seconds))
+    return Measured(tuple(seconds[len(sizes) :]), start_s, relayouts, *bench.where)
+
+
+def _first_line(error: Exception) -> str:
+    """Returns `: ` and the first line of what an error says, nothing if it says nothing."""
+    return "".join(f": {line[:200]}" for line in str(error).strip().splitlines()[:1])
+
+
+def _power_of_two(num_bytes: int) -> int:
+    """Returns the largest power of two that is not larger, at least two rows of two blocks."""
+    return max(1 << num_bytes.bit_length() - 1, 4 * _BLOCK * ELEMENT_BYTES)
+
+
+def _seconds(turn: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    turn()
+    return time.perf_counter() - began_s
+
+
+def platform() -> str:
+    """Returns what jax runs on here: `cpu`, `gpu`, `tpu`. Raises: CannotMeasure if jax finds no devices."""
+    return _devices()[0].platform
+
+
+def _devices() -> list[jax.Device]:
+    import jax
+
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # jax asserts where a platform of JAX_PLATFORMS has no plug-in
+        raise CannotMeasure(f"jax finds no devices{_first_line(error)}") from None
+
+
+class Bench:
+    """Programs on one jax mesh, as functions that run them once to the end. Arrays are shared by programs of equal tiles."""
+
+    def __init__(self, mesh: Mesh):
+        import jax
+
+        devices = _devices()
+        if len(devices) < mesh.size:
+            platform = devices[0].platform
+            raise TooFewDevices(f"mesh {mesh} has {mesh.size} devices, jax sees {len(devices)} ({platform})")
+        self.jax = jax
+        self.mesh = mesh
+        self.names = tuple(f"axis{number}" for number in range(len(mesh.axes)))  # any text may name an axis of ours
+        in_order = np.array(devices[: mesh.size])[[mesh.device_at(position) for position in range(mesh.size)]]
+        self.jax_mesh = jax.sharding.Mesh(in_order.reshape([size for _, size in mesh.axes]), self.names)
+        self.spec = jax.sharding.PartitionSpec(self.names)
+        self.where = devices[0].platform, devices[0].device_kind, len({device.process_index for device in in_order})
+        self.arrays: dict[int, jax.Array] = {}
+
+    def start(self) -> Callable[[], object]:
+        """Returns a program that does next to nothing on every device."""
+        return self._program(lambda tile: tile[:1], 1)
+
+    def relayout(self, num_bytes: int) -> Callable[[], object]:
+        """Returns a program that transposes a tile of two dimensions of blocks on every device, as plans do between collectives."""
+        rows = 1 << (num_bytes // (ELEMENT_BYTES * _BLOCK)).bit_length() // 2
+        return self._program(lambda tile: tile.reshape(rows, -1, _BLOCK).swapaxes(0, 1).reshape(-1), num_bytes // ELEMENT_BYTES)
+
+    def collective(self, probe: Probe) -> Callable[[], object]:
+        return self._program(self._body(probe), probe.collective.bytes_before // ELEMENT_BYTES)
+
+    def _body(self, probe: Probe) -> Callable:
+        lax = self.jax.lax
+        axes = tuple(self.names[self.mesh.axis_names.index(axis)] for axis in probe.axes)
+        match probe.collective.kind:
+            case "all_gather":
+                return lambda tile: lax.all_gather(tile, axes, tiled=True)
+            case "all_to_all":
+                return lambda tile: lax.all_to_all(tile, axes, 0, 0, tiled=True)
+            case "reduce_scatter":
+                return lambda tile: lax.psum_scatter(tile, axes, tiled=True)
+            case "all_reduce":
+                return lambda tile: lax.psum(tile, axes)
+            case _:
+                position = {self.mesh.device_at(position): position for position in range(self.mesh.size)}
+                pairs = [(position[a], position[b]) for a, b in probe.collective.pairs]
+                return lambda tile: lax.ppermute(tile, self.names, pairs)
+
+    def _program(self, body: Callable, elements: int) -> Callable[[], object]:
+        jax, array = self.jax, self._array(elements)
+        whole = jax.shard_map(body, mesh=self.jax_mesh, in_specs=self.spec, out_specs=self.spec, check_vma=False)
+        program = jax.jit(whole)
+        return lambda: jax.block_until_ready(program(array))
+
+    def _array(self, elements: int) -> jax.Array:
+        """Returns an array of so many elements on each device."""
+        if elements not in self.arrays:
+            sharding = self.jax.sharding.NamedSharding(self.jax_mesh, self.spec)
+            ones = self.jax.jit(lambda: self.jax.numpy.ones(elements * self.mesh.size, "float32"), out_shardings=sharding)
+            self.arrays[elements] = self.jax.block_until_ready(ones())
+        return self.arrays[elements]

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration: the topology under which the cost model of `cost.py` predicts the times that were measured.
+
+**Probes.** Along each mesh axis every kind of collective, in all groups at once, at several sizes; and one pair of devices alone,
+which tells a switch from a bus: on a bus a pair alone is faster than all pairs together. It says what a level is, not how fast:
+in plans all devices work. Collectives over all axes are measured too, but not fitted: they say how well the model predicts what
+it has not seen.
+
+**Fit.** A topology's shape (which axes are a level together, and of which kind each level is) makes the model linear in
+
+    time = launch + steps · latency of the level + bytes · share · (1 / bandwidth, times slowdown of the kind)
+
+where steps and share are what the cost model itself says for a latency and a bandwidth of one. For each shape the unknowns are
+found by least squares of relative errors, none negative, with outliers weighed down. Of the shapes that fit about as well as
+the best one, the one of the fewest levels is taken: axes that behave alike become one level. Then the bandwidth of a level is
+that of its fastest kinds; a kind that departs from them has a `slowdown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+import itertools
+import math
+
+import numpy as np
+
+from .cost import coefficients, collective_time_s
+from .layout import Factor, groups
+from .mesh import Mesh
+from .topology import Level, Topology
+from .traffic import Collective, tile_bytes_after
+
+KINDS = ("all_gather", "all_to_all", "collective_permute", "reduce_scatter", "all_reduce")
+ELEMENT_BYTES = 4
+
+_OF_ALL_AXES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
+_ALIKE = 0.15  # rates of kinds that differ by less are one bandwidth; shapes whose errors differ by less fit equally well
+_WORTH_S = 0.02  # of mean relative error that a level more, or a parameter more, has to save beyond that
+_LEAST_SLOWDOWN = 1.05
+_FAST = 1e30
+_MOST_LEVELS = 6
+_SHARINGS = 16
+
+
+class CalibrationError(ValueError):
+    """Measurements from which no topology follows; the message is one line in the user's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One collective to be measured.
+
+    Attributes:
+      axes: the mesh axes along which the devices of a group differ.
+      collective: as every device executes it; groups and pairs in device ids.
+    """
+
+    axes: tuple[str, ...]
+    collective: Collective
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.collective.pairs) == 1
+
+    @property
+    def is_fitted(self) -> bool:
+        """Returns whether bandwidths and latencies follow from it; others choose between kinds of levels, or check the fit."""
+        return len(self.axes) == 1 and not self.is_alone
+
+    @property
+    def text(self) -> str:
+        """Returns e.g. `all_gather` or `collective_permute, one pair`."""
+        return self.collective.kind + (", one pair" if self.is_alone else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of collective along some axes, measured and as the topology predicts it.
+
+    Attributes:
+      measured, predicted: (latency in seconds, seconds per byte of the tile before the collective), without the start.
+      errors: |predicted - measured| / measured of each size, the start of the program in both.
+      is_fitted: whether the fit has seen it.
+    """
+
+    axes: tuple[str, ...]
+    text: str
+    measured: tuple[float, float]
+    predicted: tuple[float, float]
+    errors: tuple[float, ...]
+    is_fitted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A topology with what it was fitted to. `axes_of_levels`: the mesh axes that each of its levels consists of."""
+
+    topology: Topology
+    axes_of_levels: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
+
+    def errors(self, is_fitted: bool = True) -> np.ndarray:
+        """Returns the relative errors of all sizes, of what was fitted or of what was not."""
+        return np.array([error for row in self.rows if row.is_fitted == is_fitted for error in row.errors])
+
+
+# ---- probes
+
+
+def probes(mesh: Mesh, sizes: Sequence[int]) -> list[Probe]:
+    """Returns what to measure, axis by axis; axes of size 1 are left out.
+
+    Args:
+      sizes: in bytes, of the larger of operand and result tile; rounded down to whole elements that divide among a group.
+
+    Example:
+      >>> [probe.text for probe in probes(Mesh.parse("x=4"), [1 << 20])][:3]
+      ['all_gather', 'all_to_all', 'collective_permute']
+    """
+    axes = [(name,) for name, size in mesh.axes if size > 1]
+    found = [probe for along in axes for probe in _along(mesh, along, KINDS, sizes)]
+    if len(axes) > 1:
+        found += _along(mesh, tuple(name for (name,) in axes), _OF_ALL_AXES, sizes)
+    return found
+
+
+def _along(mesh: Mesh, axes: tuple[str, ...], kinds: Sequence[str], sizes: Sequence[int]) -> Iterator[Probe]:
+    members = groups(mesh, tuple(Factor(axis, 1, mesh.axis_size(axis)) for axis in axes))
+    shifts = tuple((int(a), int(b)) for group in members for a, b in zip(group, np.roll(group, -1)))
+    together = tuple(tuple(map(int, group)) for group in members)
+    for kind in kinds:
+        for num_bytes in sizes:
+            before = _tile_bytes(kind, num_bytes, members.shape[1])
+            if kind != "collective_permute":
+                after = tile_bytes_after(kind, before, members.shape[1])
+                yield Probe(axes, Collective(kind, before, after, groups=together))
+                continue
+            yield Probe(axes, Collective(kind, before, before, pairs=shifts))
+            yield Probe(axes, Collective(kind, before, before, pairs=shifts[:1]))
+
+
+def _tile_bytes(kind: str, num_bytes: int, group_size: int) -> int:
+    tile = num_bytes // group_size if kind == "all_gather" else num_bytes
+    unit = ELEMENT_BYTES * group_size
+    return max(1, tile // unit) * unit
+
+
+# ---- the fit
+
+
+def fit(
+    mesh: Mesh,
+    measured: Sequence[tuple[Probe, float]],
+    memory_bandwidth_bytes_per_s: float,
+    *,
+    start_s: float = 0.0,
+    kinds: Mapping[str, str] | None = None,
+    name: str = "measured",
+) -> Calibration:
+    """Returns the topology whose predictions are nearest to the measured seconds.
+
+    Args:
+      measured: each probe with the time of a program that does nothing else, in seconds, all of them positive.
+      start_s: what starting any program costs; it is part of each measured time, and no part of the topology.
+      kinds: per axis "switch" or "bus", where it is known; such an axis stays a level of its own.
+    Raises: CalibrationError if times do not grow with sizes, MeshError for an unknown axis in `kinds`.
+    """
+    kinds = dict(kinds or {})
+    for axis in kinds:
+        mesh.axis_size(axis)
+    axes = [axis for axis, size in mesh.axes if size > 1]
+    if not axes:
+        raise CalibrationError(f"{mesh} has one device; there is nothing to measure between devices")
+    if len(axes) > _MOST_LEVELS:
+        raise CalibrationError(f"{mesh} has {len(axes)} axes; at most {_MOST_LEVELS} can be told apart")
+    along_one = [(probe, seconds) for probe, seconds in measured if len(probe.axes) == 1]
+    shapes = [_shape(mesh, grouping, along_one, start_s, kinds) for grouping in _groupings(axes, kinds)]
+    good_enough = min(shape.error for shape in shapes) * (1 + _ALIKE) + _WORTH_S
+    shape = next(shape for shape in shapes if shape.error <= good_enough)
+    fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
+    topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
+    return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
+
+
+def memory_bandwidth_bytes_per_s(relayouts: Sequence[tuple[int, float]], start_s: float = 0.0) -> float:
+    """Returns the bandwidth at which (bytes, seconds) of local relayouts were done, each byte read and written once.
+
+    Raises: CalibrationError if times do not grow with sizes.
+
+    Example:
+      >>> round(memory_bandwidth_bytes_per_s([(1000, 2e-3 + 1e-6), (9000, 2e-3 + 9e-6)], start_s=1e-3))
+      2000000000
+    """
+    num_bytes, times = np.array(relayouts, float).T
+    rows = np.column_stack([1 / times, 2 * num_bytes / times])
+    seconds_per_byte = robust_nonnegative(rows, 1 - start_s / times)[1]
+    if not seconds_per_byte:
+        raise CalibrationError("times of local relayouts do not grow with the size; measure larger --sizes")
+    return float(1 / seconds_per_byte)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Levels of unit bandwidth and latency, the mesh axes of each, and how far off the best fit of these is."""
+
+    levels: tuple[Level, ...]
+    axes: tuple[tuple[str, ...], ...]
+    error: float
+
+
+def _groupings(axes: Sequence[str], kept: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yields the ways to make levels of neighbouring axes, those of the fewest levels first.
+
+    Example:
+      >>> list(_groupings("xy", {}))
+      [(('x', 'y'),), (('x',), ('y',))]
+    """
+    for count in range(len(axes)):
+        for cuts in itertools.combinations(range(1, len(axes)), count):
+            places = (0, *cuts, len(axes))
+            found = tuple(tuple(axes[a:b]) for a, b in zip(places, places[1:]))
+            if all(len(level) == 1 for level in found if any(axis in kept for axis in level)):
+                yield found
+
+
+def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, str]) -> _Shape:
+    """Returns the best kind for each level; a level's probes cross no other one, so each is chosen alone."""
+    sizes = [math.prod(mesh.axis_size(axis) for axis in axes) for axes in grouping]
+    levels = [Level(_level_name(axes, grouping), size, "switch", 1.0, 1.0) for axes, size in zip(grouping, sizes)]
+    errors = []
+    for at, axes in enumerate(grouping):
+        mine = [(probe, seconds) for probe, seconds in measured if probe.axes[0] in axes]
+        best = math.inf
+        for family in _candidates(levels[at], math.prod(sizes[at + 1 :]), kinds.get(axes[0])):
+            tried = [_Equations(mesh, (*levels[:at], each, *levels[at + 1 :]), mine, start_s).solved()[1] for each in family]
+            if min(tried) < best / (1 + _ALIKE) - _WORTH_S or best == math.inf:
+                levels[at], best = family[int(np.argmin(tried))], min(tried)
+        errors += [best] * len(mine)
+    return _Shape(tuple(levels), tuple(grouping), float(np.mean(errors)))
+
+
+def _level_name(axes: Sequence[str], grouping) -> str:
+    return "device" if len(grouping) == 1 and len(axes) > 1 else "_".join(axes)
+
+
+def _candidates(level: Level, devices_per_unit: int, kind: str | None) -> Iterator[list[Level]]:
+    """Yields what a level may be, the simplest first: a switch, a bus, a switch with ports that a unit's devices share."""
+    if kind != "bus":
+        yield [level]
+    if kind != "switch":
+        yield [replace(level, kind="bus")]
+    if kind != "bus" and devices_per_unit > 1:
+        shares = (devices_per_unit ** (step / _SHARINGS) for step in range(_SHARINGS))
+        yield [replace(level, shared_bandwidth_bytes_per_s=share) for share in shares]
+
+
+class _Equations:
+    """The model of each measurement, linear in launch latency, latencies of levels, seconds per byte of (level, kind).
+
+    State: `times`, and `wanted`, what of each is not the start of the program; `steps`, an array (measurement, level);
+    `loads`, a column of bytes for each (level, kind) in `pairs`.
+    """
+
+    def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float):
+        self.times = np.array([seconds for _, seconds in measured])
+        self.wanted = self.times - start_s
+        patterns = {_pattern(probe): probe.collective for probe, _ in measured}  # the same at every size
+        known = {pattern: _steps_and_shares(mesh, levels, collective) for pattern, collective in patterns.items()}
+        found = [known[_pattern(probe)] for probe, _ in measured]
+        self.steps = np.array([[steps for steps, _ in row] for row in found])
+        share = np.array([[share for _, share in row] for row in found])
+        num_bytes = np.array([probe.collective.bytes_before for probe, _ in measured])
+        kinds = [probe.collective.kind for probe, _ in measured]
+        self.pairs = sorted({(at, kind) for row, kind in zip(share, kinds) for at in np.flatnonzero(row).tolist()})
+        self.loads = np.stack([share[:, at] * num_bytes * [k == kind for k in kinds] for at, kind in self.pairs], axis=1)
+
+    def solved(self) -> tuple[np.ndarray, float]:
+        """Returns (launch, latencies, seconds per byte of `pairs`) and the mean relative error, an error above 1 counted as 1."""
+        matrix = np.column_stack([np.ones(len(self.times)), self.steps, self.loads]) / self.times[:, None]
+        wanted = self.wanted / self.times
+        found = robust_nonnegative(matrix, wanted)
+        return found, float(np.minimum(np.abs(matrix @ found - wanted), 1).mean())
+
+    def latencies(self, seconds_of_bytes: np.ndarray) -> np.ndarray:
+        """Returns launch and latencies, where the bytes' part of each time is given."""
+        matrix = np.column_stack([np.ones(len(self.times)), self.steps]) / self.times[:, None]
+        return robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
+
+
+def _pattern(probe: Probe) -> tuple[tuple[str, ...], str]:
+    return probe.axes, probe.text
+
+
+def _steps_and_shares(mesh: Mesh, levels: Sequence[Level], collective: Collective) -> list[tuple[float, float]]:
+    """Returns per level the steps of latency and the bytes that pass per byte of tile, as the cost model has them."""
+    found = []
+    for at in range(len(levels)):
+        quick = {"bandwidth_bytes_per_s": _FAST, "latency_s": 0.0, "shared_bandwidth_bytes_per_s": None}
+        others = [replace(level, **quick) for level in levels]
+        alone = Topology("alone", (*others[:at], levels[at], *others[at + 1 :]), 1.0, device_order=mesh.device_ids)
+        steps, share = coefficients(alone, mesh.size, collective.kind, collective.groups, collective.pairs)
+        found.append((steps, share if share > mesh.size**2 / _FAST else 0.0))
+    return found
+
+
+def _topology(mesh: Mesh, shape: _Shape, fitted, start_s: float, memory_bandwidth_bytes_per_s: float, name: str) -> Topology:
+    equations = _Equations(mesh, shape.levels, fitted, start_s)
+    found, _ = equations.solved()
+    per_byte = dict(zip(equations.pairs, found[1 + len(shape.levels) :]))
+    levels = []
+    for at, level in enumerate(shape.levels):
+        rates = {kind: 1 / each for (where, kind), each in per_byte.items() if where == at and each > 0}
+        if not rates:
+            raise CalibrationError(f'times along "{", ".join(shape.axes[at])}" do not grow with the size; measure larger --sizes')
+        levels.append(_with_rates(level, rates))
+    topology = Topology(name, tuple(levels), memory_bandwidth_bytes_per_s, device_order=mesh.device_ids)
+    seconds = np.array([collective_time_s(topology, mesh.size, probe.collective) for probe, _ in fitted])
+    launch, *latencies = equations.latencies(seconds).tolist()
+    levels = [replace(level, latency_s=latency) for level, latency in zip(levels, latencies)]
+    return replace(topology, levels=tuple(levels), launch_latency_s=launch)
+
+
+def _with_rates(level: Level, rates: Mapping[str, float]) -> Level:
+    """Returns the level with the bandwidth of its fastest kinds, slowdowns for the others; no latency yet.
+
+    Example:
+      >>> level = _with_rates(Level("gpu", 4, "switch", 1.0), {"all_gather": 1e9, "all_to_all": 0.9e9, "all_reduce": 5e8})
+      >>> level.bandwidth_bytes_per_s, level.slowdown
+      (950000000.0, (('all_reduce', 1.9),))
+    """
+    fastest = max(rates.values())
+    bandwidth = float(np.median([rate for rate in rates.values() if rate >= fastest / (1 + _ALIKE)]))
+    slowdown = {kind: bandwidth / rate for kind, rate in sorted(rates.items()) if rate < fastest / (1 + _ALIKE)}
+    shared = level.shared_bandwidth_bytes_per_s
+    return replace(
+        level,
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=0.0,
+        shared_bandwidth_bytes_per_s=shared and shared * bandwidth,
+        slowdown=tuple((kind, float(factor)) for kind, factor in slowdown.items() if factor >= _LEAST_SLOWDOWN),
+    )
+
+
+def _rows(mesh: Mesh, topology: Topology, measured, start_s: float) -> Iterator[Row]:
+    of_row: dict[tuple[tuple[str, ...], str], list[tuple[Probe, float]]] = {}
+    for probe, seconds in measured:
+        of_row.setdefault(_pattern(probe), []).append((probe, seconds))
+    for (axes, text), found in of_row.items():
+        times = np.array([seconds for _, seconds in found])
+        predicted = np.array([start_s + collective_time_s(topology, mesh.size, probe.collective) for probe, _ in found])
+        num_bytes = np.array([probe.collective.bytes_before for probe, _ in found])
+        line = robust_nonnegative(np.column_stack([1 / times, num_bytes / times]), 1 - start_s / times)
+        first = found[0][0].collective
+        model = coefficients(topology, mesh.size, first.kind, first.groups, first.pairs)
+        errors = tuple((np.abs(predicted - times) / times).tolist())
+        yield Row(axes, text, (float(line[0]), float(line[1])), model, errors, found[0][0].is_fitted)
+
+
+# ---- least squares without negative unknowns
+
+
+def robust_nonnegative(matrix: np.ndarray, wanted: np.ndarray, rounds: int = 12, least: float = 0.03) -> np.ndarray:
+    """Returns x >= 0 with `matrix @ x` near `wanted`: least squares, rows that are further off than `least` weighed down.
+
+    Example: one of four readings is wrong.
+      >>> robust_nonnegative(np.ones((4, 1)), np.array([1.0, 1.0, 1.0, 9.0])).round(1).tolist()
+      [1.0]
+    """
+    weights = np.ones(len(wanted))
+    for _ in range(rounds):
+        found = nonnegative(matrix * weights[:, None], wanted * weights)
+        weights = np.sqrt(least / np.maximum(np.abs(matrix @ found - wanted), least))
+    return found
+
+
+def nonnegative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Returns the x >= 0 that minimises |matrix @ x - wanted|.
+
+    Example:
+      >>> nonnegative(np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([2.0, 1.0])).round(6).tolist()
+      [1.5, 0.0]
+
+    Source: Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23.
+    """
+    scale = np.linalg.norm(matrix, axis=0)
+    scaled = matrix / np.where(scale > 0, scale, 1.0)
+    found, is_free = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1], bool)
+    for _ in range(3 * matrix.shape[1]):
+        gain = np.where(is_free | (scale == 0), -math.inf, scaled.T @ (wanted - scaled @ found))
+        if gain.max() <= 1e-10 * max(1.0, float(np.abs(wanted).max())):
+            break
+        is_free[int(gain.argmax())] = True
+        found = _feasible(scaled, wanted, found, is_free)
+    return found / np.where(scale > 0, scale, 1.0)
+
+
+def _feasible(matrix: np.ndarray, wanted: np.ndarray, found: np.ndarray, is_free: np.ndarray) -> np.ndarray:
+    """Returns the least-squares solution over the free unknowns; those that would be negative are fixed at zero, in `is_free`."""
+    while True:
+        best = np.zeros_like(found)
+        best[is_free] = np.linalg.lstsq(matrix[:, is_free], wanted, rcond=None)[0]
+        negative = is_free & (best <= 0)
+        if not negative.any():
+            return best
+        step = min(1.0, float((found[negative] / (found[negative] - best[negative] + 1e-300)).min()))
+        found = found + step * (best - found)
+        is_free &= ~(negative & (found <= 1e-12))
+        found[~is_free] = 0.0
