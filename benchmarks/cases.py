@@ -14,7 +14,7 @@ from reshard.element_types import element_type
 from reshard.synthesis.layout import same_placement
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import AxisRef, Sharding
-from reshard.synthesis.topology import Topology, TopologyError, preset_names
+from reshard.synthesis.topology import Topology, TopologyError
 
 # Global arrays of at least so many elements, in turn: latency decides on small arrays, bandwidth on large ones.
 LEAST_ELEMENTS = (0, 1 << 16, 1 << 22, 1 << 28)
@@ -89,7 +89,7 @@ def fitting_presets(names: tuple[str, ...], devices: int) -> tuple[str, ...]:
       >>> fitting_presets(("h100", "uniform"), 12)
       ('uniform',)
     """
-    return tuple(name for name in names or preset_names() if _fits(name, devices))
+    return tuple(name for name in names if _fits(name, devices))
 
 
 def _fits(name: str, devices: int) -> bool:

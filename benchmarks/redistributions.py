@@ -11,7 +11,7 @@ The exit status is 1 if a number that must be 0 is not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 import sys
@@ -24,6 +24,7 @@ from benchmarks.journal import Journal, default_folder  # noqa: E402
 from benchmarks.progress import shown  # noqa: E402
 from benchmarks.report import Row, as_markdown, failings, rows_of  # noqa: E402
 from reshard.dialect_utils.compat import jaxlib_version  # noqa: E402
+from reshard.synthesis.plan import OBJECTIVES  # noqa: E402
 from reshard.synthesis.topology import preset_names  # noqa: E402
 
 DEVICES = (8, 12, 16, 24, 36, 64, 100, 256, 512)
@@ -46,7 +47,7 @@ class Benchmark:
             for case, name in shown(open_, "peers"):
                 self.answers.add(question(case, name), as_entry(peers.ask(name, case)))
 
-    def plan(self, objectives: Sequence[str] = ("bytes", "time")) -> None:
+    def plan(self, objectives: Sequence[str] = OBJECTIVES) -> None:
         asked = [(case, on) for case in self.cases for on in _networks(case, objectives)]
         open_ = [(case, on) for case, on in asked if question(case, on or "bytes") not in self.plans]
         for case, on in shown(open_, "plans"):
@@ -58,7 +59,7 @@ class Benchmark:
     def how_far(self) -> str:
         """Returns how many questions are answered, in a line."""
         asked = [question(case, name) for case in self.cases for name in PEERS]
-        planned = [question(case, on or "bytes") for case in self.cases for on in _networks(case, ("bytes", "time"))]
+        planned = [question(case, on or "bytes") for case in self.cases for on in _networks(case, OBJECTIVES)]
         answered, made = sum(each in self.answers for each in asked), sum(each in self.plans for each in planned)
         return f"{len(self.cases):,} pairs; {answered:,} of {len(asked):,} answers of peers, {made:,} of {len(planned):,} plans"
 
@@ -109,8 +110,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--count", type=int, help="pairs for each number of devices, or each mesh; default 1000, or 100")
     add("--fraction", type=float, default=1.0, help="the first part of them, e.g. 0.02")
     add("--seed", type=int, default=0)
-    add("--presets", type=_words, default=preset_names(), help="topologies of random pairs, default all that fit")
-    add("--objectives", type=_words, default=("bytes", "time"), help="bytes,time")
+    add("--presets", type=_among(preset_names()), default=preset_names(), help="topologies of random pairs, default all that fit")
+    add("--objectives", type=_among(OBJECTIVES), default=OBJECTIVES, help="default both: bytes,time")
     add("--only", choices=("peers", "plans"), help="ask only the peers, or make only our plans")
     add("--report", action="store_true", help="ask nothing, print the tables of what is answered")
     add("--show", type=int, default=5, help="command lines of the worst, default %(default)s")
@@ -123,11 +124,19 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    if not all(part.isdecimal() and int(part) > 1 for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f'"{text}" are no numbers of devices; write e.g. 8,12')
     return tuple(int(part) for part in text.split(","))
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    def words(text: str) -> tuple[str, ...]:
+        for word in text.split(","):
+            if word not in known:
+                raise argparse.ArgumentTypeError(f'unknown "{word}"; known: {", ".join(known)}')
+        return tuple(text.split(","))
+
+    return words
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+import itertools
 import math
 
 from benchmarks.answers import PEERS, Ours, as_answer
@@ -117,6 +118,7 @@ def as_markdown(rows: Sequence[Row], show: int) -> str:
         parts += ["### Objective bytes: received bytes ÷ the bound", _bytes_table(by_bytes)]
     if by_time:
         parts += ["### Objective time: modelled time of the peer's collectives ÷ ours", *_time_tables(by_time)]
+        parts += ["### Where we gain most over the better of the peers", *_wins(by_time, show)]
     parts += ["### Must be 0", *(_failing_text(each, show) for each in failings(rows))]
     return "\n\n".join(parts)
 
@@ -172,6 +174,20 @@ def _time_cells(rows: list[Row]) -> Iterator[str]:
     yield _means([(row.ours, *(row.theirs[peer] for peer in PEERS)) for row in planned], "rounds")
     yield str(sum(row.over("shardy") is not None and row.ours.rounds > row.theirs["shardy"].rounds for row in planned))
     yield str(sum(row.has_more_rounds_for_nothing for row in planned))
+
+
+def _wins(rows: list[Row], show: int) -> Iterator[str]:
+    """Yields, for each topology, the command lines of the largest gains, one for each way of doing it."""
+    for topology, some in itertools.groupby(sorted(rows, key=lambda row: row.topology), lambda row: row.topology):
+        best: dict[tuple, tuple[float, Row]] = {}
+        for row in some:
+            overs = [over for peer in PEERS if (over := row.over(peer))]
+            if len(overs) == len(PEERS) and max(overs) * SAME < 1:
+                chain = tuple(part.split()[0] for part in row.ours.chain.split("; "))
+                best[chain] = max(best.get(chain, (0, row)), (1 / max(overs), row), key=lambda item: item[0])
+        ordered = sorted(best.values(), key=lambda item: (-item[0], str(item[1].case)))[:show]
+        lines = [f"    # {gain:.2f} times faster: {row.ours.chain}\n    {row.case.command('time', topology)}" for gain, row in ordered]
+        yield "\n\n".join([topology, "\n".join(lines) or "    # nowhere"])
 
 
 def _failing_text(failing: Failing, show: int) -> str:

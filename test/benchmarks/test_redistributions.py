@@ -2,6 +2,8 @@
 """The comparison with the peers: what it keeps, what it counts, and a seeded 2 % of it."""
 
 import dataclasses
+import doctest
+import importlib
 import math
 import shlex
 
@@ -191,6 +193,25 @@ def test_the_worst_come_first_with_the_command_that_shows_them():
 def test_a_promise_that_is_broken_is_the_exit_status(tmp_path, monkeypatch):
     monkeypatch.setattr(Benchmark, "rows", lambda self: [a_row(6, 5)])
     assert run(tmp_path, "--report") == 1
+
+
+@pytest.mark.parametrize(
+    "flag, value, message",
+    [
+        ("--presets", "h100,dgx", 'unknown "dgx"; known: a100,'),
+        ("--objectives", "speed", 'unknown "speed"; known: bytes, time'),
+        ("--devices", "8,x", '"8,x" are no numbers of devices; write e.g. 8,12'),
+    ],
+)
+def test_a_wrong_flag_is_named(tmp_path, capsys, flag, value, message):
+    with pytest.raises(SystemExit, match="2"):
+        run(tmp_path, flag, value)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cases", "journal", "progress"])
+def test_examples_of(name):
+    assert doctest.testmod(importlib.import_module(f"benchmarks.{name}")).failed == 0
 
 
 # ---- the peers, and the seeded 2 %
