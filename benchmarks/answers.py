@@ -12,6 +12,7 @@ import hashlib
 import json
 import multiprocessing
 from pathlib import Path
+import signal
 import zlib
 
 from benchmarks.cases import Case
@@ -49,7 +50,7 @@ class Peers:
         if name == "xla":
             return peers.xla_answer(case.tensor_type, pair.mesh, pair.source, pair.target, self._xla)
         question = (case.tensor_type, pair.mesh, pair.shape, case.bits, pair.source, pair.target)
-        self._shardy = self._shardy or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        self._shardy = self._shardy or _one_process()
         try:
             return self._shardy.submit(_shardy_here, question).result(peers.SHARDY_TIMEOUT_S)
         except (BrokenProcessPool, TimeoutError):
@@ -62,6 +63,12 @@ class Peers:
             for process in list((pool._processes or {}).values()):
                 process.kill()
             pool.shutdown()
+
+
+def _one_process() -> ProcessPoolExecutor:
+    """Returns a pool of one child, which leaves Ctrl-C to us."""
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
 
 
 def _shardy_here(question: tuple) -> Answer:
