@@ -13,6 +13,7 @@ import json
 import multiprocessing
 from pathlib import Path
 import signal
+import time
 import zlib
 
 from benchmarks.cases import Case
@@ -103,6 +104,7 @@ class Ours:
       status: "ok"; "no plan", refused; "crash", the planner raised something else. message: its words.
       collectives_time_s: as the peers are timed, without local copies; time_s is the plan's own, with them.
       collectives: steps that talk. rounds: collectives that run, each round of an exchange one.
+      seconds: of the processor, for planning.
     """
 
     status: str
@@ -116,6 +118,7 @@ class Ours:
     collectives: int = 0
     rounds: int = 0
     is_optimal: bool = False
+    seconds: float = 0.0
 
     @property
     def is_ok(self) -> bool:
@@ -127,12 +130,14 @@ def our_answer(case: Case, topology: str | None) -> Ours:
     pair, network = case.pair, topology and Topology.parse(topology)
     options = {"objective": "time" if topology else "bytes", "topology": network or None, "with_exchange": True}
     planning._plan.cache_clear()  # thousands of plans for hundreds of devices fill the memory
+    start_s = time.process_time()
     try:
         found = plan(pair.mesh, pair.shape, case.bits, pair.source, pair.target, **options)
     except NoPlanError as error:
         return Ours("no plan", str(error))
     except Exception as error:
         return Ours("crash", f"{type(error).__name__}: {error}")
+    seconds = time.process_time() - start_s
     answer = peers.our_answer(case.tensor_type, found)
     return Ours(
         "ok",
@@ -145,6 +150,7 @@ def our_answer(case: Case, topology: str | None) -> Ours:
         collectives=sum(step.bytes_received > 0 for step in found.steps),
         rounds=answer.collective_runs,
         is_optimal=found.is_optimal,
+        seconds=seconds,
     )
 
 

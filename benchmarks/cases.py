@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 import itertools
+import math
 import random
 import shlex
 
@@ -48,6 +49,13 @@ class Case:
     @property
     def tensor_type(self) -> str:
         return f"tensor<{''.join(f'{size}x' for size in self.pair.shape)}{self.element}>"
+
+    @property
+    def largest_tile_bytes(self) -> int:
+        """Returns the larger of source and target tile."""
+        pair = self.pair
+        tiles = (side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target))
+        return -(-max(map(math.prod, tiles)) * self.bits // 8)
 
     def command(self, objective: str, topology: str | None = None) -> str:
         """Returns the command line that shows what we and the peers do.
@@ -120,6 +128,7 @@ def _drawn(rng: random.Random, mesh: Mesh, shape: tuple[int, ...], count: int) -
 
 
 def _whole_axis_shardings(mesh: Mesh, rank: int) -> Iterator[Sharding]:
-    """Yields the shardings in which each axis splits one dimension or none; of several on one dimension the mesh's first is major."""
+    """Yields the shardings in which each axis splits one dimension or none; several on one are in the mesh's order."""
     for places in itertools.product(range(-1, rank), repeat=len(mesh.axes)):
-        yield Sharding(tuple(tuple(AxisRef(name) for name, at in zip(mesh.axis_names, places) if at == dim) for dim in range(rank)))
+        placed = list(zip(map(AxisRef, mesh.axis_names), places))
+        yield Sharding(tuple(tuple(axis for axis, at in placed if at == dim) for dim in range(rank)))

@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.only == "peers":
         return 0
     rows = benchmark.rows()
-    text = "\n\n".join([f"{benchmark.how_far()}; jaxlib {jaxlib_version()}, planner {planner_version()}", as_markdown(rows, options.show)])
+    head = f"{benchmark.how_far()}; jaxlib {jaxlib_version()}, planner {planner_version()}"
+    text = f"{head}\n\n{as_markdown(rows, options.show)}"
     print(text)
     if options.out:
         options.out.write_text(f"{text}\n")

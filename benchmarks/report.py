@@ -12,21 +12,29 @@ import math
 from benchmarks.answers import PEERS, Ours, as_answer
 from benchmarks.cases import Case
 from benchmarks.journal import Journal
+from reshard.dialect_utils.peers import Answer
 from reshard.synthesis.topology import Topology
 
 SAME = 1 + 1e-9  # sums of the same times in another order
 NAMES = {"xla": "XLA", "shardy": "Shardy"}
+PLANNING = "planning, ms of CPU: median, max"
 BYTES, TIME = "received bytes", "modelled time of collectives"
 
 
 @dataclass(frozen=True, slots=True)
 class Theirs:
-    """A peer's answer, priced. `cost` is in bytes or seconds, None unless the status is "ok"."""
+    """A peer's answer, priced.
+
+    Attributes:
+      cost: in bytes or seconds, None unless the status is "ok".
+      is_beyond_ends: a collective has an operand or result above source and target tile; rule R2 forbids that to us.
+    """
 
     status: str
     cost: float | None
     collectives: int
     rounds: int
+    is_beyond_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,14 @@ def rows_of(cases: Iterable[Case], plans: Journal, answers: Journal, question: C
         priced = {name: as_answer(name, case.pair.mesh.size, entry) for name, entry in entries.items()}
         for topology, plan in planned.items():
             if plan is not None:
-                theirs = {name: _theirs(answer, topology) for name, answer in priced.items()}
+                theirs = {name: _theirs(case, answer, topology) for name, answer in priced.items()}
                 yield Row(case, topology, Ours(**plan), theirs)
 
 
-def _theirs(answer, topology: str | None) -> Theirs:
+def _theirs(case: Case, answer: Answer, topology: str | None) -> Theirs:
     cost = answer.collectives_time_s(Topology.parse(topology)) if topology else answer.bytes_received
-    return Theirs(answer.status, cost, len(answer.collectives), answer.collective_runs)
+    largest = max((each.largest_tile_bytes for each in answer.collectives), default=0)
+    return Theirs(answer.status, cost, len(answer.collectives), answer.collective_runs, largest > case.largest_tile_bytes)
 
 
 # ---- what has to be zero
@@ -84,27 +93,38 @@ def _theirs(answer, topology: str | None) -> Theirs:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Cases that break a promise, the worst first, each with how much: ours ÷ theirs where there are two numbers."""
+    """Cases that break a promise, the worst first, each with how much: ours ÷ theirs where there is a peer."""
 
     title: str
     rows: tuple[tuple[float, Row], ...]
+    peer: str | None = None
+
+    @property
+    def beyond_ends(self) -> int:
+        """Returns in how many of them the peer has a tile that we may not have."""
+        return sum(row.theirs[self.peer].is_beyond_ends for _, row in self.rows) if self.peer else 0
 
 
 def failings(rows: Sequence[Row]) -> list[Failing]:
     """Returns every promise with the rows that break it, none for most."""
     found = [_failing("refusals and crashes", ((math.inf, row) for row in rows if not row.ours.is_ok))]
-    needless = (row for row in rows if not row.topology and row.ours.is_ok and row.ours.bytes_received > row.ours.bound_bytes == 0)
+    by_bytes, by_time = _by_objective(rows)
+    needless = (row for row in by_bytes if row.ours.is_ok and row.ours.bytes_received > row.ours.bound_bytes == 0)
     found.append(_failing("bytes received though none are needed", ((math.inf, row) for row in needless)))
-    for what, some in ((BYTES, [r for r in rows if not r.topology]), (TIME, [r for r in rows if r.topology])):
+    for what, some in ((BYTES, by_bytes), (TIME, by_time)):
         for peer in PEERS:
             above = ((over, row) for row in some if (over := row.over(peer)) is not None and over > SAME)
-            found.append(_failing(f"{what}: above {NAMES[peer]}", above))
-    more = ((row.over("shardy"), row) for row in rows if row.topology and row.has_more_rounds_for_nothing)
-    return [*found, _failing("more rounds than Shardy, and no less time", more)]
+            found.append(_failing(f"{what}: above {NAMES[peer]}", above, peer))
+    more = ((row.over("shardy"), row) for row in by_time if row.has_more_rounds_for_nothing)
+    return [*found, _failing("more rounds than Shardy, and no less time", more, "shardy")]
 
 
-def _failing(title: str, rows: Iterable[tuple[float, Row]]) -> Failing:
-    return Failing(title, tuple(sorted(rows, key=lambda item: (-item[0], str(item[1].case), item[1].topology or ""))))
+def _by_objective(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    return [row for row in rows if not row.topology], [row for row in rows if row.topology]
+
+
+def _failing(title: str, rows: Iterable[tuple[float, Row]], peer: str | None = None) -> Failing:
+    return Failing(title, tuple(sorted(rows, key=lambda item: (-item[0], str(item[1].case), item[1].topology or ""))), peer)
 
 
 # ---- text
@@ -112,8 +132,7 @@ def _failing(title: str, rows: Iterable[tuple[float, Row]]) -> Failing:
 
 def as_markdown(rows: Sequence[Row], show: int) -> str:
     """Returns the tables and, for each promise, the number of cases that break it with the command lines of the worst."""
-    by_bytes, by_time = [row for row in rows if not row.topology], [row for row in rows if row.topology]
-    parts = []
+    (by_bytes, by_time), parts = _by_objective(rows), []
     if by_bytes:
         parts += ["### Objective bytes: received bytes ÷ the bound", _bytes_table(by_bytes)]
     if by_time:
@@ -127,6 +146,7 @@ def _bytes_table(rows: list[Row]) -> str:
     headings = ["", "pairs", "ours: geomean, max", "at the bound", "proved optimal"]
     for peer in PEERS:
         headings += [f"{NAMES[peer]}: geomean, max", f"{NAMES[peer]} not ok", f"ours above {NAMES[peer]}"]
+    headings.append(PLANNING)
     return _table(headings, [[title, *_bytes_cells(some)] for title, some in _grouped(rows, lambda row: row.case.group)])
 
 
@@ -138,9 +158,11 @@ def _bytes_cells(rows: list[Row]) -> Iterator[str]:
     yield _share([row.ours.bytes_received == row.ours.bound_bytes for row in planned])
     yield _share([row.ours.is_optimal for row in planned])
     for peer in PEERS:
-        yield _geomean_and_max([row.theirs[peer].cost / row.ours.bound_bytes for row in moved if row.theirs[peer].cost is not None])
+        answered = [row for row in moved if row.theirs[peer].cost is not None]
+        yield _geomean_and_max([row.theirs[peer].cost / row.ours.bound_bytes for row in answered])
         yield _statuses(row.theirs[peer].status for row in rows)
         yield str(sum((row.over(peer) or 0) > SAME for row in rows))
+    yield _planning(planned)
 
 
 def _time_tables(rows: list[Row]) -> Iterator[str]:
@@ -155,7 +177,7 @@ def _time_table(rows: list[Row], key: Callable[[Row], str]) -> str:
     for peer in PEERS:
         headings += [f"{NAMES[peer]} ÷ ours: geomean, min, max", f"ours above {NAMES[peer]}"]
     headings += ["ours ÷ bound, copies included: geomean", "copies, share of our time", "collectives: ours, XLA, Shardy"]
-    headings += ["rounds: ours, XLA, Shardy", "more rounds than Shardy", "and no less time"]
+    headings += ["rounds: ours, XLA, Shardy", "more rounds than Shardy", "and no less time", PLANNING]
     return _table(headings, [[title, *_time_cells(some)] for title, some in _grouped(rows, key)])
 
 
@@ -174,6 +196,7 @@ def _time_cells(rows: list[Row]) -> Iterator[str]:
     yield _means([(row.ours, *(row.theirs[peer] for peer in PEERS)) for row in planned], "rounds")
     yield str(sum(row.over("shardy") is not None and row.ours.rounds > row.theirs["shardy"].rounds for row in planned))
     yield str(sum(row.has_more_rounds_for_nothing for row in planned))
+    yield _planning(planned)
 
 
 def _wins(rows: list[Row], show: int) -> Iterator[str]:
@@ -186,14 +209,19 @@ def _wins(rows: list[Row], show: int) -> Iterator[str]:
                 chain = tuple(part.split()[0] for part in row.ours.chain.split("; "))
                 best[chain] = max(best.get(chain, (0, row)), (1 / max(overs), row), key=lambda item: item[0])
         ordered = sorted(best.values(), key=lambda item: (-item[0], str(item[1].case)))[:show]
-        lines = [f"    # {gain:.2f} times faster: {row.ours.chain}\n    {row.case.command('time', topology)}" for gain, row in ordered]
+        lines = []
+        for gain, row in ordered:
+            lines.append(f"    # {gain:.2f} times faster: {row.ours.chain}\n    {row.case.command('time', topology)}")
         yield "\n\n".join([topology, "\n".join(lines) or "    # nowhere"])
 
 
 def _failing_text(failing: Failing, show: int) -> str:
-    lines = [f"{failing.title}: {len(failing.rows)}"]
+    beyond = f", {failing.beyond_ends} against a tile above both ends'" if failing.beyond_ends else ""
+    lines = [f"{failing.title}: {len(failing.rows)}{beyond}"]
     for over, row in failing.rows[:show]:
         words = f"{over:.3f} times" if math.isfinite(over) else row.ours.message or "more than none"
+        if failing.peer and row.theirs[failing.peer].is_beyond_ends:
+            words += " what takes a tile above both ends'"
         command = row.case.command("time" if row.topology else "bytes", row.topology)
         lines.append(f"    # {words}, {row.ours.rounds} rounds\n    {command}")
     return "\n\n".join(filter(None, [lines[0], "\n".join(lines[1:])]))
@@ -210,7 +238,8 @@ def _grouped(rows: list[Row], key: Callable[[Row], str]) -> Iterator[tuple[str, 
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join([f"| {' | '.join(headings)} |", "|" + "---|" * len(headings), *(f"| {' | '.join(cells)} |" for cells in rows)])
+    lines = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])
 
 
 def _geomean(ratios: Sequence[float]) -> str:
@@ -225,6 +254,12 @@ def _geomean_and_max(ratios: Sequence[float]) -> str:
 
 def _share(claims: Sequence[bool]) -> str:
     return f"{sum(claims) / len(claims):.1%}" if claims else "–"
+
+
+def _planning(rows: Sequence[Row]) -> str:
+    """Returns the median and the maximum of the processor's milliseconds for planning."""
+    milliseconds = sorted(1e3 * row.ours.seconds for row in rows)
+    return f"{milliseconds[len(milliseconds) // 2]:.0f}, {milliseconds[-1]:.0f}" if milliseconds else "–"
 
 
 def _statuses(statuses: Iterable[str]) -> str:

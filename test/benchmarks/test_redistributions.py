@@ -68,7 +68,8 @@ def test_lines_that_are_no_answers_are_passed_over(tmp_path):
 
 
 def test_an_answer_comes_back_as_it_was():
-    collectives = (Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3), Collective("collective_permute", 4, 4, pairs=((0, 1),)))
+    gather = Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)
+    collectives = (gather, Collective("collective_permute", 4, 4, pairs=((0, 1),)))
     for answer in (Answer("xla", 4, collectives=collectives), Answer("xla", 4, "abort", "SIGABRT: no")):
         assert as_answer("xla", 4, as_entry(answer)) == answer
 
@@ -188,6 +189,20 @@ def test_the_worst_come_first_with_the_command_that_shows_them():
     text = as_markdown([mild, bad], show=1)
     assert "received bytes: above XLA: 2\n\n    # 4.000 times" in text
     assert bad.case.command("bytes") in text and mild.case.command("bytes") not in text
+
+
+def test_a_peer_whose_tile_is_above_both_ends_is_told(tmp_path):
+    """XLA gathers the whole array before it slices: 256 bytes, and each end has a tile of 128."""
+    case, gather = a_case('[{"x":(1)2}, {}]', '[{}, {"x":(1)2}]'), Collective("all_gather", 64, 256, groups=((0, 2), (1, 3)))
+    assert case.largest_tile_bytes == 128
+    benchmark = Benchmark([case], tmp_path)
+    for name, collectives in (("xla", (gather,)), ("shardy", ())):
+        benchmark.answers.add(question(case, name), as_entry(Answer(name, 4, collectives=collectives)))
+    benchmark.plan(("bytes",))
+    (row,) = benchmark.rows()
+    assert [row.theirs[name].is_beyond_ends for name in ("xla", "shardy")] == [True, False]
+    slower = dataclasses.replace(row, ours=dataclasses.replace(row.ours, bytes_received=1000))
+    assert "received bytes: above XLA: 1, 1 against a tile above both ends'" in as_markdown([slower], show=1)
 
 
 def test_a_promise_that_is_broken_is_the_exit_status(tmp_path, monkeypatch):
