@@ -3,21 +3,22 @@
 
     python benchmarks/planner.py [--devices 8,16,64,4096] [--count 100] [--topology h100] [--profile]
 
-Each row is a process of its own. A row ends early when its time is over; it says how many pairs it got through. Times are
-those of the processor, so that other programs on the machine change them little.
+Each row is a process of its own. When its time is over a row ends, in the middle of a plan if need be: "12, last cut" are
+twelve pairs, and the last one would have taken longer. Times are by the clock on the wall: let the machine do nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 import itertools
 import json
 from pathlib import Path
 import pstats
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ PROFILED_LINES = 30
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One row: `count` pairs, or as many as `limit_s` seconds allow."""
+    """One row: `count` pairs, or as many as `limit_s` seconds of the processor allow."""
 
     devices: int
     objective: str
@@ -65,32 +66,69 @@ class Run:
         except NoPlanError:
             return None
 
-    def measured(self) -> dict:
-        """Plans each pair twice: the processor's seconds of both, shares of the pairs, this process's peak memory in MiB."""
-        pairs, plans, new_s, again_s = self.pairs(), [], [], []
-        end_s = time.perf_counter() + self.limit_s
-        for pair in pairs:
-            for seconds in (new_s, again_s):
-                start_s = time.process_time()
-                found = self.plan(pair)
-                seconds.append(time.process_time() - start_s)
-            plans.append((found is not None, found is not None and found.is_optimal, found is not None and _is_at_bound(found)))
-            if time.perf_counter() > end_s:
-                break
-        planned, optimal, at_bound = (sum(column) / len(plans) for column in zip(*plans))
-        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        shares = {"planned": planned, "optimal": optimal, "at_bound": at_bound}
-        return {"new_s": new_s, "again_s": again_s, "peak_mib": peak_mib, **shares}
+    def measured(self) -> Measured:
+        """Returns what the pairs took in this process; the last may be cut."""
+        found, pairs = Measured(), self.pairs()
+        signal.signal(signal.SIGPROF, _raise_time_is_over)
+        signal.setitimer(signal.ITIMER_PROF, self.limit_s)
+        try:
+            for pair in pairs:
+                self._measure(pair, found)
+        except _TimeIsOver:
+            pass
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        found.peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return found
+
+    def _measure(self, pair: Pair, found: Measured) -> None:
+        start_s = time.perf_counter()
+        try:
+            planned = self.plan(pair)
+        finally:
+            found.new_s.append(time.perf_counter() - start_s)
+        found.refused += planned is None
+        found.optimal += planned is not None and planned.is_optimal
+        found.at_bound += planned is not None and planned.bytes_received == planned.bound_bytes
+        found.done += 1
+        start_s = time.perf_counter()
+        self.plan(pair)
+        found.again_s.append(time.perf_counter() - start_s)
 
 
-def _is_at_bound(found) -> bool:
-    return found.bytes_received == found.bound_bytes
+@dataclass(slots=True)
+class Measured:
+    """What a row's pairs took, in seconds by the clock.
+
+    Attributes:
+      new_s: of each pair, the one that was cut included. again_s: of those that were planned once more, from memory.
+      done, refused, optimal, at_bound: numbers of pairs. peak_mib: the most memory that the process had.
+    """
+
+    new_s: list[float] = field(default_factory=list)
+    again_s: list[float] = field(default_factory=list)
+    done: int = 0
+    refused: int = 0
+    optimal: int = 0
+    at_bound: int = 0
+    peak_mib: float = 0.0
+
+    @property
+    def is_cut(self) -> bool:
+        return len(self.new_s) > self.done
+
+
+class _TimeIsOver(BaseException):
+    """Not an `Exception`, so that nothing on the way takes it for an error of its own."""
+
+
+def _raise_time_is_over(*_) -> None:
+    raise _TimeIsOver
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _parse(arguments)
     if options.row:
-        print(json.dumps(Run.of(options.row).measured()))
+        print(json.dumps(asdict(Run.of(options.row).measured())))
         return
     runs = [
         Run(devices, objective, with_exchange, options.topology, options.count, options.seed, options.row_seconds)
@@ -106,21 +144,23 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"| {' | '.join(_cells(run, _measured_alone(run)))} |", flush=True)
 
 
-def _measured_alone(run: Run) -> dict:
+def _measured_alone(run: Run) -> Measured:
     command = [sys.executable, __file__, "--row", run.text]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return Measured(**json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout))
 
 
-def _cells(run: Run, found: dict) -> list[str]:
-    quantiles = [f"{1e3 * _quantile(found['new_s'], each):.2f}" for each in QUANTILES.values()]
-    again = f"{1e3 * _quantile(found['again_s'], 0.5):.3f}"
-    shares = [f"{share:.0%}" for share in (1 - found["planned"], found["optimal"], found["at_bound"])]
-    what = [str(run.devices), run.objective, "with" if run.with_exchange else "without", str(len(found["new_s"]))]
-    return [*what, *quantiles, again, *shares, f"{found['peak_mib']:.0f}"]
+def _cells(run: Run, found: Measured) -> list[str]:
+    number = f"{len(found.new_s)}{', last cut' if found.is_cut else ''}"
+    quantiles = [_milliseconds(found.new_s, each) for each in QUANTILES.values()]
+    shares = [f"{count / found.done:.0%}" if found.done else "–" for count in (found.refused, found.optimal, found.at_bound)]
+    what = [str(run.devices), run.objective, "with" if run.with_exchange else "without", number]
+    return [*what, *quantiles, _milliseconds(found.again_s, 0.5), *shares, f"{found.peak_mib:.0f}"]
 
 
-def _quantile(seconds: list[float], quantile: float) -> float:
-    return sorted(seconds)[min(len(seconds) - 1, int(quantile * len(seconds)))]
+def _milliseconds(seconds: list[float], quantile: float) -> str:
+    if not seconds:
+        return "–"
+    return f"{1e3 * sorted(seconds)[min(len(seconds) - 1, int(quantile * len(seconds)))]:.3g}"
 
 
 def _profile(runs: list[Run]) -> None:
@@ -138,7 +178,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--objectives", type=_words, default=("bytes", "time"), help="bytes,time")
     add("--topology", default=DEFAULT, help="for the objective time, default %(default)s")
     add("--count", type=int, default=100, help="pairs per row, default %(default)s")
-    add("--row-seconds", type=float, default=10, help="after which a row ends, default %(default)s")
+    add("--row-seconds", type=float, default=10, help="of the processor, after which a row ends, default %(default)s")
     add("--seed", type=int, default=0)
     add("--profile", action="store_true", help="show where the time goes in place of the table")
     add("--row", help=argparse.SUPPRESS)

@@ -19,8 +19,9 @@ def test_a_row_for_each_objective_with_and_without_exchange(capsys):
     assert all(float(row[4]) > 0 and int(row[-1]) > 0 for row in rows)
 
 
-def test_a_row_ends_when_its_time_is_over():
-    assert len(Run(8, "bytes", False, "uniform", 50, 0, 0.0).measured()["new_s"]) == 1
+def test_a_row_ends_in_the_middle_of_a_plan_when_its_time_is_over():
+    found = Run(512, "time", True, "v5e", 1000, 0, 0.05).measured()
+    assert found.is_cut and 1 <= len(found.new_s) == found.done + 1 < 1000
 
 
 def test_meshes_of_many_devices_have_five_axes():
