@@ -16,7 +16,7 @@ from reshard.synthesis.layout import leftover_axes, same_placement
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import AxisRef, Sharding
 
-AXIS_NAMES = "xyzwuv"
+AXIS_NAMES = "xyzwuvabcdefghijklmn"  # as many as the largest mesh can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ def random_pair(
     device_order: float = 0.15,
     extra: tuple[int, ...] = (1, 1, 2, 3, 4),
     least_elements: int = 0,
+    num_axes: int | None = None,
 ) -> Pair:
     """Returns a pair whose two shardings place the array differently and divide its shape.
 
@@ -72,9 +73,10 @@ def random_pair(
       sub_axes: the chance that an axis may be split into sub-axes. device_order: the chance of shuffled device ids.
       extra: factors by which a dimension may exceed what divisibility asks for.
       least_elements: random dimensions are doubled until the array has as many.
+      num_axes: of the mesh, at random without.
     """
     while True:
-        mesh = _random_mesh(rng, devices, device_order)
+        mesh = _random_mesh(rng, devices, device_order, num_axes)
         rank = rng.randint(1, max_rank)
         cuts = [_cuts(rng, size, sub_axes) for _, size in mesh.axes]
         source, target = (_random_sharding(rng, mesh, cuts, rank) for _ in range(2))
@@ -86,16 +88,37 @@ def random_pair(
         return Pair(mesh, tuple(shape), source, target)
 
 
-def _random_mesh(rng: random.Random, devices: int, device_order: float) -> Mesh:
+def _random_mesh(rng: random.Random, devices: int, device_order: float, num_axes: int | None) -> Mesh:
+    sizes = _random_sizes(rng, devices) if num_axes is None else _sizes_of(rng, devices, num_axes)
+    ids = None
+    if rng.random() < device_order:
+        ids = tuple(rng.sample(range(devices), devices))
+    return Mesh(tuple(zip(AXIS_NAMES[: len(sizes)], sizes, strict=True)), ids)
+
+
+def _random_sizes(rng: random.Random, devices: int) -> list[int]:
     sizes = []
     rest = devices
     while rest > 1:
         sizes.append(rng.choice([d for d in range(2, rest + 1) if rest % d == 0]))
         rest //= sizes[-1]
-    ids = None
-    if rng.random() < device_order:
-        ids = tuple(rng.sample(range(devices), devices))
-    return Mesh(tuple(zip(AXIS_NAMES, sizes)), ids)
+    return sizes
+
+
+def _sizes_of(rng: random.Random, devices: int, num_axes: int) -> list[int]:
+    """Returns the sizes of so many axes, each at least 2: every prime factor goes to a random one."""
+    primes = []
+    for divisor in range(2, devices + 1):
+        while devices % divisor == 0:
+            primes.append(divisor)
+            devices //= divisor
+    if num_axes > len(primes):
+        raise ValueError(f"{num_axes} axes need as many prime factors; there are {len(primes)}")
+    rng.shuffle(primes)
+    sizes = primes[:num_axes]
+    for prime in primes[num_axes:]:
+        sizes[rng.randrange(num_axes)] *= prime
+    return sizes
 
 
 def _cuts(rng: random.Random, size: int, sub_axes: float) -> list[int]:

@@ -1,71 +1,196 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how long planning takes: new pairs at several mesh sizes, and repeated ones.
+"""Measures how long planning takes, and how much memory: by both objectives, with exchange and without.
 
-    python benchmarks/planner.py [--devices 8,16,64] [--count 300] [--seed 0]
+    python benchmarks/planner.py [--devices 8,16,64,4096] [--count 100] [--topology h100] [--profile]
+
+Each row is a process of its own. When its time is over a row ends, in the middle of a plan if need be: "12, last cut" are
+twelve pairs, and the last one would have taken longer. Times are by the clock on the wall: let the machine do nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import cProfile
+from dataclasses import asdict, astuple, dataclass, field
+import itertools
+import json
 from pathlib import Path
+import pstats
+import random
+import resource
+import signal
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.pairs import Pair, random_pairs  # noqa: E402
-from reshard.synthesis import plan as planning  # noqa: E402
-from reshard.synthesis.plan import plan  # noqa: E402
+from benchmarks.pairs import Pair, random_pair  # noqa: E402
+from reshard.synthesis.plan import NoPlanError, plan  # noqa: E402
+from reshard.synthesis.topology import DEFAULT, Topology  # noqa: E402
 
-QUANTILES = (0.5, 0.9, 0.99, 1.0)
+MANY_DEVICES, MANY_AXES = 4096, 5  # meshes of so many devices have so many axes
+LEAST_ELEMENTS = 1 << 22
+QUANTILES = {"median ms": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+PROFILED_LINES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row: `count` pairs, or as many as `limit_s` seconds of the processor allow."""
+
+    devices: int
+    objective: str
+    with_exchange: bool
+    topology: str
+    count: int
+    seed: int
+    limit_s: float
+
+    @classmethod
+    def of(cls, text: str) -> Run:
+        return cls(*json.loads(text))
+
+    @property
+    def text(self) -> str:
+        return json.dumps(astuple(self))
+
+    def pairs(self) -> list[Pair]:
+        rng, num_axes = random.Random(self.seed), MANY_AXES if self.devices >= MANY_DEVICES else None
+        return [random_pair(rng, self.devices, least_elements=LEAST_ELEMENTS, num_axes=num_axes) for _ in range(self.count)]
+
+    def plan(self, pair: Pair):
+        options = {"objective": self.objective, "topology": Topology.parse(self.topology), "with_exchange": self.with_exchange}
+        try:
+            return plan(pair.mesh, pair.shape, 32, pair.source, pair.target, **options)
+        except NoPlanError:
+            return None
+
+    def measured(self) -> Measured:
+        """Returns what the pairs took in this process; the last may be cut."""
+        found, pairs = Measured(), self.pairs()
+        signal.signal(signal.SIGPROF, _raise_time_is_over)
+        signal.setitimer(signal.ITIMER_PROF, self.limit_s)
+        try:
+            for pair in pairs:
+                self._measure(pair, found)
+        except _TimeIsOver:
+            pass
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        found.peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return found
+
+    def _measure(self, pair: Pair, found: Measured) -> None:
+        start_s = time.perf_counter()
+        try:
+            planned = self.plan(pair)
+        finally:
+            found.new_s.append(time.perf_counter() - start_s)
+        found.refused += planned is None
+        found.optimal += planned is not None and planned.is_optimal
+        found.at_bound += planned is not None and planned.bytes_received == planned.bound_bytes
+        found.done += 1
+        start_s = time.perf_counter()
+        self.plan(pair)
+        found.again_s.append(time.perf_counter() - start_s)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a row's pairs took, in seconds by the clock.
+
+    Attributes:
+      new_s: of each pair, the one that was cut included. again_s: of those that were planned once more, from memory.
+      done, refused, optimal, at_bound: numbers of pairs. peak_mib: the most memory that the process had.
+    """
+
+    new_s: list[float] = field(default_factory=list)
+    again_s: list[float] = field(default_factory=list)
+    done: int = 0
+    refused: int = 0
+    optimal: int = 0
+    at_bound: int = 0
+    peak_mib: float = 0.0
+
+    @property
+    def is_cut(self) -> bool:
+        return len(self.new_s) > self.done
+
+
+class _TimeIsOver(BaseException):
+    """Not an `Exception`, so that nothing on the way takes it for an error of its own."""
+
+
+def _raise_time_is_over(*_) -> None:
+    raise _TimeIsOver
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _parse(arguments)
-    print("| devices | pairs | median ms | p90 | p99 | max | optimal | at the bound |")
-    print("|---|---|---|---|---|---|---|---|")
-    for devices in options.devices:
-        pairs = random_pairs(options.seed, options.count, (devices,))
-        planning._planned.cache_clear()
-        found = [_plan(pair) for pair in pairs]
-        new = [each.seconds for each in found]
-        optimal = sum(each.plan.is_optimal for each in found)
-        at_bound = sum(each.plan.bytes_received == each.plan.bound_bytes for each in found)
-        print(_row(str(devices), new, f"{optimal / len(found):.1%}", f"{at_bound / len(found):.1%}"))
-        print(_row(f"{devices}, again", [_plan(pair).seconds for pair in pairs], "", ""))
+    if options.row:
+        print(json.dumps(asdict(Run.of(options.row).measured())))
+        return
+    runs = [
+        Run(devices, objective, with_exchange, options.topology, options.count, options.seed, options.row_seconds)
+        for devices, objective, with_exchange in itertools.product(options.devices, options.objectives, (False, True))
+    ]
+    if options.profile:
+        _profile(runs)
+        return
+    headings = ["devices", "objective", "exchange", "pairs", *QUANTILES, "again, median"]
+    headings += ["refused", "optimal", "at the byte bound", "peak MiB"]
+    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
+    for run in runs:
+        print(f"| {' | '.join(_cells(run, _measured_alone(run)))} |", flush=True)
 
 
-class _Timed:
-    """A plan and the seconds it took."""
-
-    def __init__(self, function: Callable):
-        start_s = time.perf_counter()
-        self.plan = function()
-        self.seconds = time.perf_counter() - start_s
+def _measured_alone(run: Run) -> Measured:
+    command = [sys.executable, __file__, "--row", run.text]
+    return Measured(**json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout))
 
 
-def _plan(pair: Pair) -> _Timed:
-    return _Timed(lambda: plan(pair.mesh, pair.shape, 32, pair.source, pair.target))
+def _cells(run: Run, found: Measured) -> list[str]:
+    number = f"{len(found.new_s)}{', last cut' if found.is_cut else ''}"
+    quantiles = [_milliseconds(found.new_s, each) for each in QUANTILES.values()]
+    shares = [f"{count / found.done:.0%}" if found.done else "–" for count in (found.refused, found.optimal, found.at_bound)]
+    what = [str(run.devices), run.objective, "with" if run.with_exchange else "without", number]
+    return [*what, *quantiles, _milliseconds(found.again_s, 0.5), *shares, f"{found.peak_mib:.0f}"]
 
 
-def _row(title: str, seconds: list[float], optimal: str, at_bound: str) -> str:
-    ordered = sorted(seconds)
-    quantiles = [ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] for quantile in QUANTILES]
-    cells = [title, str(len(seconds)), *(f"{1e3 * each:.3f}" for each in quantiles), optimal, at_bound]
-    return f"| {' | '.join(cells)} |"
+def _milliseconds(seconds: list[float], quantile: float) -> str:
+    if not seconds:
+        return "–"
+    return f"{1e3 * sorted(seconds)[min(len(seconds) - 1, int(quantile * len(seconds)))]:.3g}"
+
+
+def _profile(runs: list[Run]) -> None:
+    """Prints where the time goes, all runs together."""
+    profiler = cProfile.Profile()
+    for run in runs:
+        profiler.runcall(run.measured)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(PROFILED_LINES)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=_numbers, default=(8, 16, 64), help="mesh sizes, default %(default)s")
-    parser.add_argument("--count", type=int, default=300, help="pairs per mesh size, default %(default)s")
-    parser.add_argument("--seed", type=int, default=0)
+    add = parser.add_argument
+    add("--devices", type=_numbers, default=(8, 16, 64, MANY_DEVICES), help="mesh sizes, default %(default)s")
+    add("--objectives", type=_words, default=("bytes", "time"), help="bytes,time")
+    add("--topology", default=DEFAULT, help="for the objective time, default %(default)s")
+    add("--count", type=int, default=100, help="pairs per row, default %(default)s")
+    add("--row-seconds", type=float, default=10, help="of the processor, after which a row ends, default %(default)s")
+    add("--seed", type=int, default=0)
+    add("--profile", action="store_true", help="show where the time goes in place of the table")
+    add("--row", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a long run is, on stderr: a bar on a terminal if rich is installed, else a line now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import sys
+import time
+from typing import TypeVar
+
+Item = TypeVar("Item")
+LINE_EVERY_S = 10.0
+
+
+def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
+    """Yields the items and shows how many are done, how many a second, and how long the rest will take."""
+    progress = _bar() if sys.stderr.isatty() else None
+    yield from _with_bar(items, title, progress) if progress else _with_lines(items, title)
+
+
+def _bar():
+    """Returns a progress bar, None without rich."""
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return None
+    columns = ("{task.description}", progress.BarColumn(), progress.MofNCompleteColumn(), "{task.fields[rate]}")
+    return progress.Progress(*columns, progress.TimeRemainingColumn(), console=Console(stderr=True), speed_estimate_period=300)
+
+
+def _with_bar(items: Sequence[Item], title: str, bar) -> Iterator[Item]:
+    with bar:
+        task, start_s = bar.add_task(title, total=len(items), rate=""), time.monotonic()
+        for done, item in enumerate(items, 1):
+            yield item
+            bar.update(task, completed=done, rate=f"{done / (time.monotonic() - start_s):.2f}/s")
+
+
+def _with_lines(items: Sequence[Item], title: str) -> Iterator[Item]:
+    start_s = last_s = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now_s = time.monotonic()
+        if now_s - last_s >= LINE_EVERY_S or done == len(items):
+            print(f"{title}: {_line(done, len(items), now_s - start_s)}", file=sys.stderr, flush=True)
+            last_s = now_s
+
+
+def _line(done: int, total: int, elapsed_s: float) -> str:
+    """Returns how far a run is.
+
+    Example:
+      >>> _line(50, 200, 100.0)
+      '50 of 200, 0.50/s, 0:05:00 left'
+    """
+    rate = done / max(elapsed_s, 1e-9)
+    minutes, seconds = divmod(round((total - done) / rate), 60)
+    return f"{done:,} of {total:,}, {rate:.2f}/s, {minutes // 60}:{minutes % 60:02}:{seconds:02} left"
