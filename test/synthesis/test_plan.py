@@ -300,13 +300,13 @@ def test_sums_across_nodes_are_striped_over_the_replicas_inside():
 
 def test_sums_that_end_sharded_inside_are_scattered_across_nodes_too():
     found = on_nodes('[{}, {}], unreduced={"node", "gpu"}', '[{"gpu"}, {}]')
-    assert found.chain_text == "reduce_scatter gpu: dim 0, node: dim 0; all_gather node: dim 0"
+    assert found.chain_text == "reduce_scatter node: dim 0, gpu: dim 0; all_gather node: dim 0"
 
 
 def test_reduce_scatter_inside_all_reduce_across_all_gather_inside_is_what_one_all_reduce_costs():
     """The cost model runs one all_reduce of both axes in these phases; as three steps they start three times."""
     found = on_nodes('[{}, {}], unreduced={"node", "gpu"}', '[{}, {}]')
-    assert found.chain_text == "all_reduce gpu, node"
+    assert found.chain_text == "all_reduce node, gpu"
     pricing, node, gpu, tile = Pricing(H100["topology"], found.mesh, 32), Factor("node", 1, 4), Factor("gpu", 1, 8), 4096 * 4096
     by_hand = (
         pricing.picoseconds("reduce_scatter", (gpu,), tile)
