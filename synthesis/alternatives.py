@@ -23,11 +23,13 @@ from dataclasses import dataclass, replace
 import math
 
 from . import reduced_ends
+from .canonical import canonical, canonical_steps, with_names_of
 from .chains import FoundChain, find_chain, typed_steps
 from .costing import Costing
+from .layout import layout_of
 from .leading_axes import leading_axes_chain
 from .plan_json import bound_tile_bytes
-from .plan_layouts import layouts
+from .plan_layouts import in_pieces
 from .planned import Plan
 from .planner import exchange_alone, planned, with_rounds
 from .pricing import Pricing
@@ -81,7 +83,8 @@ def rejected(plan: Plan, topology: Topology, most: int = MOST_SHOWN) -> tuple[Al
         return ()
     ways = _Ways(plan, topology)
     found: dict[str, tuple[str, Plan]] = {}
-    for way, other in ways.all():
+    for way, unnamed in ways.all():
+        other = with_names_of(ways.asked, unnamed)
         if other.chain_text not in (plan.chain_text, *found):
             found[other.chain_text] = way, other
     best = sorted(found.values(), key=lambda each: _key(each[1], plan.objective))[:most]
@@ -99,8 +102,9 @@ class _Ways:
     def __init__(self, plan: Plan, topology: Topology):
         has_sums = bool(plan.source.unreduced or plan.target.unreduced)
         ends = plan.source.closed(), plan.target.closed()
-        self.request = Request(plan.mesh, plan.shape, plan.bits, *ends, plan.objective, topology, not has_sums, plan.reduction)
-        self.pricing = Pricing(topology, plan.mesh, plan.bits)
+        self.asked = Request(plan.mesh, plan.shape, plan.bits, *ends, plan.objective, topology, not has_sums, plan.reduction)
+        self.request = canonical(self.asked)
+        self.pricing = Pricing(topology, self.request.mesh, plan.bits)
         self.costing = Costing(self.request, self.pricing)
         self.plan = plan
         self.is_small = plan.mesh.size <= MOST_DEVICES_WITH_ROUNDS
@@ -131,11 +135,12 @@ class _Ways:
 
     def _chain(self) -> FoundChain:
         """Returns the plan's own chain, or, if it has an exchange, what the planner had before it looked at exchanges."""
-        typed = tuple(each.step for each in self.plan.steps if not isinstance(each.step, Relayout))
-        found = None if any(isinstance(step, Exchanged) for step in typed) else layouts(self.plan)
-        if found is None:
-            return find_chain(self.request, self.pricing, self.costing.bound)
-        problem = Problem(self.plan.mesh, self.plan.shape, found[0], found[-1], (), ())
+        asked = self.request
+        typed = canonical_steps(self.plan.mesh, (each.step for each in self.plan.steps if not isinstance(each.step, Relayout)))
+        if any(isinstance(step, Exchanged) for step in typed):
+            return find_chain(asked, self.pricing, self.costing.bound)
+        ends = (in_pieces(layout_of(asked.mesh, asked.shape, side), typed) for side in (asked.source, asked.target))
+        problem = Problem(asked.mesh, asked.shape, *ends, (), ())
         return FoundChain(problem, typed, is_optimal=False, is_unbeatable=False)
 
     def _of(self, found: FoundChain) -> Plan:

@@ -7,17 +7,20 @@ plan of a request does not depend on names, nor on which of them was asked for f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+import re
 
 from . import steps
 from .layout import Factor, Layout, unreduced_factors, whole_factors
 from .mesh import Mesh
-from .plan_layouts import layouts
-from .planned import Plan, PlannedStep
+from .planned import Plan
 from .request import Request
 from .sharding import AxisRef, Sharding
 from .steps import Step
 from .tile_program import Gather, KeepFirst, Operation, PutOwn, Reduce, ReduceOwn, Swap, TakeOwn, TileProgram
+
+_NAME = re.compile(r"axis\d{2,}")
 
 
 def canonical(request: Request) -> Request:
@@ -53,20 +56,17 @@ def _renamed_sharding(mesh: Mesh, side: Sharding, names: dict[str, str]) -> Shar
 
 
 def with_names_of(request: Request, plan: Plan) -> Plan:
-    """Returns the plan of a request, given that of its canonical request."""
+    """Returns the plan of a request, given that of its canonical request. Texts name axes in the mesh's order."""
     names = _Names({new: old for old, new in _names(request.mesh).items()})
     program = names.program(request.mesh, plan.tile_program)
-    named = tuple(replace(each, step=names.step(each.step)) for each in plan.steps)
-    found = replace(plan, mesh=request.mesh, source=request.source, target=request.target, steps=named, tile_program=program)
-    return replace(found, steps=_with_texts(found))
+    named = tuple(replace(each, step=names.step(each.step), text=names.text(each.text)) for each in plan.steps)
+    return replace(plan, mesh=request.mesh, source=request.source, target=request.target, steps=named, tile_program=program)
 
 
-def _with_texts(plan: Plan) -> tuple[PlannedStep, ...]:
-    """Returns the steps with texts that speak of the plan's own axes; where there are no layouts, no text speaks of any."""
-    at = layouts(plan)
-    if at is None:
-        return plan.steps
-    return tuple(replace(each, text=steps.text(before, each.step, plan.mesh)) for each, before in zip(plan.steps, at))
+def canonical_steps(mesh: Mesh, typed: Iterable[Step]) -> tuple[Step, ...]:
+    """Returns the steps of a plan on a mesh in the names of its canonical request."""
+    names = _Names(_names(mesh))
+    return tuple(map(names.step, typed))
 
 
 class _Names:
@@ -74,6 +74,9 @@ class _Names:
 
     def __init__(self, names: dict[str, str]):
         self.names = names
+
+    def text(self, text: str) -> str:
+        return _NAME.sub(lambda name: self.names[name[0]], text)
 
     def factor(self, factor: Factor) -> Factor:
         return Factor(self.names[factor.axis], factor.pre, factor.size)

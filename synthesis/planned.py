@@ -39,8 +39,9 @@ class Plan:
       bound_bytes: what the busiest device must receive whatever the method.
       largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
       peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
-      is_optimal: proved that no chain within the digits that `problem.py` offers receives less, or, with the objective
-        "time", spends less in collectives; copies on the device and exchanges are outside of the proof.
+      is_optimal: proved, by bytes, that no method receives less (the bound is met: by one collective, there are no fewer either), or
+        that no chain within the digits that `problem.py` offers does; by time, that no such chain spends less in collectives.
+        Copies on the device are outside of the proof, and so are exchanges where the bound is not met.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.

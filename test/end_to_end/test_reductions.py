@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans with partial sums, compiled and run by XLA on CPU devices: integer sums, right to the bit on every device.
 
-XLA takes no unreduced argument, so one island holds it all: partial sums enter as one array with a leading dimension
-for each axis that is left over or unreduced, and every tile, replicas included, leaves in the same way.
+One island holds it all: tiles enter and leave as stacks, see `tile_modules`.
 """
 
 import numpy as np
 import pytest
 
-from benchmarks.pairs import Pair, leftover_axes, random_reductions
+from benchmarks.pairs import Pair, random_reductions
 import reshard
-from reshard.dialect_utils.bindings import ir, make_context, sdy, stablehlo
-from reshard.dialect_utils.emission import unused_channels, write_program
-from reshard.dialect_utils.sdy_shardings import sharding_to_attr
+from reshard.dialect_utils.tile_modules import leading_sizes, tile_module
 from reshard.dialect_utils.xla_child import shared_child
 from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis.mesh import Mesh
@@ -21,72 +18,17 @@ from reshard.synthesis.semantics import UFUNCS
 from reshard.synthesis.sharding import Sharding
 
 
-_ZERO = {"f32": "0.0", "i1": "false", "i32": "0", "i16": "0", "ui8": "0"}
-
-
-def stacked(pair_mesh: Mesh, side: Sharding) -> Sharding:
-    """Returns the sharding of all tiles as one array: leading dimensions for unreduced axes and for the ones left over."""
-    return Sharding((*((axis,) for axis in side.unreduced), leftover_axes(pair_mesh, side), *side.dims))
-
-
-def leading(mesh: Mesh, side: Sharding) -> tuple[int, ...]:
-    return stacked(mesh, side).shards(mesh)[: len(side.unreduced) + 1]
-
-
-def module_of(found: Plan, element: str) -> str:
-    """Returns a module whose one island takes all tiles of the source and returns all tiles of the target."""
-    ends = found.source, found.target
-    shapes = [(*leading(found.mesh, side), *found.shape) for side in ends]
-    types = [f"tensor<{''.join(f'{size}x' for size in shape)}{element}>" for shape in shapes]
-    shardings = [f"{{sdy.sharding = #sdy.sharding<@mesh, {stacked(found.mesh, side)}>}}" for side in ends]
-    with make_context(), ir.Location.unknown():
-        module = ir.Module.parse(
-            # the constant gives way to the island
-            f"""module attributes {{mhlo.num_partitions = {found.mesh.size} : i32, mhlo.num_replicas = 1 : i32}} {{
-              sdy.mesh @mesh = {found.mesh}
-              func.func public @main(%arg0: {types[0]} {shardings[0]}) -> ({types[1]} {shardings[1]}) {{
-                %0 = stablehlo.constant dense<{_ZERO[element]}> : {types[1]}
-                return %0 : {types[1]}
-              }} }}"""
-        )
-        block = module.body.operations[1].regions[0].blocks[0]
-        with ir.InsertionPoint.at_block_begin(block):
-            island = sdy.ManualComputationOp(
-                [ir.Type.parse(types[1])],
-                [block.arguments[0]],
-                *(sdy.TensorShardingPerValueAttr.get([sharding_to_attr(stacked(found.mesh, side), "mesh")]) for side in ends),
-                sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in found.mesh.axis_names]),
-            )
-            element_type = ir.RankedTensorType(block.arguments[0].type).element_type
-            tile, in_type, out_type = (
-                ir.RankedTensorType.get(shape, element_type)
-                for shape in (
-                    (*(1 for _ in leading(found.mesh, found.source)), *found.tile_program.in_shape),
-                    found.tile_program.in_shape,
-                    (*(1 for _ in leading(found.mesh, found.target)), *found.tile_program.out_shape),
-                )
-            )
-            body = island.operation.regions[0].blocks.append(tile)
-            with ir.InsertionPoint(body):
-                value = stablehlo.ReshapeOp(in_type, body.arguments[0]).result
-                value = write_program(found.tile_program, value, unused_channels(module), "reshard", ir.Location.unknown())
-                sdy.ReturnOp([stablehlo.ReshapeOp(out_type, value).result])
-        block.operations[len(block.operations) - 1].operation.operands[0] = island.results[0]
-        assert module.operation.verify()
-        return str(module)
-
-
 def check(pair: Pair, element: str = "i32", bits: int = 32, reduction: str = "sum") -> Plan:
     """Runs the plan and asserts that partial sums of random integers end where they should."""
     found = plan(pair.mesh, pair.shape, bits, pair.source, pair.target, reduction=reduction)
     dtype, reduce = numpy_dtype(element), UFUNCS[reduction].reduce
-    sizes = leading(pair.mesh, pair.source)
+    sizes = leading_sizes(pair.mesh, pair.source)
     sums = np.random.default_rng(0).integers(0, 2 if element == "i1" else 8, (*sizes[:-1], 1, *pair.shape)).astype(dtype)
     given = np.ascontiguousarray(np.broadcast_to(sums, (*sizes, *pair.shape)))
     array = reduce(sums.reshape(-1, *pair.shape), axis=0)
-    ran = shared_child().run(module_of(found, element), [given], pair.mesh.size)
+    ran = shared_child().run(tile_module(f"tensor<{'x'.join(map(str, (*pair.shape, element)))}>", found), [given], pair.mesh.size)
     assert ran.status == "ok", ran.message
-    tiles = ran.outputs[0].astype(dtype).reshape(-1, leading(pair.mesh, pair.target)[-1], *pair.shape)
+    tiles = ran.outputs[0].astype(dtype).reshape(-1, leading_sizes(pair.mesh, pair.target)[-1], *pair.shape)
     assert (tiles == tiles[:, :1]).all(), "replicas differ"
     assert (reduce(tiles[:, 0], axis=0) == array).all()
     return found

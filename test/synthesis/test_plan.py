@@ -300,13 +300,13 @@ def test_sums_across_nodes_are_striped_over_the_replicas_inside():
 
 def test_sums_that_end_sharded_inside_are_scattered_across_nodes_too():
     found = on_nodes('[{}, {}], unreduced={"node", "gpu"}', '[{"gpu"}, {}]')
-    assert found.chain_text == "reduce_scatter gpu: dim 0, node: dim 0; all_gather node: dim 0"
+    assert found.chain_text == "reduce_scatter node: dim 0, gpu: dim 0; all_gather node: dim 0"
 
 
 def test_reduce_scatter_inside_all_reduce_across_all_gather_inside_is_what_one_all_reduce_costs():
     """The cost model runs one all_reduce of both axes in these phases; as three steps they start three times."""
     found = on_nodes('[{}, {}], unreduced={"node", "gpu"}', '[{}, {}]')
-    assert found.chain_text == "all_reduce gpu, node"
+    assert found.chain_text == "all_reduce node, gpu"
     pricing, node, gpu, tile = Pricing(H100["topology"], found.mesh, 32), Factor("node", 1, 4), Factor("gpu", 1, 8), 4096 * 4096
     by_hand = (
         pricing.picoseconds("reduce_scatter", (gpu,), tile)
@@ -328,3 +328,27 @@ def test_refusals_of_partial_sums():
         plan(Mesh.parse("x=4,y=2"), (6,), 32, Sharding.parse('[{"x"}], unreduced={"y"}'), Sharding.parse("[{}]"), with_exchange=True)
     with pytest.raises(ValueError, match='unknown reduction "mean"'):
         plan(Mesh.parse("x=4"), (8,), 32, Sharding.parse('[{}], unreduced={"x"}'), Sharding.parse("[{}]"), reduction="mean")
+
+
+# -- what is proved --
+
+
+@pytest.mark.parametrize(
+    ("shape", "source", "target", "collectives"),
+    [
+        ((10,), '[{"x"}]', '[{"y"}]', 1),
+        ((6, 2), '[{"x"}, {}]', '[{"y"}, {}]', 1),
+        ((6, 6), '[{"x"}, {"y"}]', '[{"y"}, {"x"}]', 6),
+    ],
+)
+def test_an_exchange_that_meets_the_byte_bound_cannot_be_beaten_by_bytes(shape, source, target, collectives):
+    mesh, ends = Mesh.parse("x=2,y=3"), (Sharding.parse(source), Sharding.parse(target))
+    by_bytes, by_time = (plan(mesh, shape, 32, *ends, objective=each, with_exchange=True) for each in ("bytes", "time"))
+    assert by_bytes.chain_text.startswith("exchange in ") and by_bytes.collectives == collectives
+    assert by_bytes.bytes_received == by_bytes.bound_bytes and by_bytes.is_optimal
+    assert not (by_time.is_optimal and by_time.chain_text.startswith("exchange"))
+
+
+def test_an_exchange_above_the_byte_bound_is_not_proved():
+    found = plan(Mesh.parse("x=4"), (10, 3), 32, Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'), objective="time", with_exchange=True)
+    assert found.bytes_received > found.bound_bytes and not found.is_optimal

@@ -17,6 +17,7 @@ from reshard.tools.reshard_verify import verify
 
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
 UNEVEN = {"--mesh": "x=4", "--type": "f32[10,3]", "--from": '[{"x"}, {}]', "--to": '[{}, {"x"}]'}
+PENCIL = {"--mesh": "rows=4,cols=2", "--type": "f32[16,16,16]", "--from": '[{"rows"},{"cols"},{}]', "--to": '[{},{"rows"},{"cols"}]'}
 SMALL = {"--mesh": "x=4", "--type": "f32[8]", "--from": '[{"x"}]', "--to": "[{}]"}
 
 
@@ -46,14 +47,21 @@ def test_text_of_a_plan(capsys):
         'to:    [{}, {"x", "y"}, {}]',
         "chain: all_to_all x: dim 2 -> 1, y: dim 0 -> 1",
     ]
-    (step,) = [line.split() for line in lines if "all_to_all" in line and "chain" not in line]
+    (step,) = [line.split() for line in lines if "all_to_all x: dim 2 -> 1, y: dim 0 -> 1 " in line]
     assert step[-6:] == ["1", "2,048", "2,048", "1,792", "37.27", "us"]
     numbers = {line[:19].strip(): line[19:].split() for line in lines}
     assert numbers["bytes received"] == numbers["bytes sent"] == ["1,792", "1,792", "1.000"]
     assert numbers["largest tile, bytes"] == ["2,048", "2,048", "1.000"]
     assert numbers["time"][:4] == ["37.28", "us", "18.07", "us"]
-    assert lines[-2].startswith("1 collective; peak ") and lines[-2].endswith("; proved optimal by bytes")
-    assert lines[-1] == "topology: uniform, 8 device; device: switch, 25 GB/s, 9.6 us"
+    facts = next(at for at, line in enumerate(lines) if line.startswith("1 collective; peak "))
+    assert lines[facts].endswith("; proved optimal by bytes")
+    assert lines[facts + 1] == "topology: uniform, 8 device; device: switch, 25 GB/s, 9.6 us"
+    assert [line.split("  ")[-1] for line in lines[facts + 5 : facts + 8]] == [
+        "7 collectives instead of 1",
+        "receives 1.43x as much",
+        "receives 2.86x as much",
+    ]
+    assert lines[-1].startswith("  leading axes alone: all_to_all x:(2)2: dim 2 -> 1; ")
 
 
 def test_a_plan_that_moves_nothing(capsys):
@@ -78,6 +86,33 @@ def test_explain_shows_layouts_bounds_and_tiles(capsys):
     assert "before, dim 0 down, dim 2 across" in out and " 0:8  0    2    4     6" in out
 
 
+def test_explain_says_what_each_step_is_for(capsys):
+    out = output(capsys, "--topology", "h100:2x4", command="explain", problem=PENCIL)
+    rows = {line.split()[0]: line for line in out.split("what it is for\n")[1].splitlines()[1:5]}
+    assert "gpu, 450 GB/s" in rows["2"] and "brings cols to the place that the target names" in rows["2"]
+    assert "node, 50 GB/s" in rows["4"] and "brings rows to the place that the target names" in rows["4"]
+    shares = [int(row.split("%")[0].split()[-1]) for row in rows.values()]
+    assert sum(shares) == 100 and max(shares) == int(rows["4"].split("%")[0].split()[-1])
+
+
+def test_explain_says_where_the_distance_to_the_bound_comes_from(capsys):
+    out = output(capsys, "--objective", "time", command="explain", problem=PENCIL)
+    assert "distance to the bounds: received 1.250 x the bound, time " in out
+    assert "step 2 receives 1,024 bytes and brings the target 512 closer: the rest is passed on later, or was here before" in out
+    assert " to start 2 collectives, " in out
+    assert "received at the bound" in output(capsys, "--objective", "bytes", command="explain")
+
+
+def test_explain_of_every_kind_of_step_has_a_purpose(capsys):
+    """Moves that only make room are told from those that arrive."""
+    striped = {"--mesh": "node=4,gpu=8", "--type": "f32[4096,4096]", "--from": '[{"node"}, {}]', "--to": '[{}, {"node"}]'}
+    out = output(capsys, "--topology", "h100", command="explain", problem=striped)
+    assert "makes tiles smaller along gpu for the steps behind it" in out and "takes gpu off its digit" not in out
+    assert "brings node to the place that the target names" in out and "the target has the whole along gpu" in out
+    out = output(capsys, command="explain", problem={**SMALL, "--from": '[{"x":(2)2, "x":(1)2}]', "--to": '[{"x"}]'})
+    assert "hands blocks to the devices that the target names" in out
+
+
 def test_explain_counts_what_enters_a_node(capsys):
     problem = {**SMALL, "--mesh": "x=16", "--type": "f32[16384]"}
     out = output(capsys, "--topology", "h100:2", command="explain", problem=problem)
@@ -99,7 +134,7 @@ def test_explain_lists_no_thousand_devices(capsys):
 
 def test_json_has_the_schema_field_by_field(capsys):
     found = json.loads(output(capsys, "--json"))
-    fields = "schema mesh dtype global_shape source target steps totals bounds optimal objective topology target_mesh seconds versions"
+    fields = "schema mesh dtype global_shape source target steps totals bounds optimal objective topology target_mesh seconds versions rejected"
     assert list(found) == fields.split()
     assert found["schema"] == "reshard.plan/1"
     assert found["mesh"] == found["target_mesh"] == '<["x"=4, "y"=2]>'
@@ -136,7 +171,20 @@ def test_json_is_what_the_api_gives(capsys):
     planned = reshard.plan(
         ISSUE["--from"], ISSUE["--to"], mesh="x=4,y=2", shape=(16, 16, 16), dtype="float32", objective="bytes"
     ).to_dict()
-    assert {**found, "seconds": 0} == {**json.loads(json.dumps(planned)), "seconds": 0}
+    assert {**found, "seconds": 0} == {**json.loads(json.dumps(planned)), "seconds": 0, "rejected": found["rejected"]}
+
+
+def test_json_of_rejected_alternatives(capsys):
+    found = json.loads(output(capsys, "--json"))["rejected"]
+    assert 0 < len(found) <= 3 and len({each["chain"] for each in found}) == len(found)
+    assert all(list(each) == "way chain bytes_received time_us peak_bytes collectives reason".split() for each in found)
+    one_at_a_time = next(each for each in found if each["way"] == "one axis at a time")
+    assert one_at_a_time["collectives"] == 2 and one_at_a_time["bytes_received"] == 2560
+    assert one_at_a_time["reason"].startswith("takes 1.") and "as long: " in one_at_a_time["reason"]
+
+
+def test_what_moves_nothing_has_no_alternatives(capsys):
+    assert json.loads(output(capsys, "--json", problem={**SMALL, "--to": '[{"x"}]'}))["rejected"] == []
 
 
 # ---- errors
@@ -300,12 +348,6 @@ def test_partial_sums_are_scattered_where_the_target_is_sharded(capsys):
     assert found["totals"]["bytes_received"] == found["bounds"]["bytes_received"] == 24
 
 
-@pytest.mark.parametrize(("flags", "command"), [(["--verify"], "plan"), (["--compare", "xla"], "plan"), ([], "explain")])
-def test_what_cannot_handle_partial_sums_says_so(flags, command, capsys):
-    assert run(*flags, command=command, problem={**SMALL, "--from": '[{}], unreduced={"x"}', "--to": '[{"x"}]'}) == 1
-    assert capsys.readouterr().err.count("partial sums") == 1
-
-
 def test_dtensor_without_torch_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("reshard.dialect_utils.peers_dtensor.is_installed", lambda: False)
     assert run("--compare", "dtensor") == 1
@@ -323,3 +365,73 @@ def test_dtensor_is_compared_on_partial_sums_too(monkeypatch, capsys):
     rows = json.loads(output(capsys, "--compare", "dtensor", "--reduction", "max", "--json", problem=problem))["comparison"]
     assert asked == {"reduction": "max", "devices_per_host": 4}
     assert rows["ours"]["bytes_received"] == 24 and rows["dtensor"]["status"] == "unsupported"
+
+
+SUMS = {"--mesh": "x=4,y=2", "--type": "f32[16,8]", "--from": '[{}, {"y"}], unreduced={"x"}', "--to": '[{"x"}, {}]'}
+
+
+def test_partial_sums_are_explained(capsys):
+    out = output(capsys, command="explain", problem=SUMS)
+    assert "source          [16, y*4] unreduced x" in out and "reduce_scatter  [x*4, y*4]" in out
+    assert "adds up the sums along x, each device the part that the target gives it" in out
+    assert "each element is 4 partial sums in the source and itself in the target" in out and "are 256 bytes" in out
+    assert "     7  3,1  [0:16, 4:8] of sum 3  [12:16, 0:8]" in out
+
+
+def test_partial_sums_are_compared(capsys):
+    rows = json.loads(output(capsys, "--compare", "xla,shardy", "--json", problem=SUMS))["comparison"]
+    assert {name: row["status"] for name, row in rows.items()} == {"ours": "ok", "xla": "ok", "shardy": "unsupported"}
+    assert (rows["ours"]["bytes_received"], rows["xla"]["bytes_received"]) == (256, 640)
+    assert rows["ours"]["temp_bytes"] is not None and "adds nothing up" in rows["shardy"]["message"]
+
+
+def test_partial_sums_that_stay_are_compared_with_shardy(capsys):
+    problem = {**SUMS, "--from": '[{"y"}, {}], unreduced={"x"}', "--to": '[{}, {"y"}], unreduced={"x"}'}
+    rows = json.loads(output(capsys, "--compare", "xla,shardy", "--json", problem=problem))["comparison"]
+    assert rows["shardy"]["status"] == "ok" and rows["shardy"]["bytes_received"] == rows["ours"]["bytes_received"] == 128
+
+
+def test_other_reductions_are_not_what_xla_does(capsys):
+    flags = ("--compare", "xla", "--json", "--reduction", "max")
+    row = json.loads(output(capsys, *flags, problem=SUMS))["comparison"]["xla"]
+    assert row["status"] == "unsupported" and "max is asked for" in row["message"]
+
+
+@pytest.mark.parametrize(
+    ("element", "reduction", "words"),
+    [
+        ("f32", "sum", "each within twice the rounding error of its additions"),
+        ("bf16", "sum", "each within twice"),
+        ("c64", "sum", "each within twice"),
+        ("f32", "prod", "each within twice"),
+        ("f16", "max", "bit for bit"),
+        ("i8", "sum", "bit for bit"),
+        ("i32", "prod", "bit for bit"),
+        ("ui16", "min", "bit for bit"),
+        ("pred", "or", "bit for bit"),
+    ],
+)
+def test_partial_sums_are_verified(element, reduction, words, capsys):
+    out = output(capsys, "--verify", "--reduction", reduction, problem={**SUMS, "--type": f"{element}[16,8]"})
+    assert "verified: the numpy interpreter and XLA on 8 CPU devices end with the target's sums, " + words in out
+
+
+@pytest.mark.parametrize("target", ['[{}, {}], unreduced={"y"}', '[{}, {"x":(1)2}], unreduced={"x":(2)2}'])
+def test_targets_of_partial_sums_are_verified(target, capsys):
+    assert "end with the target's sums" in output(capsys, "--verify", problem={**SUMS, "--to": target})
+
+
+def test_a_plan_with_wrong_sums_is_not_verified(monkeypatch):
+    right = reshard.plan('[{}], unreduced={"x"}', "[{}]", mesh="x=4", shape=(8,))
+    wrong = reshard.plan("[{}]", '[{}], unreduced={"x"}', mesh="x=4", shape=(8,))
+    broken = dataclasses.replace(right, tile_program=wrong.tile_program)
+    with XlaChild(uses_cache=False, num_devices=4) as child:
+        assert verify(broken, "tensor<8xf32>", child).text.startswith("not verified: numpy interpreter: device 1 holds another")
+        monkeypatch.setattr("reshard.tools.reshard_verify._interpret", lambda plan: None)
+        assert verify(broken, "tensor<8xf32>", child).text == "not verified: XLA on CPU devices ends with other sums"
+
+
+def test_a_reduction_that_a_type_has_not_is_one_line(capsys):
+    assert run("--verify", "--reduction", "and", problem=SUMS) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("reshard: error: ") and "elements of type f32 have no and" in err and err.count("\n") == 1

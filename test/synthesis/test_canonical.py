@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of axes, axes of size 1 and ways to write a sharding make no difference to plans."""
+
+import random
+import re
+
+import pytest
+
+from benchmarks.pairs import Pair, random_pairs, random_reductions
+from reshard.synthesis import semantics
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import NoPlanError, plan
+from reshard.synthesis.plan_layouts import layouts
+from reshard.synthesis.sharding import AxisRef, Sharding
+from reshard.synthesis.steps import Relayout, text
+
+PAIRS = random_pairs(71, 60, (4, 6, 8, 12, 16)) + random_reductions(72, 30, (4, 6, 8, 12))
+
+
+def renamed(pair: Pair, seed: int) -> tuple[Pair, dict[str, str]]:
+    """Returns the pair with other names, in another alphabetical order, and with axes of size 1 strewn in."""
+    rng = random.Random(seed)
+    fresh = rng.sample([f"{a}{b}" for a in "qzam" for b in "xib"], len(pair.mesh.axes))
+    names = dict(zip(pair.mesh.axis_names, fresh))
+    axes = [(names[name], size) for name, size in pair.mesh.axes]
+    for number in range(2):
+        axes.insert(rng.randint(0, len(axes)), (f"one{number}", 1))
+
+    def side(sharding: Sharding) -> Sharding:
+        def refs(axes):
+            return tuple(AxisRef(names[axis.name], axis.pre_size, axis.size) for axis in axes)
+
+        dims = [refs(axes) for axes in sharding.dims]
+        dims[0] = (AxisRef("one0"), *dims[0])
+        return Sharding(tuple(dims), unreduced=refs(sharding.unreduced))
+
+    return Pair(Mesh(tuple(axes), pair.mesh.device_ids), pair.shape, side(pair.source), side(pair.target)), names
+
+
+@pytest.mark.parametrize("number, pair", enumerate(PAIRS), ids=lambda each: str(each))
+def test_other_names_same_plan(number, pair):
+    other, names = renamed(pair, number)
+    mine, theirs = (plan(p.mesh, p.shape, 32, p.source, p.target, objective="time", with_exchange=True) for p in (pair, other))
+    assert (theirs.mesh, theirs.source, theirs.target) == (other.mesh, other.source, other.target)
+    numbers = "bytes_received bytes_sent time_s peak_bytes largest_tile_bytes is_optimal collectives bound_bytes bound_time_s"
+    assert all(getattr(mine, name) == getattr(theirs, name) for name in numbers.split())
+    translated = [re.sub(r"\b[xyzwuv]\b(?! \[)", lambda name: names[name[0]], step.text) for step in mine.steps]
+    assert translated == [step.text for step in theirs.steps]
+    semantics.check(theirs.tile_program, other.shape, other.source, other.target)
+
+
+@pytest.mark.parametrize("pair", PAIRS[:30], ids=str)
+def test_texts_say_what_the_steps_do(pair):
+    """Texts come from the canonical plan; in meshes whose axes are in alphabetical order they are those of the steps."""
+    found = plan(pair.mesh, pair.shape, 32, pair.source, pair.target)
+    for step, before in zip(found.steps, layouts(found)):
+        assert isinstance(step.step, Relayout) or step.text == text(before, step.step, found.mesh)
+
+
+def test_errors_name_the_callers_axes():
+    mesh, ends = Mesh.parse("rows=6"), (Sharding.parse('[{"rows":(1)2}]'), Sharding.parse('[{"rows":(1)3}]'))
+    with pytest.raises(NoPlanError, match='axis "rows" is cut at'):
+        plan(mesh, (6,), 32, *ends)
+    with pytest.raises(NoPlanError, match=r'shards of \[\{"rows"\}\]'):
+        plan(mesh, (7,), 32, Sharding.parse('[{"rows"}]'), Sharding.parse("[{}]"))
+
+
+def test_pieces_of_an_axis_and_the_axis_are_one():
+    mesh, target = Mesh.parse("x=4,y=2"), Sharding.parse('[{}, {"y"}]')
+    whole, pieces = (plan(mesh, (8, 8), 32, Sharding.parse(text), target) for text in ('[{"x"}, {}]', '[{"x":(1)2, "x":(2)2}, {}]'))
+    assert whole.steps == pieces.steps and str(pieces.source) == '[{"x":(1)2, "x":(2)2}, {}]'
