@@ -28,10 +28,11 @@ from .chains import FoundChain, find_chain, typed_steps
 from .costing import Costing
 from .layout import layout_of
 from .leading_axes import leading_axes_chain
+from .plan_cache import planned_or_read
 from .plan_json import bound_tile_bytes
 from .plan_layouts import in_pieces
 from .planned import Plan
-from .planner import exchange_alone, planned, with_rounds
+from .planner import exchange_alone, with_rounds
 from .pricing import Pricing
 from .problem import NoPlanError, Problem, refine
 from .request import Request
@@ -148,7 +149,7 @@ class _Ways:
 
     def _by_the_other_objective(self) -> Plan:
         other = "bytes" if self.request.objective == "time" else "time"
-        return planned(replace(self.request, objective=other, with_exchange=self.request.with_exchange and self.is_small))
+        return planned_or_read(replace(self.request, objective=other, with_exchange=self.request.with_exchange and self.is_small))
 
     def _refined(self, **options: bool) -> Problem:
         asked = self.request
@@ -196,9 +197,10 @@ class _Ways:
 def _reason(plan: Plan, other: Plan, topology: Topology) -> str:
     if other.largest_tile_bytes > bound_tile_bytes(plan):
         return f"needs a tile of {_size(other.largest_tile_bytes)}, more than source or target (R2)"
-    if _key(other, plan.objective) < _key(plan, plan.objective):
+    is_by_time = plan.objective == "time"
+    if other.time_s * _AS_LONG < plan.time_s if is_by_time else _key(other, "bytes") < _key(plan, "bytes"):
         return "costs less; no search of the planner comes by it"
-    if plan.objective == "time" and other.time_s > plan.time_s * _AS_LONG:
+    if is_by_time and other.time_s > plan.time_s * _AS_LONG:
         return f"takes {_times(other.time_s, plan.time_s)} as long: {_what_takes_long(plan, other, topology)}"
     if other.bytes_received > plan.bytes_received:
         return f"receives {_times(other.bytes_received, plan.bytes_received)} as much"

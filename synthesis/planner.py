@@ -13,6 +13,7 @@ from .chains import FoundChain, find_chain
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
+from .leading_axes import leading_axes_chain
 from .mesh import Mesh
 from .planned import Plan
 from .pricing import Pricing
@@ -84,9 +85,17 @@ class _Planner:
             yield self._exchange_alone()
             return
         yield self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        if not found.is_optimal and not self.request.has_sums:
+            yield self._on_leading_axes()
         if self.request.with_exchange and not found.is_unbeatable:
             for typed in self._with_rounds(found):
                 yield self.costing.of_chain(found.problem, typed, False)
+
+    def _on_leading_axes(self) -> Plan:
+        """Returns the plan that needs no search; one that stopped early may have found worse."""
+        asked = self.request
+        problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
+        return self.costing.of_chain(problem, leading_axes_chain(problem), False)
 
     def _with_rounds(self, found: FoundChain) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""

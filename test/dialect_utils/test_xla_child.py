@@ -290,6 +290,12 @@ class TestCache:
         with XlaChild(cache_dir=tmp_path / "file" / "below", num_devices=8) as child:
             assert child.compile(GATHER, 4).is_ok
 
+    def test_it_can_be_switched_off(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("RESHARD_CACHE", "off")
+        with XlaChild(cache_dir=tmp_path, num_devices=8) as child:
+            assert child.compile(GATHER, 4).is_ok
+        assert not list(tmp_path.iterdir())
+
     def test_place(self, monkeypatch, tmp_path):
         monkeypatch.delenv("RESHARD_CACHE_DIR", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

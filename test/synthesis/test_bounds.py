@@ -7,9 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from benchmarks.pairs import random_pair
-from reshard.synthesis.bounds import received_elements_bound
+from benchmarks.pairs import random_pair, random_pairs
+from reshard.synthesis.bounds import lacking_elements, received_elements_bound
+from reshard.synthesis.layout import Factor, Layout, Slot
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
+from reshard.synthesis.plan_layouts import layouts
 from reshard.synthesis.semantics import scatter
 from reshard.synthesis.sharding import Sharding
 
@@ -60,3 +63,19 @@ def test_r3_bound_of_dimensions_that_do_not_divide():
 def test_r3_bound_of_partial_sums_by_hand(source, target, bound):
     mesh = Mesh.parse("x=4,y=2")
     assert received_elements_bound(mesh, (8, 8), Sharding.parse(source), Sharding.parse(target)) == bound
+
+
+@pytest.mark.parametrize("pair", random_pairs(91, 40, (4, 6, 8, 12)), ids=str)
+def test_what_layouts_on_the_way_still_lack(pair):
+    """At the source it is the bound, at the target nothing; in between it is what an exchange from there would bring."""
+    found = plan(pair.mesh, pair.shape, 32, pair.source, pair.target)
+    at = layouts(found)
+    lacking = [lacking_elements(pair.mesh, layout, at[-1]) for layout in at]
+    assert lacking[0] * 4 == found.bound_bytes and lacking[-1] == 0
+    received = [-(-step.bytes_received // 4) for step in found.steps]
+    assert all(before - after <= moved for before, after, moved in zip(lacking, lacking[1:], received))
+
+
+def test_too_many_digits_are_not_looked_at():
+    wide = Layout((1 << 30,), ((Factor("x", 1, 1 << 10), Slot(0, 1 << 20, 1 << 30)),))
+    assert lacking_elements(Mesh.parse("x=1024"), wide, wide) is None
