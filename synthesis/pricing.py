@@ -35,13 +35,17 @@ class Pricing:
         self.mesh = mesh
         self.bits = bits
         self.topology = topology.fitted(mesh.size)
-        used = [level for level in self.topology.levels if level.size > 1]
+        self._network = cost.network_of(topology, mesh.size)
+        used = [view.level for view in self._network.views]
         self.is_flat = all(level.kind == "switch" and not level.shared_bandwidth_bytes_per_s for level in used) and len(used) <= 1
+        self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
+        self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used))
-        self._least_latency_s = self.topology.launch_latency_s + min((level.latency_s for level in used), default=0.0)
         self._coordinates = self.topology.coordinates()
         self._grouped: dict[tuple[str, tuple[Factor, ...]], tuple[float, float]] = {}
         self._permutes: dict[tuple[Layout, Layout], tuple[float, float]] = {}
+        self._shares: dict[Factor, tuple[int, ...] | None] = {}
+        self._latencies: dict[tuple[int, int], float] = {}
 
     def bytes_of(self, elements: int) -> int:
         return -(-elements * self.bits // 8)
@@ -53,9 +57,84 @@ class Pricing:
             if kind == "permute":
                 found = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=((0, 1), (1, 0)))
             else:
-                found = cost.coefficients(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
+                found = self._regular(kind, key[1]) or cost.coefficients(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
             self._grouped[key] = found
         return self._grouped[key]
+
+    def _regular(self, kind: str, factors: tuple[Factor, ...]) -> tuple[float, float] | None:
+        """Returns the coefficients where the factors say all about the groups, else None."""
+        shares = [self.shares(factor) for factor in factors]
+        if None in shares:
+            return None
+        return cost.regular_coefficients(self._network, kind, tuple(map(math.prod, zip(*shares))))
+
+    def shares(self, factor: Factor) -> tuple[int, ...] | None:
+        """Returns how many units of each level devices reach that differ along a factor, outer to inner.
+
+        None if devices are not in the order of the mesh, or the factor and a level divide them in two radices.
+        """
+        if factor not in self._shares:
+            self._shares[factor] = self._find_shares(factor)
+        return self._shares[factor]
+
+    def _find_shares(self, factor: Factor) -> tuple[int, ...] | None:
+        views = self._network.views
+        if len(views) == 1:
+            return (factor.size,)
+        if not self.has_aligned_devices:
+            return None
+        start = cost.stride(self.mesh, factor)
+        stop = start * factor.size
+        if any(place % view.unit and view.unit % place for place in (start, stop) for view in views):
+            return None
+        ends = ((max(start, view.unit), min(stop, view.unit * view.level.size)) for view in views)
+        return tuple(max(1, high // low) for low, high in ends)
+
+    def cuts(self, factors: tuple[Factor, ...]) -> tuple[tuple[float, tuple[int, ...]], ...]:
+        """Returns per level (bytes per second into a unit, for each factor the units that it tells apart), single devices last.
+
+        Levels other than the last one are left out unless all factors have `shares`.
+        """
+        views = self._network.views
+        whole = (sum(map(_ports_bytes_per_s, (view.level for view in views))), tuple(factor.size for factor in factors))
+        shares = [self.shares(factor) for factor in factors]
+        if not views or None in shares:
+            return (whole,)
+        outer = (
+            (cost.most_bytes_per_s_into_unit(self._network, depth), tuple(math.prod(each[: depth + 1]) for each in shares))
+            for depth in range(len(views) - 1)
+        )
+        return (*outer, whole)
+
+    def least_latency_s(self, members: int, collectives: int) -> float:
+        """Returns a lower bound on the latency of at least `collectives`, 1 or 2, whose groups' sizes multiply to `members`."""
+        key = members, collectives
+        if key not in self._latencies:
+            launch_s = self.topology.launch_latency_s
+            least = 2 * launch_s + max(2 * self.least_hop_s, self._least_hops_of_many_s(members))
+            if collectives == 1:
+                least = min(least, launch_s + max(self.least_hop_s, self._least_hops_s(members, 0)))
+            self._latencies[key] = least
+        return self._latencies[key]
+
+    def _least_hops_s(self, members: int, depth: int) -> float:
+        """Returns the least latency of one group, its members spread over the levels from `depth` on."""
+        if members == 1:
+            return 0.0
+        if depth == len(self._network.views):
+            return math.inf
+        level, reached, steps = self._network.views[depth].level, 1, 0
+        least = self._least_hops_s(members, depth + 1)
+        while reached < min(level.size, members):
+            steps, reached = steps + 1, min(level.size, reached * _reach_of_a_step(level))
+            rest = self._least_hops_s(-(-members // reached), depth + 1)
+            least = min(least, steps * level.latency_s + rest)
+        return least
+
+    def _least_hops_of_many_s(self, members: int) -> float:
+        reaches = {_reach_of_a_step(view.level) for view in self._network.views}
+        steps = math.log2(members) / math.log2(max(reaches, default=2)) - 1e-9
+        return self.least_hop_s * (math.ceil(steps) if len(reaches) == 1 else steps)
 
     def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
         """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it."""
@@ -74,7 +153,7 @@ class Pricing:
         if not received_elements:
             return 0
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too: steps pay for these
-        return math.floor((self._least_latency_s + seconds) * PER_SECOND)
+        return math.floor((self.topology.launch_latency_s + self.least_hop_s + seconds) * PER_SECOND)
 
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
@@ -112,3 +191,8 @@ class Pricing:
 def _ports_bytes_per_s(level: Level) -> float:
     """Returns what one device can receive at a level: over its port, or over the links in both directions of each dimension."""
     return level.bandwidth_bytes_per_s * (2 * len(level.dims) if level.kind in ("ring", "torus") else 1)
+
+
+def _reach_of_a_step(level: Level) -> int:
+    """Returns by what factor one more step of latency widens the reach of a group, at most: a hop goes both ways."""
+    return 3 if level.kind in ("ring", "torus") else 2

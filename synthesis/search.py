@@ -1,32 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The least-cost chain: A* over layouts.
 
-**State.** The place of each movable factor: an index into the problem's slots, or replicated, or unreduced. **Edges** are the
-steps of `steps.py` with their received elements as cost, ties by the number of collectives, then by the elements of
-the tiles that the steps write: small tiles first is less memory. With a `Pricing` their modelled time comes before all
-of these. R2 holds by construction: no edge leads to a tile above max(source tile, target tile).
+**State.** The place of each movable factor, see `digits.py`. **Edges** are the steps of `steps.py` with their received
+elements as cost, ties by the number of collectives, then by the elements of the tiles that the steps write: small tiles
+first is less memory. With a `Pricing` their modelled time comes before all of these. R2 holds by construction: no edge
+leads to a tile above max(source tile, target tile).
 
-**Heuristic.** From a layout X the busiest device still has to receive |T \\ X| elements of its target tile T. If two
-different factors own the same digit in X and in the target, some device has nothing in common with its tile and the
-bound is |T|; else each digit that is owned in X but local in T leaves 1/radix of T in place. Steps cost at least what
-their busiest device receives, so the bound never exceeds the cost to go (admissible), and A* returns the optimum. Its
-time is at least that of a single cheapest collective that brings these elements in through all ports of a device.
+**Costs** are one number each, time and received elements and collectives and written elements in its bits from the top,
+so that sums and comparisons are those of whole numbers (`_Costs`).
 
-**Partial sums.** Let n be the number of partial sums of each element in X, m in T, N the number of devices, and r of them
-the ones whose target tile has a given element. Count, for each element, the transfers of values that belong to it, one
-sender to one receiver; T and r are the same everywhere, so a total of k per element is k·|T|/r per device on average,
-and no less for the busiest. A collective that costs c elements can be done by c transfers per device.
-- n > 1, m = 1. Until some device has the whole sum, the transfers must have joined it with a holder of each of the
-  n sums: n - 1 of them at least, n if it holds none itself. Each transfer completes one device at most, so the other
-  ones of the r need r - 1 more. This is n + r - 2, and one more for an element that no device of its r holds in X: at
-  least 1 - r·(the part of T in common, on average) of all elements are such.
-- m > 1. Each of the n sums ends up in one of m: n - m transfers. And the m cannot all be zero: r/m devices of one have
-  the value, of which no more than h hold any of the element in X, h the product of the factors that own no digit in X
-  and are not unreduced in T: r/m - h transfers.
+**Heuristic.** `cost_to_go.py`; it never exceeds the cost to go (admissible), so A* returns the optimum, and the least
+priority in the queue is at any moment a lower bound on every chain that has not been found.
 
 **Pruning** that loses nothing, checked by `exhaustive=True` in tests: a factor that owns its target digit stays there,
 and a replicated factor whose target digit is free takes it at once, for nothing; only factors that are unreduced in the
-target become so. Where neither side has unreduced factors, there are no edges for them.
+target become so. Where neither side has unreduced factors, there are no edges for them. Permutes in a row are one.
+Where it matters who sends to whom, a permute is priced when its turn comes; until then it counts as the cheapest one.
 """
 
 from __future__ import annotations
@@ -35,17 +24,14 @@ from dataclasses import dataclass
 import heapq
 import itertools
 import math
-import operator
 from typing import Literal, NamedTuple
 
-from .layout import UNREDUCED as UNREDUCED_PLACE
+from .cost_to_go import CostToGo
+from .digits import FIXED, REPLICATED, UNREDUCED, Digits, State
 from .layout import Layout
-from .pricing import Pricing
+from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 
-REPLICATED = -1
-FIXED = -2
-UNREDUCED = -3
 LOCAL = ("slice", "to_unreduced")  # steps without traffic
 Kind = Literal["slice", "all_gather", "all_to_all", "permute", "reduce_scatter", "all_reduce", "to_unreduced"]
 
@@ -68,14 +54,24 @@ class _Edge(NamedTuple):
     """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of."""
 
     kind: Kind
-    after: tuple[int, ...]
+    after: State
     received: int
     tile: int
     moved: tuple[int, ...] = ()
 
 
 class SearchLimit(Exception):
-    """The search stopped at its limit of steps with neither a chain nor a proof that there is none."""
+    """The search stopped at its limit of steps with neither a chain nor a proof that there is none.
+
+    Attributes:
+      least_cost: what any chain costs at least, as `Chain.cost` has it.
+      best: the cheapest chain so far, if one was found.
+    """
+
+    def __init__(self, least_cost: tuple[int, ...], best: Chain | None):
+        super().__init__(f"no chain is known to cost {least_cost}")
+        self.least_cost = least_cost
+        self.best = best
 
 
 def cheapest_chain(
@@ -100,8 +96,34 @@ def cheapest_chain(
     return _Search(problem, exhaustive, pricing).run(below, max_edges, greed)
 
 
+def least_cost(problem: Problem, pricing: Pricing | None) -> tuple[int, ...]:
+    """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
+    digits = Digits(problem)
+    found = CostToGo(digits, pricing)(digits.source)
+    return found if pricing else found[1:]
+
+
+class _Costs:
+    """Costs as whole numbers: picoseconds, received elements, collectives, written elements, each wide enough for a sum.
+
+    Chains have fewer than 2^8 steps.
+    """
+
+    def __init__(self, largest_tile: int):
+        width = largest_tile.bit_length() + 10  # an all_reduce receives two tiles
+        self.written, self.collectives, self.received = width, width + 10, 2 * width + 10
+
+    def packed(self, picoseconds: int, received: int, collectives: int, written: int = 0) -> int:
+        return (picoseconds << self.received) + (received << self.collectives) + (collectives << self.written) + written
+
+    def unpacked(self, cost: int) -> tuple[int, int, int]:
+        """Returns (picoseconds, received elements, collectives)."""
+        received = (cost & (1 << self.received) - 1) >> self.collectives
+        return cost >> self.received, received, (cost & (1 << self.collectives) - 1) >> self.written
+
+
 class _Search:
-    """One A* run. Slots are numbered over all factors; bit i of a mask stands for slot i.
+    """One A* run.
 
     Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge.
     """
@@ -110,227 +132,241 @@ class _Search:
         self.problem = problem
         self.pricing = pricing
         self.exhaustive = exhaustive
-        self.sizes = [factor.size for factor in problem.movable]
-        fixed = [slot for factor, slot in problem.source.owners if factor not in problem.movable]
-        self.slots = sorted({slot for slots in problem.slots for slot in slots})
-        number = {slot: i for i, slot in enumerate(self.slots)}
-        self.fixed = fixed
-        self.clash = [sum(1 << j for j, b in enumerate(self.slots) if not a.agrees_with(b)) for a in self.slots]
-        usable = {i for i, slot in enumerate(self.slots) if all(slot.agrees_with(other) for other in fixed)}
-        self.candidates = [[number[s] for s in slots if number[s] in usable] for slots in problem.slots]
-        self.source = self._state(problem.source, number)
-        self.target = self._state(problem.target, number)
-        self.elements = problem.source.tile_elements * self._owned_size(self.source)
-        self.target_tile = problem.target.tile_elements
-        self.max_tile = max(problem.source.tile_elements, self.target_tile)
-        self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot >= 0}
-        self.has_sums = UNREDUCED in self.source or UNREDUCED in self.target
-        self.target_sums = self._sums(self.target)
+        self.digits = Digits(problem)
+        self.sizes = self.digits.sizes
+        self.clash = self.digits.clash
+        self.target = self.digits.target
+        self.max_tile = self.digits.max_tile
+        self.costs = _Costs(self.max_tile)
+        self.to_go_of = CostToGo(self.digits, pricing)
+        self.to_go: dict[State, int] = {}
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
-        self.slots_by_start: dict[tuple[int, int], list[tuple[int, int]]] | None = None
-
-    def _state(self, layout: Layout, number) -> tuple[int, ...]:
-        slots = [layout.slot_of(factor) for factor in self.problem.movable]
-        places = tuple(REPLICATED if slot is None else number[slot] for slot in slots)
-        if not layout.unreduced:
-            return places
-        return tuple(UNREDUCED if f in layout.unreduced else place for f, place in zip(self.problem.movable, places))
-
-    def _owned_size(self, state) -> int:
-        return math.prod(size for size, slot in zip(self.sizes, state) if slot >= 0)
-
-    def _sums(self, state) -> int:
-        return math.prod(size for size, slot in zip(self.sizes, state) if slot == UNREDUCED)
-
-    def tile(self, state) -> int:
-        return self.elements // self._owned_size(state)
+        self.steps_cost: dict[tuple, int] = {}
+        self.least_permute = pricing.least_picoseconds if pricing and not pricing.is_flat else None
+        self.first_alike = self._first_alike()
 
     def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
-        nothing = (0,) * (3 if self.pricing is None else 4)  # [time,] received elements, collectives, written elements
-        best = {self.source: nothing}
-        came_from: dict[tuple, tuple[tuple, Kind]] = {}
-        order = itertools.count()
-        queue = [(nothing, next(order), nothing, self.source)]
+        source, target = self.digits.source, self.target
+        best = {source: 0}
+        came_from: dict[State, tuple[State, Kind]] = {}
+        limit = self._limit(below)
+        order = itertools.count(1)
+        queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
         expanded = considered = 0
         while queue:
-            _, _, cost, state = heapq.heappop(queue)
+            priority, _, cost, state, unpriced = heapq.heappop(queue)
+            if unpriced is not None:
+                before, edge = unpriced
+                if cost >= best.get(state, limit):
+                    continue
+                cost += self._priced_permute(before, edge)
+                if cost >= best.get(state, limit):
+                    continue
+                best[state] = cost
+                came_from[state] = before, "permute"
+                heapq.heappush(queue, (cost + greed * self._cost_to_go(state), next(order), cost, state, None))
+                continue
+            if state == target or priority >= limit - 1 and target in best:
+                return self._chain(came_from, best[target], expanded)
             if cost > best[state]:
                 continue
-            if state == self.target:
-                return self._chain(came_from, cost[:-1], expanded)
             expanded += 1
-            for edge in self.edges(state):
+            is_permuted = state in came_from and came_from[state][1] == "permute"
+            for edge in self.edges(state, is_permuted and not self.exhaustive):
                 considered += 1
                 if considered > max_edges:
-                    raise SearchLimit
-                kind, after = edge.kind, edge.after
-                total = _sum(cost, self._cost(state, edge))
-                if after in best and best[after] <= total:
+                    raise self._stopped(priority, best, came_from, expanded)
+                after = edge.after
+                total = cost + self._cost(state, edge)
+                if total >= best.get(after, limit):
                     continue
                 to_go = self._cost_to_go(after)
-                if below is not None and _sum(total, to_go)[:-1] >= below:
+                if total + to_go >= limit:
+                    continue
+                if edge.kind == "permute" and self.least_permute:
+                    heapq.heappush(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
                     continue
                 best[after] = total
-                came_from[after] = (state, kind)
-                priority = _sum(total, to_go if greed == 1 else tuple(greed * each for each in to_go))
-                heapq.heappush(queue, (priority, next(order), total, after))
+                came_from[after] = state, edge.kind
+                if after == target and greed == 1:
+                    limit = total + 1
+                heapq.heappush(queue, (total + greed * to_go, next(order), total, after, None))
         return None
 
-    def _cost(self, state, edge: _Edge) -> tuple[int, ...]:
-        cost = edge.received, int(edge.kind not in LOCAL), edge.tile
-        return cost if self.pricing is None else (self._picoseconds(state, edge), *cost)
+    def _limit(self, below: tuple[int, ...] | None) -> int:
+        if below is None:
+            return 1 << 4096
+        return self.costs.packed(*below) if self.pricing else self.costs.packed(0, *below)
 
-    def _cost_to_go(self, state) -> tuple[int, ...]:
-        received = self.to_go(state)
-        cost = received, int(received > 0), 0
-        return cost if self.pricing is None else (self.pricing.least_picoseconds(received), *cost)
+    def _stopped(self, priority: int, best, came_from, expanded: int) -> SearchLimit:
+        found = self._chain(came_from, best[self.target], expanded) if self.target in best else None
+        return SearchLimit(self._unpacked(priority), found)
 
-    def _picoseconds(self, state, edge: _Edge) -> int:
-        if edge.kind in LOCAL:
-            return 0
-        if edge.kind == "permute" and not self.pricing.is_flat:
-            return self.pricing.permute_picoseconds(self._layout(state), self._layout(edge.after), edge.tile)
+    def _unpacked(self, cost: int) -> tuple[int, ...]:
+        found = self.costs.unpacked(cost)
+        return found if self.pricing else found[1:]
+
+    def _cost_to_go(self, state: State) -> int:
+        found = self.to_go.get(state)
+        if found is None:
+            found = self.to_go[state] = self.costs.packed(*self.to_go_of(state))
+        return found
+
+    # Costs of edges
+
+    def _cost(self, state: State, edge: _Edge) -> int:
+        kind, _, received, tile, moved = edge
+        if kind in LOCAL:
+            return tile
+        key = kind, moved, received, tile
+        found = self.steps_cost.get(key)
+        if found is None:
+            time = self._picoseconds(state, edge) if self.pricing else 0
+            found = self.steps_cost[key] = self.costs.packed(time, received, 1, tile)
+        return found
+
+    def _picoseconds(self, state: State, edge: _Edge) -> int:
+        if edge.kind == "permute" and self.least_permute:
+            return self.least_permute(edge.tile)
         key = edge.kind, edge.moved
         if key not in self.coefficients:
             factors = tuple(self.problem.movable[i] for i in edge.moved)
             self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
-        tile = self.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
-        return self.pricing.whole(*self.coefficients[key], tile)
+        tile = self.digits.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
+        found = self.pricing.whole(*self.coefficients[key], tile)
+        if edge.kind == "all_gather" and len({self.digits.slots[state[i]].dim for i in edge.moved}) > 1:
+            found += math.ceil(self.pricing.relayout_seconds(edge.tile) * PER_SECOND)
+        return found
 
-    def _chain(self, came_from, cost, expanded: int) -> Chain:
+    def _priced_permute(self, before: State, edge: _Edge) -> int:
+        """Returns by how much a permute costs more than the cheapest one on such tiles."""
+        layouts = self.digits.layout(before), self.digits.layout(edge.after)
+        time = self.pricing.permute_picoseconds(*layouts, edge.tile)
+        return self.costs.packed(time - self.least_permute(edge.tile), 0, 0)
+
+    def _chain(self, came_from, cost: int, expanded: int) -> Chain:
         states, kinds = [self.target], []
-        while states[-1] != self.source:
+        while states[-1] != self.digits.source:
             state, kind = came_from[states[-1]]
             states.append(state)
             kinds.append(kind)
-        layouts = tuple(self._layout(state) for state in reversed(states))
-        return Chain(layouts, tuple(reversed(kinds)), cost, expanded)
+        layouts = tuple(self.digits.layout(state) for state in reversed(states))
+        return Chain(layouts, tuple(reversed(kinds)), self._unpacked(cost), expanded)
 
-    def _layout(self, state) -> Layout:
-        places = {REPLICATED: None, UNREDUCED: UNREDUCED_PLACE}
-        moves = {f: self.slots[s] if s >= 0 else places[s] for f, s in zip(self.problem.movable, state)}
-        return self.problem.source.with_moved(moves)
+    # Edges
 
-    def to_go(self, state) -> int:
-        """Returns a lower bound, in elements, on what the busiest device still has to receive."""
-        if self.has_sums:
-            sums = self._sums(state)
-            if sums > 1 or self.target_sums > 1:
-                return self._to_go_with_sums(state, sums)
-        in_common = self.target_tile
-        for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
-            if slot == goal or slot < 0:
-                continue
-            owner = self.target_owner.get(slot)
-            if owner is not None and owner != mine:
-                return self.target_tile
-            if goal >= 0 and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1:
-                continue  # the same factor on overlapping digits: its two coordinates are not independent
-            in_common = -(-in_common // size)
-        return self.target_tile - in_common
-
-    def _to_go_with_sums(self, state, sums: int) -> int:
-        elements, devices = math.prod(self.problem.shape), self.problem.mesh.size
-        copies = devices * self.target_tile // elements  # r
-        if self.target_sums == 1:
-            lacking = max(0, self.target_tile - copies * self._in_common_on_average(state))
-            return -(-(self.target_tile * (sums + copies - 2) + lacking) // copies)
-        free = devices * self.tile(state) // elements  # product of the factors that own no digit in X
-        holders = free // math.prod(n for n, s, goal in zip(self.sizes, state, self.target) if s < 0 and goal == UNREDUCED)
-        transfers = max(0, sums - self.target_sums, copies // self.target_sums - holders)
-        return -(-self.target_tile * transfers // copies)
-
-    def _in_common_on_average(self, state) -> int:
-        """Returns an upper bound on the mean over devices of |T & X|: where another factor owns a digit, 1/radix agree."""
-        in_common, clash = self.target_tile, 1
-        for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
-            if slot == goal or slot < 0:
-                continue
-            if self.target_owner.get(slot, mine) != mine:
-                clash = max(clash, size)
-            elif not (goal >= 0 and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1):
-                in_common = -(-in_common // size)
-        return -(-in_common // clash)
-
-    def edges(self, state):
+    def edges(self, state: State, is_permuted: bool):
         """Yields every step that is worth considering."""
         blocked = 0
         for slot in state:
             if slot >= 0:
                 blocked |= self.clash[slot]
-        free = [[s for s in slots if not blocked >> s & 1] for slots in self.candidates]
+        free = [[s for s in slots if not blocked >> s & 1] for slots in self.digits.candidates]
+        tile = self.digits.tile(state)
         if not self.exhaustive:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
-                    yield _Edge("slice", _with(state, i, goal), 0, self.tile(state) // self.sizes[i])
+                    yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
                     return
-        tile = self.tile(state)
-        yield from self._slices(state, free, tile)
+        yield from self._slices(state, free, blocked, tile)
         yield from self._gathers(state, tile)
-        yield from self._all_to_alls(state, free, tile)
-        yield from self._permutes(state, tile)
-        if self.has_sums:
-            yield from self._reductions(state, free, tile)
+        yield from self._all_to_alls(state, free, blocked, tile)
+        if not is_permuted:
+            yield from self._permutes(state, tile)
+        if self.digits.has_sums:
+            yield from self._reductions(state, free, blocked, tile)
             yield from self._to_unreduced(state, tile)
 
-    def _moves_away(self, state, i: int) -> bool:
+    def _moves_away(self, state: State, i: int) -> bool:
         return state[i] >= 0 and (self.exhaustive or state[i] != self.target[i])
 
-    def _slices(self, state, free, tile: int):
+    def _spares(self, i: int, blocked: int) -> list[int]:
+        """Returns the first free spare slot of a factor in each dimension that has one."""
+        found, last = [], -1
+        for s in self.digits.spares[i]:
+            dim = self.digits.slots[s].dim
+            if dim != last and not blocked >> s & 1:
+                found.append(s)
+                last = dim
+        return found
+
+    def _slices(self, state: State, free, blocked: int, tile: int):
         for i, slot in enumerate(state):
-            if slot == REPLICATED:
-                for goal in free[i]:
+            if slot == REPLICATED and (self.first_alike[i] == i or state[self.first_alike[i]] != REPLICATED):
+                for goal in (*free[i], *self._spares(i, blocked)):
                     yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
 
-    def _gathers(self, state, tile: int):
-        """Gathers of one dimension each: together they move as much as one of all, and only the last copies no large tile."""
-        owned = [i for i in range(len(state)) if self._moves_away(state, i)]
-        for dim in sorted({self.slots[state[i]].dim for i in owned}):
-            yield from self._gathers_of([i for i in owned if self.slots[state[i]].dim == dim], state, tile)
+    def _first_alike(self) -> list[int]:
+        """Returns per factor the one before it in its class: replicated on both sides, of equal size and reach; else itself."""
+        last: dict[tuple, int] = {}
+        found = []
+        for i, factor in enumerate(self.problem.movable):
+            found.append(i)
+            if self.exhaustive or self.digits.source[i] != REPLICATED or self.target[i] != REPLICATED:
+                continue
+            reach = () if self.pricing is None or self.pricing.is_flat else self.pricing.shares(factor) or (i,)
+            found[i] = last.get((factor.size, reach), i)
+            last[factor.size, reach] = i
+        return found
 
-    def _gathers_of(self, owned: list[int], state, tile: int):
+    def _gathers(self, state: State, tile: int):
+        """Gathers along one dimension each, or by time along several: one start more against a copy of the large tile."""
+        owned = [i for i in range(len(state)) if self._moves_away(state, i)]
+        dims = {i: self.digits.slots[state[i]].dim for i in owned}
+        if self.pricing:
+            yield from self._gathers_of(owned, state, tile)
+            return
+        for dim in sorted(set(dims.values())):
+            yield from self._gathers_of([i for i in owned if dims[i] == dim], state, tile)
+
+    def _gathers_of(self, owned: list[int], state: State, tile: int):
         for count in range(1, len(owned) + 1):
             for chosen in itertools.combinations(owned, count):
-                n = math.prod(self.sizes[i] for i in chosen)
+                n = math.prod([self.sizes[i] for i in chosen])
                 if tile * n > self.max_tile:
                     continue
-                after = tuple(REPLICATED if i in chosen else slot for i, slot in enumerate(state))
+                after = tuple([REPLICATED if i in chosen else slot for i, slot in enumerate(state)])
                 yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen)
 
-    def _all_to_alls(self, state, free, tile: int):
-        owned = [i for i in range(len(state)) if free[i] and self._moves_away(state, i)]
-        yield from self._moves_to_digits("all_to_all", owned, state, free, tile)
+    def _all_to_alls(self, state: State, free, blocked: int, tile: int):
+        owned = [
+            i
+            for i in range(len(state))
+            if self._moves_away(state, i) and (free[i] or self.digits.spares[i] and not self.digits.is_spare[state[i]])
+        ]
+        yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile)
 
-    def _moves_to_digits(self, kind: Kind, factors: list[int], state, free, tile: int):
+    def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int):
         """Yields a collective for each way to give free digits to some of the factors."""
+        clash, sizes = self.clash, self.sizes
 
-        def choose(at: int, after: list[int], taken: int, n: int):
+        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...]):
             if at == len(factors):
                 if n > 1:
-                    moved = tuple(i for i in factors if after[i] != state[i])
                     kept = tile if kind == "all_to_all" else tile // n
                     yield _Edge(kind, tuple(after), tile // n * (n - 1), kept, moved)
                 return
             i = factors[at]
-            yield from choose(at + 1, after, taken, n)
-            for goal in free[i]:
+            yield from choose(at + 1, after, taken, n, moved)
+            spares = () if state[i] >= 0 and self.digits.is_spare[state[i]] else self._spares(i, taken)
+            for goal in (*free[i], *spares):
                 if not taken >> goal & 1:
-                    moved = after.copy()
-                    moved[i] = goal
-                    yield from choose(at + 1, moved, taken | self.clash[goal], n * self.sizes[i])
+                    after[i] = goal
+                    yield from choose(at + 1, after, taken | clash[goal], n * sizes[i], (*moved, i))
+            after[i] = state[i]
 
-        yield from choose(0, list(state), 0, 1)
+        yield from choose(0, list(state), blocked, 1, ())
 
-    def _reductions(self, state, free, tile: int):
+    def _reductions(self, state: State, free, blocked: int, tile: int):
         unreduced = [i for i, place in enumerate(state) if place == UNREDUCED]
-        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, tile)
+        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, blocked, tile)
         for count in range(1, len(unreduced) + 1):
             for chosen in itertools.combinations(unreduced, count):
                 n = math.prod(self.sizes[i] for i in chosen)
                 after = tuple(REPLICATED if i in chosen else place for i, place in enumerate(state))
                 yield _Edge("all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen)
 
-    def _to_unreduced(self, state, tile: int):
+    def _to_unreduced(self, state: State, tile: int):
         for i, place in enumerate(state):
             if place == UNREDUCED or self.target[i] != UNREDUCED and not self.exhaustive:
                 continue
@@ -338,24 +374,10 @@ class _Search:
                 grown = tile if place == REPLICATED else tile * self.sizes[i]
                 yield _Edge("to_unreduced", _with(state, i, UNREDUCED), 0, grown)
 
-    def _slots_by_start(self):
-        """Returns (factor index, slot number) by (dim, start); fixed slots are numbered behind all others."""
-        if self.slots_by_start is None:
-            self.slots_by_start = {}
-            for i, slots in enumerate(self.candidates):
-                for s in slots:
-                    self.slots_by_start.setdefault((self.slots[s].dim, self.slots[s].start), []).append((i, s))
-            for s, slot in enumerate(self.fixed, len(self.slots)):
-                self.slots_by_start[slot.dim, slot.start] = [(FIXED, s)]
-        return self.slots_by_start
-
-    def _end(self, s: int) -> int:
-        return self.slots[s].end if s < len(self.slots) else self.fixed[s - len(self.slots)].end
-
-    def _permutes(self, state, tile: int):
+    def _permutes(self, state: State, tile: int):
         """All ways to fill the owned runs with factors, target owners first where their digit fits."""
-        runs = self._runs(state)
-        by_start = self._slots_by_start()
+        runs = self.digits.runs(state)
+        by_start = self.digits.by_start
 
         def fill(at: int, place: int, after: dict[int, int]):
             if at == len(runs):
@@ -365,21 +387,21 @@ class _Search:
             if place == end:
                 yield from fill(at + 1, runs[at + 1][1] if at + 1 < len(runs) else 0, after)
                 return
-            here = [(i, s) for i, s in by_start.get((dim, place), ()) if i not in after and end % self._end(s) == 0]
-            for i, s in self._preferred(here):
-                yield from fill(at, self._end(s), {**after, i: s} if i != FIXED else after)
+            here = [each for each in by_start.get((dim, place), ()) if each[0] not in after and end % each[2] == 0]
+            for i, s, stop in self._preferred(here):
+                yield from fill(at, stop, {**after, i: s} if i != FIXED else after)
 
-        sums = self._sums(state) if self.has_sums else 1
+        sums = self.digits.sums(state) if self.digits.has_sums else 1
         if not runs and sums == 1:
             return
         for owners in fill(0, runs[0][1] if runs else 0, {}):
-            after = tuple(owners.get(i, REPLICATED) for i in range(len(state)))
+            after = tuple([owners.get(i, REPLICATED) for i in range(len(state))])
             if sums > 1:
                 yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
             elif after != state:
                 yield _Edge("permute", after, tile, tile)
 
-    def _with_sums(self, state, sums: int):
+    def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
         replicated = [i for i, place in enumerate(state) if place == REPLICATED]
         for count in range(1, len(replicated) + 1):
@@ -390,22 +412,8 @@ class _Search:
     def _preferred(self, here):
         if self.exhaustive:
             return here
-        return [(i, s) for i, s in here if i == FIXED or self.target[i] == s] or here
-
-    def _runs(self, state) -> list[tuple[int, int, int]]:
-        owned = sorted([self.slots[s] for s in state if s >= 0] + self.fixed)
-        runs: list[tuple[int, int, int]] = []
-        for slot in owned:
-            if runs and runs[-1][0] == slot.dim and runs[-1][2] == slot.start:
-                runs[-1] = (slot.dim, runs[-1][1], slot.end)
-            else:
-                runs.append((slot.dim, slot.start, slot.end))
-        return runs
+        return [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]] or here
 
 
-def _sum(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(operator.add, a, b))
-
-
-def _with(state, i: int, slot: int):
+def _with(state: State, i: int, slot: int) -> State:
     return (*state[:i], slot, *state[i + 1 :])
