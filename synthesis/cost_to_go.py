@@ -14,7 +14,8 @@ their target digits at once, which are free; or they are gathered at once, withi
 
 **Latency.** Digits that are owned in X and local in T have to be vacated, by an all_to_all or a gather of the factor
 that owns each: a permute leaves the runs of owned digits as they are. So the product of the groups' sizes of the
-collectives to come is at least the product V of these digits' radices, and the latency at least that of such groups.
+collectives to come is at least the product V of these digits' radices. And either a permute is among them, or each
+factor that owns another digit than in T is moved in a group: then the product is at least that of their sizes.
 
 **Partial sums.** Let n be the number of partial sums of each element in X, m in T, N the number of devices, and r of them
 the ones whose target tile has a given element. Count, for each element, the transfers of values that belong to it, one
@@ -41,20 +42,24 @@ from .pricing import PER_SECOND, Pricing
 class CostToGo:
     """Lower bounds from any state of one problem.
 
-    State: `_common[i][s]` is by what factor i, which owns slot s, divides what a device holds of its target tile; 0 is
-    nothing in common. So is `_cuts` per level of the network. `_vacated[s]`: the part of slot s that is local in the target.
+    State: `common[i][s]` is by what factor i, which owns slot s, divides what a device holds of its target tile; 0 is
+    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`: size, common, and the part of slot s that is
+    local in the target.
     """
 
     def __init__(self, digits: Digits, pricing: Pricing | None):
         self.digits = digits
         self.pricing = pricing
         self.target_sums = digits.sums(digits.target)
-        self._common = self._table(digits.sizes)
-        self._cuts = self._levels() if pricing else []
-        self._vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
+        self.common = self._table(digits.sizes)
+        vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
+        self._rows = [
+            [(size, common, vacates) for common, vacates in zip(row, vacated)] for size, row in zip(digits.sizes, self.common)
+        ]
+        self._levels = self._outer_levels() if pricing else []
+        self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
         self._goal_clash = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
-        kept = (size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
-        self._target_size = math.prod(kept)
+        self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
 
     def _table(self, sizes) -> list[list[int]]:
@@ -71,16 +76,16 @@ class CostToGo:
             return 1  # the same factor on overlapping digits: its two coordinates are not independent
         return sizes[i]
 
-    def _levels(self) -> list[tuple[float, int, list[list[int]]]]:
-        """Returns (seconds per element, elements that a unit wants, divisors) of each level but that of single devices last."""
-        owners, movable = self.digits.problem.target.owners, self.digits.problem.movable
-        factors = (*movable, *(factor for factor, _ in owners if factor not in movable))
-        wants = [factor in dict(owners) for factor in factors]
+    def _outer_levels(self) -> list[tuple[float, int, list[list[int]]]]:
+        """Returns (seconds per element, elements that a unit wants, divisors) of each level but that of single devices."""
+        if self.is_misaligned:
+            return []
+        owners, movable = dict(self.digits.problem.target.owners), self.digits.problem.movable
+        factors = (*movable, *(factor for factor in owners if factor not in movable))
         found = []
-        cuts = self.pricing.cuts(factors)
-        for bytes_per_s, units in cuts[-1:] if self.is_misaligned else cuts:
-            wanted = math.prod(self.digits.problem.shape) // math.prod(n for n, is_owner in zip(units, wants) if is_owner)
-            found.append((self.pricing.bits / 8 / bytes_per_s, wanted, self._table(units[: len(movable)])))
+        for seconds_per_element, units in self.pricing.cuts(factors):
+            wanted = math.prod(self.digits.problem.shape) // math.prod(n for n, f in zip(units, factors) if f in owners)
+            found.append((seconds_per_element, wanted, self._table(units[: len(movable)])))
         return found
 
     def _local_in_target(self, s: int) -> int:
@@ -101,37 +106,47 @@ class CostToGo:
 
     def __call__(self, state: State) -> tuple[int, int, int]:
         """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
-        digits = self.digits
-        if digits.has_sums:
+        if self.digits.has_sums:
             return self._with_sums(state)
-        received, displaced = self._received(state)
-        if not received:
-            return 0, 0, 0
-        collectives = 1 if self._may_be_one(state, displaced) else 2
-        if self.pricing is None:
-            return 0, received, collectives
-        return self._picoseconds(state, displaced, collectives), received, collectives
-
-    def _received(self, state: State) -> tuple[int, int]:
-        """Returns the elements that the busiest device lacks, and the product of the factors that own no target digit."""
-        divisor = displaced = 1
-        for size, slot, goal, common in zip(self.digits.sizes, state, self.digits.target, self._common):
-            if slot != goal and slot >= 0:
-                displaced *= size
-                divisor *= common[slot]
-        tile = self.digits.target_tile
-        return (tile + tile // -divisor if divisor else tile), displaced
-
-    def _may_be_one(self, state: State, displaced: int) -> bool:
-        """Returns whether one collective may do, for all that this looks at; see the module's docstring."""
-        owned = kept = 0
-        vacated, is_move, kept = 1, True, self._target_size
-        for slot in state:
+        owned, displaced, divisor, vacated = 0, 1, 1, 1
+        for slot, goal, row in zip(state, self.digits.target, self._rows):
             if slot >= 0:
                 owned |= 1 << slot
-                vacated *= self._vacated[slot]
-        if vacated == 1 or self.is_misaligned:
-            return True  # a permute
+                if slot != goal:
+                    size, common, vacates = row[slot]
+                    displaced *= size
+                    divisor *= common
+                    vacated *= vacates
+        received = self.lacks(divisor)
+        if not received:
+            return 0, 0, 0
+        if self.is_misaligned:
+            collectives, vacated = 1, self._lost(state)
+        else:
+            collectives = 1 if vacated == 1 or self._may_be_one(state, owned) else 2
+        if self.pricing is None:
+            return 0, received, collectives
+        seconds = received * self._seconds_per_element
+        for per_element, wanted, table in self._levels:
+            seconds = max(seconds, per_element * self._lacks_of_unit(state, wanted, table))
+        seconds += self.pricing.least_latency_s(vacated, displaced, collectives)
+        return math.floor(seconds * PER_SECOND), received, collectives
+
+    def lacks(self, divisor: int) -> int:
+        """Returns the elements that a device lacks of its target tile if it holds 1/divisor of it, 0 for nothing."""
+        tile = self.digits.target_tile
+        return tile + tile // -divisor if divisor else tile
+
+    def _lacks_of_unit(self, state: State, wanted: int, table: list[list[int]]) -> int:
+        divisor = 1
+        for slot, goal, common in zip(state, self.digits.target, table):
+            if slot != goal and slot >= 0:
+                divisor *= common[slot]
+        return wanted + wanted // -divisor if divisor else wanted
+
+    def _may_be_one(self, state: State, owned: int) -> bool:
+        """Returns whether all may move to their target digits at once, or be gathered at once."""
+        kept, is_move = self._target_size, True
         for size, slot, goal, clash in zip(self.digits.sizes, state, self.digits.target, self._goal_clash):
             if slot != goal and slot >= 0:
                 if goal < 0 or clash & owned:
@@ -139,30 +154,6 @@ class CostToGo:
                 if goal >= 0:
                     kept //= size
         return is_move or kept >= self._least_owned
-
-    def _picoseconds(self, state: State, displaced: int, collectives: int) -> int:
-        seconds = 0.0
-        for per_element, wanted, table in self._cuts:
-            divisor = 1
-            for slot, goal, common in zip(state, self.digits.target, table):
-                if slot != goal and slot >= 0:
-                    divisor *= common[slot]
-            lacks = wanted + wanted // -divisor if divisor else wanted
-            seconds = max(seconds, lacks * per_element)
-        return math.floor((self._latency_s(state, displaced, collectives) + seconds) * PER_SECOND)
-
-    def _latency_s(self, state: State, displaced: int, collectives: int) -> float:
-        least = self.pricing.least_latency_s
-        if self.is_misaligned:
-            return least(self._lost(state), 1)
-        vacated = 1
-        for slot in state:
-            if slot >= 0:
-                vacated *= self._vacated[slot]
-        of_many = least(vacated, 2)
-        if collectives > 1:
-            return of_many
-        return min(of_many, least(displaced if vacated > 1 else 1, 1))
 
     def _lost(self, state: State) -> int:
         """Returns by how much the numbers of shards of all dimensions have to shrink in all."""
@@ -182,9 +173,16 @@ class CostToGo:
 
     # Partial sums
 
+    def _received(self, state: State) -> int:
+        divisor = 1
+        for slot, goal, common in zip(state, self.digits.target, self.common):
+            if slot != goal and slot >= 0:
+                divisor *= common[slot]
+        return self.lacks(divisor)
+
     def _with_sums(self, state: State) -> tuple[int, int, int]:
         sums = self.digits.sums(state)
-        received = self._received_with_sums(state, sums) if sums > 1 or self.target_sums > 1 else self._received(state)[0]
+        received = self._received_with_sums(state, sums) if sums > 1 or self.target_sums > 1 else self._received(state)
         time = self.pricing.least_picoseconds(received) if self.pricing else 0
         return time, received, int(received > 0)
 
@@ -203,7 +201,7 @@ class CostToGo:
     def _in_common_on_average(self, state: State) -> int:
         """Returns an upper bound on the mean over devices of |T & X|: where another factor owns a digit, 1/radix agree."""
         in_common, clash = self.digits.target_tile, 1
-        for size, slot, goal, common in zip(self.digits.sizes, state, self.digits.target, self._common):
+        for size, slot, goal, common in zip(self.digits.sizes, state, self.digits.target, self.common):
             if slot == goal or slot < 0:
                 continue
             if not common[slot]:

@@ -40,7 +40,7 @@ class Pricing:
         self.is_flat = all(level.kind == "switch" and not level.shared_bandwidth_bytes_per_s for level in used) and len(used) <= 1
         self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
-        self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used))
+        self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
         self._coordinates = self.topology.coordinates()
         self._grouped: dict[tuple[str, tuple[Factor, ...]], tuple[float, float]] = {}
         self._permutes: dict[tuple[Layout, Layout], tuple[float, float]] = {}
@@ -90,32 +90,46 @@ class Pricing:
         ends = ((max(start, view.unit), min(stop, view.unit * view.level.size)) for view in views)
         return tuple(max(1, high // low) for low, high in ends)
 
-    def cuts(self, factors: tuple[Factor, ...]) -> tuple[tuple[float, tuple[int, ...]], ...]:
-        """Returns per level (bytes per second into a unit, for each factor the units that it tells apart), single devices last.
+    def cuts(self, factors: tuple[Factor, ...]) -> list[tuple[float, tuple[int, ...]]]:
+        """Returns per level (seconds per element into a unit, for each factor the units that it tells apart).
 
-        Levels other than the last one are left out unless all factors have `shares`.
+        Not for single devices, whose seconds are `least_seconds_per_element`; nothing unless all factors have `shares`.
         """
-        views = self._network.views
-        whole = (sum(map(_ports_bytes_per_s, (view.level for view in views))), tuple(factor.size for factor in factors))
         shares = [self.shares(factor) for factor in factors]
-        if not views or None in shares:
-            return (whole,)
-        outer = (
-            (cost.most_bytes_per_s_into_unit(self._network, depth), tuple(math.prod(each[: depth + 1]) for each in shares))
-            for depth in range(len(views) - 1)
-        )
-        return (*outer, whole)
+        if None in shares:
+            return []
+        bits = self.bits / 8
+        return [
+            (bits / cost.most_bytes_per_s_into_unit(self._network, depth), tuple(math.prod(each[: depth + 1]) for each in shares))
+            for depth in range(len(self._network.views) - 1)
+        ]
 
-    def least_latency_s(self, members: int, collectives: int) -> float:
-        """Returns a lower bound on the latency of at least `collectives`, 1 or 2, whose groups' sizes multiply to `members`."""
-        key = members, collectives
+    @property
+    def least_seconds_per_element(self) -> float:
+        """Returns the seconds in which a device can receive an element through all its ports."""
+        return self.bits / 8 / self._ports_bytes_per_s
+
+    def least_latency_s(self, vacated: int, displaced: int, collectives: int) -> float:
+        """Returns a lower bound on the latency of at least `collectives`, 1 or 2, that vacate and move factors of such sizes."""
+        key = vacated, displaced, collectives
         if key not in self._latencies:
-            launch_s = self.topology.launch_latency_s
-            least = 2 * launch_s + max(2 * self.least_hop_s, self._least_hops_of_many_s(members))
+            launch_s, hop_s = self.topology.launch_latency_s, self.least_hop_s
+            of_many = self._least_hops_of_many_s
+            hops_s = max(2 * hop_s, min(of_many(displaced), of_many(vacated) + hop_s)) if vacated > 1 else 2 * hop_s
+            least = 2 * launch_s + hops_s
             if collectives == 1:
-                least = min(least, launch_s + max(self.least_hop_s, self._least_hops_s(members, 0)))
+                least = min(least, self.least_latency_of_one_s(displaced if vacated > 1 else 1))
             self._latencies[key] = least
         return self._latencies[key]
+
+    def least_latency_of_one_s(self, members: int) -> float:
+        """Returns a lower bound on the latency of one collective in groups of so many."""
+        return self.topology.launch_latency_s + max(self.least_hop_s, self._least_hops_s(members, 0))
+
+    def least_picoseconds_of_one(self, members: int, received_elements: int) -> int:
+        """Returns a lower bound on the time of one collective in groups of so many."""
+        seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s
+        return math.floor((self.least_latency_of_one_s(members) + seconds) * PER_SECOND)
 
     def _least_hops_s(self, members: int, depth: int) -> float:
         """Returns the least latency of one group, its members spread over the levels from `depth` on."""

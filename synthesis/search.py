@@ -142,6 +142,8 @@ class _Search:
         self.to_go: dict[State, int] = {}
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
         self.steps_cost: dict[tuple, int] = {}
+        self.least_steps: dict[tuple[int, int], int] = {}
+        self.least_behind: dict[int, int] = {}
         self.least_permute = pricing.least_picoseconds if pricing and not pricing.is_flat else None
         self.first_alike = self._first_alike()
 
@@ -172,7 +174,7 @@ class _Search:
                 continue
             expanded += 1
             is_permuted = state in came_from and came_from[state][1] == "permute"
-            for edge in self.edges(state, is_permuted and not self.exhaustive):
+            for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
                 considered += 1
                 if considered > max_edges:
                     raise self._stopped(priority, best, came_from, expanded)
@@ -255,8 +257,8 @@ class _Search:
 
     # Edges
 
-    def edges(self, state: State, is_permuted: bool):
-        """Yields every step that is worth considering."""
+    def edges(self, state: State, room: int, is_permuted: bool):
+        """Yields every step that is worth considering; `room` is what the rest of the chain has to stay below."""
         blocked = 0
         for slot in state:
             if slot >= 0:
@@ -270,11 +272,11 @@ class _Search:
                     return
         yield from self._slices(state, free, blocked, tile)
         yield from self._gathers(state, tile)
-        yield from self._all_to_alls(state, free, blocked, tile)
+        yield from self._all_to_alls(state, free, blocked, tile, room)
         if not is_permuted:
             yield from self._permutes(state, tile)
         if self.digits.has_sums:
-            yield from self._reductions(state, free, blocked, tile)
+            yield from self._reductions(state, free, blocked, tile, room)
             yield from self._to_unreduced(state, tile)
 
     def _moves_away(self, state: State, i: int) -> bool:
@@ -328,38 +330,71 @@ class _Search:
                 after = tuple([REPLICATED if i in chosen else slot for i, slot in enumerate(state)])
                 yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen)
 
-    def _all_to_alls(self, state: State, free, blocked: int, tile: int):
+    def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int):
         owned = [
             i
             for i in range(len(state))
             if self._moves_away(state, i) and (free[i] or self.digits.spares[i] and not self.digits.is_spare[state[i]])
         ]
-        yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile)
+        yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
 
-    def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int):
-        """Yields a collective for each way to give free digits to some of the factors."""
-        clash, sizes = self.clash, self.sizes
+    def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int):
+        """Yields a collective for each way to give free digits to some of the factors.
 
-        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...]):
+        A branch ends where the step and the collective that has to follow leave no room: each factor is in the group, or
+        divides what a device has of its target tile (`divisor`, see `CostToGo`).
+        """
+        clash, sizes, common, target = self.clash, self.sizes, self.to_go_of.common, self.target
+        divisor = 1
+        for i, slot in enumerate(state):
+            if slot >= 0 and slot != target[i] and i not in factors:
+                divisor *= common[i][slot]
+
+        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int):
+            if self._least_step(n, tile) + self._least_behind(divisor) >= room:
+                return
             if at == len(factors):
                 if n > 1:
                     kept = tile if kind == "all_to_all" else tile // n
                     yield _Edge(kind, tuple(after), tile // n * (n - 1), kept, moved)
                 return
             i = factors[at]
-            yield from choose(at + 1, after, taken, n, moved)
-            spares = () if state[i] >= 0 and self.digits.is_spare[state[i]] else self._spares(i, taken)
-            for goal in (*free[i], *spares):
-                if not taken >> goal & 1:
-                    after[i] = goal
-                    yield from choose(at + 1, after, taken | clash[goal], n * sizes[i], (*moved, i))
-            after[i] = state[i]
+            slot, goal = state[i], target[i]
+            stays = divisor * common[i][slot] if slot >= 0 and slot != goal else divisor
+            yield from choose(at + 1, after, taken, n, moved, stays)
+            spares = () if slot >= 0 and self.digits.is_spare[slot] else self._spares(i, taken)
+            for s in (*free[i], *spares):
+                if not taken >> s & 1:
+                    after[i] = s
+                    left = divisor if s == goal else divisor * common[i][s]
+                    yield from choose(at + 1, after, taken | clash[s], n * sizes[i], (*moved, i), left)
+            after[i] = slot
 
-        yield from choose(0, list(state), blocked, 1, ())
+        yield from choose(0, list(state), blocked, 1, (), divisor)
 
-    def _reductions(self, state: State, free, blocked: int, tile: int):
+    def _least_step(self, n: int, tile: int) -> int:
+        """Returns what an all_to_all or a reduce_scatter in groups of n costs at least."""
+        if n == 1:
+            return 0
+        found = self.least_steps.get((n, tile))
+        if found is None:
+            received = tile // n * (n - 1)
+            time = self.pricing.least_picoseconds_of_one(n, received) if self.pricing else 0
+            found = self.least_steps[n, tile] = self.costs.packed(time, received, 1)
+        return found
+
+    def _least_behind(self, divisor: int) -> int:
+        """Returns what is left at least where devices hold 1/divisor of their target tiles."""
+        found = self.least_behind.get(divisor)
+        if found is None:
+            received = 0 if self.digits.has_sums else self.to_go_of.lacks(divisor)
+            time = self.pricing.least_picoseconds(received) if self.pricing else 0
+            found = self.least_behind[divisor] = self.costs.packed(time, received, int(received > 0))
+        return found
+
+    def _reductions(self, state: State, free, blocked: int, tile: int, room: int):
         unreduced = [i for i, place in enumerate(state) if place == UNREDUCED]
-        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, blocked, tile)
+        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, blocked, tile, room)
         for count in range(1, len(unreduced) + 1):
             for chosen in itertools.combinations(unreduced, count):
                 n = math.prod(self.sizes[i] for i in chosen)
