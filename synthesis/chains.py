@@ -20,10 +20,13 @@ from .request import Request
 from .search import Chain, SearchLimit, cheapest_chain, least_cost
 from .steps import Step
 
+MOST_EDGES_AT_FIRST = 300
+MOST_EDGES_WITH_GREED = 3_000
 MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at worst
-MOST_EDGES_BESIDE_EXCHANGE = 30_000  # where an exchange stands by
+MOST_EDGES_BESIDE_EXCHANGE = 5_000  # where an exchange stands by
 MOST_EDGES_WITH_SUMS = 100_000
-MOST_EDGES_FOR_DETOURS = 20_000
+MOST_EDGES_FOR_DETOURS = 3_000
+MOST_EDGES_OF_PRIMES = 1_500
 GREED_OF_LAST_RESORT = 3
 
 Cost = tuple[int, ...]
@@ -88,7 +91,7 @@ class _Searches:
         if has_sums(self.problem):
             self._search_with_sums()
         else:
-            self.chain = self._chain_or_none(self.problem, max_edges=self.most_edges)
+            self._search_coarse()
         if self.chain is None:
             self._search_primes()
         if self._is_proved():
@@ -96,9 +99,20 @@ class _Searches:
         primes = self._refine(with_detours=True, into_primes=True)
         self._raise_least(least_cost(primes, self.pricing))
         if not self._is_proved():
-            self._improve(self._refine(with_detours=True))
+            self._improve(self._refine(with_detours=True), MOST_EDGES_FOR_DETOURS)
         if not self._is_proved() and not self._meets_bound():
-            self._raise_least(self._improve(primes))
+            self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
+
+    def _search_coarse(self) -> None:
+        """Searches as few digits as serve: a little, then greedily, then with all effort for what costs less than that."""
+        try:
+            self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST)
+        except SearchLimit:
+            greedy = {"max_edges": MOST_EDGES_WITH_GREED, "greed": GREED_OF_LAST_RESORT}
+            self.chain = self._chain_or_none(self.problem, **greedy)
+            if self.chain is None or self.chain.cost > self.least:
+                below = self.chain and self.chain.cost
+                self.chain = self._chain_or_none(self.problem, max_edges=self.most_edges, below=below) or self.chain
 
     def _is_proved(self) -> bool:
         return self.chain.cost <= self.least
@@ -109,9 +123,9 @@ class _Searches:
     def _meets_bound(self) -> bool:
         return not self.is_by_time and self.chain.cost[0] <= self.bound
 
-    def _improve(self, problem: Problem) -> Cost:
+    def _improve(self, problem: Problem, max_edges: int) -> Cost:
         """Searches other digits for what costs less than the chain so far; returns what they cost at least."""
-        limits = {"below": self.chain.cost, "max_edges": MOST_EDGES_FOR_DETOURS, "exhaustive": problem.is_misaligned}
+        limits = {"below": self.chain.cost, "max_edges": max_edges, "exhaustive": problem.is_misaligned}
         try:
             better, least = cheapest_chain(problem, pricing=self.pricing, **limits), None
         except SearchLimit as stopped:
@@ -147,7 +161,7 @@ class _Searches:
 
     def _search_primes(self) -> None:
         self.problem = self._refine(into_primes=True)
-        for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, self.most_edges)):
+        for greed, max_edges in ((1, MOST_EDGES_WITH_SUMS), (GREED_OF_LAST_RESORT, self.most_edges)):
             self.chain = self._chain_or_none(self.problem, max_edges=max_edges, greed=greed)
             if self.chain is not None:
                 return

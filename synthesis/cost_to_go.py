@@ -132,6 +132,12 @@ class CostToGo:
         seconds += self.pricing.least_latency_s(vacated, displaced, collectives)
         return math.floor(seconds * PER_SECOND), received, collectives
 
+    def vacated(self, state: State) -> int:
+        """Returns the product of the radices of the digits that are owned and have to be local; at most that, if misaligned."""
+        if self.is_misaligned:
+            return self._lost(state)
+        return math.prod([row[slot][2] for slot, row in zip(state, self._rows) if slot >= 0])
+
     def lacks(self, divisor: int) -> int:
         """Returns the elements that a device lacks of its target tile if it holds 1/divisor of it, 0 for nothing."""
         tile = self.digits.target_tile

@@ -274,7 +274,7 @@ class _Search:
         yield from self._gathers(state, tile)
         yield from self._all_to_alls(state, free, blocked, tile, room)
         if not is_permuted:
-            yield from self._permutes(state, tile)
+            yield from self._permutes(state, tile, room)
         if self.digits.has_sums:
             yield from self._reductions(state, free, blocked, tile, room)
             yield from self._to_unreduced(state, tile)
@@ -409,32 +409,42 @@ class _Search:
                 grown = tile if place == REPLICATED else tile * self.sizes[i]
                 yield _Edge("to_unreduced", _with(state, i, UNREDUCED), 0, grown)
 
-    def _permutes(self, state: State, tile: int):
+    def _permutes(self, state: State, tile: int, room: int):
         """All ways to fill the owned runs with factors, target owners first where their digit fits."""
-        runs = self.digits.runs(state)
-        by_start = self.digits.by_start
-
-        def fill(at: int, place: int, after: dict[int, int]):
-            if at == len(runs):
-                yield after
-                return
-            dim, _, end = runs[at]
-            if place == end:
-                yield from fill(at + 1, runs[at + 1][1] if at + 1 < len(runs) else 0, after)
-                return
-            here = [each for each in by_start.get((dim, place), ()) if each[0] not in after and end % each[2] == 0]
-            for i, s, stop in self._preferred(here):
-                yield from fill(at, stop, {**after, i: s} if i != FIXED else after)
-
         sums = self.digits.sums(state) if self.digits.has_sums else 1
-        if not runs and sums == 1:
+        runs = self.digits.runs(state)
+        room -= self._cost(state, _Edge("permute", state, tile, tile))
+        if self._least_behind_permute(state) >= room or not runs and sums == 1:
             return
-        for owners in fill(0, runs[0][1] if runs else 0, {}):
+        for owners in self._fill(runs, 0, runs[0][1] if runs else 0, {}, 1, room):
             after = tuple([owners.get(i, REPLICATED) for i in range(len(state))])
             if sums > 1:
                 yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
             elif after != state:
                 yield _Edge("permute", after, tile, tile)
+
+    def _least_behind_permute(self, state: State) -> int:
+        """Returns what is left at least whatever permute comes now: what has to be vacated still is."""
+        vacated = 1 if self.digits.has_sums else self.to_go_of.vacated(state)
+        if vacated == 1:
+            return 0
+        time = math.floor(self.pricing.least_latency_s(vacated, vacated, 1) * PER_SECOND) if self.pricing else 0
+        return self.costs.packed(time, 1, 1)
+
+    def _fill(self, runs, at: int, place: int, owners: dict[int, int], divisor: int, room: int):
+        """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for the divisor."""
+        if at == len(runs):
+            yield owners
+            return
+        dim, _, end = runs[at]
+        if place == end:
+            yield from self._fill(runs, at + 1, runs[at + 1][1] if at + 1 < len(runs) else 0, owners, divisor, room)
+            return
+        here = [each for each in self.digits.by_start.get((dim, place), ()) if each[0] not in owners and end % each[2] == 0]
+        for i, s, stop in self._preferred(here):
+            left = divisor if i == FIXED or self.target[i] == s else divisor * self.to_go_of.common[i][s]
+            if self._least_behind(left) < room:
+                yield from self._fill(runs, at, stop, {**owners, i: s} if i != FIXED else owners, left, room)
 
     def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
