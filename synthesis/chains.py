@@ -98,9 +98,10 @@ class _Searches:
             return
         primes = self._refine(with_detours=True, into_primes=True)
         self._raise_least(least_cost(primes, self.pricing))
-        if not self._is_proved():
-            self._improve(self._refine(with_detours=True), MOST_EDGES_FOR_DETOURS)
-        if not self._is_proved() and not self._meets_bound():
+        wide = self._refine(with_detours=True)
+        if not self._is_proved() and wide != primes:
+            self._improve(wide, MOST_EDGES_FOR_DETOURS)
+        if not self._is_proved() and (not self._meets_bound() or wide == primes):
             self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
 
     def _search_coarse(self) -> None:

@@ -15,7 +15,8 @@ their target digits at once, which are free; or they are gathered at once, withi
 **Latency.** Digits that are owned in X and local in T have to be vacated, by an all_to_all or a gather of the factor
 that owns each: a permute leaves the runs of owned digits as they are. So the product of the groups' sizes of the
 collectives to come is at least the product V of these digits' radices. And either a permute is among them, or each
-factor that owns another digit than in T is moved in a group: then the product is at least that of their sizes.
+factor that owns another digit than in T is moved in a group: then the product is at least that of their sizes. Where
+such a factor tells units of a level apart, some unit lacks what others have, so a step at that level or further out comes.
 
 **Partial sums.** Let n be the number of partial sums of each element in X, m in T, N the number of devices, and r of them
 the ones whose target tile has a given element. Count, for each element, the transfers of values that belong to it, one
@@ -57,6 +58,7 @@ class CostToGo:
             [(size, common, vacates) for common, vacates in zip(row, vacated)] for size, row in zip(digits.sizes, self.common)
         ]
         self._levels = self._outer_levels() if pricing else []
+        self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
         self._goal_clash = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
@@ -108,8 +110,8 @@ class CostToGo:
         """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
         if self.digits.has_sums:
             return self._with_sums(state)
-        owned, displaced, divisor, vacated = 0, 1, 1, 1
-        for slot, goal, row in zip(state, self.digits.target, self._rows):
+        owned, displaced, divisor, vacated, hop_s = 0, 1, 1, 1, 0.0
+        for slot, goal, row, factor_hop_s in zip(state, self.digits.target, self._rows, self.hops_s):
             if slot >= 0:
                 owned |= 1 << slot
                 if slot != goal:
@@ -117,6 +119,8 @@ class CostToGo:
                     displaced *= size
                     divisor *= common
                     vacated *= vacates
+                    if factor_hop_s > hop_s:
+                        hop_s = factor_hop_s
         received = self.lacks(divisor)
         if not received:
             return 0, 0, 0
@@ -129,7 +133,7 @@ class CostToGo:
         seconds = received * self._seconds_per_element
         for per_element, wanted, table in self._levels:
             seconds = max(seconds, per_element * self._lacks_of_unit(state, wanted, table))
-        seconds += self.pricing.least_latency_s(vacated, displaced, collectives)
+        seconds += self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
         return math.floor(seconds * PER_SECOND), received, collectives
 
     def vacated(self, state: State) -> int:

@@ -109,27 +109,42 @@ class Pricing:
         """Returns the seconds in which a device can receive an element through all its ports."""
         return self.bits / 8 / self._ports_bytes_per_s
 
-    def least_latency_s(self, vacated: int, displaced: int, collectives: int) -> float:
-        """Returns a lower bound on the latency of at least `collectives`, 1 or 2, that vacate and move factors of such sizes."""
-        key = vacated, displaced, collectives
+    def hop_s(self, factor: Factor) -> float:
+        """Returns the latency of the step that brings data from where a factor's coordinate differs, at least."""
+        shares = self.shares(factor)
+        if shares is None:
+            return self.least_hop_s
+        outermost = next(depth for depth, share in enumerate(shares) if share > 1)
+        return min(view.level.latency_s for view in self._network.views[: outermost + 1])
+
+    def least_latency_s(self, vacated: int, displaced: int, hop_s: float, collectives: int) -> float:
+        """Returns a lower bound on the latency of a chain of at least `collectives`, 1 or 2.
+
+        Args:
+          vacated, displaced: the product of the sizes of factors that have to leave digits for good, and of all that move.
+          hop_s: of one step that has to be among those of the chain.
+        """
+        key = vacated, displaced, hop_s, collectives
         if key not in self._latencies:
-            launch_s, hop_s = self.topology.launch_latency_s, self.least_hop_s
-            of_many = self._least_hops_of_many_s
-            hops_s = max(2 * hop_s, min(of_many(displaced), of_many(vacated) + hop_s)) if vacated > 1 else 2 * hop_s
+            launch_s, one_s, of_many = self.topology.launch_latency_s, self.least_hop_s, self._least_hops_of_many_s
+            hops_s = max(one_s, hop_s) + one_s
+            if vacated > 1:
+                hops_s = max(hops_s, min(of_many(displaced), of_many(vacated) + one_s), hop_s + of_many(-(-vacated // 2)))
             least = 2 * launch_s + hops_s
             if collectives == 1:
-                least = min(least, self.least_latency_of_one_s(displaced if vacated > 1 else 1))
+                least = min(least, self.least_latency_of_one_s(displaced if vacated > 1 else 1, hop_s))
             self._latencies[key] = least
         return self._latencies[key]
 
-    def least_latency_of_one_s(self, members: int) -> float:
-        """Returns a lower bound on the latency of one collective in groups of so many."""
-        return self.topology.launch_latency_s + max(self.least_hop_s, self._least_hops_s(members, 0))
+    def least_latency_of_one_s(self, members: int, hop_s: float = 0.0) -> float:
+        """Returns a lower bound on the latency of one collective in groups of so many, one step of which is given."""
+        hops_s = max(self._least_hops_s(members, 0), hop_s + self._least_hops_s(-(-members // 2), 0))
+        return self.topology.launch_latency_s + max(self.least_hop_s, hops_s)
 
-    def least_picoseconds_of_one(self, members: int, received_elements: int) -> int:
-        """Returns a lower bound on the time of one collective in groups of so many."""
+    def least_picoseconds_of_one(self, members: int, received_elements: int, hop_s: float = 0.0) -> int:
+        """Returns a lower bound on the time of one collective in groups of so many, one step of which is given."""
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s
-        return math.floor((self.least_latency_of_one_s(members) + seconds) * PER_SECOND)
+        return math.floor((self.least_latency_of_one_s(members, hop_s) + seconds) * PER_SECOND)
 
     def _least_hops_s(self, members: int, depth: int) -> float:
         """Returns the least latency of one group, its members spread over the levels from `depth` on."""

@@ -143,8 +143,9 @@ class _Search:
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
         self.steps_cost: dict[tuple, int] = {}
         self.least_steps: dict[tuple[int, int], int] = {}
-        self.least_behind: dict[int, int] = {}
-        self.least_permute = pricing.least_picoseconds if pricing and not pricing.is_flat else None
+        self.least_permutes: dict[tuple[float, int], int] = {}
+        self.least_behind: dict[tuple[int, float], int] = {}
+        self.prices_pairs = pricing is not None and not pricing.is_flat
         self.first_alike = self._first_alike()
 
     def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
@@ -185,7 +186,7 @@ class _Search:
                 to_go = self._cost_to_go(after)
                 if total + to_go >= limit:
                     continue
-                if edge.kind == "permute" and self.least_permute:
+                if edge.kind == "permute" and self.prices_pairs:
                     heapq.heappush(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
                     continue
                 best[after] = total
@@ -220,6 +221,8 @@ class _Search:
         kind, _, received, tile, moved = edge
         if kind in LOCAL:
             return tile
+        if kind == "permute" and self.prices_pairs:
+            return self.costs.packed(self._least_permute(state, edge.after, tile), received, 1, tile)
         key = kind, moved, received, tile
         found = self.steps_cost.get(key)
         if found is None:
@@ -228,8 +231,6 @@ class _Search:
         return found
 
     def _picoseconds(self, state: State, edge: _Edge) -> int:
-        if edge.kind == "permute" and self.least_permute:
-            return self.least_permute(edge.tile)
         key = edge.kind, edge.moved
         if key not in self.coefficients:
             factors = tuple(self.problem.movable[i] for i in edge.moved)
@@ -240,11 +241,20 @@ class _Search:
             found += math.ceil(self.pricing.relayout_seconds(edge.tile) * PER_SECOND)
         return found
 
+    def _least_permute(self, before: State, after: State, tile: int) -> int:
+        """Returns the picoseconds that a permute takes at least."""
+        hops_s = self.to_go_of.hops_s
+        hop_s = max([hop_s for a, b, hop_s in zip(before, after, hops_s) if a != b and a >= 0], default=0.0)
+        key = hop_s, tile
+        if key not in self.least_permutes:
+            self.least_permutes[key] = self.pricing.least_picoseconds_of_one(1, tile, hop_s)
+        return self.least_permutes[key]
+
     def _priced_permute(self, before: State, edge: _Edge) -> int:
         """Returns by how much a permute costs more than the cheapest one on such tiles."""
         layouts = self.digits.layout(before), self.digits.layout(edge.after)
         time = self.pricing.permute_picoseconds(*layouts, edge.tile)
-        return self.costs.packed(time - self.least_permute(edge.tile), 0, 0)
+        return self.costs.packed(time - self._least_permute(before, edge.after, edge.tile), 0, 0)
 
     def _chain(self, came_from, cost: int, expanded: int) -> Chain:
         states, kinds = [self.target], []
@@ -344,14 +354,15 @@ class _Search:
         A branch ends where the step and the collective that has to follow leave no room: each factor is in the group, or
         divides what a device has of its target tile (`divisor`, see `CostToGo`).
         """
-        clash, sizes, common, target = self.clash, self.sizes, self.to_go_of.common, self.target
-        divisor = 1
+        clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
+        divisor, hop_s = 1, 0.0
         for i, slot in enumerate(state):
             if slot >= 0 and slot != target[i] and i not in factors:
                 divisor *= common[i][slot]
+                hop_s = max(hop_s, hops_s[i])
 
-        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int):
-            if self._least_step(n, tile) + self._least_behind(divisor) >= room:
+        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float):
+            if self._least_step(n, tile) + self._least_behind(divisor, hop_s) >= room:
                 return
             if at == len(factors):
                 if n > 1:
@@ -360,17 +371,20 @@ class _Search:
                 return
             i = factors[at]
             slot, goal = state[i], target[i]
-            stays = divisor * common[i][slot] if slot >= 0 and slot != goal else divisor
-            yield from choose(at + 1, after, taken, n, moved, stays)
+            far_s = max(hop_s, hops_s[i])
+            if slot < 0 or slot == goal:
+                yield from choose(at + 1, after, taken, n, moved, divisor, hop_s)
+            else:
+                yield from choose(at + 1, after, taken, n, moved, divisor * common[i][slot], far_s)
             spares = () if slot >= 0 and self.digits.is_spare[slot] else self._spares(i, taken)
             for s in (*free[i], *spares):
                 if not taken >> s & 1:
                     after[i] = s
-                    left = divisor if s == goal else divisor * common[i][s]
-                    yield from choose(at + 1, after, taken | clash[s], n * sizes[i], (*moved, i), left)
+                    left = (divisor, hop_s) if s == goal else (divisor * common[i][s], far_s)
+                    yield from choose(at + 1, after, taken | clash[s], n * sizes[i], (*moved, i), *left)
             after[i] = slot
 
-        yield from choose(0, list(state), blocked, 1, (), divisor)
+        yield from choose(0, list(state), blocked, 1, (), divisor, hop_s)
 
     def _least_step(self, n: int, tile: int) -> int:
         """Returns what an all_to_all or a reduce_scatter in groups of n costs at least."""
@@ -383,13 +397,13 @@ class _Search:
             found = self.least_steps[n, tile] = self.costs.packed(time, received, 1)
         return found
 
-    def _least_behind(self, divisor: int) -> int:
-        """Returns what is left at least where devices hold 1/divisor of their target tiles."""
-        found = self.least_behind.get(divisor)
+    def _least_behind(self, divisor: int, hop_s: float) -> int:
+        """Returns what is left at least where devices hold 1/divisor of their target tiles, and a given step has to come."""
+        found = self.least_behind.get((divisor, hop_s))
         if found is None:
             received = 0 if self.digits.has_sums else self.to_go_of.lacks(divisor)
-            time = self.pricing.least_picoseconds(received) if self.pricing else 0
-            found = self.least_behind[divisor] = self.costs.packed(time, received, int(received > 0))
+            time = self.pricing.least_picoseconds_of_one(1, received, hop_s) if self.pricing and received else 0
+            found = self.least_behind[divisor, hop_s] = self.costs.packed(time, received, int(received > 0))
         return found
 
     def _reductions(self, state: State, free, blocked: int, tile: int, room: int):
@@ -416,7 +430,7 @@ class _Search:
         room -= self._cost(state, _Edge("permute", state, tile, tile))
         if self._least_behind_permute(state) >= room or not runs and sums == 1:
             return
-        for owners in self._fill(runs, 0, runs[0][1] if runs else 0, {}, 1, room):
+        for owners in self._fill(runs, 0, runs[0][1] if runs else 0, {}, 1, 0.0, room):
             after = tuple([owners.get(i, REPLICATED) for i in range(len(state))])
             if sums > 1:
                 yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
@@ -428,23 +442,29 @@ class _Search:
         vacated = 1 if self.digits.has_sums else self.to_go_of.vacated(state)
         if vacated == 1:
             return 0
-        time = math.floor(self.pricing.least_latency_s(vacated, vacated, 1) * PER_SECOND) if self.pricing else 0
+        time = math.floor(self.pricing.least_latency_s(vacated, vacated, 0.0, 1) * PER_SECOND) if self.pricing else 0
         return self.costs.packed(time, 1, 1)
 
-    def _fill(self, runs, at: int, place: int, owners: dict[int, int], divisor: int, room: int):
-        """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for the divisor."""
+    def _fill(self, runs, at: int, place: int, owners: dict[int, int], divisor: int, hop_s: float, room: int):
+        """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for what leaves no room."""
         if at == len(runs):
             yield owners
             return
         dim, _, end = runs[at]
         if place == end:
-            yield from self._fill(runs, at + 1, runs[at + 1][1] if at + 1 < len(runs) else 0, owners, divisor, room)
+            start = runs[at + 1][1] if at + 1 < len(runs) else 0
+            yield from self._fill(runs, at + 1, start, owners, divisor, hop_s, room)
             return
         here = [each for each in self.digits.by_start.get((dim, place), ()) if each[0] not in owners and end % each[2] == 0]
         for i, s, stop in self._preferred(here):
-            left = divisor if i == FIXED or self.target[i] == s else divisor * self.to_go_of.common[i][s]
-            if self._least_behind(left) < room:
-                yield from self._fill(runs, at, stop, {**owners, i: s} if i != FIXED else owners, left, room)
+            if i == FIXED:
+                yield from self._fill(runs, at, stop, owners, divisor, hop_s, room)
+                continue
+            is_home = self.target[i] == s
+            left = divisor if is_home else divisor * self.to_go_of.common[i][s]
+            far_s = hop_s if is_home else max(hop_s, self.to_go_of.hops_s[i])
+            if self._least_behind(left, far_s) < room:
+                yield from self._fill(runs, at, stop, {**owners, i: s}, left, far_s, room)
 
     def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
