@@ -184,6 +184,10 @@ class Pricing:
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too: steps pay for these
         return math.floor((self.topology.launch_latency_s + self.least_hop_s + seconds) * PER_SECOND)
 
+    def least_exchange_s(self, rounds: int, tile: int) -> float:
+        """Returns a lower bound on the time of an exchange that ends with tiles of `tile` elements."""
+        return rounds * (self.topology.launch_latency_s + self.least_hop_s) + self.relayout_seconds(tile)
+
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
         pairs = ((0, self.mesh.size - 1), (self.mesh.size - 1, 0))
