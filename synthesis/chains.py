@@ -20,13 +20,13 @@ from .request import Request
 from .search import Chain, SearchLimit, cheapest_chain, least_cost
 from .steps import Step
 
-MOST_EDGES_AT_FIRST = 300
+MOST_EDGES_AT_FIRST = 300  # steps that the first search considers
 MOST_EDGES_WITH_GREED = 3_000
-MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at worst
-MOST_EDGES_BESIDE_EXCHANGE = 5_000  # where an exchange stands by
+MOST_EDGES_FOR_DETOURS = 2_000
+MOST_EDGES_OF_PRIMES = 1_000
+MOST_EDGES_IN_NEED = 100_000  # where no chain is known; a second at worst
 MOST_EDGES_WITH_SUMS = 100_000
-MOST_EDGES_FOR_DETOURS = 3_000
-MOST_EDGES_OF_PRIMES = 1_500
+MOST_EDGES_WITH_SUMS_BELOW = 20_000  # where one is known
 GREED_OF_LAST_RESORT = 3
 
 Cost = tuple[int, ...]
@@ -73,7 +73,6 @@ class _Searches:
         self.bound = bound
         self.is_by_time = request.objective == "time"
         self.pricing = pricing if self.is_by_time else None
-        self.most_edges = MOST_EDGES_BESIDE_EXCHANGE if request.with_exchange else MOST_EDGES
         self.at_least: Cost = (bound, int(bound > 0))
         if self.is_by_time:
             self.at_least = (pricing.least_picoseconds(bound), *self.at_least)
@@ -105,15 +104,14 @@ class _Searches:
             self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
 
     def _search_coarse(self) -> None:
-        """Searches as few digits as serve: a little, then greedily, then with all effort for what costs less than that."""
+        """Finds a chain in as few digits as serve: the cheapest one if that is soon done, else one that serves."""
         try:
             self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST)
         except SearchLimit:
             greedy = {"max_edges": MOST_EDGES_WITH_GREED, "greed": GREED_OF_LAST_RESORT}
             self.chain = self._chain_or_none(self.problem, **greedy)
-            if self.chain is None or self.chain.cost > self.least:
-                below = self.chain and self.chain.cost
-                self.chain = self._chain_or_none(self.problem, max_edges=self.most_edges, below=below) or self.chain
+            if self.chain is None:
+                self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED)
 
     def _is_proved(self) -> bool:
         return self.chain.cost <= self.least
@@ -148,11 +146,11 @@ class _Searches:
         if first is not None and self._is_proved():
             return
         try:
-            max_edges = MOST_EDGES_WITH_SUMS if first is None else MOST_EDGES_FOR_DETOURS
+            max_edges = MOST_EDGES_WITH_SUMS if first is None else MOST_EDGES_WITH_SUMS_BELOW
             limits = {"below": first and first.cost, "max_edges": max_edges}
             self.chain = cheapest_chain(problem, pricing=self.pricing, **limits) or first
         except SearchLimit as stopped:
-            greedy = {"max_edges": MOST_EDGES_FOR_DETOURS, "greed": GREED_OF_LAST_RESORT}
+            greedy = {"max_edges": MOST_EDGES_WITH_SUMS_BELOW, "greed": GREED_OF_LAST_RESORT}
             found = (first, stopped.best, self._chain_or_none(problem, **greedy), self._by_way_of(reduced_first(problem), problem))
             self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
 
@@ -162,8 +160,8 @@ class _Searches:
 
     def _search_primes(self) -> None:
         self.problem = self._refine(into_primes=True)
-        for greed, max_edges in ((1, MOST_EDGES_WITH_SUMS), (GREED_OF_LAST_RESORT, self.most_edges)):
-            self.chain = self._chain_or_none(self.problem, max_edges=max_edges, greed=greed)
+        for greed in (GREED_OF_LAST_RESORT, 1):
+            self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED, greed=greed)
             if self.chain is not None:
                 return
         asked = self.request
