@@ -109,7 +109,8 @@ class _Searches:
             self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST)
         except SearchLimit:
             greedy = {"max_edges": MOST_EDGES_WITH_GREED, "greed": GREED_OF_LAST_RESORT}
-            self.chain = self._chain_or_none(self.problem, **greedy)
+            found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
+            self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
             if self.chain is None:
                 self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED)
 

@@ -32,6 +32,7 @@ from .layout import Layout
 from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 
+STEPS_TO_PRICE_A_PERMUTE = 20  # as much work as considering so many steps
 LOCAL = ("slice", "to_unreduced")  # steps without traffic
 Kind = Literal["slice", "all_gather", "all_to_all", "permute", "reduce_scatter", "all_reduce", "to_unreduced"]
 
@@ -60,6 +61,10 @@ class _Edge(NamedTuple):
     moved: tuple[int, ...] = ()
 
 
+class _Spent(Exception):
+    """All steps that a search may consider are."""
+
+
 class SearchLimit(Exception):
     """The search stopped at its limit of steps with neither a chain nor a proof that there is none.
 
@@ -80,6 +85,7 @@ def cheapest_chain(
     pricing: Pricing | None = None,
     below: tuple[int, ...] | None = None,
     exhaustive: bool = False,
+    homeward: bool = False,
     max_edges: int = 20_000_000,
     greed: int = 1,
 ) -> Chain | None:
@@ -89,11 +95,12 @@ def cheapest_chain(
       pricing: what steps take on a network; None counts elements alone.
       below: only chains that cost less than this, a cost as `Chain.cost` has it, count.
       exhaustive: without the pruning rules that the module's docstring names.
-      max_edges: steps to consider before giving up; a few hundred thousand take a second.
+      homeward: of the moves to digits and of the permutes, only a few, which bring factors to their target digits.
+      max_edges: steps to consider before giving up, also such that leave no room; a few hundred thousand take a second.
       greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
     Raises: SearchLimit after `max_edges` steps.
     """
-    return _Search(problem, exhaustive, pricing).run(below, max_edges, greed)
+    return _Search(problem, exhaustive, homeward, pricing).run(below, max_edges, greed)
 
 
 def least_cost(problem: Problem, pricing: Pricing | None) -> tuple[int, ...]:
@@ -125,13 +132,16 @@ class _Costs:
 class _Search:
     """One A* run.
 
-    Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge.
+    Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge;
+    `left` is how many steps may still be considered.
     """
 
-    def __init__(self, problem: Problem, exhaustive: bool, pricing: Pricing | None):
+    def __init__(self, problem: Problem, exhaustive: bool, homeward: bool, pricing: Pricing | None):
         self.problem = problem
         self.pricing = pricing
         self.exhaustive = exhaustive
+        self.homeward = homeward
+        self.left = 0
         self.digits = Digits(problem)
         self.sizes = self.digits.sizes
         self.clash = self.digits.clash
@@ -155,13 +165,16 @@ class _Search:
         limit = self._limit(below)
         order = itertools.count(1)
         queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
-        expanded = considered = 0
+        self.left, expanded = max_edges, 0
         while queue:
             priority, _, cost, state, unpriced = heapq.heappop(queue)
+            if state == target and unpriced is None or priority >= limit - 1 and target in best:
+                return self._chain(came_from, best[target], expanded)
             if unpriced is not None:
                 before, edge = unpriced
                 if cost >= best.get(state, limit):
                     continue
+                self.left -= STEPS_TO_PRICE_A_PERMUTE
                 cost += self._priced_permute(before, edge)
                 if cost >= best.get(state, limit):
                     continue
@@ -169,32 +182,36 @@ class _Search:
                 came_from[state] = before, "permute"
                 heapq.heappush(queue, (cost + greed * self._cost_to_go(state), next(order), cost, state, None))
                 continue
-            if state == target or priority >= limit - 1 and target in best:
-                return self._chain(came_from, best[target], expanded)
             if cost > best[state]:
                 continue
             expanded += 1
             is_permuted = state in came_from and came_from[state][1] == "permute"
-            for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
-                considered += 1
-                if considered > max_edges:
-                    raise self._stopped(priority, best, came_from, expanded)
-                after = edge.after
-                total = cost + self._cost(state, edge)
-                if total >= best.get(after, limit):
-                    continue
-                to_go = self._cost_to_go(after)
-                if total + to_go >= limit:
-                    continue
-                if edge.kind == "permute" and self.prices_pairs:
-                    heapq.heappush(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
-                    continue
-                best[after] = total
-                came_from[after] = state, edge.kind
-                if after == target and greed == 1:
-                    limit = total + 1
-                heapq.heappush(queue, (total + greed * to_go, next(order), total, after, None))
+            try:
+                for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
+                    self._spend(1)
+                    after = edge.after
+                    total = cost + self._cost(state, edge)
+                    if total >= best.get(after, limit):
+                        continue
+                    to_go = self._cost_to_go(after)
+                    if total + to_go >= limit:
+                        continue
+                    if edge.kind == "permute" and self.prices_pairs:
+                        heapq.heappush(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
+                        continue
+                    best[after] = total
+                    came_from[after] = state, edge.kind
+                    if after == target and greed == 1:
+                        limit = total + 1
+                    heapq.heappush(queue, (total + greed * to_go, next(order), total, after, None))
+            except _Spent:
+                raise self._stopped(priority, best, came_from, expanded) from None
         return None
+
+    def _spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise _Spent
 
     def _limit(self, below: tuple[int, ...] | None) -> int:
         if below is None:
@@ -251,7 +268,7 @@ class _Search:
         return self.least_permutes[key]
 
     def _priced_permute(self, before: State, edge: _Edge) -> int:
-        """Returns by how much a permute costs more than the cheapest one on such tiles."""
+        """Returns by how much a permute costs more than it does at least."""
         layouts = self.digits.layout(before), self.digits.layout(edge.after)
         time = self.pricing.permute_picoseconds(*layouts, edge.tile)
         return self.costs.packed(time - self._least_permute(before, edge.after, edge.tile), 0, 0)
@@ -346,7 +363,24 @@ class _Search:
             for i in range(len(state))
             if self._moves_away(state, i) and (free[i] or self.digits.spares[i] and not self.digits.is_spare[state[i]])
         ]
-        yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
+        if self.homeward:
+            yield from self._moves_home(owned, state, free, tile)
+        else:
+            yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
+
+    def _moves_home(self, factors: list[int], state: State, free, tile: int):
+        """Yields the all_to_all that brings all factors home that may go there, and those with one factor moved elsewhere."""
+        home = {i: self.target[i] for i in factors if self.target[i] in free[i]}
+        ways = [home]
+        for i in factors:
+            for s in free[i]:
+                if s != self.target[i]:
+                    ways.append({**{j: goal for j, goal in home.items() if not self.clash[s] >> goal & 1}, i: s})
+        for moves in ways:
+            if moves:
+                n = math.prod([self.sizes[i] for i in moves])
+                after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
+                yield _Edge("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)))
 
     def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int):
         """Yields a collective for each way to give free digits to some of the factors.
@@ -363,6 +397,7 @@ class _Search:
 
         def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float):
             if self._least_step(n, tile) + self._least_behind(divisor, hop_s) >= room:
+                self._spend(1)
                 return
             if at == len(factors):
                 if n > 1:
@@ -430,7 +465,7 @@ class _Search:
         room -= self._cost(state, _Edge("permute", state, tile, tile))
         if self._least_behind_permute(state) >= room or not runs and sums == 1:
             return
-        for owners in self._fill(runs, 0, runs[0][1] if runs else 0, {}, 1, 0.0, room):
+        for owners in self._fill(state, runs, 0, runs[0][1] if runs else 0, {}, 1, 0.0, room):
             after = tuple([owners.get(i, REPLICATED) for i in range(len(state))])
             if sums > 1:
                 yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
@@ -445,7 +480,7 @@ class _Search:
         time = math.floor(self.pricing.least_latency_s(vacated, vacated, 0.0, 1) * PER_SECOND) if self.pricing else 0
         return self.costs.packed(time, 1, 1)
 
-    def _fill(self, runs, at: int, place: int, owners: dict[int, int], divisor: int, hop_s: float, room: int):
+    def _fill(self, owned: State, runs, at: int, place: int, owners: dict[int, int], divisor: int, hop_s: float, room: int):
         """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for what leaves no room."""
         if at == len(runs):
             yield owners
@@ -453,18 +488,18 @@ class _Search:
         dim, _, end = runs[at]
         if place == end:
             start = runs[at + 1][1] if at + 1 < len(runs) else 0
-            yield from self._fill(runs, at + 1, start, owners, divisor, hop_s, room)
+            yield from self._fill(owned, runs, at + 1, start, owners, divisor, hop_s, room)
             return
         here = [each for each in self.digits.by_start.get((dim, place), ()) if each[0] not in owners and end % each[2] == 0]
-        for i, s, stop in self._preferred(here):
+        for i, s, stop in self._preferred(here, owned):
             if i == FIXED:
-                yield from self._fill(runs, at, stop, owners, divisor, hop_s, room)
+                yield from self._fill(owned, runs, at, stop, owners, divisor, hop_s, room)
                 continue
             is_home = self.target[i] == s
             left = divisor if is_home else divisor * self.to_go_of.common[i][s]
             far_s = hop_s if is_home else max(hop_s, self.to_go_of.hops_s[i])
             if self._least_behind(left, far_s) < room:
-                yield from self._fill(runs, at, stop, {**owners, i: s}, left, far_s, room)
+                yield from self._fill(owned, runs, at, stop, {**owners, i: s}, left, far_s, room)
 
     def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
@@ -474,10 +509,14 @@ class _Search:
                 if math.prod(self.sizes[i] for i in chosen) == sums:
                     yield tuple(UNREDUCED if i in chosen else place for i, place in enumerate(state))
 
-    def _preferred(self, here):
+    def _preferred(self, here, owned: State):
+        """Returns the factors to try in a place: the target's owner if it fits; homeward, else one that is there already."""
         if self.exhaustive:
             return here
-        return [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]] or here
+        home = [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]]
+        if home or not self.homeward:
+            return home or here
+        return [each for each in here if owned[each[0]] == each[1]] or here[:1]
 
 
 def _with(state: State, i: int, slot: int) -> State:
