@@ -17,15 +17,19 @@ from .pricing import Pricing
 from .problem import NoPlanError, Problem, refine
 from .reduced_ends import completed, frozen, has_sums, reduced_first
 from .request import Request
-from .search import Chain, SearchLimit, cheapest_chain
+from .search import Chain, SearchLimit, cheapest_chain, least_cost
 from .steps import Step
 
-MOST_EDGES = 1_000_000  # steps that the first search considers; seconds at worst
-MOST_EDGES_BESIDE_EXCHANGE = 30_000  # where an exchange stands by
+MOST_EDGES_AT_FIRST = 300  # steps that the first search considers
+MOST_EDGES_WITH_GREED = 3_000
+MOST_EDGES_FOR_DETOURS = 2_000
+MOST_EDGES_OF_PRIMES = 1_000
+MOST_EDGES_IN_NEED = 100_000  # where no chain is known; a second at worst
 MOST_EDGES_WITH_SUMS = 100_000
-MOST_EDGES_FOR_DETOURS = 20_000
-MOST_FACTORS_FOR_DETOURS = 5
+MOST_EDGES_WITH_SUMS_BELOW = 20_000  # where one is known
 GREED_OF_LAST_RESORT = 3
+
+Cost = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,21 @@ class FoundChain:
 
     Attributes:
       problem: the refined problem whose source the steps start at and whose target they end in.
-      is_optimal: proved that no chain within the digits that `problem.py` offers costs less.
+      cost: as `search.Chain` has it; what the search counts, see there.
+      least_cost: proved that every chain within the digits that `problem.py` offers costs as much, in the same numbers.
       is_unbeatable: it costs what any method must: the bound, in at most one collective.
     """
 
     problem: Problem
     steps: tuple[Step, ...]
-    is_optimal: bool
+    cost: Cost
+    least_cost: Cost
     is_unbeatable: bool
+
+    @property
+    def is_optimal(self) -> bool:
+        """Returns whether no chain within the digits that `problem.py` offers costs less."""
+        return self.cost <= self.least_cost
 
 
 def find_chain(request: Request, pricing: Pricing, bound: int) -> FoundChain:
@@ -55,89 +66,105 @@ def find_chain(request: Request, pricing: Pricing, bound: int) -> FoundChain:
 
 
 class _Searches:
+    """One request. State: `problem`, the digits of `chain`, the cheapest one so far; no chain costs less than `least`."""
+
     def __init__(self, request: Request, pricing: Pricing, bound: int):
         self.request = request
         self.bound = bound
         self.is_by_time = request.objective == "time"
         self.pricing = pricing if self.is_by_time else None
-        self.most_edges = MOST_EDGES_BESIDE_EXCHANGE if request.with_exchange else MOST_EDGES
-        self.at_least = (bound, int(bound > 0))
+        self.at_least: Cost = (bound, int(bound > 0))
         if self.is_by_time:
             self.at_least = (pricing.least_picoseconds(bound), *self.at_least)
+        self.problem = self._refine()
+        self.chain: Chain | None = None
+        self.least = self.at_least
 
     def run(self) -> FoundChain:
-        problem, chain, is_optimal = self._search()
-        return FoundChain(problem, tuple(typed_steps(chain)), is_optimal, self._is_unbeatable(chain))
+        self._search()
+        least = min(self.least, self.chain.cost)
+        is_unbeatable = self.chain.cost <= self.at_least
+        return FoundChain(self.problem, tuple(typed_steps(self.chain)), self.chain.cost, least, is_unbeatable)
 
-    def _is_unbeatable(self, chain: Chain) -> bool:
-        return chain.cost <= self.at_least
-
-    def _search(self) -> tuple[Problem, Chain, bool]:
-        """Returns a problem, its chain, and whether nothing cheaper exists."""
-        problem = self._refine()
-        if has_sums(problem):
-            chain, is_optimal = self._search_with_sums(problem)
+    def _search(self) -> None:
+        if has_sums(self.problem):
+            self._search_with_sums()
         else:
-            chain, is_optimal = self._chain_or_none(problem, max_edges=self.most_edges), True
-        if chain is None:
-            return self._search_primes()
-        if self._is_unbeatable(chain):
-            return problem, chain, True
-        for into_primes in (False, True):
-            wide = self._refine(with_detours=True, into_primes=into_primes)
-            if into_primes and (self._meets_bound(chain) or len(wide.movable) == len(problem.movable)):
-                break  # at the bound, or the same factors again
-            if len(wide.movable) > MOST_FACTORS_FOR_DETOURS:
-                is_optimal = self._meets_bound(chain)
-                break
-            try:
-                better = self._cheapest_below(wide, chain)
-            except SearchLimit:
-                is_optimal = self._meets_bound(chain)
-                break
-            problem, chain = (problem, chain) if better is None else (wide, better)
-        return problem, chain, is_optimal
+            self._search_coarse()
+        if self.chain is None:
+            self._search_primes()
+        if self._is_proved():
+            return
+        primes = self._refine(with_detours=True, into_primes=True)
+        self._raise_least(least_cost(primes, self.pricing))
+        wide = self._refine(with_detours=True)
+        if not self._is_proved() and wide != primes:
+            self._improve(wide, MOST_EDGES_FOR_DETOURS)
+        if not self._is_proved() and (not self._meets_bound() or wide == primes):
+            self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
+
+    def _search_coarse(self) -> None:
+        """Finds a chain in as few digits as serve: the cheapest one if that is soon done, else one that serves."""
+        try:
+            self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST)
+        except SearchLimit:
+            greedy = {"max_edges": MOST_EDGES_WITH_GREED, "greed": GREED_OF_LAST_RESORT}
+            found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
+            self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
+            if self.chain is None:
+                self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED)
+
+    def _is_proved(self) -> bool:
+        return self.chain.cost <= self.least
+
+    def _raise_least(self, least: Cost) -> None:
+        self.least = max(self.least, least)
+
+    def _meets_bound(self) -> bool:
+        return not self.is_by_time and self.chain.cost[0] <= self.bound
+
+    def _improve(self, problem: Problem, max_edges: int) -> Cost:
+        """Searches other digits for what costs less than the chain so far; returns what they cost at least."""
+        limits = {"below": self.chain.cost, "max_edges": max_edges, "exhaustive": problem.is_misaligned}
+        try:
+            better, least = cheapest_chain(problem, pricing=self.pricing, **limits), None
+        except SearchLimit as stopped:
+            better, least = stopped.best, stopped.least_cost
+        if better is not None:
+            self.problem, self.chain = problem, better
+        return self.chain.cost if least is None else min(least, self.chain.cost)
 
     def _chain_or_none(self, problem: Problem, **limits) -> Chain | None:
         try:
             return cheapest_chain(problem, pricing=self.pricing, **limits)
-        except SearchLimit:
-            return None
+        except SearchLimit as stopped:
+            return stopped.best
 
-    def _search_with_sums(self, problem: Problem) -> tuple[Chain | None, bool]:
-        """Returns a chain, None if there is none, and whether it is the problem's cheapest."""
+    def _search_with_sums(self) -> None:
+        problem = self.problem
         first = self._by_way_of(frozen(problem), problem) if problem.target.unreduced else None
-        if first is not None and self._is_unbeatable(first):
-            return first, True
+        self.chain = first
+        if first is not None and self._is_proved():
+            return
         try:
-            max_edges = MOST_EDGES_WITH_SUMS if first is None else MOST_EDGES_FOR_DETOURS
+            max_edges = MOST_EDGES_WITH_SUMS if first is None else MOST_EDGES_WITH_SUMS_BELOW
             limits = {"below": first and first.cost, "max_edges": max_edges}
-            return cheapest_chain(problem, pricing=self.pricing, **limits) or first, True
-        except SearchLimit:
-            greedy = {"max_edges": MOST_EDGES_FOR_DETOURS, "greed": GREED_OF_LAST_RESORT}
-            found = (first, self._chain_or_none(problem, **greedy), self._by_way_of(reduced_first(problem), problem))
-            return min(filter(None, found), key=lambda chain: chain.cost, default=None), False
+            self.chain = cheapest_chain(problem, pricing=self.pricing, **limits) or first
+        except SearchLimit as stopped:
+            greedy = {"max_edges": MOST_EDGES_WITH_SUMS_BELOW, "greed": GREED_OF_LAST_RESORT}
+            found = (first, stopped.best, self._chain_or_none(problem, **greedy), self._by_way_of(reduced_first(problem), problem))
+            self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
 
     def _by_way_of(self, simpler: Problem, problem: Problem) -> Chain | None:
         chain = self._chain_or_none(simpler, max_edges=MOST_EDGES_WITH_SUMS)
         return chain and completed(problem, chain, self.pricing)
 
-    def _cheapest_below(self, problem: Problem, chain: Chain) -> Chain | None:
-        limits = {"below": chain.cost, "max_edges": MOST_EDGES_FOR_DETOURS, "exhaustive": problem.is_misaligned}
-        return cheapest_chain(problem, pricing=self.pricing, **limits)
-
-    def _meets_bound(self, chain: Chain) -> bool:
-        return not self.is_by_time and chain.cost[0] <= self.bound
-
-    def _search_primes(self) -> tuple[Problem, Chain, bool]:
-        problem = self._refine(into_primes=True)
-        for greed, max_edges in ((1, MOST_EDGES_FOR_DETOURS), (GREED_OF_LAST_RESORT, self.most_edges)):
-            try:
-                chain = cheapest_chain(problem, pricing=self.pricing, max_edges=max_edges, greed=greed)
-            except SearchLimit:
-                continue
-            if chain is not None:
-                return problem, chain, False
+    def _search_primes(self) -> None:
+        self.problem = self._refine(into_primes=True)
+        for greed in (GREED_OF_LAST_RESORT, 1):
+            self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED, greed=greed)
+            if self.chain is not None:
+                return
         asked = self.request
         raise NoPlanError(f"no chain found from {asked.source} to {asked.target} on {asked.mesh}")
 
@@ -176,7 +203,7 @@ def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:
     for is_gather, run in itertools.groupby(typed, lambda step: isinstance(step, steps.AllGather)):
         run = list(run)
         if is_gather:
-            run.sort(key=lambda gather: -layout.slot_of(gather.factors[0]).dim)
+            run.sort(key=lambda gather: -min(layout.slot_of(factor).dim for factor in gather.factors))
         for step in run:
             layout = steps.apply(layout, step)
         ordered += run

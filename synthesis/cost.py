@@ -33,7 +33,7 @@ import math
 
 import numpy as np
 
-from .layout import coordinates, whole_factors
+from .layout import Factor, coordinates, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
 from .topology import Level, Topology, TopologyError
@@ -69,7 +69,7 @@ def coefficients(
       >>> round(latency_s * 1e6, 1), round(seconds_per_byte * 50e9, 6)
       (27.6, 3.0)
     """
-    network = _network(topology, mesh if isinstance(mesh, int) else mesh.size)
+    network = network_of(topology, mesh if isinstance(mesh, int) else mesh.size)
     if kind == "collective_permute":
         return _permute(network, network.positions_of(pairs if pairs is not None else ()).reshape(-1, 2))
     if kind not in KINDS:
@@ -148,7 +148,7 @@ class _View:
         return line
 
 
-class _Network:
+class Network:
     """A fitted topology, with the position of each device id. Levels of size 1 are left out."""
 
     def __init__(self, topology: Topology):
@@ -183,8 +183,8 @@ class _Network:
 
 
 @functools.lru_cache(maxsize=64)
-def _network(topology: Topology, num_devices: int) -> _Network:
-    return _Network(topology.fitted(num_devices))
+def network_of(topology: Topology, num_devices: int) -> Network:
+    return Network(topology.fitted(num_devices))
 
 
 # Collectives in groups
@@ -206,7 +206,7 @@ class _Parts:
     meeting: np.ndarray
 
 
-def _grouped(network: _Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
     seconds_per_byte, latency_s = 0.0, 0.0
     inside, counts = group, sizes  # the part of each member at the level before, the number of members of each part
     for view in network.views:
@@ -235,6 +235,43 @@ def _grouped(network: _Network, kind: str, positions, group, sizes) -> tuple[flo
     return network.topology.launch_latency_s + latency_s, seconds_per_byte
 
 
+def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> tuple[float, float] | None:
+    """Returns `coefficients` where each group is a sub-grid with `shares[i]` members along level i, all groups alike.
+
+    Levels are those of more than one unit, outer to inner. None where a ring or torus is crossed: there it matters
+    where the members lie.
+    """
+    size, seconds_per_byte, latency_s = math.prod(shares), 0.0, 0.0
+    if size == 1:
+        return 0.0, 0.0
+    rounds, members = _GATHERS.get(kind, 1), 1
+    for view, share in zip(reversed(network.views), reversed(shares)):
+        if share == 1:
+            continue
+        level, around = view.level, members * share
+        if view.is_grid or kind == "collective_broadcast":
+            return None
+        received = _received_of(kind, members, around, size)
+        groups = view.unit // members  # that have a part in one unit
+        if level.kind == "bus":
+            level_s = received * groups * level.size / level.bandwidth_bytes_per_s
+        else:
+            level_s = received / members / level.bandwidth_bytes_per_s
+            if level.shared_bandwidth_bytes_per_s:
+                level_s = max(level_s, received * groups / level.shared_bandwidth_bytes_per_s)
+        seconds_per_byte = max(seconds_per_byte, rounds * level_s * level.slowdown_of(kind))
+        latency_s += rounds * math.ceil(math.log2(share)) * level.latency_s
+        members = around
+    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+
+
+def stride(mesh: Mesh, factor: Factor) -> int:
+    """Returns how far apart in the mesh's row-major order two neighbours along a factor are."""
+    sizes = [size for _, size in mesh.axes]
+    axis = mesh.axis_names.index(factor.axis)
+    return math.prod(sizes[axis + 1 :]) * (sizes[axis] // (factor.pre * factor.size))
+
+
 def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
     """Returns (seconds per byte, steps of latency) at one level."""
     rounds = _GATHERS.get(kind, 1)
@@ -256,12 +293,16 @@ def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
 
 def _received(kind: str, parts: _Parts) -> np.ndarray:
     """Returns the bytes that enter each part here in one round, for tiles of one byte."""
-    if kind in _EXCHANGES:
-        return parts.members * (parts.around - parts.members) / parts.group_size
     if kind == "collective_broadcast":
         return np.ones(len(parts.units))
-    gathered = parts.group_size if kind == "all_gather" else 1.0
-    return gathered * (1 - parts.members / parts.around)
+    return _received_of(kind, parts.members, parts.around, parts.group_size)
+
+
+def _received_of(kind: str, members, around, group_size):
+    if kind in _EXCHANGES:
+        return members * (around - members) / group_size
+    gathered = group_size if kind == "all_gather" else 1.0
+    return gathered * (1 - members / around)
 
 
 # Rings and tori
@@ -411,7 +452,7 @@ def _max_per_set(values: np.ndarray, parts: _Parts) -> np.ndarray:
 # collective_permute
 
 
-def _permute(network: _Network, pairs: np.ndarray) -> tuple[float, float]:
+def _permute(network: Network, pairs: np.ndarray) -> tuple[float, float]:
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     seconds_per_byte, latency_s = 0.0, 0.0
     for view in network.views:
@@ -534,7 +575,7 @@ def cut_bytes_bound(
       >>> [(level.name, level.bytes_into_unit) for level in bound.levels]
       [('node', 8), ('gpu', 12)]
     """
-    network = _network(topology, len(source[0]))
+    network = network_of(topology, len(source[0]))
     positions = network.positions_of(np.arange(network.size))
     held, wanted = _Blocks(*source), _Blocks(*target)
     levels, latency_s, least_step_s = [], 0.0, math.inf
@@ -553,7 +594,7 @@ def cut_bytes_bound(
     return CutBound(tuple(levels), latency_s)
 
 
-def _into_units(network: _Network, depth: int, unit: int) -> np.ndarray:
+def _into_units(network: Network, depth: int, unit: int) -> np.ndarray:
     """Returns the bandwidth into each unit of `unit` devices, through the ports of all levels down to `depth`."""
     total = np.zeros(network.size // unit)
     for view in network.views[: depth + 1]:
@@ -566,6 +607,11 @@ def _into_units(network: _Network, depth: int, unit: int) -> np.ndarray:
         else:
             total += min(unit * level.bandwidth_bytes_per_s, level.shared_bandwidth_bytes_per_s or math.inf)
     return total
+
+
+def most_bytes_per_s_into_unit(network: Network, depth: int) -> float:
+    """Returns the bandwidth into a unit of level `depth`, through all its ports there and further out: the best one's."""
+    return float(_into_units(network, depth, network.views[depth].unit).max())
 
 
 def _links(level: Level) -> np.ndarray:

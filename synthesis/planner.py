@@ -39,7 +39,7 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
 def with_rounds(request: Request, found: FoundChain) -> Iterator[Plan]:
     """Yields the plans in which an exchange does the middle of a chain, or all of it."""
     planner = _Planner(request)
-    return (planner.costing.of_chain(found.problem, typed, False) for typed in planner._with_rounds(found))
+    return (planner.costing.of_chain(found.problem, typed, False) for typed in planner._with_rounds(found, None))
 
 
 def exchange_alone(request: Request) -> Plan:
@@ -84,11 +84,12 @@ class _Planner:
                 raise
             yield self._exchange_alone()
             return
-        yield self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        yield chain
         if not found.is_optimal and not self.request.has_sums:
             yield self._on_leading_axes()
         if self.request.with_exchange and not found.is_unbeatable:
-            for typed in self._with_rounds(found):
+            for typed in self._with_rounds(found, chain):
                 yield self.costing.of_chain(found.problem, typed, False)
 
     def _on_leading_axes(self) -> Plan:
@@ -97,8 +98,11 @@ class _Planner:
         problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
         return self.costing.of_chain(problem, leading_axes_chain(problem), False)
 
-    def _with_rounds(self, found: FoundChain) -> Iterator[list[Step]]:
-        """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""
+    def _with_rounds(self, found: FoundChain, chain: Plan | None) -> Iterator[list[Step]]:
+        """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.
+
+        Given the plan of the chain, none that is sure to be no better.
+        """
         typed, mesh = found.steps, self.request.mesh
         first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
         last = len(typed)
@@ -106,12 +110,27 @@ class _Planner:
             last -= 1
         for start, end in sorted({(a, b) for a in (0, first) for b in (last, len(typed)) if b > a}):
             before, after = (_layout_behind(found.problem.source, typed[:at]) for at in (start, end))
+            if chain and self._least_with_rounds(before, after, typed[:start] + typed[end:], chain) >= self._key(chain):
+                continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
                 exchange = self._exchange(*ends)
             except (LayoutError, TooManyPieces):
                 continue
             yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
+
+    def _least_with_rounds(self, before: Layout, after: Layout, others: tuple[Step, ...], chain: Plan) -> tuple:
+        """Returns what `chain` costs at least with an exchange between two layouts and only the `others` of its steps.
+
+        A round brings one piece, and a device's new tile meets as many old ones as their shapes say.
+        """
+        pieces = math.prod(-(-new // old) for new, old in zip(after.tile_shape, before.tile_shape))
+        rounds = max(1, pieces - 1)
+        least = chain.bound_bytes, rounds + sum(map(steps.collectives, others))
+        if self.request.objective == "bytes":
+            return least
+        kept = tuple(each.time_s for each in chain.steps if each.step in others)
+        return sum(kept) + self.pricing.least_exchange_s(rounds, after.tile_elements), *least
 
     def _exchange_alone(self) -> Plan:
         asked = self.request

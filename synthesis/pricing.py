@@ -35,13 +35,17 @@ class Pricing:
         self.mesh = mesh
         self.bits = bits
         self.topology = topology.fitted(mesh.size)
-        used = [level for level in self.topology.levels if level.size > 1]
+        self._network = cost.network_of(topology, mesh.size)
+        used = [view.level for view in self._network.views]
         self.is_flat = all(level.kind == "switch" and not level.shared_bandwidth_bytes_per_s for level in used) and len(used) <= 1
-        self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used))
-        self._least_latency_s = self.topology.launch_latency_s + min((level.latency_s for level in used), default=0.0)
+        self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
+        self.least_hop_s = min((level.latency_s for level in used), default=0.0)
+        self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
         self._coordinates = self.topology.coordinates()
         self._grouped: dict[tuple[str, tuple[Factor, ...]], tuple[float, float]] = {}
         self._permutes: dict[tuple[Layout, Layout], tuple[float, float]] = {}
+        self._shares: dict[Factor, tuple[int, ...] | None] = {}
+        self._latencies: dict[tuple[int, int], float] = {}
 
     def bytes_of(self, elements: int) -> int:
         return -(-elements * self.bits // 8)
@@ -53,9 +57,113 @@ class Pricing:
             if kind == "permute":
                 found = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=((0, 1), (1, 0)))
             else:
-                found = cost.coefficients(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
+                found = self._regular(kind, key[1]) or cost.coefficients(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
             self._grouped[key] = found
         return self._grouped[key]
+
+    def _regular(self, kind: str, factors: tuple[Factor, ...]) -> tuple[float, float] | None:
+        """Returns the coefficients where the factors say all about the groups, else None."""
+        shares = [self.shares(factor) for factor in factors]
+        if None in shares:
+            return None
+        return cost.regular_coefficients(self._network, kind, tuple(map(math.prod, zip(*shares))))
+
+    def shares(self, factor: Factor) -> tuple[int, ...] | None:
+        """Returns how many units of each level devices reach that differ along a factor, outer to inner.
+
+        None if devices are not in the order of the mesh, or the factor and a level divide them in two radices.
+        """
+        if factor not in self._shares:
+            self._shares[factor] = self._find_shares(factor)
+        return self._shares[factor]
+
+    def _find_shares(self, factor: Factor) -> tuple[int, ...] | None:
+        views = self._network.views
+        if len(views) == 1:
+            return (factor.size,)
+        if not self.has_aligned_devices:
+            return None
+        start = cost.stride(self.mesh, factor)
+        stop = start * factor.size
+        if any(place % view.unit and view.unit % place for place in (start, stop) for view in views):
+            return None
+        ends = ((max(start, view.unit), min(stop, view.unit * view.level.size)) for view in views)
+        return tuple(max(1, high // low) for low, high in ends)
+
+    def cuts(self, factors: tuple[Factor, ...]) -> list[tuple[float, tuple[int, ...]]]:
+        """Returns per level (seconds per element into a unit, for each factor the units that it tells apart).
+
+        Not for single devices, whose seconds are `least_seconds_per_element`; nothing unless all factors have `shares`.
+        """
+        shares = [self.shares(factor) for factor in factors]
+        if None in shares:
+            return []
+        bits = self.bits / 8
+        return [
+            (bits / cost.most_bytes_per_s_into_unit(self._network, depth), tuple(math.prod(each[: depth + 1]) for each in shares))
+            for depth in range(len(self._network.views) - 1)
+        ]
+
+    @property
+    def least_seconds_per_element(self) -> float:
+        """Returns the seconds in which a device can receive an element through all its ports."""
+        return self.bits / 8 / self._ports_bytes_per_s
+
+    def hop_s(self, factor: Factor) -> float:
+        """Returns the latency of the step that brings data from where a factor's coordinate differs, at least."""
+        shares = self.shares(factor)
+        if shares is None:
+            return self.least_hop_s
+        outermost = next(depth for depth, share in enumerate(shares) if share > 1)
+        return min(view.level.latency_s for view in self._network.views[: outermost + 1])
+
+    def least_latency_s(self, vacated: int, displaced: int, hop_s: float, collectives: int) -> float:
+        """Returns a lower bound on the latency of a chain of at least `collectives`, 1 or 2.
+
+        Args:
+          vacated, displaced: the product of the sizes of factors that have to leave digits for good, and of all that move.
+          hop_s: of one step that has to be among those of the chain.
+        """
+        key = vacated, displaced, hop_s, collectives
+        if key not in self._latencies:
+            launch_s, one_s, of_many = self.topology.launch_latency_s, self.least_hop_s, self._least_hops_of_many_s
+            hops_s = max(one_s, hop_s) + one_s
+            if vacated > 1:
+                hops_s = max(hops_s, min(of_many(displaced), of_many(vacated) + one_s), hop_s + of_many(-(-vacated // 2)))
+            least = 2 * launch_s + hops_s
+            if collectives == 1:
+                least = min(least, self.least_latency_of_one_s(displaced if vacated > 1 else 1, hop_s))
+            self._latencies[key] = least
+        return self._latencies[key]
+
+    def least_latency_of_one_s(self, members: int, hop_s: float = 0.0) -> float:
+        """Returns a lower bound on the latency of one collective in groups of so many, one step of which is given."""
+        hops_s = max(self._least_hops_s(members, 0), hop_s + self._least_hops_s(-(-members // 2), 0))
+        return self.topology.launch_latency_s + max(self.least_hop_s, hops_s)
+
+    def least_picoseconds_of_one(self, members: int, received_elements: int, hop_s: float = 0.0) -> int:
+        """Returns a lower bound on the time of one collective in groups of so many, one step of which is given."""
+        seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s
+        return math.floor((self.least_latency_of_one_s(members, hop_s) + seconds) * PER_SECOND)
+
+    def _least_hops_s(self, members: int, depth: int) -> float:
+        """Returns the least latency of one group, its members spread over the levels from `depth` on."""
+        if members == 1:
+            return 0.0
+        if depth == len(self._network.views):
+            return math.inf
+        level, reached, steps = self._network.views[depth].level, 1, 0
+        least = self._least_hops_s(members, depth + 1)
+        while reached < min(level.size, members):
+            steps, reached = steps + 1, min(level.size, reached * _reach_of_a_step(level))
+            rest = self._least_hops_s(-(-members // reached), depth + 1)
+            least = min(least, steps * level.latency_s + rest)
+        return least
+
+    def _least_hops_of_many_s(self, members: int) -> float:
+        reaches = {_reach_of_a_step(view.level) for view in self._network.views}
+        steps = math.log2(members) / math.log2(max(reaches, default=2)) - 1e-9
+        return self.least_hop_s * (math.ceil(steps) if len(reaches) == 1 else steps)
 
     def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
         """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it."""
@@ -74,7 +182,11 @@ class Pricing:
         if not received_elements:
             return 0
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too: steps pay for these
-        return math.floor((self._least_latency_s + seconds) * PER_SECOND)
+        return math.floor((self.topology.launch_latency_s + self.least_hop_s + seconds) * PER_SECOND)
+
+    def least_exchange_s(self, rounds: int, tile: int) -> float:
+        """Returns a lower bound on the time of an exchange that ends with tiles of `tile` elements."""
+        return rounds * (self.topology.launch_latency_s + self.least_hop_s) + self.relayout_seconds(tile)
 
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
@@ -112,3 +224,8 @@ class Pricing:
 def _ports_bytes_per_s(level: Level) -> float:
     """Returns what one device can receive at a level: over its port, or over the links in both directions of each dimension."""
     return level.bandwidth_bytes_per_s * (2 * len(level.dims) if level.kind in ("ring", "torus") else 1)
+
+
+def _reach_of_a_step(level: Level) -> int:
+    """Returns by what factor one more step of latency widens the reach of a group, at most: a hop goes both ways."""
+    return 3 if level.kind in ("ring", "torus") else 2

@@ -1,32 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The least-cost chain: A* over layouts.
 
-**State.** The place of each movable factor: an index into the problem's slots, or replicated, or unreduced. **Edges** are the
-steps of `steps.py` with their received elements as cost, ties by the number of collectives, then by the elements of
-the tiles that the steps write: small tiles first is less memory. With a `Pricing` their modelled time comes before all
-of these. R2 holds by construction: no edge leads to a tile above max(source tile, target tile).
+**State.** The place of each movable factor, see `digits.py`. **Edges** are the steps of `steps.py` with their received
+elements as cost, ties by the number of collectives, then by the elements of the tiles that the steps write: small tiles
+first is less memory. With a `Pricing` their modelled time comes before all of these. R2 holds by construction: no edge
+leads to a tile above max(source tile, target tile).
 
-**Heuristic.** From a layout X the busiest device still has to receive |T \\ X| elements of its target tile T. If two
-different factors own the same digit in X and in the target, some device has nothing in common with its tile and the
-bound is |T|; else each digit that is owned in X but local in T leaves 1/radix of T in place. Steps cost at least what
-their busiest device receives, so the bound never exceeds the cost to go (admissible), and A* returns the optimum. Its
-time is at least that of a single cheapest collective that brings these elements in through all ports of a device.
+**Costs** are one number each, time and received elements and collectives and written elements in its bits from the top,
+so that sums and comparisons are those of whole numbers (`_Costs`).
 
-**Partial sums.** Let n be the number of partial sums of each element in X, m in T, N the number of devices, and r of them
-the ones whose target tile has a given element. Count, for each element, the transfers of values that belong to it, one
-sender to one receiver; T and r are the same everywhere, so a total of k per element is k·|T|/r per device on average,
-and no less for the busiest. A collective that costs c elements can be done by c transfers per device.
-- n > 1, m = 1. Until some device has the whole sum, the transfers must have joined it with a holder of each of the
-  n sums: n - 1 of them at least, n if it holds none itself. Each transfer completes one device at most, so the other
-  ones of the r need r - 1 more. This is n + r - 2, and one more for an element that no device of its r holds in X: at
-  least 1 - r·(the part of T in common, on average) of all elements are such.
-- m > 1. Each of the n sums ends up in one of m: n - m transfers. And the m cannot all be zero: r/m devices of one have
-  the value, of which no more than h hold any of the element in X, h the product of the factors that own no digit in X
-  and are not unreduced in T: r/m - h transfers.
+**Heuristic.** `cost_to_go.py`; it never exceeds the cost to go (admissible), so A* returns the optimum, and the least
+priority in the queue is at any moment a lower bound on every chain that has not been found.
 
 **Pruning** that loses nothing, checked by `exhaustive=True` in tests: a factor that owns its target digit stays there,
 and a replicated factor whose target digit is free takes it at once, for nothing; only factors that are unreduced in the
-target become so. Where neither side has unreduced factors, there are no edges for them.
+target become so. Where neither side has unreduced factors, there are no edges for them. Permutes in a row are one.
+Where it matters who sends to whom, a permute is priced when its turn comes; until then it counts as the cheapest one.
 """
 
 from __future__ import annotations
@@ -36,18 +25,16 @@ from dataclasses import dataclass
 import heapq
 import itertools
 import math
-import operator
 import threading
 from typing import Literal, NamedTuple
 
-from .layout import UNREDUCED as UNREDUCED_PLACE
+from .cost_to_go import CostToGo
+from .digits import FIXED, REPLICATED, UNREDUCED, Digits, State
 from .layout import Layout
-from .pricing import Pricing
+from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 
-REPLICATED = -1
-FIXED = -2
-UNREDUCED = -3
+STEPS_TO_PRICE_A_PERMUTE = 20  # as much work as considering so many steps
 LOCAL = ("slice", "to_unreduced")  # steps without traffic
 Kind = Literal["slice", "all_gather", "all_to_all", "permute", "reduce_scatter", "all_reduce", "to_unreduced"]
 
@@ -70,7 +57,7 @@ class _Edge(NamedTuple):
     """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of."""
 
     kind: Kind
-    after: tuple[int, ...]
+    after: State
     received: int
     tile: int
     moved: tuple[int, ...] = ()
@@ -85,8 +72,22 @@ class _Tally(threading.local):
 tally = _Tally()
 
 
+class _Spent(Exception):
+    """All steps that a search may consider are."""
+
+
 class SearchLimit(Exception):
-    """The search stopped at its limit of steps with neither a chain nor a proof that there is none."""
+    """The search stopped at its limit of steps with neither a chain nor a proof that there is none.
+
+    Attributes:
+      least_cost: what any chain costs at least, as `Chain.cost` has it.
+      best: the cheapest chain so far, if one was found.
+    """
+
+    def __init__(self, least_cost: tuple[int, ...], best: Chain | None):
+        super().__init__(f"no chain is known to cost {least_cost}")
+        self.least_cost = least_cost
+        self.best = best
 
 
 def cheapest_chain(
@@ -95,6 +96,7 @@ def cheapest_chain(
     pricing: Pricing | None = None,
     below: tuple[int, ...] | None = None,
     exhaustive: bool = False,
+    homeward: bool = False,
     max_edges: int = 20_000_000,
     greed: int = 1,
     allows: Callable[[Kind, int], bool] | None = None,
@@ -105,248 +107,370 @@ def cheapest_chain(
       pricing: what steps take on a network; None counts elements alone.
       below: only chains that cost less than this, a cost as `Chain.cost` has it, count.
       exhaustive: without the pruning rules that the module's docstring names.
-      max_edges: steps to consider before giving up; a few hundred thousand take a second.
+      homeward: of the moves to digits and of the permutes, only a few, which bring factors to their target digits.
+      max_edges: steps to consider before giving up, also such that leave no room; a few hundred thousand take a second.
       greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
       allows: whether a step of a kind that moves so many factors may be taken; None is all of them.
     Raises: SearchLimit after `max_edges` steps.
     """
-    return _Search(problem, exhaustive, pricing).run(below, max_edges, greed, allows)
+    search = _Search(problem, exhaustive, homeward, pricing, allows)
+    try:
+        return search.run(below, max_edges, greed)
+    finally:
+        tally.edges += max_edges - search.left
+
+
+def least_cost(problem: Problem, pricing: Pricing | None) -> tuple[int, ...]:
+    """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
+    digits = Digits(problem)
+    found = CostToGo(digits, pricing)(digits.source)
+    return found if pricing else found[1:]
+
+
+class _Costs:
+    """Costs as whole numbers: picoseconds, received elements, collectives, written elements, each wide enough for a sum.
+
+    Chains have fewer than 2^8 steps.
+    """
+
+    def __init__(self, largest_tile: int):
+        width = largest_tile.bit_length() + 10  # an all_reduce receives two tiles
+        self.written, self.collectives, self.received = width, width + 10, 2 * width + 10
+
+    def packed(self, picoseconds: int, received: int, collectives: int, written: int = 0) -> int:
+        return (picoseconds << self.received) + (received << self.collectives) + (collectives << self.written) + written
+
+    def unpacked(self, cost: int) -> tuple[int, int, int]:
+        """Returns (picoseconds, received elements, collectives)."""
+        received = (cost & (1 << self.received) - 1) >> self.collectives
+        return cost >> self.received, received, (cost & (1 << self.collectives) - 1) >> self.written
 
 
 class _Search:
-    """One A* run. Slots are numbered over all factors; bit i of a mask stands for slot i.
+    """One A* run.
 
-    Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge.
+    Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge;
+    `left` is how many steps may still be considered.
     """
 
-    def __init__(self, problem: Problem, exhaustive: bool, pricing: Pricing | None):
+    def __init__(self, problem: Problem, exhaustive: bool, homeward: bool, pricing: Pricing | None, allows):
         self.problem = problem
         self.pricing = pricing
         self.exhaustive = exhaustive
-        self.sizes = [factor.size for factor in problem.movable]
-        fixed = [slot for factor, slot in problem.source.owners if factor not in problem.movable]
-        self.slots = sorted({slot for slots in problem.slots for slot in slots})
-        number = {slot: i for i, slot in enumerate(self.slots)}
-        self.fixed = fixed
-        self.clash = [sum(1 << j for j, b in enumerate(self.slots) if not a.agrees_with(b)) for a in self.slots]
-        usable = {i for i, slot in enumerate(self.slots) if all(slot.agrees_with(other) for other in fixed)}
-        self.candidates = [[number[s] for s in slots if number[s] in usable] for slots in problem.slots]
-        self.source = self._state(problem.source, number)
-        self.target = self._state(problem.target, number)
-        self.elements = problem.source.tile_elements * self._owned_size(self.source)
-        self.target_tile = problem.target.tile_elements
-        self.max_tile = max(problem.source.tile_elements, self.target_tile)
-        self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot >= 0}
-        self.has_sums = UNREDUCED in self.source or UNREDUCED in self.target
-        self.target_sums = self._sums(self.target)
+        self.homeward = homeward
+        self.allows = allows
+        self.left = 0
+        self.digits = Digits(problem)
+        self.sizes = self.digits.sizes
+        self.clash = self.digits.clash
+        self.target = self.digits.target
+        self.max_tile = self.digits.max_tile
+        self.costs = _Costs(self.max_tile)
+        self.to_go_of = CostToGo(self.digits, pricing)
+        self.to_go: dict[State, int] = {}
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
-        self.slots_by_start: dict[tuple[int, int], list[tuple[int, int]]] | None = None
+        self.steps_cost: dict[tuple, int] = {}
+        self.least_steps: dict[tuple[int, int], int] = {}
+        self.least_permutes: dict[tuple[float, int], int] = {}
+        self.least_behind: dict[tuple[int, float], int] = {}
+        self.prices_pairs = pricing is not None and not pricing.is_flat
+        self.first_alike = self._first_alike()
 
-    def _state(self, layout: Layout, number) -> tuple[int, ...]:
-        slots = [layout.slot_of(factor) for factor in self.problem.movable]
-        places = tuple(REPLICATED if slot is None else number[slot] for slot in slots)
-        if not layout.unreduced:
-            return places
-        return tuple(UNREDUCED if f in layout.unreduced else place for f, place in zip(self.problem.movable, places))
-
-    def _owned_size(self, state) -> int:
-        return math.prod(size for size, slot in zip(self.sizes, state) if slot >= 0)
-
-    def _sums(self, state) -> int:
-        return math.prod(size for size, slot in zip(self.sizes, state) if slot == UNREDUCED)
-
-    def tile(self, state) -> int:
-        return self.elements // self._owned_size(state)
-
-    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int, allows=None) -> Chain | None:
-        nothing = (0,) * (3 if self.pricing is None else 4)  # [time,] received elements, collectives, written elements
-        best = {self.source: nothing}
-        came_from: dict[tuple, tuple[tuple, Kind]] = {}
-        order = itertools.count()
-        queue = [(nothing, next(order), nothing, self.source)]
-        expanded = considered = 0
+    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
+        source, target = self.digits.source, self.target
+        best = {source: 0}
+        came_from: dict[State, tuple[State, Kind]] = {}
+        limit = self._limit(below)
+        order = itertools.count(1)
+        queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
+        self.left, expanded = max_edges, 0
         while queue:
-            _, _, cost, state = heapq.heappop(queue)
+            priority, _, cost, state, unpriced = heapq.heappop(queue)
+            if state == target and unpriced is None or priority >= limit - 1 and target in best:
+                return self._chain(came_from, best[target], expanded)
+            if unpriced is not None:
+                before, edge = unpriced
+                if cost >= best.get(state, limit):
+                    continue
+                self.left -= STEPS_TO_PRICE_A_PERMUTE
+                cost += self._priced_permute(before, edge)
+                if cost >= best.get(state, limit):
+                    continue
+                best[state] = cost
+                came_from[state] = before, "permute"
+                heapq.heappush(queue, (cost + greed * self._cost_to_go(state), next(order), cost, state, None))
+                continue
             if cost > best[state]:
                 continue
-            if state == self.target:
-                return self._chain(came_from, cost[:-1], expanded)
             expanded += 1
-            for edge in self.edges(state):
-                considered += 1
-                tally.edges += 1
-                if considered > max_edges:
-                    raise SearchLimit
-                kind, after = edge.kind, edge.after
-                if allows is not None and not allows(kind, len(edge.moved)):
-                    continue
-                total = _sum(cost, self._cost(state, edge))
-                if after in best and best[after] <= total:
-                    continue
-                to_go = self._cost_to_go(after)
-                if below is not None and _sum(total, to_go)[:-1] >= below:
-                    continue
-                best[after] = total
-                came_from[after] = (state, kind)
-                priority = _sum(total, to_go if greed == 1 else tuple(greed * each for each in to_go))
-                heapq.heappush(queue, (priority, next(order), total, after))
+            is_permuted = state in came_from and came_from[state][1] == "permute"
+            try:
+                for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
+                    self._spend(1)
+                    if self.allows is not None and not self.allows(edge.kind, len(edge.moved)):
+                        continue
+                    after = edge.after
+                    total = cost + self._cost(state, edge)
+                    if total >= best.get(after, limit):
+                        continue
+                    to_go = self._cost_to_go(after)
+                    if total + to_go >= limit:
+                        continue
+                    if edge.kind == "permute" and self.prices_pairs:
+                        heapq.heappush(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
+                        continue
+                    best[after] = total
+                    came_from[after] = state, edge.kind
+                    if after == target and greed == 1:
+                        limit = total + 1
+                    heapq.heappush(queue, (total + greed * to_go, next(order), total, after, None))
+            except _Spent:
+                raise self._stopped(priority, best, came_from, expanded) from None
         return None
 
-    def _cost(self, state, edge: _Edge) -> tuple[int, ...]:
-        cost = edge.received, int(edge.kind not in LOCAL), edge.tile
-        return cost if self.pricing is None else (self._picoseconds(state, edge), *cost)
+    def _spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise _Spent
 
-    def _cost_to_go(self, state) -> tuple[int, ...]:
-        received = self.to_go(state)
-        cost = received, int(received > 0), 0
-        return cost if self.pricing is None else (self.pricing.least_picoseconds(received), *cost)
+    def _limit(self, below: tuple[int, ...] | None) -> int:
+        if below is None:
+            return 1 << 4096
+        return self.costs.packed(*below) if self.pricing else self.costs.packed(0, *below)
 
-    def _picoseconds(self, state, edge: _Edge) -> int:
-        if edge.kind in LOCAL:
-            return 0
-        if edge.kind == "permute" and not self.pricing.is_flat:
-            return self.pricing.permute_picoseconds(self._layout(state), self._layout(edge.after), edge.tile)
+    def _stopped(self, priority: int, best, came_from, expanded: int) -> SearchLimit:
+        found = self._chain(came_from, best[self.target], expanded) if self.target in best else None
+        return SearchLimit(self._unpacked(priority), found)
+
+    def _unpacked(self, cost: int) -> tuple[int, ...]:
+        found = self.costs.unpacked(cost)
+        return found if self.pricing else found[1:]
+
+    def _cost_to_go(self, state: State) -> int:
+        found = self.to_go.get(state)
+        if found is None:
+            found = self.to_go[state] = self.costs.packed(*self.to_go_of(state))
+        return found
+
+    # Costs of edges
+
+    def _cost(self, state: State, edge: _Edge) -> int:
+        kind, _, received, tile, moved = edge
+        if kind in LOCAL:
+            return tile
+        if kind == "permute" and self.prices_pairs:
+            return self.costs.packed(self._least_permute(state, edge.after, tile), received, 1, tile)
+        key = kind, moved, received, tile
+        found = self.steps_cost.get(key)
+        if found is None:
+            time = self._picoseconds(state, edge) if self.pricing else 0
+            found = self.steps_cost[key] = self.costs.packed(time, received, 1, tile)
+        return found
+
+    def _picoseconds(self, state: State, edge: _Edge) -> int:
         key = edge.kind, edge.moved
         if key not in self.coefficients:
             factors = tuple(self.problem.movable[i] for i in edge.moved)
             self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
-        tile = self.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
-        return self.pricing.whole(*self.coefficients[key], tile)
+        tile = self.digits.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
+        found = self.pricing.whole(*self.coefficients[key], tile)
+        if edge.kind == "all_gather" and len({self.digits.slots[state[i]].dim for i in edge.moved}) > 1:
+            found += math.ceil(self.pricing.relayout_seconds(edge.tile) * PER_SECOND)
+        return found
 
-    def _chain(self, came_from, cost, expanded: int) -> Chain:
+    def _least_permute(self, before: State, after: State, tile: int) -> int:
+        """Returns the picoseconds that a permute takes at least."""
+        hops_s = self.to_go_of.hops_s
+        hop_s = max([hop_s for a, b, hop_s in zip(before, after, hops_s) if a != b and a >= 0], default=0.0)
+        key = hop_s, tile
+        if key not in self.least_permutes:
+            self.least_permutes[key] = self.pricing.least_picoseconds_of_one(1, tile, hop_s)
+        return self.least_permutes[key]
+
+    def _priced_permute(self, before: State, edge: _Edge) -> int:
+        """Returns by how much a permute costs more than it does at least."""
+        layouts = self.digits.layout(before), self.digits.layout(edge.after)
+        time = self.pricing.permute_picoseconds(*layouts, edge.tile)
+        return self.costs.packed(time - self._least_permute(before, edge.after, edge.tile), 0, 0)
+
+    def _chain(self, came_from, cost: int, expanded: int) -> Chain:
         states, kinds = [self.target], []
-        while states[-1] != self.source:
+        while states[-1] != self.digits.source:
             state, kind = came_from[states[-1]]
             states.append(state)
             kinds.append(kind)
-        layouts = tuple(self._layout(state) for state in reversed(states))
-        return Chain(layouts, tuple(reversed(kinds)), cost, expanded)
+        layouts = tuple(self.digits.layout(state) for state in reversed(states))
+        return Chain(layouts, tuple(reversed(kinds)), self._unpacked(cost), expanded)
 
-    def _layout(self, state) -> Layout:
-        places = {REPLICATED: None, UNREDUCED: UNREDUCED_PLACE}
-        moves = {f: self.slots[s] if s >= 0 else places[s] for f, s in zip(self.problem.movable, state)}
-        return self.problem.source.with_moved(moves)
+    # Edges
 
-    def to_go(self, state) -> int:
-        """Returns a lower bound, in elements, on what the busiest device still has to receive."""
-        if self.has_sums:
-            sums = self._sums(state)
-            if sums > 1 or self.target_sums > 1:
-                return self._to_go_with_sums(state, sums)
-        in_common = self.target_tile
-        for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
-            if slot == goal or slot < 0:
-                continue
-            owner = self.target_owner.get(slot)
-            if owner is not None and owner != mine:
-                return self.target_tile
-            if goal >= 0 and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1:
-                continue  # the same factor on overlapping digits: its two coordinates are not independent
-            in_common = -(-in_common // size)
-        return self.target_tile - in_common
-
-    def _to_go_with_sums(self, state, sums: int) -> int:
-        elements, devices = math.prod(self.problem.shape), self.problem.mesh.size
-        copies = devices * self.target_tile // elements  # r
-        if self.target_sums == 1:
-            lacking = max(0, self.target_tile - copies * self._in_common_on_average(state))
-            return -(-(self.target_tile * (sums + copies - 2) + lacking) // copies)
-        free = devices * self.tile(state) // elements  # product of the factors that own no digit in X
-        holders = free // math.prod(n for n, s, goal in zip(self.sizes, state, self.target) if s < 0 and goal == UNREDUCED)
-        transfers = max(0, sums - self.target_sums, copies // self.target_sums - holders)
-        return -(-self.target_tile * transfers // copies)
-
-    def _in_common_on_average(self, state) -> int:
-        """Returns an upper bound on the mean over devices of |T & X|: where another factor owns a digit, 1/radix agree."""
-        in_common, clash = self.target_tile, 1
-        for mine, (size, slot, goal) in enumerate(zip(self.sizes, state, self.target)):
-            if slot == goal or slot < 0:
-                continue
-            if self.target_owner.get(slot, mine) != mine:
-                clash = max(clash, size)
-            elif not (goal >= 0 and self.slots[goal].dim == self.slots[slot].dim and self.clash[slot] >> goal & 1):
-                in_common = -(-in_common // size)
-        return -(-in_common // clash)
-
-    def edges(self, state):
-        """Yields every step that is worth considering."""
+    def edges(self, state: State, room: int, is_permuted: bool):
+        """Yields every step that is worth considering; `room` is what the rest of the chain has to stay below."""
         blocked = 0
         for slot in state:
             if slot >= 0:
                 blocked |= self.clash[slot]
-        free = [[s for s in slots if not blocked >> s & 1] for slots in self.candidates]
+        free = [[s for s in slots if not blocked >> s & 1] for slots in self.digits.candidates]
+        tile = self.digits.tile(state)
         if not self.exhaustive:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
-                    yield _Edge("slice", _with(state, i, goal), 0, self.tile(state) // self.sizes[i])
+                    yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
                     return
-        tile = self.tile(state)
-        yield from self._slices(state, free, tile)
+        yield from self._slices(state, free, blocked, tile)
         yield from self._gathers(state, tile)
-        yield from self._all_to_alls(state, free, tile)
-        yield from self._permutes(state, tile)
-        if self.has_sums:
-            yield from self._reductions(state, free, tile)
+        yield from self._all_to_alls(state, free, blocked, tile, room)
+        if not is_permuted:
+            yield from self._permutes(state, tile, room)
+        if self.digits.has_sums:
+            yield from self._reductions(state, free, blocked, tile, room)
             yield from self._to_unreduced(state, tile)
 
-    def _moves_away(self, state, i: int) -> bool:
+    def _moves_away(self, state: State, i: int) -> bool:
         return state[i] >= 0 and (self.exhaustive or state[i] != self.target[i])
 
-    def _slices(self, state, free, tile: int):
+    def _spares(self, i: int, blocked: int) -> list[int]:
+        """Returns the first free spare slot of a factor in each dimension that has one."""
+        found, last = [], -1
+        for s in self.digits.spares[i]:
+            dim = self.digits.slots[s].dim
+            if dim != last and not blocked >> s & 1:
+                found.append(s)
+                last = dim
+        return found
+
+    def _slices(self, state: State, free, blocked: int, tile: int):
         for i, slot in enumerate(state):
-            if slot == REPLICATED:
-                for goal in free[i]:
+            if slot == REPLICATED and (self.first_alike[i] == i or state[self.first_alike[i]] != REPLICATED):
+                for goal in (*free[i], *self._spares(i, blocked)):
                     yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
 
-    def _gathers(self, state, tile: int):
-        """Gathers of one dimension each: together they move as much as one of all, and only the last copies no large tile."""
-        owned = [i for i in range(len(state)) if self._moves_away(state, i)]
-        for dim in sorted({self.slots[state[i]].dim for i in owned}):
-            yield from self._gathers_of([i for i in owned if self.slots[state[i]].dim == dim], state, tile)
+    def _first_alike(self) -> list[int]:
+        """Returns per factor the one before it in its class: replicated on both sides, of equal size and reach; else itself."""
+        last: dict[tuple, int] = {}
+        found = []
+        for i, factor in enumerate(self.problem.movable):
+            found.append(i)
+            if self.exhaustive or self.digits.source[i] != REPLICATED or self.target[i] != REPLICATED:
+                continue
+            reach = () if self.pricing is None or self.pricing.is_flat else self.pricing.shares(factor) or (i,)
+            found[i] = last.get((factor.size, reach), i)
+            last[factor.size, reach] = i
+        return found
 
-    def _gathers_of(self, owned: list[int], state, tile: int):
+    def _gathers(self, state: State, tile: int):
+        """Gathers along one dimension each, or by time along several: one start more against a copy of the large tile."""
+        owned = [i for i in range(len(state)) if self._moves_away(state, i)]
+        dims = {i: self.digits.slots[state[i]].dim for i in owned}
+        if self.pricing:
+            yield from self._gathers_of(owned, state, tile)
+            return
+        for dim in sorted(set(dims.values())):
+            yield from self._gathers_of([i for i in owned if dims[i] == dim], state, tile)
+
+    def _gathers_of(self, owned: list[int], state: State, tile: int):
         for count in range(1, len(owned) + 1):
             for chosen in itertools.combinations(owned, count):
-                n = math.prod(self.sizes[i] for i in chosen)
+                n = math.prod([self.sizes[i] for i in chosen])
                 if tile * n > self.max_tile:
                     continue
-                after = tuple(REPLICATED if i in chosen else slot for i, slot in enumerate(state))
+                after = tuple([REPLICATED if i in chosen else slot for i, slot in enumerate(state)])
                 yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen)
 
-    def _all_to_alls(self, state, free, tile: int):
-        owned = [i for i in range(len(state)) if free[i] and self._moves_away(state, i)]
-        yield from self._moves_to_digits("all_to_all", owned, state, free, tile)
+    def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int):
+        owned = [
+            i
+            for i in range(len(state))
+            if self._moves_away(state, i) and (free[i] or self.digits.spares[i] and not self.digits.is_spare[state[i]])
+        ]
+        if self.homeward:
+            yield from self._moves_home(owned, state, free, tile)
+        else:
+            yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
 
-    def _moves_to_digits(self, kind: Kind, factors: list[int], state, free, tile: int):
-        """Yields a collective for each way to give free digits to some of the factors."""
+    def _moves_home(self, factors: list[int], state: State, free, tile: int):
+        """Yields the all_to_all that brings all factors home that may go there, and those with one factor moved elsewhere."""
+        home = {i: self.target[i] for i in factors if self.target[i] in free[i]}
+        ways = [home]
+        for i in factors:
+            for s in free[i]:
+                if s != self.target[i]:
+                    ways.append({**{j: goal for j, goal in home.items() if not self.clash[s] >> goal & 1}, i: s})
+        for moves in ways:
+            if moves:
+                n = math.prod([self.sizes[i] for i in moves])
+                after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
+                yield _Edge("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)))
 
-        def choose(at: int, after: list[int], taken: int, n: int):
+    def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int):
+        """Yields a collective for each way to give free digits to some of the factors.
+
+        A branch ends where the step and the collective that has to follow leave no room: each factor is in the group, or
+        divides what a device has of its target tile (`divisor`, see `CostToGo`).
+        """
+        clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
+        divisor, hop_s = 1, 0.0
+        for i, slot in enumerate(state):
+            if slot >= 0 and slot != target[i] and i not in factors:
+                divisor *= common[i][slot]
+                hop_s = max(hop_s, hops_s[i])
+
+        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float):
+            if self._least_step(n, tile) + self._least_behind(divisor, hop_s) >= room:
+                self._spend(1)
+                return
             if at == len(factors):
                 if n > 1:
-                    moved = tuple(i for i in factors if after[i] != state[i])
                     kept = tile if kind == "all_to_all" else tile // n
                     yield _Edge(kind, tuple(after), tile // n * (n - 1), kept, moved)
                 return
             i = factors[at]
-            yield from choose(at + 1, after, taken, n)
-            for goal in free[i]:
-                if not taken >> goal & 1:
-                    moved = after.copy()
-                    moved[i] = goal
-                    yield from choose(at + 1, moved, taken | self.clash[goal], n * self.sizes[i])
+            slot, goal = state[i], target[i]
+            far_s = max(hop_s, hops_s[i])
+            if slot < 0 or slot == goal:
+                yield from choose(at + 1, after, taken, n, moved, divisor, hop_s)
+            else:
+                yield from choose(at + 1, after, taken, n, moved, divisor * common[i][slot], far_s)
+            spares = () if slot >= 0 and self.digits.is_spare[slot] else self._spares(i, taken)
+            for s in (*free[i], *spares):
+                if not taken >> s & 1:
+                    after[i] = s
+                    left = (divisor, hop_s) if s == goal else (divisor * common[i][s], far_s)
+                    yield from choose(at + 1, after, taken | clash[s], n * sizes[i], (*moved, i), *left)
+            after[i] = slot
 
-        yield from choose(0, list(state), 0, 1)
+        yield from choose(0, list(state), blocked, 1, (), divisor, hop_s)
 
-    def _reductions(self, state, free, tile: int):
+    def _least_step(self, n: int, tile: int) -> int:
+        """Returns what an all_to_all or a reduce_scatter in groups of n costs at least."""
+        if n == 1:
+            return 0
+        found = self.least_steps.get((n, tile))
+        if found is None:
+            received = tile // n * (n - 1)
+            time = self.pricing.least_picoseconds_of_one(n, received) if self.pricing else 0
+            found = self.least_steps[n, tile] = self.costs.packed(time, received, 1)
+        return found
+
+    def _least_behind(self, divisor: int, hop_s: float) -> int:
+        """Returns what is left at least where devices hold 1/divisor of their target tiles, and a given step has to come."""
+        found = self.least_behind.get((divisor, hop_s))
+        if found is None:
+            received = 0 if self.digits.has_sums else self.to_go_of.lacks(divisor)
+            time = self.pricing.least_picoseconds_of_one(1, received, hop_s) if self.pricing and received else 0
+            found = self.least_behind[divisor, hop_s] = self.costs.packed(time, received, int(received > 0))
+        return found
+
+    def _reductions(self, state: State, free, blocked: int, tile: int, room: int):
         unreduced = [i for i, place in enumerate(state) if place == UNREDUCED]
-        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, tile)
+        yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, blocked, tile, room)
         for count in range(1, len(unreduced) + 1):
             for chosen in itertools.combinations(unreduced, count):
                 n = math.prod(self.sizes[i] for i in chosen)
                 after = tuple(REPLICATED if i in chosen else place for i, place in enumerate(state))
                 yield _Edge("all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen)
 
-    def _to_unreduced(self, state, tile: int):
+    def _to_unreduced(self, state: State, tile: int):
         for i, place in enumerate(state):
             if place == UNREDUCED or self.target[i] != UNREDUCED and not self.exhaustive:
                 continue
@@ -354,48 +478,50 @@ class _Search:
                 grown = tile if place == REPLICATED else tile * self.sizes[i]
                 yield _Edge("to_unreduced", _with(state, i, UNREDUCED), 0, grown)
 
-    def _slots_by_start(self):
-        """Returns (factor index, slot number) by (dim, start); fixed slots are numbered behind all others."""
-        if self.slots_by_start is None:
-            self.slots_by_start = {}
-            for i, slots in enumerate(self.candidates):
-                for s in slots:
-                    self.slots_by_start.setdefault((self.slots[s].dim, self.slots[s].start), []).append((i, s))
-            for s, slot in enumerate(self.fixed, len(self.slots)):
-                self.slots_by_start[slot.dim, slot.start] = [(FIXED, s)]
-        return self.slots_by_start
-
-    def _end(self, s: int) -> int:
-        return self.slots[s].end if s < len(self.slots) else self.fixed[s - len(self.slots)].end
-
-    def _permutes(self, state, tile: int):
+    def _permutes(self, state: State, tile: int, room: int):
         """All ways to fill the owned runs with factors, target owners first where their digit fits."""
-        runs = self._runs(state)
-        by_start = self._slots_by_start()
-
-        def fill(at: int, place: int, after: dict[int, int]):
-            if at == len(runs):
-                yield after
-                return
-            dim, _, end = runs[at]
-            if place == end:
-                yield from fill(at + 1, runs[at + 1][1] if at + 1 < len(runs) else 0, after)
-                return
-            here = [(i, s) for i, s in by_start.get((dim, place), ()) if i not in after and end % self._end(s) == 0]
-            for i, s in self._preferred(here):
-                yield from fill(at, self._end(s), {**after, i: s} if i != FIXED else after)
-
-        sums = self._sums(state) if self.has_sums else 1
-        if not runs and sums == 1:
+        sums = self.digits.sums(state) if self.digits.has_sums else 1
+        runs = self.digits.runs(state)
+        room -= self._cost(state, _Edge("permute", state, tile, tile))
+        if self._least_behind_permute(state) >= room or not runs and sums == 1:
             return
-        for owners in fill(0, runs[0][1] if runs else 0, {}):
-            after = tuple(owners.get(i, REPLICATED) for i in range(len(state)))
+        for owners in self._fill(state, runs, 0, runs[0][1] if runs else 0, {}, 1, 0.0, room):
+            after = tuple([owners.get(i, REPLICATED) for i in range(len(state))])
             if sums > 1:
                 yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
             elif after != state:
                 yield _Edge("permute", after, tile, tile)
 
-    def _with_sums(self, state, sums: int):
+    def _least_behind_permute(self, state: State) -> int:
+        """Returns what is left at least whatever permute comes now: what has to be vacated still is."""
+        vacated = 1 if self.digits.has_sums else self.to_go_of.vacated(state)
+        if vacated == 1:
+            return 0
+        time = math.floor(self.pricing.least_latency_s(vacated, vacated, 0.0, 1) * PER_SECOND) if self.pricing else 0
+        return self.costs.packed(time, 1, 1)
+
+    def _fill(self, owned: State, runs, at: int, place: int, owners: dict[int, int], divisor: int, hop_s: float, room: int):
+        """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for what leaves no room."""
+        if at == len(runs):
+            yield owners
+            return
+        dim, _, end = runs[at]
+        if place == end:
+            start = runs[at + 1][1] if at + 1 < len(runs) else 0
+            yield from self._fill(owned, runs, at + 1, start, owners, divisor, hop_s, room)
+            return
+        here = [each for each in self.digits.by_start.get((dim, place), ()) if each[0] not in owners and end % each[2] == 0]
+        for i, s, stop in self._preferred(here, owned):
+            if i == FIXED:
+                yield from self._fill(owned, runs, at, stop, owners, divisor, hop_s, room)
+                continue
+            is_home = self.target[i] == s
+            left = divisor if is_home else divisor * self.to_go_of.common[i][s]
+            far_s = hop_s if is_home else max(hop_s, self.to_go_of.hops_s[i])
+            if self._least_behind(left, far_s) < room:
+                yield from self._fill(owned, runs, at, stop, {**owners, i: s}, left, far_s, room)
+
+    def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
         replicated = [i for i, place in enumerate(state) if place == REPLICATED]
         for count in range(1, len(replicated) + 1):
@@ -403,25 +529,15 @@ class _Search:
                 if math.prod(self.sizes[i] for i in chosen) == sums:
                     yield tuple(UNREDUCED if i in chosen else place for i, place in enumerate(state))
 
-    def _preferred(self, here):
+    def _preferred(self, here, owned: State):
+        """Returns the factors to try in a place: the target's owner if it fits; homeward, else one that is there already."""
         if self.exhaustive:
             return here
-        return [(i, s) for i, s in here if i == FIXED or self.target[i] == s] or here
-
-    def _runs(self, state) -> list[tuple[int, int, int]]:
-        owned = sorted([self.slots[s] for s in state if s >= 0] + self.fixed)
-        runs: list[tuple[int, int, int]] = []
-        for slot in owned:
-            if runs and runs[-1][0] == slot.dim and runs[-1][2] == slot.start:
-                runs[-1] = (slot.dim, runs[-1][1], slot.end)
-            else:
-                runs.append((slot.dim, slot.start, slot.end))
-        return runs
+        home = [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]]
+        if home or not self.homeward:
+            return home or here
+        return [each for each in here if owned[each[0]] == each[1]] or here[:1]
 
 
-def _sum(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(operator.add, a, b))
-
-
-def _with(state, i: int, slot: int):
+def _with(state: State, i: int, slot: int) -> State:
     return (*state[:i], slot, *state[i + 1 :])

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reshard.synthesis.cost_to_go import CostToGo
+from reshard.synthesis.digits import Digits
 from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, blocked
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.problem import Problem
-from reshard.synthesis.search import _Search
 
 ROOT = Path(__file__).resolve().parents[2]
 _BRUTE_FORCE = importlib.util.spec_from_file_location("brute_force", ROOT / "test/synthesis/test_brute_force.py")
@@ -129,6 +130,6 @@ def test_r4_heuristic_is_at_most_what_the_busiest_device_lacks(is_in_the_gap, co
         if not factors or mesh.size > 100 or is_in_the_gap and not _is_in_the_gap(before, after):
             continue
         slots = tuple(tuple({s for s in (before.slot_of(f), after.slot_of(f)) if s}) for f in factors)
-        search = _Search(Problem(mesh, before.shape, before, after, tuple(factors), slots), True, None)
-        assert search.to_go(search.source) <= _most_lacked(mesh, before, after), (before, after)
+        digits = Digits(Problem(mesh, before.shape, before, after, tuple(factors), slots))
+        assert CostToGo(digits, None)(digits.source)[1] <= _most_lacked(mesh, before, after), (before, after)
         compared += 1

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lower bounds on what a chain still costs from a layout on: the heuristic of the search.
+
+**Elements.** From a layout X the busiest device still has to receive |T \\ X| elements of its target tile T. If two
+different factors own the same digit in X and in the target, some device has nothing in common with its tile and the
+bound is |T|; else each digit that is owned in X but local in T leaves 1/radix of T in place. Steps cost at least what
+their busiest device receives, so the bound never exceeds the cost to go.
+
+**Seconds.** The same count for a unit of any level of the network, whose tile is the union of its devices' tiles: only
+the coordinates that tell units apart own digits. What a unit lacks enters through its ports.
+
+**Collectives.** None if all factors that own a digit own that of the target. One only if either all the others move to
+their target digits at once, which are free; or they are gathered at once, within R2; or tiles just change hands.
+
+**Latency.** Digits that are owned in X and local in T have to be vacated, by an all_to_all or a gather of the factor
+that owns each: a permute leaves the runs of owned digits as they are. So the product of the groups' sizes of the
+collectives to come is at least the product V of these digits' radices. And either a permute is among them, or each
+factor that owns another digit than in T is moved in a group: then the product is at least that of their sizes. Where
+such a factor tells units of a level apart, some unit lacks what others have, so a step at that level or further out comes.
+
+**Partial sums.** Let n be the number of partial sums of each element in X, m in T, N the number of devices, and r of them
+the ones whose target tile has a given element. Count, for each element, the transfers of values that belong to it, one
+sender to one receiver; T and r are the same everywhere, so a total of k per element is k·|T|/r per device on average,
+and no less for the busiest. A collective that costs c elements can be done by c transfers per device.
+- n > 1, m = 1. Until some device has the whole sum, the transfers must have joined it with a holder of each of the
+  n sums: n - 1 of them at least, n if it holds none itself. Each transfer completes one device at most, so the other
+  ones of the r need r - 1 more. This is n + r - 2, and one more for an element that no device of its r holds in X: at
+  least 1 - r·(the part of T in common, on average) of all elements are such.
+- m > 1. Each of the n sums ends up in one of m: n - m transfers. And the m cannot all be zero: r/m devices of one have
+  the value, of which no more than h hold any of the element in X, h the product of the factors that own no digit in X
+  and are not unreduced in T: r/m - h transfers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from .digits import UNREDUCED, Digits, State
+from .pricing import PER_SECOND, Pricing
+
+
+class CostToGo:
+    """Lower bounds from any state of one problem.
+
+    State: `common[i][s]` is by what factor i, which owns slot s, divides what a device holds of its target tile; 0 is
+    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`: size, common, and the part of slot s that is
+    local in the target.
+    """
+
+    def __init__(self, digits: Digits, pricing: Pricing | None):
+        self.digits = digits
+        self.pricing = pricing
+        self.target_sums = digits.sums(digits.target)
+        self.common = self._table(digits.sizes)
+        vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
+        self._rows = [
+            [(size, common, vacates) for common, vacates in zip(row, vacated)] for size, row in zip(digits.sizes, self.common)
+        ]
+        self._levels = self._outer_levels() if pricing else []
+        self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
+        self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
+        self._goal_clash = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
+        self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
+        self._least_owned = digits.elements // digits.max_tile
+
+    def _table(self, sizes) -> list[list[int]]:
+        return [[self._divisor(i, s, sizes) for s in range(len(self.digits.slots))] for i in range(len(sizes))]
+
+    def _divisor(self, i: int, s: int, sizes) -> int:
+        digits, goal = self.digits, self.digits.target[i]
+        owner = digits.target_owner.get(s, i)
+        if goal == s:
+            return 1
+        if owner != i and sizes[owner] > 1 and sizes[i] > 1:
+            return 0
+        if goal >= 0 and digits.overlap(s, goal):
+            return 1  # the same factor on overlapping digits: its two coordinates are not independent
+        return sizes[i]
+
+    def _outer_levels(self) -> list[tuple[float, int, list[list[int]]]]:
+        """Returns (seconds per element, elements that a unit wants, divisors) of each level but that of single devices."""
+        if self.is_misaligned:
+            return []
+        owners, movable = dict(self.digits.problem.target.owners), self.digits.problem.movable
+        factors = (*movable, *(factor for factor in owners if factor not in movable))
+        found = []
+        for seconds_per_element, units in self.pricing.cuts(factors):
+            wanted = math.prod(self.digits.problem.shape) // math.prod(n for n, f in zip(units, factors) if f in owners)
+            found.append((seconds_per_element, wanted, self._table(units[: len(movable)])))
+        return found
+
+    def _local_in_target(self, s: int) -> int:
+        """Returns the radix of the part of a slot that is local in the target; 1 where radices are mixed."""
+        slot = self.digits.slots[s]
+        taken = [each for _, each in self.digits.problem.target.owners if each.dim == slot.dim and not each.agrees_with(slot)]
+        ends = [(max(slot.start, each.start), min(slot.end, each.end)) for each in taken]
+        overlap = math.prod(end // start if end % start == 0 else slot.size for start, end in ends)
+        return max(1, slot.size // overlap) if slot.size % overlap == 0 else 1
+
+    @functools.cached_property
+    def is_misaligned(self) -> bool:
+        """Returns whether some slots are digits of no common mixed radix, so that a permute may change which are vacated."""
+        places: dict[int, set[int]] = {}
+        for slot in self.digits.slots:
+            places.setdefault(slot.dim, set()).update((slot.start, slot.end))
+        return any(a % b and b % a for here in places.values() for a in here for b in here)
+
+    def __call__(self, state: State) -> tuple[int, int, int]:
+        """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
+        if self.digits.has_sums:
+            return self._with_sums(state)
+        owned, displaced, divisor, vacated, hop_s = 0, 1, 1, 1, 0.0
+        for slot, goal, row, factor_hop_s in zip(state, self.digits.target, self._rows, self.hops_s):
+            if slot >= 0:
+                owned |= 1 << slot
+                if slot != goal:
+                    size, common, vacates = row[slot]
+                    displaced *= size
+                    divisor *= common
+                    vacated *= vacates
+                    if factor_hop_s > hop_s:
+                        hop_s = factor_hop_s
+        received = self.lacks(divisor)
+        if not received:
+            return 0, 0, 0
+        if self.is_misaligned:
+            collectives, vacated = 1, self._lost(state)
+        else:
+            collectives = 1 if vacated == 1 or self._may_be_one(state, owned) else 2
+        if self.pricing is None:
+            return 0, received, collectives
+        seconds = received * self._seconds_per_element
+        for per_element, wanted, table in self._levels:
+            seconds = max(seconds, per_element * self._lacks_of_unit(state, wanted, table))
+        seconds += self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
+        return math.floor(seconds * PER_SECOND), received, collectives
+
+    def vacated(self, state: State) -> int:
+        """Returns the product of the radices of the digits that are owned and have to be local; at most that, if misaligned."""
+        if self.is_misaligned:
+            return self._lost(state)
+        return math.prod([row[slot][2] for slot, row in zip(state, self._rows) if slot >= 0])
+
+    def lacks(self, divisor: int) -> int:
+        """Returns the elements that a device lacks of its target tile if it holds 1/divisor of it, 0 for nothing."""
+        tile = self.digits.target_tile
+        return tile + tile // -divisor if divisor else tile
+
+    def _lacks_of_unit(self, state: State, wanted: int, table: list[list[int]]) -> int:
+        divisor = 1
+        for slot, goal, common in zip(state, self.digits.target, table):
+            if slot != goal and slot >= 0:
+                divisor *= common[slot]
+        return wanted + wanted // -divisor if divisor else wanted
+
+    def _may_be_one(self, state: State, owned: int) -> bool:
+        """Returns whether all may move to their target digits at once, or be gathered at once."""
+        kept, is_move = self._target_size, True
+        for size, slot, goal, clash in zip(self.digits.sizes, state, self.digits.target, self._goal_clash):
+            if slot != goal and slot >= 0:
+                if goal < 0 or clash & owned:
+                    is_move = False
+                if goal >= 0:
+                    kept //= size
+        return is_move or kept >= self._least_owned
+
+    def _lost(self, state: State) -> int:
+        """Returns by how much the numbers of shards of all dimensions have to shrink in all."""
+        shards = [1] * len(self.digits.problem.shape)
+        for size, slot in zip(self.digits.sizes, state):
+            if slot >= 0:
+                shards[self.digits.slots[slot].dim] *= size
+        return math.prod(n // math.gcd(n, wanted) for n, wanted in zip(shards, self._target_shards))
+
+    @functools.cached_property
+    def _target_shards(self) -> list[int]:
+        shards = [1] * len(self.digits.problem.shape)
+        for size, slot in zip(self.digits.sizes, self.digits.target):
+            if slot >= 0:
+                shards[self.digits.slots[slot].dim] *= size
+        return shards
+
+    # Partial sums
+
+    def _received(self, state: State) -> int:
+        divisor = 1
+        for slot, goal, common in zip(state, self.digits.target, self.common):
+            if slot != goal and slot >= 0:
+                divisor *= common[slot]
+        return self.lacks(divisor)
+
+    def _with_sums(self, state: State) -> tuple[int, int, int]:
+        sums = self.digits.sums(state)
+        received = self._received_with_sums(state, sums) if sums > 1 or self.target_sums > 1 else self._received(state)
+        time = self.pricing.least_picoseconds(received) if self.pricing else 0
+        return time, received, int(received > 0)
+
+    def _received_with_sums(self, state: State, sums: int) -> int:
+        digits = self.digits
+        elements, devices = math.prod(digits.problem.shape), digits.problem.mesh.size
+        copies = devices * digits.target_tile // elements  # r
+        if self.target_sums == 1:
+            lacking = max(0, digits.target_tile - copies * self._in_common_on_average(state))
+            return -(-(digits.target_tile * (sums + copies - 2) + lacking) // copies)
+        free = devices * digits.tile(state) // elements  # product of the factors that own no digit in X
+        no_digit = (n for n, s, goal in zip(digits.sizes, state, digits.target) if s < 0 and goal == UNREDUCED)
+        transfers = max(0, sums - self.target_sums, copies // self.target_sums - free // math.prod(no_digit))
+        return -(-digits.target_tile * transfers // copies)
+
+    def _in_common_on_average(self, state: State) -> int:
+        """Returns an upper bound on the mean over devices of |T & X|: where another factor owns a digit, 1/radix agree."""
+        in_common, clash = self.digits.target_tile, 1
+        for size, slot, goal, common in zip(self.digits.sizes, state, self.digits.target, self.common):
+            if slot == goal or slot < 0:
+                continue
+            if not common[slot]:
+                clash = max(clash, size)
+            else:
+                in_common = -(-in_common // common[slot])
+        return -(-in_common // clash)
