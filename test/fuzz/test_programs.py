@@ -77,6 +77,27 @@ def test_partial_sums_rounded_to_bfloat16_are_no_failure(worker):
     assert outcome["rewritten"] and not outcome["failures"], outcome["failures"]
 
 
+def test_what_stock_alone_computes_wrongly_is_counted_and_is_no_failure(worker):
+    """Stock XLA does not clamp the offset of an update along a dimension that it splits; the update is lost."""
+    step = {"name": "v2", "op": "dynamic_update_slice", "args": ["v0", "v1"], "options": {"axis": 1, "size": 1}}
+    recipe = {
+        "seed": 708,
+        "mesh": {"x": 4, "y": 2},
+        "device_order": None,
+        "inputs": [
+            {"name": "v0", "shape": [8, 2], "dtype": "float32", "spec": [["x", "y"], None]},
+            {"name": "v1", "shape": [], "dtype": "int32", "spec": None},
+        ],
+        "steps": [{**step, "kind": [[8, 2], "float32"]}],
+        "outputs": [{"value": "v2", "spec": [None, "y"], "exact": True}],
+        "donate": [],
+        "grad": False,
+    }
+    assert programs.Program(recipe).arguments()[1] % 8 > 1, "the offset is within the array"
+    outcome = worker.check(recipe, "always")
+    assert outcome["stock_wrong"] == 1 and not outcome["failures"], outcome["failures"]
+
+
 def test_a_failing_recipe_is_reduced_to_the_step_that_fails():
     recipe = next(each for each in map(programs.recipe, range(100)) if _has(each, "dot") and len(each["steps"]) > 5)
 
