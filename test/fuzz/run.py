@@ -170,7 +170,8 @@ class Totals:
         rows = {**self.counted, "compiled": self.statuses, "failures": self.failures}
         counts = {name: [f"{count} {what}" for what, count in each.most_common()] for name, each in rows.items()}
         lines = [f"  {name}: {', '.join(each) or 'none'}" for name, each in counts.items()]
-        single = {"taken back by the check": self.dropped, "rewritten again": self.again, "outputs wrong in stock alone": self.stock_wrong}
+        single = {"taken back by the check": self.dropped, "rewritten again": self.again}
+        single["outputs wrong in stock alone"] = self.stock_wrong
         return "\n".join([self.line(), *(f"  {name}: {count}" for name, count in single.items()), *lines])
 
 
