@@ -85,3 +85,19 @@ def test_a_dot_whose_sums_are_scattered_keeps_the_layouts_in_which_xla_computes_
     result = reshard.optimize(function.lower(placed), policy="always", check=False)
     assert result.report.to_dict()["totals"]["sites"] > 0
     np.testing.assert_array_equal(np.asarray(result.compile()(placed)), np.sum(a * a, axis=1))
+
+
+def test_an_update_beyond_the_end_is_clamped_though_stock_xla_drops_it(mesh):
+    """Stock XLA does not clamp the offset along a dimension that it splits; the island's layout leaves that dimension whole."""
+    a = np.arange(8 * 2, dtype=np.float32).reshape(8, 2)
+    placed = jax.device_put(a, NamedSharding(mesh, P(("x", "y"))))
+
+    def update(a, offset):
+        return jax.lax.dynamic_update_slice_in_dim(a, 100 + a[:, :1], offset, axis=1)
+
+    function = jax.jit(update, out_shardings=NamedSharding(mesh, P(None, "y")))
+    result = reshard.optimize(function.lower(placed, np.int32(5)), policy="always", check=False)
+    assert result.is_rewritten, result.report.text()
+    expected = a.copy()
+    expected[:, 1] = 100 + a[:, 0]
+    np.testing.assert_array_equal(np.asarray(result.compile()(placed, np.int32(5))), expected)

@@ -1060,6 +1060,7 @@ class Program:
     Attributes:
       names: of the inputs that are arguments; in this order.
       exact: for each result whether its bits are the same however XLA sums.
+      epsilon: of the coarsest floating type that a value has; partial sums are rounded to it.
     """
 
     def __init__(self, recipe: Mapping):
@@ -1068,6 +1069,8 @@ class Program:
         self.kinds = {each["name"]: each for each in recipe["inputs"]}
         self.differentiated = [n for n in self.names if recipe["grad"] and self.kinds[n]["dtype"] in FLOATS]
         self.exact = [each["exact"] for each in recipe["outputs"]] + [False] * len(self.differentiated)
+        dtypes = {each["dtype"] for each in recipe["inputs"]} | set(_dtypes_of(recipe["steps"]))
+        self.epsilon = max((float(jnp.finfo(each).eps) for each in dtypes & set(FLOATS)), default=0.0)
 
     def lower(self) -> jax.stages.Lowered:
         """Returns the lowered program, traced anew."""
@@ -1113,6 +1116,13 @@ class Program:
     def _outputs(self, run: Run, values: dict[str, Any]) -> tuple:
         values = run.steps(self.recipe["steps"], dict(values))
         return tuple(values[each["value"]] for each in self.recipe["outputs"])
+
+
+def _dtypes_of(steps: Sequence[Mapping]) -> Iterator[str]:
+    for step in steps:
+        yield step["kind"][1]
+        for body in bodies_of(step):
+            yield from _dtypes_of(body["steps"])
 
 
 def _numbers(kind: Mapping, seed: int) -> np.ndarray:

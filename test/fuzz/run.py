@@ -55,7 +55,8 @@ class Worker:
         answer = self._process.stdout.readline() if is_ready else b""
         if answer:
             return json.loads(answer)
-        outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "dropped": 0, "again": 0, "seconds": 0.0}
+        outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "seconds": 0.0}
+        outcome |= {"dropped": 0, "again": 0, "stock_wrong": 0}
         outcome |= {name: {} for name in _COUNTED}
         return outcome | {"failures": [["died", self._last_words()] if is_ready else ["hang", f"{PROGRAM_TIMEOUT_S} s"]]}
 
@@ -140,7 +141,7 @@ class Totals:
 
     def __init__(self):
         self.start = time.monotonic()
-        self.programs = self.invalid = self.dropped = self.again = self.with_rewrites = 0
+        self.programs = self.invalid = self.dropped = self.again = self.stock_wrong = self.with_rewrites = 0
         self.failures: Counter = Counter()
         self.statuses: Counter = Counter()
         self.counted: dict[str, Counter] = {name: Counter() for name in _COUNTED}
@@ -150,6 +151,7 @@ class Totals:
         self.invalid += bool(outcome["invalid"])
         self.dropped += outcome["dropped"]
         self.again += outcome["again"]
+        self.stock_wrong += outcome["stock_wrong"]
         self.with_rewrites += bool(outcome["rewritten"])
         self.failures.update(failing_kinds(outcome))
         self.statuses[f"stock {outcome['stock'] or 'unknown'}, ours {outcome['ours'] or 'as it came'}"] += 1
@@ -168,7 +170,9 @@ class Totals:
         rows = {**self.counted, "compiled": self.statuses, "failures": self.failures}
         counts = {name: [f"{count} {what}" for what, count in each.most_common()] for name, each in rows.items()}
         lines = [f"  {name}: {', '.join(each) or 'none'}" for name, each in counts.items()]
-        return "\n".join([self.line(), f"  taken back by the check: {self.dropped}", f"  rewritten again: {self.again}", *lines])
+        single = {"taken back by the check": self.dropped, "rewritten again": self.again}
+        single["outputs wrong in stock alone"] = self.stock_wrong
+        return "\n".join([self.line(), *(f"  {name}: {count}" for name, count in single.items()), *lines])
 
 
 def _parser() -> argparse.ArgumentParser:
