@@ -24,7 +24,7 @@ import math
 
 from . import reduced_ends
 from .canonical import canonical, canonical_steps, with_names_of
-from .chains import FoundChain, find_chain, typed_steps
+from .chains import find_chain, typed_steps
 from .costing import Costing
 from .layout import layout_of
 from .leading_axes import leading_axes_chain
@@ -113,7 +113,7 @@ class _Ways:
     def all(self) -> Iterator[tuple[str, Plan]]:
         """Yields ways in words with their plans; the same chain may come twice."""
         yield from self._several("fewest bytes" if self.request.objective == "time" else "least time", self._by_the_other_objective)
-        yield from self._several("no exchange", lambda: self._of(self._chain()))
+        yield from self._several("no exchange", lambda: self.costing.of_chain(*self._chain(), False))
         yield from self._several("axes uncut", lambda: self._searched(lambda kind, moved: True))
         yield from self._several("one axis at a time", lambda: self._searched(lambda kind, moved: moved <= 1))
         for kind in ("permute", "all_to_all", *(["reduce_scatter"] if self.request.has_sums else [])):
@@ -125,7 +125,7 @@ class _Ways:
         yield from self._several("everything gathered, then sliced", self._gathered)
         if self.request.with_exchange and self.is_small:
             yield from self._several("exchange alone", lambda: exchange_alone(self.request))
-            yield from self._several("exchange in the middle", lambda: with_rounds(self.request, self._chain()))
+            yield from self._several("exchange in the middle", lambda: with_rounds(self.request, *self._chain()))
 
     def _several(self, way: str, made: Callable[[], Plan | Iterator[Plan]]) -> Iterator[tuple[str, Plan]]:
         try:
@@ -134,18 +134,15 @@ class _Ways:
         except (NoPlanError, SearchLimit):
             return
 
-    def _chain(self) -> FoundChain:
-        """Returns the plan's own chain, or, if it has an exchange, what the planner had before it looked at exchanges."""
+    def _chain(self) -> tuple[Problem, tuple[Step, ...]]:
+        """Returns the plan's own chain on its problem, or, if it has an exchange, what the planner had before it looked at exchanges."""
         asked = self.request
         typed = canonical_steps(self.plan.mesh, (each.step for each in self.plan.steps if not isinstance(each.step, Relayout)))
         if any(isinstance(step, Exchanged) for step in typed):
-            return find_chain(asked, self.pricing, self.costing.bound)
+            found = find_chain(asked, self.pricing, self.costing.bound)
+            return found.problem, found.steps
         ends = (in_pieces(layout_of(asked.mesh, asked.shape, side), typed) for side in (asked.source, asked.target))
-        problem = Problem(asked.mesh, asked.shape, *ends, (), ())
-        return FoundChain(problem, typed, is_optimal=False, is_unbeatable=False)
-
-    def _of(self, found: FoundChain) -> Plan:
-        return self.costing.of_chain(found.problem, found.steps, False)
+        return Problem(asked.mesh, asked.shape, *ends, (), ()), typed
 
     def _by_the_other_objective(self) -> Plan:
         other = "bytes" if self.request.objective == "time" else "time"

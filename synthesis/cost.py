@@ -101,7 +101,7 @@ def crossed_level(topology: Topology, num_devices: int, collective: Collective) 
       >>> crossed_level(Topology.parse("h100:2"), 16, both).name
       'node'
     """
-    network = _network(topology, num_devices)
+    network = network_of(topology, num_devices)
     if collective.kind == "collective_permute":
         ends = network.positions_of(collective.pairs).reshape(-1, 2)
         here, there = ends[:, 0], ends[:, 1]

@@ -9,7 +9,7 @@ import math
 
 from . import steps
 from .blocks import Blocks
-from .chains import FoundChain, find_chain
+from .chains import find_chain
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
@@ -36,10 +36,10 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
     return Pricing(topology, mesh, bits)
 
 
-def with_rounds(request: Request, found: FoundChain) -> Iterator[Plan]:
+def with_rounds(request: Request, problem: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
     """Yields the plans in which an exchange does the middle of a chain, or all of it."""
     planner = _Planner(request)
-    return (planner.costing.of_chain(found.problem, typed, False) for typed in planner._with_rounds(found, None))
+    return (planner.costing.of_chain(problem, each, False) for each in planner._with_rounds(problem, typed, None))
 
 
 def exchange_alone(request: Request) -> Plan:
@@ -89,7 +89,7 @@ class _Planner:
         if not found.is_optimal and not self.request.has_sums:
             yield self._on_leading_axes()
         if self.request.with_exchange and not found.is_unbeatable:
-            for typed in self._with_rounds(found, chain):
+            for typed in self._with_rounds(found.problem, found.steps, chain):
                 yield self.costing.of_chain(found.problem, typed, False)
 
     def _on_leading_axes(self) -> Plan:
@@ -98,19 +98,19 @@ class _Planner:
         problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
         return self.costing.of_chain(problem, leading_axes_chain(problem), False)
 
-    def _with_rounds(self, found: FoundChain, chain: Plan | None) -> Iterator[list[Step]]:
+    def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.
 
         Given the plan of the chain, none that is sure to be no better.
         """
-        typed, mesh = found.steps, self.request.mesh
+        mesh = self.request.mesh
         first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
         last = len(typed)
         while last > first and isinstance(typed[last - 1], steps.AllGather):
             last -= 1
         for start, end in sorted({(a, b) for a in (0, first) for b in (last, len(typed)) if b > a}):
-            before, after = (_layout_behind(found.problem.source, typed[:at]) for at in (start, end))
-            if chain and self._least_with_rounds(before, after, typed[:start] + typed[end:], chain) >= self._key(chain):
+            before, after = (_layout_behind(problem.source, typed[:at]) for at in (start, end))
+            if chain and self._least_with_rounds(before, after, [*typed[:start], *typed[end:]], chain) >= self._key(chain):
                 continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
@@ -119,7 +119,7 @@ class _Planner:
                 continue
             yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
 
-    def _least_with_rounds(self, before: Layout, after: Layout, others: tuple[Step, ...], chain: Plan) -> tuple:
+    def _least_with_rounds(self, before: Layout, after: Layout, others: Sequence[Step], chain: Plan) -> tuple:
         """Returns what `chain` costs at least with an exchange between two layouts and only the `others` of its steps.
 
         A round brings one piece, and a device's new tile meets as many old ones as their shapes say.
