@@ -98,7 +98,7 @@ def test_explain_says_what_each_step_is_for(capsys):
 def test_explain_says_where_the_distance_to_the_bound_comes_from(capsys):
     out = output(capsys, "--objective", "time", command="explain", problem=PENCIL)
     assert "distance to the bounds: received 1.250 x the bound, time " in out
-    assert "step 2 receives 1,024 bytes and brings the target 512 closer: the rest is passed on later, or was here before" in out
+    assert "step 2 receives 1,536 bytes and brings the target 1,024 closer: the rest is passed on later, or was here before" in out
     assert " to start 2 collectives, " in out
     assert "received at the bound" in output(capsys, "--objective", "bytes", command="explain")
 
