@@ -21,7 +21,7 @@ from .search import Chain, SearchLimit, cheapest_chain, least_cost
 from .steps import Step
 
 MOST_EDGES_AT_FIRST = 300  # steps that the first search considers
-MOST_EDGES_WITH_GREED = 3_000
+MOST_EDGES_WITH_GREED = 2_000
 MOST_EDGES_FOR_DETOURS = 2_000
 MOST_EDGES_OF_PRIMES = 1_000
 MOST_EDGES_IN_NEED = 100_000  # where no chain is known; a second at worst
