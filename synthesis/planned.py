@@ -41,6 +41,8 @@ class Plan:
       peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
       is_optimal: proved that no chain within the digits that `problem.py` offers receives less, or, with the objective
         "time", spends less in collectives; copies on the device and exchanges are outside of the proof.
+      proved_gap: by what factor, at most, such a chain receives less, or spends less time in collectives; 1 if optimal. Of a
+        plan with an exchange, by what factor any method does, at most.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.
@@ -62,6 +64,7 @@ class Plan:
     objective: str
     topology: str
     bound_time_s: float
+    proved_gap: float | None
     dtype: str = ""
     seconds: float = field(default=0.0, compare=False)
     reduction: str = "sum"

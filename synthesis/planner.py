@@ -62,7 +62,7 @@ class _Planner:
                 raise
             yield self._exchange_alone()
             return
-        chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
         if self.request.with_exchange and not found.is_unbeatable:
             for typed in self._with_rounds(found, chain):
