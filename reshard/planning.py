@@ -27,6 +27,7 @@ def plan(
     topology: Topology | str | os.PathLike | None = None,
     objective: str = "time",
     reduction: str = "sum",
+    effort: int = 1,
 ) -> Plan:
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
@@ -41,6 +42,8 @@ def plan(
       objective: "time", modelled on the topology, or "bytes", the fewest received bytes.
     Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
       reduction: what makes an array of partial sums along unreduced axes: sum, prod, min, max, and, or.
+      effort: how many times as many steps to consider before the search for a cheaper plan, or for the proof that there is
+        none, is given up; `Plan.is_optimal`, `Plan.proved_gap`.
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
       TopologyError: an unknown topology, or one that does not fit the mesh.
@@ -58,7 +61,7 @@ def plan(
     check_size(element, shape)
     sides = (_sharding(each, len(shape)) for each in (source, target))
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
-    options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction}
+    options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction, "effort": effort}
     found = _plan(on, shape, element.bits, *sides, **options)
     return replace(found, dtype=element.name, seconds=time.perf_counter() - began_s)
 

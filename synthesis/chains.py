@@ -20,10 +20,12 @@ from .request import Request
 from .search import Chain, SearchLimit, cheapest_chain, least_cost
 from .steps import Step
 
-MOST_EDGES_AT_FIRST = 300  # steps that the first search considers
-MOST_EDGES_WITH_GREED = 3_000
+# Steps that the searches consider at an effort of 1:
+MOST_EDGES_AT_FIRST = 800
+MOST_EDGES_WITH_GREED = 2_000
 MOST_EDGES_FOR_DETOURS = 2_000
 MOST_EDGES_OF_PRIMES = 1_000
+EFFORT_ON_LEVELS = 2  # where it matters who sends to whom, the bounds say less
 MOST_EDGES_IN_NEED = 100_000  # where no chain is known; a second at worst
 MOST_EDGES_WITH_SUMS = 100_000
 MOST_EDGES_WITH_SUMS_BELOW = 20_000  # where one is known
@@ -54,6 +56,11 @@ class FoundChain:
         """Returns whether no chain within the digits that `problem.py` offers costs less."""
         return self.cost <= self.least_cost
 
+    @property
+    def proved_gap(self) -> float:
+        """Returns by what factor, at most, such a chain receives less, or by time takes less in collectives."""
+        return self.cost[0] / self.least_cost[0] if self.least_cost[0] else 1.0
+
 
 def find_chain(request: Request, pricing: Pricing, bound: int) -> FoundChain:
     """Returns the cheapest chain that the searches find.
@@ -73,6 +80,7 @@ class _Searches:
         self.bound = bound
         self.is_by_time = request.objective == "time"
         self.pricing = pricing if self.is_by_time else None
+        self.effort = request.effort * (EFFORT_ON_LEVELS if self.is_by_time and not pricing.is_flat else 1)
         self.at_least: Cost = (bound, int(bound > 0))
         if self.is_by_time:
             self.at_least = (pricing.least_picoseconds(bound), *self.at_least)
@@ -106,9 +114,9 @@ class _Searches:
     def _search_coarse(self) -> None:
         """Finds a chain in as few digits as serve: the cheapest one if that is soon done, else one that serves."""
         try:
-            self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST)
+            self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST * self.effort)
         except SearchLimit:
-            greedy = {"max_edges": MOST_EDGES_WITH_GREED, "greed": GREED_OF_LAST_RESORT}
+            greedy = {"max_edges": MOST_EDGES_WITH_GREED * self.effort, "greed": GREED_OF_LAST_RESORT}
             found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
             self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
             if self.chain is None:
@@ -125,7 +133,7 @@ class _Searches:
 
     def _improve(self, problem: Problem, max_edges: int) -> Cost:
         """Searches other digits for what costs less than the chain so far; returns what they cost at least."""
-        limits = {"below": self.chain.cost, "max_edges": max_edges, "exhaustive": problem.is_misaligned}
+        limits = {"below": self.chain.cost, "max_edges": max_edges * self.effort, "exhaustive": problem.is_misaligned}
         try:
             better, least = cheapest_chain(problem, pricing=self.pricing, **limits), None
         except SearchLimit as stopped:
@@ -148,7 +156,7 @@ class _Searches:
             return
         try:
             max_edges = MOST_EDGES_WITH_SUMS if first is None else MOST_EDGES_WITH_SUMS_BELOW
-            limits = {"below": first and first.cost, "max_edges": max_edges}
+            limits = {"below": first and first.cost, "max_edges": max_edges * self.effort}
             self.chain = cheapest_chain(problem, pricing=self.pricing, **limits) or first
         except SearchLimit as stopped:
             greedy = {"max_edges": MOST_EDGES_WITH_SUMS_BELOW, "greed": GREED_OF_LAST_RESORT}

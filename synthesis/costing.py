@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import math
 
 from . import bounds, steps, traffic
@@ -30,10 +31,20 @@ class Costing:
         self.bound = bounds.received_elements_bound(request.mesh, request.shape, request.source, request.target)
         self._bound_time_s: float | None = None
 
-    def of_chain(self, problem: Problem, typed: Sequence[Step], is_optimal: bool, *, keeps_tiles_small: bool = True) -> Plan:
+    def of_chain(
+        self,
+        problem: Problem,
+        typed: Sequence[Step],
+        is_optimal: bool,
+        proved_gap: float | None = None,
+        *,
+        keeps_tiles_small: bool = True,
+    ) -> Plan:
         """Returns the plan of a chain; R1: the rules, not the search, say where each step leads.
 
-        keeps_tiles_small: R2; without it chains are priced that nobody should run.
+        Args:
+          proved_gap: see `Plan`; None is what the bounds on any method prove.
+          keeps_tiles_small: R2; without it chains are priced that nobody should run.
         """
         source, layouts = problem.source, [problem.source]
         for step in typed:
@@ -44,7 +55,7 @@ class Costing:
         if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal)
+        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal, proved_gap)
 
     def of_exchange(self, found: Exchange) -> Plan:
         """Returns the plan that is one exchange, between placements that no chain of layouts connects."""
@@ -108,11 +119,19 @@ class Costing:
 
     # Plans
 
-    def _plan(self, program: TileProgram, priced: tuple[PlannedStep, ...], largest_tile: int, is_optimal: bool) -> Plan:
+    def _plan(
+        self,
+        program: TileProgram,
+        priced: tuple[PlannedStep, ...],
+        largest_tile: int,
+        is_optimal: bool,
+        proved_gap: float | None = None,
+    ) -> Plan:
         asked = self.request
         moved = collectives(program, asked.bits)
         received, bound_bytes = traffic.bytes_received(moved, asked.mesh.size), asked.bytes_of(self.bound)
-        return Plan(
+        is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
+        found = Plan(
             mesh=asked.mesh,
             shape=asked.shape,
             bits=asked.bits,
@@ -125,12 +144,17 @@ class Costing:
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
             peak_bytes=_peak_bytes(priced, asked.bytes_of(math.prod(program.in_shape))),
-            is_optimal=is_optimal or asked.objective == "bytes" and received <= bound_bytes,
+            is_optimal=is_optimal,
+            proved_gap=1.0 if is_optimal else proved_gap,
             objective=asked.objective,
             topology=self.pricing.topology.name,
             bound_time_s=self._bound_seconds(),
             reduction=asked.reduction,
         )
+        if found.proved_gap is None:
+            gap = found.time_s / found.bound_time_s if asked.objective == "time" and found.bound_time_s else found.ratio_to_bound
+            found = dataclasses.replace(found, proved_gap=gap)
+        return found
 
     def _bound_seconds(self) -> float:
         """Returns what any method takes on the topology, at least."""

@@ -10,6 +10,7 @@
 | `totals` | `bytes_received`, `bytes_sent`, `time_us`, `peak_bytes`, `largest_tile_bytes`, `collectives` |
 | `bounds` | what no method goes below: `bytes_received`, `bytes_sent`, `time_us`, `largest_tile_bytes` |
 | `optimal` | whether the plan is proved to be the cheapest by `objective` ("time" or "bytes") |
+| `proved_gap` | by what factor, at most, a plan costs less by `objective`; 1 if `optimal` |
 | `topology` | its name |
 | `seconds` | how long planning took |
 | `versions` | of reshard, Python and numpy |
@@ -58,6 +59,7 @@ def as_dict(plan: Plan) -> dict:
             "largest_tile_bytes": bound_tile_bytes(plan),
         },
         "optimal": plan.is_optimal,
+        "proved_gap": plan.proved_gap,
         "objective": plan.objective,
         "topology": plan.topology,
         "target_mesh": str(plan.mesh),

@@ -42,6 +42,8 @@ class Plan:
       is_optimal: proved, by bytes, that no method receives less (the bound is met: by one collective, there are no fewer either), or
         that no chain within the digits that `problem.py` offers does; by time, that no such chain spends less in collectives.
         Copies on the device are outside of the proof, and so are exchanges where the bound is not met.
+      proved_gap: by what factor, at most, such a chain receives less, or spends less time in collectives; 1 if optimal. Of a
+        plan with an exchange, by what factor any method does, at most.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.
@@ -63,6 +65,7 @@ class Plan:
     objective: str
     topology: str
     bound_time_s: float
+    proved_gap: float | None
     dtype: str = ""
     seconds: float = field(default=0.0, compare=False)
     reduction: str = "sum"

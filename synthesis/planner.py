@@ -84,7 +84,7 @@ class _Planner:
                 raise
             yield self._exchange_alone()
             return
-        chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
         if not found.is_optimal and not self.request.has_sums:
             yield self._on_leading_axes()

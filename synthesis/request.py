@@ -22,6 +22,7 @@ class Request:
       objective: one of OBJECTIVES. topology: what times are modelled on.
       with_exchange: whether exchanges count as ways to do it; never where an axis is unreduced.
       reduction: what makes an array of partial sums.
+      effort: how long to search for a cheaper chain or a proof that there is none; limits are multiplied with it.
     """
 
     mesh: Mesh
@@ -33,6 +34,7 @@ class Request:
     topology: Topology
     with_exchange: bool
     reduction: str
+    effort: int = 1
 
     @property
     def has_sums(self) -> bool:

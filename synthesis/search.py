@@ -34,7 +34,7 @@ from .layout import Layout
 from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 
-STEPS_TO_PRICE_A_PERMUTE = 20  # as much work as considering so many steps
+STEPS_TO_PRICE = 5  # what pricing a collective device by device counts as
 LOCAL = ("slice", "to_unreduced")  # steps without traffic
 Kind = Literal["slice", "all_gather", "all_to_all", "permute", "reduce_scatter", "all_reduce", "to_unreduced"]
 
@@ -174,6 +174,7 @@ class _Search:
         self.least_permutes: dict[tuple[float, int], int] = {}
         self.least_behind: dict[tuple[int, float], int] = {}
         self.prices_pairs = pricing is not None and not pricing.is_flat
+        self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
 
     def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
@@ -192,7 +193,7 @@ class _Search:
                 before, edge = unpriced
                 if cost >= best.get(state, limit):
                     continue
-                self.left -= STEPS_TO_PRICE_A_PERMUTE
+                self.left -= STEPS_TO_PRICE
                 cost += self._priced_permute(before, edge)
                 if cost >= best.get(state, limit):
                     continue
@@ -271,6 +272,8 @@ class _Search:
         key = edge.kind, edge.moved
         if key not in self.coefficients:
             factors = tuple(self.problem.movable[i] for i in edge.moved)
+            if self.prices_pairs and not self.is_regular:
+                self._spend(STEPS_TO_PRICE)
             self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
         tile = self.digits.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
         found = self.pricing.whole(*self.coefficients[key], tile)
@@ -502,6 +505,7 @@ class _Search:
 
     def _fill(self, owned: State, runs, at: int, place: int, owners: dict[int, int], divisor: int, hop_s: float, room: int):
         """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for what leaves no room."""
+        self._spend(1)
         if at == len(runs):
             yield owners
             return

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from reshard.synthesis.plan import Plan
@@ -77,7 +78,7 @@ def _facts(plan: Plan, topology: Topology) -> str:
 def _proof(plan: Plan) -> str:
     if plan.is_optimal:
         return f"proved optimal by {plan.objective}"
-    return f"not proved optimal by {plan.objective}"
+    return f"within {math.ceil(100 * plan.proved_gap) / 100:.2f}x of the least {plan.objective}"
 
 
 def topology_text(topology: Topology) -> str:

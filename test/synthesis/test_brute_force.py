@@ -10,16 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 import heapq
 import itertools
+import math
+import operator
 import random
 
 import pytest
 
-from reshard.synthesis import semantics, steps
-from reshard.synthesis.layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked
+from reshard.synthesis import cost, semantics, steps
+from reshard.synthesis.bounds import received_elements_bound
+from reshard.synthesis.chains import find_chain
+from reshard.synthesis.layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, groups
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
+from reshard.synthesis.pricing import Pricing
+from reshard.synthesis.request import Request
 from reshard.synthesis.sharding import AxisRef, Sharding
 from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, RuleError, Slice, ToUnreduced
+from reshard.synthesis.tile_program import permute_pairs
+from reshard.synthesis.topology import Topology
 
 
 def prime_factors(mesh: Mesh) -> tuple[Factor, ...]:
@@ -57,10 +65,13 @@ def sharding_of(mesh: Mesh, pieces: tuple[tuple[Factor, ...], ...]) -> Sharding:
 class Graph:
     """All layouts of a shape on a mesh and all steps between them.
 
-    `layouts[i]` is node i; `edges[i]` lists (node after, received elements, collectives), found on first use.
+    `layouts[i]` is node i; `edges[i]` lists (node after, cost), found on first use. A cost is (received elements, collectives).
     """
 
+    NOTHING: tuple[int, ...] = (0, 0)
+
     def __init__(self, mesh: Mesh, shape: tuple[int, ...]):
+        self.mesh = mesh
         self.shape = shape
         self.factors = prime_factors(mesh)
         self.slots = {f: list(_slots(shape, f.size)) for f in self.factors}
@@ -69,20 +80,20 @@ class Graph:
         self.same_runs: dict[tuple[Slot, ...], list[Layout]] = {}
         for layout in self.layouts:
             self.same_runs.setdefault(layout.owned_runs, []).append(layout)
-        self.edges: list[list[tuple[int, int, int]] | None] = [None] * len(self.layouts)
+        self.edges: list[list[tuple[int, tuple[int, ...]]] | None] = [None] * len(self.layouts)
 
-    def least_costs(self, source: Layout, largest_tile: int) -> dict[int, tuple[int, int]]:
-        """Returns (received elements, collectives) of the cheapest chain to each node over tiles up to a size."""
+    def least_costs(self, source: Layout, largest_tile: int) -> dict[int, tuple[int, ...]]:
+        """Returns the cost of the cheapest chain to each node over tiles up to a size."""
         start = self.number[source]
-        best = {start: (0, 0)}
-        queue = [((0, 0), start)]
+        best = {start: self.NOTHING}
+        queue = [(self.NOTHING, start)]
         while queue:
             cost, node = heapq.heappop(queue)
             if cost > best[node]:
                 continue
-            for after, elements, collectives in self._edges_of(node):
-                total = (cost[0] + elements, cost[1] + collectives)
-                if self.layouts[after].tile_elements <= largest_tile and total < best.get(after, (total[0] + 1, 0)):
+            for after, more in self._edges_of(node):
+                total = tuple(map(operator.add, cost, more))
+                if self.layouts[after].tile_elements <= largest_tile and (after not in best or total < best[after]):
                     best[after] = total
                     heapq.heappush(queue, (total, after))
         return best
@@ -94,19 +105,22 @@ class Graph:
             except LayoutError:
                 continue
 
-    def _edges_of(self, node: int) -> list[tuple[int, int, int]]:
+    def _edges_of(self, node: int) -> list[tuple[int, tuple[int, ...]]]:
         if self.edges[node] is None:
             before = self.layouts[node]
-            cheapest: dict[int, tuple[int, int]] = {}
+            cheapest: dict[int, tuple[int, ...]] = {}
             for step in self._steps(before):
                 try:
-                    after = self.number[steps.apply(before, step)]
+                    layout = steps.apply(before, step)
                 except RuleError:
                     continue
-                cost = (steps.received_elements(before, step), steps.collectives(step))
+                after, cost = self.number[layout], self._cost(before, step, layout)
                 cheapest[after] = min(cost, cheapest.get(after, cost))
-            self.edges[node] = [(after, *cost) for after, cost in cheapest.items()]
+            self.edges[node] = list(cheapest.items())
         return self.edges[node]
+
+    def _cost(self, before: Layout, step: steps.Step, after: Layout) -> tuple[int, ...]:
+        return steps.received_elements(before, step), steps.collectives(step)
 
     def _steps(self, layout: Layout) -> Iterator[steps.Step]:
         owned = [f for f, _ in layout.owners]
@@ -202,6 +216,121 @@ def test_the_brute_force_itself_finds_worked_example_ii():
     x, y, z = graph.factors
     costs = graph.least_costs(blocked(shape, ((), (x,))), 32)
     assert costs[graph.number[blocked(shape, ((x, y, z), ()))]] == (4, 1)
+
+
+# All pairs of up to 3 prime factors on up to 8 devices, by bytes and by time
+
+
+class TimedGraph(Graph):
+    """The same graph by modelled time: costs are (picoseconds, received elements, collectives). A gather may be of all dimensions."""
+
+    NOTHING = (0, 0, 0)
+
+    def __init__(self, mesh: Mesh, shape: tuple[int, ...], topology: Topology):
+        super().__init__(mesh, shape)
+        self.topology = topology
+        self.coefficients: dict = {}
+
+    def _steps(self, layout: Layout) -> Iterator[steps.Step]:
+        yield from super()._steps(layout)
+        yield from (AllGather(chosen) for chosen in _non_empty_subsets([f for f, _ in layout.owners]))
+
+    def _cost(self, before: Layout, step: steps.Step, after: Layout) -> tuple[int, ...]:
+        return self._picoseconds(before, step, after), *super()._cost(before, step, after)
+
+    def _picoseconds(self, before: Layout, step: steps.Step, after: Layout) -> int:
+        """Prices are those of `cost.py`, device by device, for elements of 8 bits."""
+        if isinstance(step, Slice):
+            return 0
+        key = (before, after) if isinstance(step, Permute) else (steps.name(step), tuple(sorted(step.factors)))
+        if key not in self.coefficients:
+            if isinstance(step, Permute):
+                members = {"kind": "collective_permute", "pairs": permute_pairs(self.mesh, before, after)}
+            else:
+                members = {"kind": steps.name(step), "groups": groups(self.mesh, step.factors)}
+            self.coefficients[key] = cost.coefficients(self.topology, self.mesh, **members)
+        latency_s, seconds_per_byte = self.coefficients[key]
+        seconds = latency_s + seconds_per_byte * before.tile_elements
+        dims = {before.slot_of(f).dim for f in step.factors} if isinstance(step, AllGather) else ()
+        copied_s = cost.relayout_time_s(self.topology, after.tile_elements) if len(dims) > 1 else 0.0
+        return math.ceil(seconds * 10**12) + math.ceil(copied_s * 10**12)
+
+
+Pieces = tuple[tuple[Factor, ...], ...]
+
+
+def classes(factors: tuple[Factor, ...], everything: list[Pieces], alike: tuple[Factor, ...]) -> dict[tuple[Pieces, Pieces], int]:
+    """Returns a pair of each class with the number of pairs in it: dimensions, and the factors `alike`, may be exchanged."""
+    renamings = [dict(zip(alike, order)) for order in itertools.permutations(alike)]
+    rank = len(everything[0])
+
+    def renamed(pieces: Pieces, dims: tuple[int, ...], to: dict[Factor, Factor]) -> Pieces:
+        return tuple(tuple(to.get(f, f) for f in pieces[dim]) for dim in dims)
+
+    counts: dict[tuple[Pieces, Pieces], int] = {}
+    for pair in itertools.product(everything, repeat=2):
+        images = (tuple(renamed(side, dims, to) for side in pair) for dims in itertools.permutations(range(rank)) for to in renamings)
+        least = min(images)
+        counts[least] = counts.get(least, 0) + 1
+    return counts
+
+
+MESHES = ("x=2", "x=3", "x=2,y=2", "x=5", "x=2,y=3", "x=3,y=2", "x=7", "x=2,y=2,z=2")
+NETWORKS = {  # by number of devices, a network on levels
+    2: "h100:2x1",
+    3: "h100:3x1",
+    4: "h100:2x2",
+    5: "h100:5x1",
+    6: "v5e:1x3*2",
+    7: "h100:7x1",
+    8: "h100:2x4",
+}
+
+
+def compare_all(mesh_text: str, rank: int, topology: str | None) -> tuple[int, int, list[str]]:
+    """Returns the numbers of pairs and of classes of them, and those whose plan is not the cheapest chain, or fails."""
+    mesh = Mesh.parse(mesh_text)
+    shape = (mesh.size,) * rank
+    network = Topology.parse(topology or "uniform")
+    graph = TimedGraph(mesh, shape, network) if topology else Graph(mesh, shape)
+    pricing = Pricing(network, mesh, 8)
+    alike = graph.factors if topology in (None, "uniform") else tuple(f for f in graph.factors if f.axis in "yz" and mesh.size == 8)
+    alike = tuple(f for f in alike if f.size == alike[0].size)
+    counts = classes(graph.factors, list(blocked_layouts(shape, graph.factors)), alike)
+    wrong, costs, at = [], {}, None
+    for start, goal in sorted(counts):
+        before, after = blocked(shape, start), blocked(shape, goal)
+        if start != at:
+            costs, at = {}, start
+        largest = max(before.tile_elements, after.tile_elements)
+        if largest not in costs:
+            costs[largest] = graph.least_costs(before, largest)
+        sides = sharding_of(mesh, start), sharding_of(mesh, goal)
+        objective = "time" if topology else "bytes"
+        request = Request(mesh, shape, 8, *sides, objective, network, False, "sum")
+        found = find_chain(request, pricing, received_elements_bound(mesh, shape, *sides))
+        cheapest = costs[largest][graph.number[after]]
+        rounding = 5 if topology else 0  # picoseconds, rounded up per step
+        is_cheapest = abs(found.cost[0] - cheapest[0]) <= rounding and found.cost[1:] == cheapest[1:]
+        if not is_cheapest or not found.least_cost <= found.cost or found.least_cost[0] > cheapest[0] + rounding:
+            wrong.append(f"{sides[0]} -> {sides[1]}: {found.cost} at least {found.least_cost}, cheapest {cheapest}")
+        made = plan(mesh, shape, 8, *sides, objective=objective, topology=network)
+        semantics.check(made.tile_program, shape, *sides)
+    return sum(counts.values()), len(counts), wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["bytes", "time, uniform", "time, levels"])
+def test_r4_all_pairs_of_three_factors_on_up_to_eight_devices(objective):
+    pairs = distinct = 0
+    wrong: list[str] = []
+    for mesh in MESHES:
+        topologies = {"bytes": None, "time, uniform": "uniform", "time, levels": NETWORKS[Mesh.parse(mesh).size]}
+        for rank in (1, 2, 3):
+            more, classes_here, worse = compare_all(mesh, rank, topologies[objective])
+            pairs, distinct, wrong = pairs + more, distinct + classes_here, wrong + worse
+    print(f"{pairs} pairs, {distinct} of them different")
+    assert not wrong, wrong[:10]
 
 
 # Partial sums, on meshes of up to 8 devices

@@ -134,7 +134,8 @@ def test_explain_lists_no_thousand_devices(capsys):
 
 def test_json_has_the_schema_field_by_field(capsys):
     found = json.loads(output(capsys, "--json"))
-    fields = "schema mesh dtype global_shape source target steps totals bounds optimal objective topology target_mesh seconds versions rejected"
+    fields = "schema mesh dtype global_shape source target steps totals bounds optimal proved_gap objective topology target_mesh seconds"
+    fields += " versions rejected"
     assert list(found) == fields.split()
     assert found["schema"] == "reshard.plan/1"
     assert found["mesh"] == found["target_mesh"] == '<["x"=4, "y"=2]>'
