@@ -149,7 +149,8 @@ def _newest_first(paths) -> list[Path]:
 
 def _encoded(request: Request, plan: Plan) -> bytes:
     typed = [_as_json(each.step) for each in plan.steps if not isinstance(each.step, Relayout)]
-    body = json.dumps({"request": repr(request), "is_optimal": plan.is_optimal, "steps": typed}, sort_keys=True)
+    proof = {"is_optimal": plan.is_optimal, "proved_gap": plan.proved_gap}
+    body = json.dumps({"request": repr(request), "steps": typed, **proof}, sort_keys=True)
     return json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}).encode()
 
 
@@ -161,10 +162,10 @@ def _decoded(entry: bytes, request: Request) -> Plan:
     body = json.loads(outer["body"])
     if body["request"] != repr(request):
         raise ValueError("the entry is of another request")
-    return _replayed(request, body["steps"], bool(body["is_optimal"]))
+    return _replayed(request, body["steps"], bool(body["is_optimal"]), body["proved_gap"])
 
 
-def _replayed(request: Request, written: list, is_optimal: bool) -> Plan:
+def _replayed(request: Request, written: list, is_optimal: bool, proved_gap: float) -> Plan:
     """Returns the plan of written steps; each is read on the layout that those before lead to."""
     draft = [_READERS[step["op"]](step, request.shape) for step in written]
     source, target = (in_pieces(layout_of(request.mesh, request.shape, side), draft) for side in (request.source, request.target))
@@ -176,7 +177,7 @@ def _replayed(request: Request, written: list, is_optimal: bool) -> Plan:
             step = Exchanged(exchange_between(request, layout, step.after), step.after)
         typed.append(step)
         layout = apply(layout, step)
-    return chain_plan(request, problem, typed, is_optimal)
+    return chain_plan(request, problem, typed, is_optimal, proved_gap)
 
 
 def _as_json(step: Step) -> dict:
