@@ -203,7 +203,7 @@ def _padded(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
 
 
 def _pad(value: ir.Value, low, high) -> ir.Value:
-    return stablehlo.PadOp(value, _zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
+    return stablehlo.PadOp(value, zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
 
 
 def _cut(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
@@ -216,7 +216,7 @@ def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     return stablehlo.ReshapeOp(_type_like(value, shape), value).result
 
 
-def _zeros(like: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+def zeros(like: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     """Returns zeros with the element type of `like`."""
     element = ir.RankedTensorType(like.type).element_type
     if isinstance(element, ir.ComplexType):  # the bindings read no complex constant
@@ -257,7 +257,7 @@ class _TileWriter:
         result = None
         for each in rounds:
             result = self._write_round(each, tile, result)
-        return _zeros(tile, self.exchange.target.tile_shape) if result is None else result
+        return zeros(tile, self.exchange.target.tile_shape) if result is None else result
 
     def _write_round(self, each: Round, tile: ir.Value, result: ir.Value | None) -> ir.Value:
         piece = self._window(tile, each.senders, each.read, each.piece_shape)
@@ -271,7 +271,7 @@ class _TileWriter:
         if result is None and valid is None and each.piece_shape == target_shape:
             return piece
         if result is None:
-            result = _zeros(tile, target_shape)
+            result = zeros(tile, target_shape)
         if valid is not None:
             window = self._window(result, each.receivers, each.write, each.piece_shape)
             piece = stablehlo.SelectOp(valid, piece, window).result

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 import math
 
-from . import bounds, steps, traffic
+from . import bounds, chunks, steps, traffic
+from .blocks import Blocks
 from .exchange import Exchange
 from .layout import Layout
+from .peak import peak_bytes
 from .planned import Plan, PlannedStep
 from .pricing import PER_SECOND, Pricing
 from .problem import Problem
@@ -41,14 +43,12 @@ class Costing:
         if max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal)
+        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal, source)
 
     def of_exchange(self, found: Exchange) -> Plan:
         """Returns the plan that is one exchange, between placements that no chain of layouts connects."""
         step = steps.Exchanged(found, None)
-        mesh = self.request.mesh
-        program = TileProgram(mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
-        return self._plan(program, (self._priced_exchange(step),), found.largest_tile_elements, False)
+        return self._plan(self._rounds(step), (self._priced_exchange(step),), found.largest_tile_elements, False)
 
     def of_no_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""
@@ -59,7 +59,47 @@ class Costing:
         priced = tuple(PlannedStep(step, steps.text(None, step, asked.mesh), 0, 0, 0, 0.0) for step, _ in operations)
         return self._plan(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
 
+    def in_chunks(self, plan: Plan, exchange: Callable[[Blocks, Blocks], Exchange]) -> Iterator[Plan]:
+        """Yields the plan in chunks, ever more of them; nothing where its steps touch the digits of all dimensions.
+
+        Args:
+          exchange: schedules one between two placements.
+        """
+        typed = tuple(each.step for each in plan.steps if not isinstance(each.step, Relayout))
+        match typed:
+            case ():
+                return
+            case (steps.Exchanged(whole, None),):
+                for cut in chunks.cuts(chunks.block_digits(whole.source, whole.target)):
+                    step = steps.Exchanged(exchange(*(chunks.on_blocks(end, cut) for end in (whole.source, whole.target))), None)
+                    yield self._looped(plan, cut, self._rounds(step), (self._priced_exchange(step),))
+            case _ if plan.layout is not None:
+                for cut in chunks.cuts(chunks.last_digits(plan.layout, typed)):
+                    source, inside = chunks.on_layouts(plan.mesh, plan.layout, typed, cut, exchange)
+                    body = lower(plan.mesh, source, inside, plan.reduction)
+                    yield self._looped(plan, cut, body, self._priced_steps(source, body))
+
+    def _looped(self, plan: Plan, cut: chunks.Cut, body: TileProgram, inside: tuple[PlannedStep, ...]) -> Plan:
+        program = chunks.looped(body, cut)
+        ((step, _),) = program.steps
+        ends = [math.prod(shape) for shape in (program.in_shape, program.out_shape)]
+        copied_s = sum(map(self.pricing.relayout_seconds, ends))  # out of the source tile, and into the target's
+        looped = PlannedStep(
+            step=step,
+            text=steps.text(plan.layout, step, plan.mesh),
+            bytes_received=self.request.bytes_of(steps.received_elements(plan.layout, step)),
+            tile_bytes_before=self.request.bytes_of(ends[0]),
+            tile_bytes_after=self.request.bytes_of(ends[1]),
+            time_s=cut.count * sum(each.time_s for each in inside) + copied_s,
+            inside=inside,
+        )
+        return self._plan(program, (looped,), max(ends), False, plan.layout)
+
     # Steps
+
+    def _rounds(self, step: steps.Exchanged) -> TileProgram:
+        found = step.exchange
+        return TileProgram(self.request.mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
 
     def _priced_steps(self, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
         found = []
@@ -105,7 +145,14 @@ class Costing:
 
     # Plans
 
-    def _plan(self, program: TileProgram, priced: tuple[PlannedStep, ...], largest_tile: int, is_optimal: bool) -> Plan:
+    def _plan(
+        self,
+        program: TileProgram,
+        priced: tuple[PlannedStep, ...],
+        largest_tile: int,
+        is_optimal: bool,
+        layout: Layout | None = None,
+    ) -> Plan:
         asked = self.request
         moved = collectives(program, asked.bits)
         received, bound_bytes = traffic.bytes_received(moved, asked.mesh.size), asked.bytes_of(self.bound)
@@ -121,12 +168,13 @@ class Costing:
             bytes_sent=traffic.bytes_sent(moved, asked.mesh.size),
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
-            peak_bytes=_peak_bytes(priced, asked.bytes_of(math.prod(program.in_shape))),
+            peak_bytes=peak_bytes(program, asked.bits),
             is_optimal=is_optimal or asked.objective == "bytes" and received <= bound_bytes,
             objective=asked.objective,
             topology=self.pricing.topology.name,
             bound_time_s=self._bound_seconds(),
             reduction=asked.reduction,
+            layout=layout,
         )
 
     def _bound_seconds(self) -> float:
@@ -138,8 +186,3 @@ class Costing:
                 self._bound_time_s = max(self._bound_time_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
         return self._bound_time_s
 
-
-def _peak_bytes(priced: tuple[PlannedStep, ...], source_bytes: int) -> int:
-    """Returns the most that a step holds at once: the caller's source tile, the step's operand and its result."""
-    held = [source_bytes + (0 if i == 0 else s.tile_bytes_before) + s.tile_bytes_after for i, s in enumerate(priced)]
-    return max(held, default=source_bytes)

@@ -12,18 +12,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import functools
 
+from . import planner
 from .mesh import Mesh
 from .planned import Plan, PlannedStep
-from .planner import planned
 from .problem import NoPlanError
 from .request import OBJECTIVES, Request
 from .sharding import Sharding
 from .tile_program import REDUCTIONS
 from .topology import DEFAULT, Topology
 
-__all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
+__all__ = ["NoPlanError", "Plan", "PlannedStep", "pareto", "plan"]
 
 
 def plan(
@@ -37,6 +38,7 @@ def plan(
     topology: Topology | None = None,
     with_exchange: bool = False,
     reduction: str = "sum",
+    memory_limit: int | None = None,
 ) -> Plan:
     """Returns the cheapest way from `source` to `target`.
 
@@ -49,12 +51,40 @@ def plan(
       with_exchange: consider exchanges too: in place of a chain, and behind its slices or before its gathers. Not where
         an axis is unreduced.
       reduction: what makes an array of partial sums: sum, prod, min, max, and, or.
+      memory_limit: the most that `Plan.peak_bytes` may be, in bytes per device; where no plan fits in one piece it works
+        on slices of the array, one after the other (`chunks.py`).
     Raises:
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
       TopologyError: a topology that does not fit the mesh.
-      NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices.
+      NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices; a
+        memory limit below what any plan needs, with the least one that would do.
     Same problem, same plan, in every process (R5). Plans are memoised.
     """
+    if memory_limit is not None and memory_limit < 0:
+        raise NoPlanError(f"memory limit {memory_limit} is negative; it is in bytes per device")
+    asked = _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction)
+    return _planned(replace(asked, memory_limit=memory_limit))
+
+
+def pareto(
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    bits: int,
+    source: Sharding,
+    target: Sharding,
+    *,
+    topology: Topology | None = None,
+    with_exchange: bool = False,
+    reduction: str = "sum",
+) -> tuple[Plan, ...]:
+    """Returns the plans that no other one beats both in modelled time and in peak, the fastest first.
+
+    They are what `plan` would return by time for every memory limit: the arguments are its arguments.
+    """
+    return _pareto(_request(mesh, shape, bits, source, target, "time", topology, with_exchange, reduction))
+
+
+def _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction) -> Request:
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
     if reduction not in REDUCTIONS:
@@ -66,7 +96,8 @@ def plan(
     on = topology or Topology.parse(DEFAULT)
     is_array = not (source.unreduced or target.unreduced)
     ends = source.closed(), target.closed()
-    return _planned(Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction))
+    return Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction)
 
 
-_planned = functools.lru_cache(maxsize=65536)(planned)
+_planned = functools.lru_cache(maxsize=65536)(planner.planned)
+_pareto = functools.lru_cache(maxsize=4096)(planner.pareto)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import plan_json, steps
+from .layout import Layout
 from .mesh import Mesh
 from .sharding import Sharding
 from .steps import Step
@@ -14,7 +15,10 @@ from .tile_program import TileProgram
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step with what it costs: bytes are per device, the busiest one; the time is modelled on the plan's topology."""
+    """A step with what it costs: bytes are per device, the busiest one; the time is modelled on the plan's topology.
+
+    `inside`: where the step is a loop over chunks, its steps with what they cost on one chunk.
+    """
 
     step: Step
     text: str
@@ -22,6 +26,7 @@ class PlannedStep:
     tile_bytes_before: int
     tile_bytes_after: int
     time_s: float
+    inside: tuple[PlannedStep, ...] = ()
 
     @property
     def op(self) -> str:
@@ -38,12 +43,13 @@ class Plan:
       bytes_received: R3's definition, the maximum over devices of the sum over steps; so is `bytes_sent`.
       bound_bytes: what the busiest device must receive whatever the method.
       largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
-      peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
+      peak_bytes: modelled peak: source and target tile with all temporaries; see `peak.py`.
       is_optimal: proved that no chain within the digits that `problem.py` offers receives less, or, with the objective
         "time", spends less in collectives; copies on the device and exchanges are outside of the proof.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.
+      layout: the source, in the factors that the steps move; None where no layout expresses it.
     """
 
     mesh: Mesh
@@ -65,6 +71,7 @@ class Plan:
     dtype: str = ""
     seconds: float = field(default=0.0, compare=False)
     reduction: str = "sum"
+    layout: Layout | None = None
 
     def to_dict(self) -> dict:
         """Returns what `reshard plan --json` prints; see `plan_json`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import functools
 import math
 
-from . import steps
+from . import budget, steps
 from .blocks import Blocks
 from .chains import FoundChain, find_chain
 from .costing import Costing
@@ -30,6 +30,14 @@ def planned(request: Request) -> Plan:
     return _Planner(request).run()
 
 
+def pareto(request: Request) -> tuple[Plan, ...]:
+    """Returns the plans that no other one beats in time and in peak, the fastest first.
+
+    Raises: NoPlanError, TopologyError as `plan` says.
+    """
+    return _Planner(request).pareto()
+
+
 @functools.lru_cache(maxsize=256)
 def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
     return Pricing(topology, mesh, bits)
@@ -48,13 +56,25 @@ class _Planner:
         if math.prod(asked.shape) == 0:
             refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
             return self.costing.of_no_elements()
+        if asked.memory_limit is not None:
+            return budget.cheapest_within(asked.memory_limit, self._candidates(every=True), self._key, self._in_chunks)
         return min(self._candidates(), key=self._key)
+
+    def pareto(self) -> tuple[Plan, ...]:
+        """Returns the plans that no other one beats in time and in peak; see `budget`."""
+        if math.prod(self.request.shape) == 0:
+            return (self.run(),)
+        return budget.pareto(self._candidates(every=True), self._in_chunks)
+
+    def _in_chunks(self, plan: Plan) -> Iterator[Plan]:
+        return self.costing.in_chunks(plan, self._exchange)
 
     def _key(self, plan: Plan) -> tuple:
         cost = plan.bytes_received, plan.collectives
         return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
-    def _candidates(self) -> Iterator[Plan]:
+    def _candidates(self, every: bool = False) -> Iterator[Plan]:
+        """Yields plans; without `every` none that is sure to be dearer than one before it."""
         try:
             found = find_chain(self.request, self.pricing, self.costing.bound)
         except NoPlanError:
@@ -63,7 +83,7 @@ class _Planner:
             yield self._exchange_alone()
             return
         yield self.costing.of_chain(found.problem, found.steps, found.is_optimal)
-        if self.request.with_exchange and not found.is_unbeatable:
+        if self.request.with_exchange and (every or not found.is_unbeatable):
             for typed in self._with_rounds(found):
                 yield self.costing.of_chain(found.problem, typed, False)
 

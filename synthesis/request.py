@@ -22,6 +22,7 @@ class Request:
       objective: one of OBJECTIVES. topology: what times are modelled on.
       with_exchange: whether exchanges count as ways to do it; never where an axis is unreduced.
       reduction: what makes an array of partial sums.
+      memory_limit: the most that a plan's peak may be, in bytes per device; None for any.
     """
 
     mesh: Mesh
@@ -33,6 +34,7 @@ class Request:
     topology: Topology
     with_exchange: bool
     reduction: str
+    memory_limit: int | None = None
 
     @property
     def has_sums(self) -> bool:

@@ -19,6 +19,7 @@ from .sharding import AxisRef, Sharding
 from .tile_program import (
     Gather,
     KeepFirst,
+    Loop,
     Operation,
     PutOwn,
     Reduce,
@@ -161,7 +162,19 @@ def _run_operation(mesh: Mesh, operation: Operation, tiles: dict[int, np.ndarray
         case Send(pairs):
             assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == len(tiles)
             return {b: tiles[a] for a, b in pairs}
+        case Loop():
+            return _run_loop(operation, tiles)
     raise TypeError(operation)
+
+
+def _run_loop(loop: Loop, tiles: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    rest = loop.out_shape[: loop.put] + loop.out_shape[loop.put + 1 :]
+    results = {device: np.empty(loop.out_shape, tile.dtype) for device, tile in tiles.items()}
+    for i in range(loop.count):
+        entries = {device: tile.take(i, loop.taken).reshape(loop.body.in_shape) for device, tile in tiles.items()}
+        for device, entry in run(loop.body, entries).items():
+            results[device][(slice(None),) * loop.put + (i,)] = entry.reshape(rest)
+    return results
 
 
 def _place(mesh: Mesh, device: int) -> dict[str, int]:

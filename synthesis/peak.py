@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modelled peak of a tile program: what a device holds at once, as XLA allocates it.
+
+The caller's source tile and the result are there all the time. In between come *temporaries*: of each operation that copies,
+the operand unless it is the source tile, the result unless it is the last one, and what the operation needs itself:
+
+| operation | temporaries of its own |
+|---|---|
+| all_to_all | its operand cut into n pieces and as many that arrive, where operand and result are gone or not yet there |
+| exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out |
+| loop | those of its body on one chunk, with the chunk and its result |
+| others | none |
+
+A reshape is no copy. XLA fuses copies, and shares the memory of the result while it is not written yet, so this is an upper
+bound up to alignment and a few tables of numbers; `benchmarks/peaks.py` holds it against XLA's buffer assignment on CPU.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .exchange import Exchange
+from .tile_program import Loop, Reshape, Rounds, Swap, TileProgram, shape_after
+
+
+def peak_bytes(program: TileProgram, bits: int) -> int:
+    """Returns the most that a device holds at once, in bytes; bits: of one element. No operation: the source tile alone."""
+    source, target = (_bytes(math.prod(shape), bits) for shape in (program.in_shape, program.out_shape))
+    if not program.operations:
+        return source
+    return source + target + _temporary_bytes(program, bits, holds_ends=False)
+
+
+def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
+    """Returns the most that temporaries take.
+
+    Args:
+      holds_ends: whether the first operand and the last result are temporaries too, as in the body of a loop.
+    """
+    copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, Reshape)]
+    most, shape = 0, program.in_shape
+    operand = _bytes(math.prod(shape), bits) if holds_ends else 0
+    for i, operation in enumerate(program.operations):
+        tile = _bytes(math.prod(shape), bits)
+        shape = shape_after(operation, shape)
+        if isinstance(operation, Reshape):
+            continue
+        is_last = i == copying[-1]
+        result = 0 if is_last and not holds_ends else _bytes(math.prod(shape), bits)
+        match operation:
+            case Swap():
+                held = 2 * tile
+            case Rounds(exchange):
+                held = operand + result + _bytes(_pieces(exchange), bits)
+            case Loop(body=body):
+                held = operand + result + _temporary_bytes(body, bits, holds_ends=True)
+            case _:
+                held = operand + result
+        most, operand = max(most, held), result
+    return most
+
+
+def _pieces(exchange: Exchange) -> int:
+    """Returns the elements of the pieces that all arrive before they are written, with one that leaves."""
+    sizes = [each.piece_elements for each in exchange.rounds]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def _bytes(elements: int, bits: int) -> int:
+    return -(-elements * bits // 8)
