@@ -154,12 +154,12 @@ class _TileWriter:
             stablehlo.ReturnOp([goes_on.result])
         with ir.InsertionPoint(body):
             i, tile, result = body.arguments
-            sizes = [1 if axis == loop.taken else size for axis, size in enumerate(self.shape)]
-            entry = stablehlo.DynamicSliceOp(tile, _at(i, loop.taken, len(sizes)), sizes).result
+            part = _part(self.shape, loop.taken, loop.count)
+            entry = stablehlo.DynamicSliceOp(tile, _part_start(i, part, loop.taken), part).result
             entry = write_body(stablehlo.ReshapeOp(self._type(loop.body.in_shape), entry).result)
-            one = [1 if axis == loop.put else size for axis, size in enumerate(loop.out_shape)]
-            entry = stablehlo.ReshapeOp(self._type(one), entry).result
-            result = stablehlo.DynamicUpdateSliceOp(result, entry, _at(i, loop.put, len(loop.out_shape))).result
+            part = _part(loop.out_shape, loop.put, loop.count)
+            entry = stablehlo.ReshapeOp(self._type(part), entry).result
+            result = stablehlo.DynamicUpdateSliceOp(result, entry, _part_start(i, part, loop.put)).result
             stablehlo.ReturnOp([stablehlo.AddOp(i, _count(1)).result, tile, result])
         self.tile = done.results[2]
 
@@ -271,7 +271,12 @@ def _count(value: int) -> ir.Value:
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result
 
 
-def _at(i: ir.Value, axis: int, rank: int) -> list[ir.Value]:
-    """Returns the start of entry i of an axis."""
+def _part(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+    return tuple(size // count if each == axis else size for each, size in enumerate(shape))
+
+
+def _part_start(i: ir.Value, part: tuple[int, ...], axis: int) -> list[ir.Value]:
+    """Returns where part i of an axis begins."""
     zero = _count(0)
-    return [i if each == axis else zero for each in range(rank)]
+    start = stablehlo.MulOp(i, _count(part[axis])).result if part[axis] > 1 else i
+    return [start if each == axis else zero for each in range(len(part))]

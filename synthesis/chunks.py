@@ -6,7 +6,7 @@ D / P that no step touches. Cut into `count` equal parts it counts slices of the
 on each of them: the slots are the same, the dimension is D / count. So temporaries shrink by `count`, the bytes stay,
 and there is `count` times the latency. Slices are taken out of the source tile, and put into the result in place:
 
-    tile [m, D/P]  ->  view [m, count, D/P/count], entry i  ->  the chain on a tile [m, D/P/count]  ->  entry i of the result
+    tile [.., m·D/P, ..]  ->  view [.., m, D/P, ..], part i  ->  the chain on a tile [.., m·D/P/count, ..]  ->  part i
 
 An exchange between placements that are no layouts (dimensions that do not divide) is cut likewise where all bounds of its
 blocks are multiples of the digit.
@@ -122,17 +122,20 @@ def on_blocks(blocks: Blocks, cut: Cut) -> Blocks:
 def looped(body: TileProgram, cut: Cut) -> TileProgram:
     """Returns the program that runs `body`, which is of one chunk, for each chunk: one step, `Chunked`."""
     before, after = (_whole(shape, cut) for shape in (body.in_shape, body.out_shape))
-    taken, put = (_view(shape, cut) for shape in (before, after))
-    loop = Loop(cut.count, cut.dim + 1, cut.dim + 1, body, put)
+    (taken, taken_from), (put, put_at) = (_view(shape, cut) for shape in (before, after))
+    operations = (Reshape(taken), Loop(cut.count, taken_from, put_at, body, put), Reshape(after))
+    needed = tuple(each for each, shape in zip(operations, (before, None, put)) if each != Reshape(shape))
     step = Chunked(cut.dim, cut.count, tuple(step for step, _ in body.steps if not isinstance(step, Relayout)))
-    return TileProgram(body.mesh, before, after, ((step, (Reshape(taken), loop, Reshape(after))),), body.reduction)
+    return TileProgram(body.mesh, before, after, ((step, needed),), body.reduction)
 
 
 def _whole(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
     return tuple(size * cut.count if dim == cut.dim else size for dim, size in enumerate(shape))
 
 
-def _view(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
-    """Returns the tile with the dimension as three: before the digit, the chunks, and what is left of the digit in each."""
-    split = (shape[cut.dim] // cut.digit, cut.count, cut.digit // cut.count)
-    return (*shape[: cut.dim], *split, *shape[cut.dim + 1 :])
+def _view(shape: tuple[int, ...], cut: Cut) -> tuple[tuple[int, ...], int]:
+    """Returns the tile with the digit as an axis of its own, and that axis."""
+    before = shape[cut.dim] // cut.digit
+    if before == 1:
+        return shape, cut.dim
+    return (*shape[: cut.dim], before, cut.digit, *shape[cut.dim + 1 :]), cut.dim + 1

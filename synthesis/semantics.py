@@ -168,12 +168,13 @@ def _run_operation(mesh: Mesh, operation: Operation, tiles: dict[int, np.ndarray
 
 
 def _run_loop(loop: Loop, tiles: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    rest = loop.out_shape[: loop.put] + loop.out_shape[loop.put + 1 :]
+    parts = {device: np.split(tile, loop.count, axis=loop.taken) for device, tile in tiles.items()}
     results = {device: np.empty(loop.out_shape, tile.dtype) for device, tile in tiles.items()}
+    places = {device: np.split(result, loop.count, axis=loop.put) for device, result in results.items()}  # views
     for i in range(loop.count):
-        entries = {device: tile.take(i, loop.taken).reshape(loop.body.in_shape) for device, tile in tiles.items()}
+        entries = {device: part[i].reshape(loop.body.in_shape) for device, part in parts.items()}
         for device, entry in run(loop.body, entries).items():
-            results[device][(slice(None),) * loop.put + (i,)] = entry.reshape(rest)
+            places[device][i][...] = entry.reshape(places[device][i].shape)
     return results
 
 

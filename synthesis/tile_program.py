@@ -114,12 +114,12 @@ class KeepFirst:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """For each i below `count`, entry i of one axis through `body`, whose result becomes entry i of an axis of a new tile.
+    """Part i of `count` equal parts of one axis through `body`, whose result becomes part i of an axis of a new tile; for each i.
 
     Attributes:
-      taken, put: the axis in the tile before, and in the one after; both are of size `count`.
-      body: of an entry, which is a tile of `body.in_shape` in the same row-major order.
-      out_shape: of the tile after, axis `put` included.
+      taken, put: the axis in the tile before, and in the one after.
+      body: of a part, seen as a tile of `body.in_shape` in the same row-major order; its result likewise.
+      out_shape: of the tile after.
     """
 
     count: int
