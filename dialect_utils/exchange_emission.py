@@ -27,7 +27,7 @@ The same serves a target on a single device. A source on a single device has no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,11 +69,13 @@ def emit_exchange(
     channels: Iterator[int],
     name: str,
     location: ir.Location,
+    write_tile: Callable[[ir.Value], ir.Value] | None = None,
 ) -> ir.Value:
     """Inserts, at the current insertion point, what turns `value` from `source` into `target`.
 
     Args:
       exchange: between the placements of the two sides.
+      write_tile: inserts, inside an island, another way to turn a source tile into the target tile; None: the rounds.
       value: a ranked tensor of static shape that is sharded as `source`, or will be.
       name: of the site, for profiles. location: the user's.
     Returns: `value` in the target sharding.
@@ -85,14 +87,18 @@ def emit_exchange(
             "move it outside of the module, with reshard.redistribute"
         )
     shape = _shape(value)
+
+    def exchanged(tile: ir.Value) -> ir.Value:
+        return write_tile(tile) if write_tile else write_rounds(exchange, tile, channels)
+
     with ir.Location.name(f"{name}/exchange", location):
         whole = _padded(value, _whole_tiles(source, exchange.source.tile_shape))
         if target.mesh == source.mesh:
             out = source.rewritten(target.sharding.closed())
             out_shape = _whole_tiles(target, exchange.target.tile_shape)
-            result = _island(source, whole, out, out_shape, lambda tile: write_rounds(exchange, tile, channels))
+            result = _island(source, whole, out, out_shape, exchanged)
         else:
-            result = _over_two_meshes(exchange, whole, source, target, channels)
+            result = _over_two_meshes(exchange, whole, source, target, exchanged)
         return _cut(result, shape)
 
 
@@ -155,10 +161,7 @@ def _local_shape(side: Side, value: ir.Value) -> tuple[int, ...]:
     return sharding_from_attr(side.attr).tile_shape(side.mesh, _shape(value))
 
 
-def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, channels) -> ir.Value:
-    def exchanged(argument: ir.Value) -> ir.Value:
-        return write_rounds(exchange, argument, channels)
-
+def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, exchanged) -> ir.Value:
     tile = exchange.target.tile_shape
     replicated = Sharding(((),) * len(tile))
     if target.mesh is None:

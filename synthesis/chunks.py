@@ -1,86 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunked plans: a chain on one slice of the array after the other, where all of it at once takes too much memory.
+"""Chunked programs: a tile program on one part of the tile after the other, where all of it at once takes too much memory.
 
-A dimension of size D whose owned digits, in every layout of a chain, end at places that divide P has a last digit of size
-D / P that no step touches. Cut into `count` equal parts it counts slices of the array, and the chain does the same thing
-on each of them: the slots are the same, the dimension is D / count. So temporaries shrink by `count`, the bytes stay,
-and there is `count` times the latency. Slices are taken out of the source tile, and put into the result in place:
+The last digit of a dimension, i mod g of an index i, is *untouched* if every operation keeps it where it is on its device: it is
+part of one axis all along, no collective takes or brings it, and it ends where it began. Then the elements that have one value
+of it go their way whatever the others do. Cut into `count` equal parts it counts parts of the tile, and the program does the same
+thing on each of them, with g / count in place of g. So temporaries shrink by `count`, the bytes stay, and there is `count` times
+the latency. Parts are taken out of the source tile, and put into the result in place:
 
-    tile [.., m·D/P, ..]  ->  view [.., m, D/P, ..], part i  ->  the chain on a tile [.., m·D/P/count, ..]  ->  part i
+    tile [.., m·g, ..]  ->  view [.., m, g, ..], part i  ->  the program on a tile [.., m·g/count, ..]  ->  part i of the result
 
-An exchange between placements that are no layouts (dimensions that do not divide) is cut likewise where all bounds of its
-blocks are multiples of the digit.
+An exchange leaves a digit alone whose size divides all bounds of its blocks; it is scheduled anew for a part.
 
-    >>> list(cuts((4, 6)))
+In row-major order a reshape changes no element's position, so an axis's last digit is known by its *run*: the number of
+elements that lie behind it, the distance between two values of the digit.
+
+    >>> from reshard.synthesis.mesh import Mesh
+    >>> from reshard.synthesis.plan import plan
+    >>> from reshard.synthesis.sharding import Sharding
+    >>> ends = Sharding.parse('[{"x"}, {}, {}]'), Sharding.parse('[{}, {"x"}, {}]')
+    >>> program = plan(Mesh.parse("x=2"), (8, 12, 1), 32, *ends).tile_program
+    >>> [untouched_digit(program, dim) for dim in range(3)]
+    [4, 6, 1]
+    >>> list(cuts(program))
     [Cut(dim=0, count=2, digit=4), Cut(dim=0, count=4, digit=4), Cut(dim=1, count=6, digit=6)]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 import math
 
 import numpy as np
 
-from . import steps
 from .blocks import Blocks
 from .exchange import Exchange
-from .layout import Factor, Layout, Slot  # noqa: F401: examples
-from .mesh import Mesh
+from .peak import has_inner_one
 from .steps import Chunked, Exchanged, Permute, Relayout, Step
-from .tile_program import Loop, Reshape, TileProgram
+from .tile_program import (
+    Gather,
+    KeepFirst,
+    Loop,
+    Operation,
+    PutOwn,
+    Reduce,
+    ReduceOwn,
+    Reshape,
+    Rounds,
+    Send,
+    Swap,
+    TakeOwn,
+    TileProgram,
+    Transpose,
+    copy_text,
+    shape_after,
+)
 
 MOST_CHUNKS = 256
+
+Schedule = Callable[[Blocks, Blocks], Exchange]  # makes the exchange between two placements
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`count` chunks along dimension `dim`, whose last digit, which no step touches, is of size `digit`, a multiple of it."""
+    """`count` chunks along dimension `dim`, whose untouched last digit is of size `digit`, a multiple of it."""
 
     dim: int
     count: int
     digit: int
 
 
-def last_digits(source: Layout, typed: Sequence[Step]) -> tuple[int, ...]:
-    """Returns for each dimension the size of the last digit that is local all along a chain.
+def cuts(program: TileProgram) -> Iterator[Cut]:
+    """Yields cuts, fewest chunks first; of dimensions that offer as many the first, whose parts are the longest runs.
 
-    Example:
-      >>> x = Factor("x", 1, 2)
-      >>> last_digits(Layout((8, 12), ((x, Slot(0, 1, 2)),)), [steps.AllToAll(((x, Slot(1, 2, 4)),))])
-      (4, 3)
+    Counts are, for each power of two up to MOST_CHUNKS, the least divisor of a digit that is no smaller. Dimensions in which
+    the digit is all of the result's tile go before others where the loop's result would be copied (see `peak.py`).
     """
-    shape, places = source.shape, [1] * len(source.shape)
-    for layout in _layouts(source, typed):
-        for _, slot in layout.owners:
-            places[slot.dim] = math.lcm(places[slot.dim], slot.end)
-    return tuple(size // place for size, place in zip(shape, places))
-
-
-def _layouts(layout: Layout, typed: Sequence[Step]) -> list[Layout]:
-    """Returns the layout before the first step and after each one."""
-    found = [layout]
-    for step in typed:
-        found.append(steps.apply(found[-1], step))
-    return found
-
-
-def block_digits(*placements: Blocks) -> tuple[int, ...]:
-    """Returns the same where all that is known are blocks: the last digit that no bound of a block lies inside of."""
-    bounds = [np.concatenate([each.starts, each.stops, [each.shape], [each.tile_shape]]) for each in placements]
-    return tuple(int(size) for size in np.gcd.reduce(np.concatenate(bounds), axis=0))
-
-
-def cuts(digits: Sequence[int]) -> Iterator[Cut]:
-    """Yields cuts, fewest chunks first; of dimensions that offer as many the first, whose slices are the longest runs.
-
-    Counts are, for each power of two up to MOST_CHUNKS, the least divisor of a digit that is no smaller.
-    """
+    digits = [untouched_digit(program, dim) for dim in range(len(program.in_shape))]
+    is_copied = has_inner_one(program.out_shape)
     found: dict[int, Cut] = {}
-    for dim, digit in enumerate(digits):
-        for count in _counts(digit):
-            found.setdefault(count, Cut(dim, count, digit))
+    for dim in sorted(range(len(digits)), key=lambda dim: (is_copied and program.out_shape[dim] > digits[dim], dim)):
+        for count in _counts(digits[dim]):
+            found.setdefault(count, Cut(dim, count, digits[dim]))
     for count in sorted(found):
         yield found[count]
 
@@ -91,51 +92,133 @@ def _counts(digit: int) -> list[int]:
     return sorted({min((d for d in divisors if d >= power), default=0) for power in powers} - {0})
 
 
-def on_layouts(
-    mesh: Mesh, source: Layout, typed: Sequence[Step], cut: Cut, exchange: Callable[[Blocks, Blocks], Exchange]
-) -> tuple[Layout, tuple[Step, ...]]:
-    """Returns the source and the steps of a chain on one chunk.
+def looped(program: TileProgram, cut: Cut, schedule: Schedule) -> TileProgram:
+    """Returns the program in chunks: one step, `Chunked`, that is a loop."""
+    body = _sliced(program, cut, schedule)
+    taken, put = (_view(shape, cut) for shape in (program.in_shape, program.out_shape))
+    axes = (cut.dim + (shape != view) for shape, view in ((program.in_shape, taken), (program.out_shape, put)))
+    operations = (Reshape(taken), Loop(cut.count, *axes, body, put), Reshape(program.out_shape))
+    needed = tuple(each for each, shape in zip(operations, (program.in_shape, None, put)) if each != Reshape(shape))
+    step = Chunked(cut.dim, cut.count, tuple(step for step, _ in body.steps if not isinstance(step, Relayout)))
+    return TileProgram(program.mesh, program.in_shape, program.out_shape, ((step, needed),), program.reduction)
 
-    Args:
-      exchange: schedules one between two placements.
+
+def _view(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
+    """Returns the tile with the digit as an axis of its own."""
+    if shape[cut.dim] == cut.digit:
+        return shape
+    return (*shape[: cut.dim], shape[cut.dim] // cut.digit, cut.digit, *shape[cut.dim + 1 :])
+
+
+# The way of a digit through a program
+
+
+def untouched_digit(program: TileProgram, dim: int) -> int:
+    """Returns the size of the last digit of a dimension that no operation touches; 1 if there is none."""
+    shape, run, digit = program.in_shape, math.prod(program.in_shape[dim + 1 :]), program.in_shape[dim]
+    for operation in (*program.operations, Reshape(program.out_shape)):
+        digit = math.gcd(digit, _size_at(shape, run))
+        if digit == 1:
+            return 1
+        if isinstance(operation, Rounds):
+            digit = math.gcd(digit, int(_bounds_divisor(operation.exchange)[_axis_at(shape, run)[0]]))
+        run = _run_after(operation, shape, run)
+        if run is None:
+            return 1
+        shape = shape_after(operation, shape)
+    axis, place = _axis_at(shape, run)
+    return math.gcd(digit, shape[dim]) if (axis, place) == (dim, 1) else 1
+
+
+def _axis_at(shape: tuple[int, ...], run: int) -> tuple[int, int]:
+    """Returns the axis that the digit with so many elements behind it is part of, and its place there: 1 if it is the last.
+
+    (-1, 1) if it is none, or part of two.
     """
-    layouts = [each.slice_of(cut.dim, cut.count) for each in _layouts(source, typed)]
-    inside: list[Step] = []
-    for step, before, after in zip(typed, layouts, layouts[1:]):
-        match step:
-            case Permute():
-                step = Permute(after)
-            case Exchanged():
-                step = Exchanged(exchange(*(Blocks.of_layout(mesh, each) for each in (before, after))), after)
-        inside.append(step)
-    return layouts[0], tuple(inside)
+    behind = 1
+    for axis in reversed(range(len(shape))):
+        if behind * shape[axis] > run:
+            return (axis, run // behind) if run % behind == 0 and shape[axis] % (run // behind) == 0 else (-1, 1)
+        behind *= shape[axis]
+    return -1, 1
 
 
-def on_blocks(blocks: Blocks, cut: Cut) -> Blocks:
-    """Returns the placement of one chunk."""
+def _size_at(shape: tuple[int, ...], run: int) -> int:
+    """Returns how large a digit can be that begins there and is part of one axis."""
+    axis, place = _axis_at(shape, run)
+    return 1 if axis < 0 else shape[axis] // place
+
+
+def _bounds_divisor(exchange: Exchange) -> np.ndarray:
+    """Returns, for each dimension, what all bounds of blocks and the sizes of tiles are multiples of."""
+    ends = (exchange.source, exchange.target)
+    bounds = [np.concatenate([end.starts, end.stops, [end.tile_shape]]) for end in ends]
+    return np.gcd.reduce(np.concatenate(bounds), axis=0)
+
+
+def _run_after(operation: Operation, shape: tuple[int, ...], run: int) -> int | None:
+    """Returns the digit's run after an operation; None if the operation touches it, or nothing is known of it."""
+    axis, place = _axis_at(shape, run)
+    match operation:
+        case Reshape() | Send() | Gather() | Reduce() | PutOwn() | KeepFirst():
+            return run
+        case Swap() | ReduceOwn():
+            return run if axis else None
+        case Transpose(axes):
+            return place * math.prod(shape[each] for each in axes[axes.index(axis) + 1 :])
+        case TakeOwn(picks):
+            taken = {each for each, _ in picks}
+            behind = math.prod(size for each, size in enumerate(shape) if each > axis and each not in taken)
+            return None if axis in taken else place * behind
+        case Rounds(exchange):
+            return math.prod(exchange.target.tile_shape[axis + 1 :]) if place == 1 else None
+    return None
+
+
+def _sliced(program: TileProgram, cut: Cut, schedule: Schedule) -> TileProgram:
+    """Returns the program on one chunk."""
+    shape, run = program.in_shape, math.prod(program.in_shape[cut.dim + 1 :])
+    filed = []
+    for step, operations in program.steps:
+        inside: list[Operation] = []
+        for operation in operations:
+            axis, _ = _axis_at(shape, run)
+            shape, run = shape_after(operation, shape), _run_after(operation, shape, run)
+            match operation:
+                case Reshape():
+                    operation = Reshape(_part(shape, run, cut.count))
+                case Rounds(exchange):
+                    ends = (_blocks_of_part(end, axis, cut.count) for end in (exchange.source, exchange.target))
+                    operation = Rounds(schedule(*ends))
+            inside.append(operation)
+        filed.append((_step_on_part(step, inside, cut), tuple(inside)))
+    ends = (_whole_without(each, cut) for each in (program.in_shape, program.out_shape))
+    return TileProgram(program.mesh, *ends, tuple(filed), program.reduction)
+
+
+def _part(shape: tuple[int, ...], run: int, count: int) -> tuple[int, ...]:
+    at, _ = _axis_at(shape, run)
+    return tuple(size // count if axis == at else size for axis, size in enumerate(shape))
+
+
+def _whole_without(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
+    return tuple(size // cut.count if dim == cut.dim else size for dim, size in enumerate(shape))
+
+
+def _blocks_of_part(blocks: Blocks, dim: int, count: int) -> Blocks:
     divided = np.ones(len(blocks.shape), np.int64)
-    divided[cut.dim] = cut.count
+    divided[dim] = count
     shape, tile = (tuple(int(size) for size in each // divided) for each in (blocks.shape, blocks.tile_shape))
     return Blocks(shape, tile, blocks.starts // divided, blocks.stops // divided)
 
 
-def looped(body: TileProgram, cut: Cut) -> TileProgram:
-    """Returns the program that runs `body`, which is of one chunk, for each chunk: one step, `Chunked`."""
-    before, after = (_whole(shape, cut) for shape in (body.in_shape, body.out_shape))
-    (taken, taken_from), (put, put_at) = (_view(shape, cut) for shape in (before, after))
-    operations = (Reshape(taken), Loop(cut.count, taken_from, put_at, body, put), Reshape(after))
-    needed = tuple(each for each, shape in zip(operations, (before, None, put)) if each != Reshape(shape))
-    step = Chunked(cut.dim, cut.count, tuple(step for step, _ in body.steps if not isinstance(step, Relayout)))
-    return TileProgram(body.mesh, before, after, ((step, needed),), body.reduction)
-
-
-def _whole(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
-    return tuple(size * cut.count if dim == cut.dim else size for dim, size in enumerate(shape))
-
-
-def _view(shape: tuple[int, ...], cut: Cut) -> tuple[tuple[int, ...], int]:
-    """Returns the tile with the digit as an axis of its own, and that axis."""
-    before = shape[cut.dim] // cut.digit
-    if before == 1:
-        return shape, cut.dim
-    return (*shape[: cut.dim], before, cut.digit, *shape[cut.dim + 1 :]), cut.dim + 1
+def _step_on_part(step: Step, operations: list[Operation], cut: Cut) -> Step:
+    match step:
+        case Permute(after):
+            return Permute(after.slice_of(cut.dim, cut.count))
+        case Exchanged(_, after):
+            (rounds,) = (each for each in operations if isinstance(each, Rounds))
+            return Exchanged(rounds.exchange, after and after.slice_of(cut.dim, cut.count))
+        case Relayout() if any(isinstance(each, Transpose) for each in operations):
+            return Relayout(copy_text(operations))
+    return step

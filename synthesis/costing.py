@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+import itertools
 import math
 
 from . import bounds, chunks, steps, traffic
-from .blocks import Blocks
 from .exchange import Exchange
 from .layout import Layout
 from .peak import peak_bytes
@@ -16,7 +16,7 @@ from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 from .request import Request
 from .steps import Step
-from .tile_program import Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower
+from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower, shape_after
 
 
 class Costing:
@@ -43,12 +43,14 @@ class Costing:
         if max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal, source)
+        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal)
 
     def of_exchange(self, found: Exchange) -> Plan:
         """Returns the plan that is one exchange, between placements that no chain of layouts connects."""
         step = steps.Exchanged(found, None)
-        return self._plan(self._rounds(step), (self._priced_exchange(step),), found.largest_tile_elements, False)
+        mesh = self.request.mesh
+        program = TileProgram(mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
+        return self._plan(program, (self._priced_exchange(step),), found.largest_tile_elements, False)
 
     def of_no_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""
@@ -59,47 +61,54 @@ class Costing:
         priced = tuple(PlannedStep(step, steps.text(None, step, asked.mesh), 0, 0, 0, 0.0) for step, _ in operations)
         return self._plan(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
 
-    def in_chunks(self, plan: Plan, exchange: Callable[[Blocks, Blocks], Exchange]) -> Iterator[Plan]:
-        """Yields the plan in chunks, ever more of them; nothing where its steps touch the digits of all dimensions.
+    def in_chunks(self, plan: Plan, schedule: chunks.Schedule) -> Iterator[Plan]:
+        """Yields a plan in chunks, ever more of them; nothing where its steps touch all dimensions. See `chunks.py`."""
+        for cut in chunks.cuts(plan.tile_program):
+            program = chunks.looped(plan.tile_program, cut, schedule)
+            yield self._plan(program, (self._priced_loop(plan, cut, program),), max(self._ends(program)), False)
 
-        Args:
-          exchange: schedules one between two placements.
-        """
-        typed = tuple(each.step for each in plan.steps if not isinstance(each.step, Relayout))
-        match typed:
-            case ():
-                return
-            case (steps.Exchanged(whole, None),):
-                for cut in chunks.cuts(chunks.block_digits(whole.source, whole.target)):
-                    step = steps.Exchanged(exchange(*(chunks.on_blocks(end, cut) for end in (whole.source, whole.target))), None)
-                    yield self._looped(plan, cut, self._rounds(step), (self._priced_exchange(step),))
-            case _ if plan.layout is not None:
-                for cut in chunks.cuts(chunks.last_digits(plan.layout, typed)):
-                    source, inside = chunks.on_layouts(plan.mesh, plan.layout, typed, cut, exchange)
-                    body = lower(plan.mesh, source, inside, plan.reduction)
-                    yield self._looped(plan, cut, body, self._priced_steps(source, body))
+    @staticmethod
+    def _ends(program: TileProgram) -> tuple[int, int]:
+        return math.prod(program.in_shape), math.prod(program.out_shape)
 
-    def _looped(self, plan: Plan, cut: chunks.Cut, body: TileProgram, inside: tuple[PlannedStep, ...]) -> Plan:
-        program = chunks.looped(body, cut)
+    def _priced_loop(self, plan: Plan, cut: chunks.Cut, program: TileProgram) -> PlannedStep:
+        (loop,) = (each for each in program.operations if isinstance(each, Loop))
+        inside = tuple(self._priced_part(plan, loop.body))
         ((step, _),) = program.steps
-        ends = [math.prod(shape) for shape in (program.in_shape, program.out_shape)]
-        copied_s = sum(map(self.pricing.relayout_seconds, ends))  # out of the source tile, and into the target's
-        looped = PlannedStep(
+        before, after = self._ends(program)
+        words = "; ".join(each.text for each in inside if each.op != "relayout")
+        copied_s = self.pricing.relayout_seconds(before) + self.pricing.relayout_seconds(after)  # taken out, put into place
+        return PlannedStep(
             step=step,
-            text=steps.text(plan.layout, step, plan.mesh),
-            bytes_received=self.request.bytes_of(steps.received_elements(plan.layout, step)),
-            tile_bytes_before=self.request.bytes_of(ends[0]),
-            tile_bytes_after=self.request.bytes_of(ends[1]),
+            text=f"{cut.count} chunks along dim {cut.dim}: {words}",
+            bytes_received=traffic.bytes_received(collectives(program, plan.bits), plan.mesh.size),
+            tile_bytes_before=self.request.bytes_of(before),
+            tile_bytes_after=self.request.bytes_of(after),
             time_s=cut.count * sum(each.time_s for each in inside) + copied_s,
             inside=inside,
         )
-        return self._plan(program, (looped,), max(ends), False, plan.layout)
+
+    def _priced_part(self, plan: Plan, body: TileProgram) -> Iterator[PlannedStep]:
+        """Yields the steps of a plan as they are on one chunk."""
+        shape, moved = body.in_shape, iter(collectives(body, plan.bits))
+        for whole, (step, operations) in zip(plan.steps, body.steps, strict=True):
+            own = tuple(itertools.islice(moved, steps.collectives(step)))
+            before, seconds = math.prod(shape), self.pricing.seconds(own)
+            for operation in operations:
+                shape = shape_after(operation, shape)
+                if isinstance(operation, (Transpose, Rounds)):
+                    seconds += self.pricing.relayout_seconds(math.prod(shape))
+            is_new = isinstance(step, (Relayout, steps.Exchanged))
+            yield PlannedStep(
+                step=step,
+                text=steps.text(None, step, plan.mesh) if is_new else whole.text,
+                bytes_received=traffic.bytes_received(own, plan.mesh.size),
+                tile_bytes_before=self.request.bytes_of(before),
+                tile_bytes_after=self.request.bytes_of(math.prod(shape)),
+                time_s=seconds,
+            )
 
     # Steps
-
-    def _rounds(self, step: steps.Exchanged) -> TileProgram:
-        found = step.exchange
-        return TileProgram(self.request.mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
 
     def _priced_steps(self, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
         found = []
@@ -145,14 +154,7 @@ class Costing:
 
     # Plans
 
-    def _plan(
-        self,
-        program: TileProgram,
-        priced: tuple[PlannedStep, ...],
-        largest_tile: int,
-        is_optimal: bool,
-        layout: Layout | None = None,
-    ) -> Plan:
+    def _plan(self, program: TileProgram, priced: tuple[PlannedStep, ...], largest_tile: int, is_optimal: bool) -> Plan:
         asked = self.request
         moved = collectives(program, asked.bits)
         received, bound_bytes = traffic.bytes_received(moved, asked.mesh.size), asked.bytes_of(self.bound)
@@ -174,7 +176,6 @@ class Costing:
             topology=self.pricing.topology.name,
             bound_time_s=self._bound_seconds(),
             reduction=asked.reduction,
-            layout=layout,
         )
 
     def _bound_seconds(self) -> float:

@@ -6,9 +6,11 @@ the operand unless it is the source tile, the result unless it is the last one, 
 
 | operation | temporaries of its own |
 |---|---|
-| all_to_all | its operand cut into n pieces and as many that arrive, where operand and result are gone or not yet there |
+| all_to_all | its operand cut into n pieces and as many that arrive, where operand and result are gone or not yet there; |
+|            | one piece, where a program has pieces of several sizes, whose places do not fit each other |
 | exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out |
-| loop | those of its body on one chunk, with the chunk and its result |
+| loop | those of its body on one chunk, with the chunk and its result; |
+|      | its result, where a reshape behind it ends in dimensions of size 1: XLA puts these elsewhere in memory, and copies |
 | others | none |
 
 A reshape is no copy. XLA fuses copies, and shares the memory of the result while it is not written yet, so this is an upper
@@ -17,6 +19,7 @@ bound up to alignment and a few tables of numbers; `benchmarks/peaks.py` holds i
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from .exchange import Exchange
@@ -37,10 +40,11 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
     Args:
       holds_ends: whether the first operand and the last result are temporaries too, as in the body of a loop.
     """
-    copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, Reshape)]
-    most, shape = 0, program.in_shape
+    operations = program.operations
+    copying = [i for i, operation in enumerate(operations) if not isinstance(operation, Reshape)]
+    most, shape, pieces = 0, program.in_shape, set()
     operand = _bytes(math.prod(shape), bits) if holds_ends else 0
-    for i, operation in enumerate(program.operations):
+    for i, operation in enumerate(operations):
         tile = _bytes(math.prod(shape), bits)
         shape = shape_after(operation, shape)
         if isinstance(operation, Reshape):
@@ -48,16 +52,24 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
         is_last = i == copying[-1]
         result = 0 if is_last and not holds_ends else _bytes(math.prod(shape), bits)
         match operation:
-            case Swap():
+            case Swap(factors):
                 held = 2 * tile
+                pieces.add(-(-tile // math.prod(factor.size for factor in factors)))
             case Rounds(exchange):
                 held = operand + result + _bytes(_pieces(exchange), bits)
             case Loop(body=body):
-                held = operand + result + _temporary_bytes(body, bits, holds_ends=True)
+                copy = _bytes(math.prod(shape), bits) if is_last and i + 1 < len(operations) and has_inner_one(program.out_shape) else 0
+                held = operand + result + copy + _temporary_bytes(body, bits, holds_ends=True)
             case _:
                 held = operand + result
         most, operand = max(most, held), result
-    return most
+    return most + (max(pieces) if len(pieces) > 1 else 0)
+
+
+def has_inner_one(shape: tuple[int, ...]) -> bool:
+    """Returns whether a dimension of size 1 lies behind a larger one."""
+    sizes = list(itertools.dropwhile(lambda size: size == 1, shape))
+    return 1 in sizes
 
 
 def _pieces(exchange: Exchange) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import plan_json, steps
-from .layout import Layout
 from .mesh import Mesh
 from .sharding import Sharding
 from .steps import Step
@@ -49,7 +48,6 @@ class Plan:
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.
-      layout: the source, in the factors that the steps move; None where no layout expresses it.
     """
 
     mesh: Mesh
@@ -71,7 +69,6 @@ class Plan:
     dtype: str = ""
     seconds: float = field(default=0.0, compare=False)
     reduction: str = "sum"
-    layout: Layout | None = None
 
     def to_dict(self) -> dict:
         """Returns what `reshard plan --json` prints; see `plan_json`."""

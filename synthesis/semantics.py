@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from .blocks import Blocks, cut
 from .exchange import run_exchange
 from .layout import Factor
 from .mesh import Mesh
@@ -104,6 +105,18 @@ def check(program: TileProgram, shape: tuple[int, ...], source: Sharding, target
     for device, expected in scatter(indices, program.mesh, target).items():
         assert got[device].shape == expected.shape, f"device {device}: tile {got[device].shape}, not {expected.shape}"
         assert (got[device] == expected).all(), f"device {device} holds other elements than {target} puts there"
+
+
+def check_blocks(program: TileProgram, source: Blocks, target: Blocks) -> None:
+    """Checks as `check` does where tiles are padded: what is behind a device's box may be anything.
+
+    Raises: AssertionError if an element of a device's target box is not the one that belongs there.
+    """
+    indices = np.arange(1, 1 + math.prod(source.shape)).reshape(source.shape)
+    got = run(program, cut(indices, source, padding=-1))
+    for device, expected in cut(indices, target).items():
+        assert got[device].shape == expected.shape, f"device {device}: tile {got[device].shape}, not {expected.shape}"
+        assert (got[device] == expected)[expected > 0].all(), f"device {device} holds other elements than its box"
 
 
 def _check_sums(program: TileProgram, shape: tuple[int, ...], source: Sharding, target: Sharding) -> None:

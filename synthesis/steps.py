@@ -259,17 +259,9 @@ def received_elements(before: Layout, step: Step) -> int:
             return tile if after != before else 0
         case Exchanged(exchange):
             return exchange.received_elements
-        case Chunked(dim, count, inside):
-            return count * _received_inside(before and before.slice_of(dim, count), inside)
+        case Chunked():
+            raise RuleError("chunks are counted by the collectives of their program")
     return 0
-
-
-def _received_inside(layout: Layout | None, inside: tuple[Step, ...]) -> int:
-    received = 0
-    for step in inside:
-        received += received_elements(layout, step)
-        layout = apply(layout, step)
-    return received
 
 
 def text(before: Layout, step: Step, mesh: Mesh) -> str:
@@ -293,17 +285,7 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
             return f"relayout {words}"
         case Exchanged(exchange):
             return exchange.text
-        case Chunked(dim, count, inside):
-            return f"{count} chunks along dim {dim}: " + _texts(before and before.slice_of(dim, count), inside, mesh)
     raise RuleError(f"no text for {step!r}")
-
-
-def _texts(layout: Layout | None, inside: tuple[Step, ...], mesh: Mesh) -> str:
-    words = []
-    for step in inside:
-        words.append(text(layout, step, mesh))
-        layout = apply(layout, step)
-    return "; ".join(words)
 
 
 def _joined(factors) -> list[Factor]:

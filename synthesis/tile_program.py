@@ -9,7 +9,7 @@ them as StableHLO; both are one branch per operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 import math
 
@@ -210,8 +210,10 @@ class _Lowering:
                 self.pending.append(Reduce(factors))
             case ToUnreduced(factors):
                 self._to_unreduced(factors)
-            case Relayout() | Chunked():
-                raise ValueError(f"{step!r} is made of lowered steps")
+            case Relayout():
+                raise ValueError("relayouts are the lowering's to insert")
+            case Chunked():
+                raise ValueError("chunks are made of a program, not of steps")
         self._close(step)
         self.layout = apply(self.layout, step)
 
@@ -220,13 +222,13 @@ class _Lowering:
         copies = [i for i, operation in enumerate(self.pending) if isinstance(operation, Transpose)]
         if copies and step is not None and not isinstance(step, Relayout):
             cut = copies[-1] + 1
-            self.out.append((Relayout(_copy_text(self.pending[:cut])), tuple(self.pending[:cut])))
+            self.out.append((Relayout(copy_text(self.pending[:cut])), tuple(self.pending[:cut])))
             self.pending = self.pending[cut:]
         if step is None and self.pending and self.out:
             last, operations = self.out.pop()
             self.out.append((last, operations + tuple(self.pending)))
         elif step is not None:
-            text = Relayout(_copy_text(self.pending)) if isinstance(step, Relayout) else step
+            text = Relayout(copy_text(self.pending)) if isinstance(step, Relayout) else step
             self.out.append((text, tuple(self.pending)))
         self.pending = []
 
@@ -333,7 +335,8 @@ class _Lowering:
             self.shape = shape
 
 
-def _copy_text(operations) -> str:
+def copy_text(operations: Iterable[Operation]) -> str:
+    """Returns the copies among operations in words, e.g. `8x2x4 by [1, 0, 2]`."""
     shape, words = None, []
     for operation in operations:
         if isinstance(operation, Reshape):

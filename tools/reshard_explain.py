@@ -59,6 +59,7 @@ def layouts(plan: Plan) -> list[Layout] | None:
 def _places(typed) -> list[tuple[str, int]]:
     """Returns (axis, place) for every place at which a step cuts an axis."""
     factors: list[Factor] = []
+    found: list[tuple[str, int]] = []
     for step in typed:
         match step:
             case steps.Slice(moves) | steps.AllToAll(moves):
@@ -67,7 +68,9 @@ def _places(typed) -> list[tuple[str, int]]:
                 factors += gathered
             case steps.Permute(after) | steps.Exchanged(_, after) if after is not None:
                 factors += [factor for factor, _ in after.owners]
-    return sorted({(f.axis, place) for f in factors for place in (f.pre, f.pre * f.size)})
+            case steps.Chunked(steps=inside):
+                found += _places(inside)
+    return sorted({*found, *((f.axis, place) for f in factors for place in (f.pre, f.pre * f.size))})
 
 
 def _cut(layout: Layout, places: list[tuple[str, int]]) -> Layout:
