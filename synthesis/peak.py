@@ -11,6 +11,7 @@ the operand unless it is the source tile, the result unless it is the last one, 
 | exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out |
 | loop | those of its body on one chunk, with the chunk and its result; |
 |      | its result, where a reshape behind it ends in dimensions of size 1: XLA puts these elsewhere in memory, and copies |
+| to_unreduced of owned digits | its result, which XLA copies if it is the last one |
 | others | none |
 
 A reshape is no copy. XLA fuses copies, and shares the memory of the result while it is not written yet, so this is an upper
@@ -23,7 +24,7 @@ import itertools
 import math
 
 from .exchange import Exchange
-from .tile_program import Loop, Reshape, Rounds, Swap, TileProgram, shape_after
+from .tile_program import Loop, PutOwn, Reshape, Rounds, Swap, TileProgram, shape_after
 
 
 def peak_bytes(program: TileProgram, bits: int) -> int:
@@ -57,6 +58,8 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
                 pieces.add(-(-tile // math.prod(factor.size for factor in factors)))
             case Rounds(exchange):
                 held = operand + result + _bytes(_pieces(exchange), bits)
+            case PutOwn():
+                held = operand + _bytes(math.prod(shape), bits)
             case Loop(body=body):
                 copy = _bytes(math.prod(shape), bits) if is_last and i + 1 < len(operations) and has_inner_one(program.out_shape) else 0
                 held = operand + result + copy + _temporary_bytes(body, bits, holds_ends=True)

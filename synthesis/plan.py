@@ -79,7 +79,7 @@ def pareto(
 ) -> tuple[Plan, ...]:
     """Returns the plans that no other one beats both in modelled time and in peak, the fastest first.
 
-    They are what `plan` would return by time for every memory limit: the arguments are its arguments.
+    The arguments are those of `plan`.
     """
     return _pareto(_request(mesh, shape, bits, source, target, "time", topology, with_exchange, reduction))
 

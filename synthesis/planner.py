@@ -57,7 +57,7 @@ class _Planner:
             refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
             return self.costing.of_no_elements()
         if asked.memory_limit is not None:
-            return budget.cheapest_within(asked.memory_limit, self._candidates(every=True), self._key, self._in_chunks)
+            return budget.cheapest_within(asked.memory_limit, self._candidates(), self._key, self._in_chunks)
         return min(self._candidates(), key=self._key)
 
     def pareto(self) -> tuple[Plan, ...]:
@@ -82,10 +82,14 @@ class _Planner:
                 raise
             yield self._exchange_alone()
             return
-        yield self.costing.of_chain(found.problem, found.steps, found.is_optimal)
-        if self.request.with_exchange and (every or not found.is_unbeatable):
+        plan = self.costing.of_chain(found.problem, found.steps, found.is_optimal)
+        yield plan
+        if self.request.with_exchange and (every or not found.is_unbeatable or not self._fits(plan)):
             for typed in self._with_rounds(found):
                 yield self.costing.of_chain(found.problem, typed, False)
+
+    def _fits(self, plan: Plan) -> bool:
+        return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
     def _with_rounds(self, found: FoundChain) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""
