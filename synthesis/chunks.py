@@ -17,10 +17,10 @@ elements that lie behind it, the distance between two values of the digit.
     >>> from reshard.synthesis.mesh import Mesh
     >>> from reshard.synthesis.plan import plan
     >>> from reshard.synthesis.sharding import Sharding
-    >>> ends = Sharding.parse('[{"x"}, {}, {}]'), Sharding.parse('[{}, {"x"}, {}]')
-    >>> program = plan(Mesh.parse("x=2"), (8, 12, 1), 32, *ends).tile_program
-    >>> [untouched_digit(program, dim) for dim in range(3)]
-    [4, 6, 1]
+    >>> ends = Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]')
+    >>> program = plan(Mesh.parse("x=2"), (8, 12), 32, *ends).tile_program
+    >>> [untouched_digit(program, dim) for dim in range(2)]
+    [4, 6]
     >>> list(cuts(program))
     [Cut(dim=0, count=2, digit=4), Cut(dim=0, count=4, digit=4), Cut(dim=1, count=6, digit=6)]
 """
@@ -95,19 +95,23 @@ def _counts(digit: int) -> list[int]:
 def looped(program: TileProgram, cut: Cut, schedule: Schedule) -> TileProgram:
     """Returns the program in chunks: one step, `Chunked`, that is a loop."""
     body = _sliced(program, cut, schedule)
-    taken, put = (_view(shape, cut) for shape in (program.in_shape, program.out_shape))
-    axes = (cut.dim + (shape != view) for shape, view in ((program.in_shape, taken), (program.out_shape, put)))
-    operations = (Reshape(taken), Loop(cut.count, *axes, body, put), Reshape(program.out_shape))
+    (taken, taken_from), (put, put_at) = (_view(shape, cut) for shape in (program.in_shape, program.out_shape))
+    operations = (Reshape(taken), Loop(cut.count, taken_from, put_at, body, put), Reshape(program.out_shape))
     needed = tuple(each for each, shape in zip(operations, (program.in_shape, None, put)) if each != Reshape(shape))
     step = Chunked(cut.dim, cut.count, tuple(step for step, _ in body.steps if not isinstance(step, Relayout)))
     return TileProgram(program.mesh, program.in_shape, program.out_shape, ((step, needed),), program.reduction)
 
 
-def _view(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
-    """Returns the tile with the digit as an axis of its own."""
+def _view(shape: tuple[int, ...], cut: Cut) -> tuple[tuple[int, ...], int]:
+    """Returns the tile with the digit as an axis of its own, and that axis.
+
+    A view that is not the tile has no axis of size 1: XLA may give it another place in memory than the loop has it in, and copies.
+    """
     if shape[cut.dim] == cut.digit:
-        return shape
-    return (*shape[: cut.dim], shape[cut.dim] // cut.digit, cut.digit, *shape[cut.dim + 1 :])
+        return shape, cut.dim
+    behind = math.prod(shape[cut.dim + 1 :])
+    before = math.prod(shape) // (cut.digit * behind)
+    return ((before, cut.digit, behind) if behind > 1 else (before, cut.digit)), 1
 
 
 # The way of a digit through a program

@@ -94,6 +94,8 @@ def check(pair: Pair, element: str = "i32", bits: int = 32, reduction: str = "su
 
 @pytest.mark.parametrize("pair", random_reductions(33, 10, (4, 6, 8), least_elements=1 << 12), ids=str)
 def test_the_modelled_peak_is_above_that_of_xla(pair):
+    if any(1 in side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target)):
+        pytest.skip("around an island of tiles with sizes of 1 inside, reshapes to stacks of tiles are copies")
     for found in pareto(pair.mesh, pair.shape, 32, pair.source, pair.target)[:2]:
         compiled = shared_child().compile(module_of(found, "i32"), pair.mesh.size)
         assert compiled.status == "ok", compiled.message
