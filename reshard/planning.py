@@ -88,6 +88,7 @@ def pareto(
       >>> for each in pareto('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(64, 64)):
       ...     print(each.peak_bytes, each.chain_text)
       16384 all_to_all x: dim 0 -> 1
+      12288 exchange in 3 rounds of 3 x [16, 16]
       10240 4 chunks along dim 0: all_to_all x: dim 0 -> 1
       9216 8 chunks along dim 0: all_to_all x: dim 0 -> 1
       8704 16 chunks along dim 0: all_to_all x: dim 0 -> 1

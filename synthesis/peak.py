@@ -41,31 +41,30 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
     Args:
       holds_ends: whether the first operand and the last result are temporaries too, as in the body of a loop.
     """
-    operations = program.operations
-    copying = [i for i, operation in enumerate(operations) if not isinstance(operation, Reshape)]
+    copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, Reshape)]
+    before = _bytes(math.prod(program.in_shape), bits)
+    operand = before if holds_ends else 0
     most, shape, pieces = 0, program.in_shape, set()
-    operand = _bytes(math.prod(shape), bits) if holds_ends else 0
-    for i, operation in enumerate(operations):
-        tile = _bytes(math.prod(shape), bits)
+    for i, operation in enumerate(program.operations):
         shape = shape_after(operation, shape)
         if isinstance(operation, Reshape):
             continue
-        is_last = i == copying[-1]
-        result = 0 if is_last and not holds_ends else _bytes(math.prod(shape), bits)
+        after = _bytes(math.prod(shape), bits)
+        result = 0 if i == copying[-1] and not holds_ends else after
         match operation:
             case Swap(factors):
-                held = 2 * tile
-                pieces.add(-(-tile // math.prod(factor.size for factor in factors)))
+                held = 2 * before
+                pieces.add(-(-before // math.prod(factor.size for factor in factors)))
             case Rounds(exchange):
                 held = operand + result + _bytes(_pieces(exchange), bits)
             case PutOwn():
-                held = operand + _bytes(math.prod(shape), bits)
+                held = operand + after
             case Loop(body=body):
-                copy = _bytes(math.prod(shape), bits) if is_last and i + 1 < len(operations) and has_inner_one(program.out_shape) else 0
-                held = operand + result + copy + _temporary_bytes(body, bits, holds_ends=True)
+                copied = after if shape != program.out_shape and has_inner_one(program.out_shape) else 0
+                held = operand + result + copied + _temporary_bytes(body, bits, holds_ends=True)
             case _:
                 held = operand + result
-        most, operand = max(most, held), result
+        most, operand, before = max(most, held), result, after
     return most + (max(pieces) if len(pieces) > 1 else 0)
 
 

@@ -178,10 +178,11 @@ def test_temporaries_shrink_with_the_chunks():
         assert check_peak(pair, found) <= 2 * tile // count + ROOM
 
 
-def test_a_result_with_a_size_of_1_inside_is_not_copied():
-    """XLA used to copy it: behind a reshape to [48,24,1,32] it has the 1 elsewhere in memory."""
-    pair = Pair(Mesh.parse("x=6"), (288, 24, 1, 32), Sharding.parse('[{}, {"x"}, {}, {}]'), Sharding.parse('[{"x"}, {}, {}, {}]'))
-    for found in chunked(pair):
+@pytest.mark.parametrize("ends", [('[{}, {"x"}, {}, {}]', '[{"x"}, {}, {}, {}]'), ('[{"x"}, {}, {}, {}]', '[{}, {"x"}, {}, {}]')])
+def test_a_tile_with_a_size_of_1_inside_is_not_copied(ends):
+    """XLA used to copy it: behind a reshape to [48,24,1,32], or from it, the 1 is elsewhere in memory than the loop has it."""
+    pair = Pair(Mesh.parse("x=6"), (288, 24, 1, 32), *map(Sharding.parse, ends))
+    for found in chunked(pair)[:4]:
         check_peak(pair, found)
 
 
