@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import functools
 
 from . import planner
@@ -62,8 +61,9 @@ def plan(
     """
     if memory_limit is not None and memory_limit < 0:
         raise NoPlanError(f"memory limit {memory_limit} is negative; it is in bytes per device")
-    asked = _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction)
-    return _planned(replace(asked, memory_limit=memory_limit))
+    return _planned(
+        _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction, memory_limit)
+    )
 
 
 def pareto(
@@ -84,7 +84,7 @@ def pareto(
     return _pareto(_request(mesh, shape, bits, source, target, "time", topology, with_exchange, reduction))
 
 
-def _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction) -> Request:
+def _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction, limit=None) -> Request:
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
     if reduction not in REDUCTIONS:
@@ -96,7 +96,7 @@ def _request(mesh, shape, bits, source, target, objective, topology, with_exchan
     on = topology or Topology.parse(DEFAULT)
     is_array = not (source.unreduced or target.unreduced)
     ends = source.closed(), target.closed()
-    return Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction)
+    return Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction, limit)
 
 
 _planned = functools.lru_cache(maxsize=65536)(planner.planned)
