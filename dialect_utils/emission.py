@@ -11,8 +11,9 @@ step and an error points at the user's line. Source of the operations' meaning: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+import functools
 import itertools
 import math
 
@@ -24,6 +25,7 @@ from ..synthesis.mesh import Mesh
 from ..synthesis.tile_program import (
     Gather,
     KeepFirst,
+    Loop,
     Operation,
     PutOwn,
     Reduce,
@@ -37,7 +39,7 @@ from ..synthesis.tile_program import (
     Transpose,
 )
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
-from .exchange_emission import write_rounds
+from .exchange_emission import write_rounds, zeros
 from .reductions import neutral_element, write_reducer
 
 
@@ -91,9 +93,14 @@ def write_program(program: TileProgram, tile: ir.Value, channels: Iterator[int],
     """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
     writer = _TileWriter(program.mesh, tile, channels, program.reduction)
     for step, operations in program.steps:
-        with ir.Location.name(f"{name}/{steps.name(step)}", location):
+        here = f"{name}/{steps.name(step)}"
+        with ir.Location.name(here, location):
             for operation in operations:
-                writer.write(operation)
+                if isinstance(operation, Loop):
+                    body = functools.partial(write_program, operation.body, channels=channels, name=here, location=location)
+                    writer.write_loop(operation, body)
+                else:
+                    writer.write(operation)
     return writer.tile
 
 
@@ -132,6 +139,29 @@ class _TileWriter:
             case Send(pairs):
                 pairs_attr = _integers(np.array(pairs))
                 self.tile = stablehlo.CollectivePermuteOp(self.tile, pairs_attr, channel_handle=self._channel()).result
+
+    def write_loop(self, loop: Loop, write_body: Callable[[ir.Value], ir.Value]) -> None:
+        """Inserts a `stablehlo.while`: its state is a counter, the tile, and the new tile, which XLA updates in place."""
+        counter = _count(0)
+        state = [counter, self.tile, zeros(self.tile, loop.out_shape)]
+        types = [each.type for each in state]
+        done = stablehlo.WhileOp(types, state)
+        condition, body = (region.blocks.append(*types) for region in done.operation.regions)
+        with ir.InsertionPoint(condition):
+            goes_on = stablehlo.CompareOp(
+                condition.arguments[0], _count(loop.count), stablehlo.ComparisonDirectionAttr.get("LT")
+            )
+            stablehlo.ReturnOp([goes_on.result])
+        with ir.InsertionPoint(body):
+            i, tile, result = body.arguments
+            part = _part(self.shape, loop.taken, loop.count)
+            entry = stablehlo.DynamicSliceOp(tile, _part_start(i, part, loop.taken), part).result
+            entry = write_body(stablehlo.ReshapeOp(self._type(loop.body.in_shape), entry).result)
+            part = _part(loop.out_shape, loop.put, loop.count)
+            entry = stablehlo.ReshapeOp(self._type(part), entry).result
+            result = stablehlo.DynamicUpdateSliceOp(result, entry, _part_start(i, part, loop.put)).result
+            stablehlo.ReturnOp([stablehlo.AddOp(i, _count(1)).result, tile, result])
+        self.tile = done.results[2]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -235,3 +265,18 @@ class _TileWriter:
 
 def _integers(array: np.ndarray) -> ir.Attribute:
     return ir.DenseIntElementsAttr.get(np.ascontiguousarray(array, dtype=np.int64))
+
+
+def _count(value: int) -> ir.Value:
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result
+
+
+def _part(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+    return tuple(size // count if each == axis else size for each, size in enumerate(shape))
+
+
+def _part_start(i: ir.Value, part: tuple[int, ...], axis: int) -> list[ir.Value]:
+    """Returns where part i of an axis begins."""
+    zero = _count(0)
+    start = stablehlo.MulOp(i, _count(part[axis])).result if part[axis] > 1 else i
+    return [start if each == axis else zero for each in range(len(part))]

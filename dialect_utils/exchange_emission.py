@@ -27,7 +27,7 @@ The same serves a target on a single device. A source on a single device has no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,11 +69,13 @@ def emit_exchange(
     channels: Iterator[int],
     name: str,
     location: ir.Location,
+    write_tile: Callable[[ir.Value], ir.Value] | None = None,
 ) -> ir.Value:
     """Inserts, at the current insertion point, what turns `value` from `source` into `target`.
 
     Args:
       exchange: between the placements of the two sides.
+      write_tile: inserts, inside an island, another way to turn a source tile into the target tile; None: the rounds.
       value: a ranked tensor of static shape that is sharded as `source`, or will be.
       name: of the site, for profiles. location: the user's.
     Returns: `value` in the target sharding.
@@ -85,14 +87,18 @@ def emit_exchange(
             "move it outside of the module, with reshard.redistribute"
         )
     shape = _shape(value)
+
+    def exchanged(tile: ir.Value) -> ir.Value:
+        return write_tile(tile) if write_tile else write_rounds(exchange, tile, channels)
+
     with ir.Location.name(f"{name}/exchange", location):
         whole = _padded(value, _whole_tiles(source, exchange.source.tile_shape))
         if target.mesh == source.mesh:
             out = source.rewritten(target.sharding.closed())
             out_shape = _whole_tiles(target, exchange.target.tile_shape)
-            result = _island(source, whole, out, out_shape, lambda tile: write_rounds(exchange, tile, channels))
+            result = _island(source, whole, out, out_shape, exchanged)
         else:
-            result = _over_two_meshes(exchange, whole, source, target, channels)
+            result = _over_two_meshes(exchange, whole, source, target, exchanged)
         return _cut(result, shape)
 
 
@@ -155,10 +161,7 @@ def _local_shape(side: Side, value: ir.Value) -> tuple[int, ...]:
     return sharding_from_attr(side.attr).tile_shape(side.mesh, _shape(value))
 
 
-def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, channels) -> ir.Value:
-    def exchanged(argument: ir.Value) -> ir.Value:
-        return write_rounds(exchange, argument, channels)
-
+def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, exchanged) -> ir.Value:
     tile = exchange.target.tile_shape
     replicated = Sharding(((),) * len(tile))
     if target.mesh is None:
@@ -203,7 +206,7 @@ def _padded(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
 
 
 def _pad(value: ir.Value, low, high) -> ir.Value:
-    return stablehlo.PadOp(value, _zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
+    return stablehlo.PadOp(value, zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
 
 
 def _cut(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
@@ -216,7 +219,7 @@ def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     return stablehlo.ReshapeOp(_type_like(value, shape), value).result
 
 
-def _zeros(like: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+def zeros(like: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     """Returns zeros with the element type of `like`."""
     element = ir.RankedTensorType(like.type).element_type
     if isinstance(element, ir.ComplexType):  # the bindings read no complex constant
@@ -257,7 +260,7 @@ class _TileWriter:
         result = None
         for each in rounds:
             result = self._write_round(each, tile, result)
-        return _zeros(tile, self.exchange.target.tile_shape) if result is None else result
+        return zeros(tile, self.exchange.target.tile_shape) if result is None else result
 
     def _write_round(self, each: Round, tile: ir.Value, result: ir.Value | None) -> ir.Value:
         piece = self._window(tile, each.senders, each.read, each.piece_shape)
@@ -271,7 +274,7 @@ class _TileWriter:
         if result is None and valid is None and each.piece_shape == target_shape:
             return piece
         if result is None:
-            result = _zeros(tile, target_shape)
+            result = zeros(tile, target_shape)
         if valid is not None:
             window = self._window(result, each.receivers, each.write, each.piece_shape)
             piece = stablehlo.SelectOp(valid, piece, window).result

@@ -9,13 +9,16 @@ are canonical text: equal questions are equal texts, whatever module, site or li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import functools
 import re
 
+from ..synthesis.blocks import Blocks
+from ..synthesis.exchange import plan_exchange
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context
-from .emission import emit_island, unused_channels
+from .emission import emit_island, unused_channels, write_program
 from .exchange_emission import Side, emit_exchange
 from .sdy_shardings import SHARDING, sharding_to_attr
 
@@ -208,9 +211,10 @@ def _converted(plan: Plan, value: ir.Value, module: ir.Module) -> ir.Value:
     channels, location = unused_channels(module), ir.Location.unknown()
     if _is_whole(str(value.type), plan.mesh, (plan.source, plan.target)):
         return emit_island(plan.tile_program, value, source, target, channels, "reshard", location).results[0]
-    (rounds,) = plan.tile_program.operations
+    exchange = plan_exchange(*(Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target)))
     sides = (Side(source, plan.mesh, plan.source), Side(target, plan.mesh, plan.target))
-    return emit_exchange(rounds.exchange, value, *sides, channels, "reshard", location)
+    write = functools.partial(write_program, plan.tile_program, channels=channels, name="reshard", location=location)
+    return emit_exchange(exchange, value, *sides, channels, "reshard", location, write)
 
 
 def bits_of(tensor_type: ir.Type) -> int:

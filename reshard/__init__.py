@@ -18,6 +18,7 @@ from reshard._version import __version__
 _PUBLIC = {
     # planning: no MLIR, no jax
     "plan": "reshard.planning:plan",
+    "pareto": "reshard.planning:pareto",
     "Plan": "reshard.synthesis.plan:Plan",
     "NoPlanError": "reshard.synthesis.plan:NoPlanError",
     "Mesh": "reshard.synthesis.mesh:Mesh",

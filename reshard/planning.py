@@ -9,9 +9,11 @@ import operator
 import os
 import time
 
+from reshard.byte_sizes import byte_size
 from reshard.element_types import check_size, element_type
 from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import Plan
+from reshard.synthesis.plan import pareto as _pareto
 from reshard.synthesis.plan import plan as _plan
 from reshard.synthesis.sharding import AxisRef, Sharding, ShardingError
 from reshard.synthesis.topology import Topology
@@ -28,6 +30,7 @@ def plan(
     objective: str = "time",
     reduction: str = "sum",
     effort: int = 1,
+    memory_limit: int | str | None = None,
 ) -> Plan:
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
@@ -40,14 +43,17 @@ def plan(
       topology: of the network: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file, or a `Topology`; None
         is "uniform".
       objective: "time", modelled on the topology, or "bytes", the fewest received bytes.
-    Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
       reduction: what makes an array of partial sums along unreduced axes: sum, prod, min, max, and, or.
       effort: how many times as many steps to consider before the search for a cheaper plan, or for the proof that there is
         none, is given up; `Plan.is_optimal`, `Plan.proved_gap`.
+      memory_limit: the most that `Plan.peak_bytes` may be, per device: bytes, or text such as "2GiB". A plan that does not fit
+        in one piece works on parts of the tile, one after the other.
+    Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
       TopologyError: an unknown topology, or one that does not fit the mesh.
-      ElementTypeError: an unknown dtype, a negative size. NoPlanError: unreduced axes of dimensions that do not divide.
+      ElementTypeError: an unknown dtype, a negative size. NoPlanError: unreduced axes of dimensions that do not divide; a
+        memory limit that no plan fits, with the least one that would do. ByteSizeError: a limit that is no number of bytes.
 
     Example:
       >>> found = plan('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(8, 8))
@@ -61,9 +67,44 @@ def plan(
     check_size(element, shape)
     sides = (_sharding(each, len(shape)) for each in (source, target))
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
-    options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction, "effort": effort}
+    limit = None if memory_limit is None else byte_size(memory_limit)
+    options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction}
+    options |= {"effort": effort, "memory_limit": limit}
     found = _plan(on, shape, element.bits, *sides, **options)
     return replace(found, dtype=element.name, seconds=time.perf_counter() - began_s)
+
+
+def pareto(
+    source,
+    target,
+    *,
+    mesh=None,
+    shape: tuple[int, ...],
+    dtype="float32",
+    topology: Topology | str | os.PathLike | None = None,
+    reduction: str = "sum",
+) -> tuple[Plan, ...]:
+    """Returns the plans that no other one beats both in modelled time and in peak, the fastest first.
+
+    Arguments and errors are those of `plan`; what it returns by time, whatever the memory limit, is no better than one of these.
+
+    Example:
+      >>> for each in pareto('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(64, 64)):
+      ...     print(each.peak_bytes, each.chain_text)
+      16384 all_to_all x: dim 0 -> 1
+      12288 exchange in 3 rounds of 3 x [16, 16]
+      10240 4 chunks along dim 0: all_to_all x: dim 0 -> 1
+      9216 8 chunks along dim 0: all_to_all x: dim 0 -> 1
+      8704 16 chunks along dim 0: all_to_all x: dim 0 -> 1
+    """
+    began_s = time.perf_counter()
+    problem = {"mesh": mesh, "shape": shape, "dtype": dtype, "topology": topology, "reduction": reduction}
+    asked = plan(source, target, **problem)
+    network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
+    ends = (asked.source, asked.target)
+    found = _pareto(asked.mesh, asked.shape, asked.bits, *ends, topology=network, with_exchange=True, reduction=reduction)
+    seconds = time.perf_counter() - began_s
+    return tuple(replace(each, dtype=asked.dtype, seconds=seconds) for each in found)
 
 
 def _mesh(mesh) -> Mesh:

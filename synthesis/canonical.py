@@ -14,11 +14,11 @@ import re
 from . import steps
 from .layout import Factor, Layout, unreduced_factors, whole_factors
 from .mesh import Mesh
-from .planned import Plan
+from .planned import Plan, PlannedStep
 from .request import Request
 from .sharding import AxisRef, Sharding
 from .steps import Step
-from .tile_program import Gather, KeepFirst, Operation, PutOwn, Reduce, ReduceOwn, Swap, TakeOwn, TileProgram
+from .tile_program import Gather, KeepFirst, Loop, Operation, PutOwn, Reduce, ReduceOwn, Swap, TakeOwn, TileProgram
 
 _NAME = re.compile(r"axis\d{2,}")
 
@@ -59,7 +59,7 @@ def with_names_of(request: Request, plan: Plan) -> Plan:
     """Returns the plan of a request, given that of its canonical request. Texts name axes in the mesh's order."""
     names = _Names({new: old for old, new in _names(request.mesh).items()})
     program = names.program(request.mesh, plan.tile_program)
-    named = tuple(replace(each, step=names.step(each.step), text=names.text(each.text)) for each in plan.steps)
+    named = tuple(map(names.planned_step, plan.steps))
     return replace(plan, mesh=request.mesh, source=request.source, target=request.target, steps=named, tile_program=program)
 
 
@@ -98,16 +98,24 @@ class _Names:
                 return replace(step, factors=self.factors(factors))
             case steps.Permute(after) | steps.Exchanged(_, after):
                 return replace(step, after=self.layout(after))
+            case steps.Chunked(steps=inside):
+                return replace(step, steps=tuple(map(self.step, inside)))
         return step
 
+    def planned_step(self, planned: PlannedStep) -> PlannedStep:
+        inside = tuple(map(self.planned_step, planned.inside))
+        return replace(planned, step=self.step(planned.step), text=self.text(planned.text), inside=inside)
+
     def program(self, mesh: Mesh, program: TileProgram) -> TileProgram:
-        named = tuple((self.step(step), tuple(map(self.operation, operations))) for step, operations in program.steps)
+        named = tuple((self.step(step), tuple(self.operation(mesh, each) for each in operations)) for step, operations in program.steps)
         return replace(program, mesh=mesh, steps=named)
 
-    def operation(self, operation: Operation) -> Operation:
+    def operation(self, mesh: Mesh, operation: Operation) -> Operation:
         match operation:
             case TakeOwn(picks):
                 return TakeOwn(tuple((axis, self.factor(factor)) for axis, factor in picks))
             case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors) | PutOwn(factors) | KeepFirst(factors):
                 return replace(operation, factors=self.factors(factors))
+            case Loop(body=body):
+                return replace(operation, body=self.program(mesh, body))
         return operation

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 import math
 
-from . import bounds, steps, traffic
+from . import bounds, chunks, steps, traffic
 from .exchange import Exchange
 from .layout import Layout
+from .peak import peak_bytes
 from .planned import Plan, PlannedStep
 from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 from .request import Request
 from .steps import Step
-from .tile_program import Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower
+from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower, shape_after
 
 
 class Costing:
@@ -72,6 +74,53 @@ class Costing:
         operations = ((reshape, (Reshape(after),)),) if before != after else ()
         priced = tuple(PlannedStep(step, steps.text(None, step, asked.mesh), 0, 0, 0, 0.0) for step, _ in operations)
         return self._plan(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
+
+    def in_chunks(self, plan: Plan, schedule: chunks.Schedule) -> Iterator[Plan]:
+        """Yields a plan in chunks, ever more of them; nothing where its steps touch all dimensions. See `chunks.py`."""
+        for cut in chunks.cuts(plan.tile_program):
+            program = chunks.looped(plan.tile_program, cut, schedule)
+            yield self._plan(program, (self._priced_loop(plan, cut, program),), max(self._ends(program)), False)
+
+    @staticmethod
+    def _ends(program: TileProgram) -> tuple[int, int]:
+        return math.prod(program.in_shape), math.prod(program.out_shape)
+
+    def _priced_loop(self, plan: Plan, cut: chunks.Cut, program: TileProgram) -> PlannedStep:
+        (loop,) = (each for each in program.operations if isinstance(each, Loop))
+        inside = tuple(self._priced_part(plan, loop.body))
+        ((step, _),) = program.steps
+        before, after = self._ends(program)
+        words = "; ".join(each.text for each in inside if each.op != "relayout")
+        copied_s = self.pricing.relayout_seconds(before) + self.pricing.relayout_seconds(after)  # taken out, put into place
+        return PlannedStep(
+            step=step,
+            text=f"{cut.count} chunks along dim {cut.dim}: {words}",
+            bytes_received=traffic.bytes_received(collectives(program, plan.bits), plan.mesh.size),
+            tile_bytes_before=self.request.bytes_of(before),
+            tile_bytes_after=self.request.bytes_of(after),
+            time_s=cut.count * sum(each.time_s for each in inside) + copied_s,
+            inside=inside,
+        )
+
+    def _priced_part(self, plan: Plan, body: TileProgram) -> Iterator[PlannedStep]:
+        """Yields the steps of a plan as they are on one chunk."""
+        shape, moved = body.in_shape, iter(collectives(body, plan.bits))
+        for whole, (step, operations) in zip(plan.steps, body.steps, strict=True):
+            own = tuple(itertools.islice(moved, steps.collectives(step)))
+            before, seconds = math.prod(shape), self.pricing.seconds(own)
+            for operation in operations:
+                shape = shape_after(operation, shape)
+                if isinstance(operation, (Transpose, Rounds)):
+                    seconds += self.pricing.relayout_seconds(math.prod(shape))
+            is_new = isinstance(step, (Relayout, steps.Exchanged))
+            yield PlannedStep(
+                step=step,
+                text=steps.text(None, step, plan.mesh) if is_new else whole.text,
+                bytes_received=traffic.bytes_received(own, plan.mesh.size),
+                tile_bytes_before=self.request.bytes_of(before),
+                tile_bytes_after=self.request.bytes_of(math.prod(shape)),
+                time_s=seconds,
+            )
 
     # Steps
 
@@ -143,7 +192,7 @@ class Costing:
             bytes_sent=traffic.bytes_sent(moved, asked.mesh.size),
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
-            peak_bytes=_peak_bytes(priced, asked.bytes_of(math.prod(program.in_shape))),
+            peak_bytes=peak_bytes(program, asked.bits),
             is_optimal=is_optimal,
             proved_gap=1.0 if is_optimal else proved_gap,
             objective=asked.objective,
@@ -165,8 +214,3 @@ class Costing:
                 self._bound_time_s = max(self._bound_time_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
         return self._bound_time_s
 
-
-def _peak_bytes(priced: tuple[PlannedStep, ...], source_bytes: int) -> int:
-    """Returns the most that a step holds at once: the caller's source tile, the step's operand and its result."""
-    held = [source_bytes + (0 if i == 0 else s.tile_bytes_before) + s.tile_bytes_after for i, s in enumerate(priced)]
-    return max(held, default=source_bytes)

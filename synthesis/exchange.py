@@ -148,17 +148,6 @@ class Exchange:
         """Returns the largest tile or piece: by R2 that of source or target, since a piece fits in both."""
         return max(self.source.tile_elements, self.target.tile_elements)
 
-    @property
-    def peak_elements(self) -> int:
-        """Returns the modelled peak: both tiles and, twice, the largest piece on its way.
-
-        Once if it is a copy; once more if it has to be shifted on arrival.
-        """
-        held = [each.piece_elements * (2 + each.is_shifted) for each in self.rounds]
-        if self.local is not None:
-            held.append(self.local.piece_elements * (1 + self.local.is_shifted))
-        return self.source.tile_elements + self.target.tile_elements + max(held, default=0)
-
     def collectives(self, bits: int) -> tuple[Collective, ...]:
         """Returns the rounds as `traffic` prices them; bits: of one element."""
         return tuple(

@@ -132,6 +132,21 @@ class Layout:
     def tile_elements(self) -> int:
         return math.prod(self.tile_shape)
 
+    def slice_of(self, dim: int, count: int) -> Layout:
+        """Returns the layout of a slice: of a dimension's last digit, `count` times what is left, one value of the leading part.
+
+        Raises: LayoutError where the slices would cut an owned digit.
+
+        Example:
+          >>> x = Factor("x", 1, 2)
+          >>> Layout((24,), ((x, Slot(0, 3, 6)),)).slice_of(0, 4)
+          Layout(shape=(6,), owners=((Factor(axis='x', pre=1, size=2), Slot(dim=0, start=3, end=6)),), unreduced=())
+        """
+        if self.shape[dim] % count:
+            raise LayoutError(f"dimension {dim} of size {self.shape[dim]} does not divide into {count} chunks")
+        shape = tuple(size // count if i == dim else size for i, size in enumerate(self.shape))
+        return Layout(shape, self.owners, self.unreduced)
+
     @property
     def owned_runs(self) -> tuple[Slot, ...]:
         """Returns the maximal runs of adjacent owned digits: two layouts with equal runs have the same set of blocks."""

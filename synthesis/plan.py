@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import functools
 
+from . import planner
 from .canonical import canonical, with_names_of
 from .mesh import Mesh
 from .plan_cache import planned_or_read
 from .planned import Plan, PlannedStep
-from .planner import planned
 from .problem import NoPlanError
 from .request import OBJECTIVES, Request
 from .sharding import Sharding
 from .tile_program import REDUCTIONS
 from .topology import DEFAULT, Topology
 
-__all__ = ["NoPlanError", "Plan", "PlannedStep", "plan"]
+__all__ = ["NoPlanError", "Plan", "PlannedStep", "pareto", "plan"]
 
 
 def plan(
@@ -40,6 +40,7 @@ def plan(
     with_exchange: bool = False,
     reduction: str = "sum",
     effort: int = 1,
+    memory_limit: int | None = None,
 ) -> Plan:
     """Returns the cheapest way from `source` to `target`.
 
@@ -54,13 +55,41 @@ def plan(
       reduction: what makes an array of partial sums: sum, prod, min, max, and, or.
       effort: how many times as many steps to consider before a search for a cheaper chain, or for the proof that there is
         none, is given up: `Plan.is_optimal`, `Plan.proved_gap`. 1 is milliseconds, 1000 seconds to minutes.
+      memory_limit: the most that `Plan.peak_bytes` may be, in bytes per device; where no plan fits in one piece it works
+        on slices of the array, one after the other (`chunks.py`).
     Raises:
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
       TopologyError: a topology that does not fit the mesh.
-      NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices.
+      NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices; a
+        memory limit below what any plan needs, with the least one that would do.
     Same problem, same plan, in every process (R5), whatever its axes are called. Plans are memoised; those that took a search of
     any length are kept on disk, see `plan_cache`.
     """
+    if memory_limit is not None and memory_limit < 0:
+        raise NoPlanError(f"memory limit {memory_limit} is negative; it is in bytes per device")
+    asked = _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction, effort, memory_limit)
+    return _planned(asked)
+
+
+def pareto(
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    bits: int,
+    source: Sharding,
+    target: Sharding,
+    *,
+    topology: Topology | None = None,
+    with_exchange: bool = False,
+    reduction: str = "sum",
+) -> tuple[Plan, ...]:
+    """Returns the plans that no other one beats both in modelled time and in peak, the fastest first.
+
+    The arguments are those of `plan`.
+    """
+    return _pareto(_request(mesh, shape, bits, source, target, "time", topology, with_exchange, reduction))
+
+
+def _request(mesh, shape, bits, source, target, objective, topology, with_exchange, reduction, effort=1, limit=None) -> Request:
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
     if reduction not in REDUCTIONS:
@@ -74,7 +103,7 @@ def plan(
     on = topology or Topology.parse(DEFAULT)
     is_array = not (source.unreduced or target.unreduced)
     ends = source.closed(), target.closed()
-    return _planned(Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction, effort))
+    return Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction, effort, limit)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -82,7 +111,8 @@ def _planned(request: Request) -> Plan:
     try:
         return with_names_of(request, _planned_canonically(canonical(request)))
     except NoPlanError:
-        return planned(request)  # says why in the caller's own names
+        return planner.planned(request)  # says why in the caller's own names
 
 
 _planned_canonically = functools.lru_cache(maxsize=16384)(planned_or_read)
+_pareto = functools.lru_cache(maxsize=4096)(planner.pareto)

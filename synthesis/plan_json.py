@@ -7,6 +7,7 @@
 | `mesh`, `target_mesh` | Shardy's text; that of the target is the same mesh |
 | `dtype`, `global_shape`, `source`, `target` | the array, and its two shardings as Shardy's text |
 | `steps` | in execution order: `op`, `bytes_received`, `tile_bytes_before`, `tile_bytes_after`, `time_us`, `text` |
+| `steps[].chunks` | where `op` is "chunks": `count` slices along `dim`, and the `steps` on one of them, likewise |
 | `totals` | `bytes_received`, `bytes_sent`, `time_us`, `peak_bytes`, `largest_tile_bytes`, `collectives` |
 | `bounds` | what no method goes below: `bytes_received`, `bytes_sent`, `time_us`, `largest_tile_bytes` |
 | `optimal` | whether the plan is proved to be the cheapest by `objective` ("time" or "bytes") |
@@ -20,6 +21,7 @@ Bytes are those of the busiest device, whole numbers; packed bits are rounded up
 
 from __future__ import annotations
 
+import math
 import platform
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ import numpy as np
 
 from .._version import __version__
 from . import bounds
+from .steps import Chunked
 
 if TYPE_CHECKING:
     from .planned import Plan, PlannedStep
@@ -75,12 +78,17 @@ def bound_bytes_sent(plan: Plan) -> int:
 
 def bound_tile_bytes(plan: Plan) -> int:
     """Returns the larger of the source's and the target's tile, each of which exists whatever the method."""
+    return max(tile_bytes(plan))
+
+
+def tile_bytes(plan: Plan) -> tuple[int, ...]:
+    """Returns the bytes of the source's and of the target's tile."""
     ends = (plan.tile_program.in_shape, plan.tile_program.out_shape)
-    return max(-(-int(np.prod(shape, dtype=object)) * plan.bits // 8) for shape in ends)
+    return tuple(-(-math.prod(shape) * plan.bits // 8) for shape in ends)
 
 
 def _step(step: PlannedStep) -> dict:
-    return {
+    values = {
         "op": step.op,
         "bytes_received": step.bytes_received,
         "tile_bytes_before": step.tile_bytes_before,
@@ -88,6 +96,9 @@ def _step(step: PlannedStep) -> dict:
         "time_us": _microseconds(step.time_s),
         "text": step.text,
     }
+    if isinstance(step.step, Chunked):
+        values["chunks"] = {"dim": step.step.dim, "count": step.step.count, "steps": [_step(each) for each in step.inside]}
+    return values
 
 
 def _microseconds(seconds: float) -> float:

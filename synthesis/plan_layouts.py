@@ -35,15 +35,18 @@ def in_pieces(layout: Layout, typed: Sequence[Step]) -> Layout:
 def _places(typed) -> list[tuple[str, int]]:
     """Returns (axis, place) for every place at which a step cuts an axis."""
     factors: list[Factor] = []
+    found: list[tuple[str, int]] = []
     for step in typed:
         match step:
+            case steps.Chunked(steps=inside):
+                found += _places(inside)
             case steps.Slice(moves) | steps.AllToAll(moves) | steps.ReduceScatter(moves):
                 factors += [factor for factor, _ in moves]
             case steps.AllGather(along) | steps.AllReduce(along) | steps.ToUnreduced(along):
                 factors += along
             case steps.Permute(after) | steps.Exchanged(_, after) if after is not None:
                 factors += [*(factor for factor, _ in after.owners), *after.unreduced]
-    return sorted({(f.axis, place) for f in factors for place in (f.pre, f.pre * f.size)})
+    return sorted({*found, *((f.axis, place) for f in factors for place in (f.pre, f.pre * f.size))})
 
 
 def _cut(layout: Layout, places: list[tuple[str, int]]) -> Layout:

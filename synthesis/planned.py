@@ -14,7 +14,10 @@ from .tile_program import TileProgram
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step with what it costs: bytes are per device, the busiest one; the time is modelled on the plan's topology."""
+    """A step with what it costs: bytes are per device, the busiest one; the time is modelled on the plan's topology.
+
+    `inside`: where the step is a loop over chunks, its steps with what they cost on one chunk.
+    """
 
     step: Step
     text: str
@@ -22,6 +25,7 @@ class PlannedStep:
     tile_bytes_before: int
     tile_bytes_after: int
     time_s: float
+    inside: tuple[PlannedStep, ...] = ()
 
     @property
     def op(self) -> str:
@@ -38,7 +42,7 @@ class Plan:
       bytes_received: R3's definition, the maximum over devices of the sum over steps; so is `bytes_sent`.
       bound_bytes: what the busiest device must receive whatever the method.
       largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
-      peak_bytes: modelled peak of operand and result of one operation, copies of relayouts included.
+      peak_bytes: modelled peak: source and target tile with all temporaries; see `peak.py`.
       is_optimal: proved, by bytes, that no method receives less (the bound is met: by one collective, there are no fewer either), or
         that no chain within the digits that `problem.py` offers does; by time, that no such chain spends less in collectives.
         Copies on the device are outside of the proof, and so are exchanges where the bound is not met.

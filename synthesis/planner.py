@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import functools
 import math
 
-from . import steps
+from . import budget, steps
 from .blocks import Blocks
 from .chains import find_chain
 from .costing import Costing
@@ -29,6 +29,14 @@ def planned(request: Request) -> Plan:
     Raises: NoPlanError, TopologyError as `plan` says.
     """
     return _Planner(request).run()
+
+
+def pareto(request: Request) -> tuple[Plan, ...]:
+    """Returns the plans that no other one beats in time and in peak, the fastest first.
+
+    Raises: NoPlanError, TopologyError as `plan` says.
+    """
+    return _Planner(request).pareto()
 
 
 @functools.lru_cache(maxsize=256)
@@ -70,13 +78,25 @@ class _Planner:
         if math.prod(asked.shape) == 0:
             refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
             return self.costing.of_no_elements()
+        if asked.memory_limit is not None:
+            return budget.cheapest_within(asked.memory_limit, self._candidates(), self._key, self._in_chunks)
         return min(self._candidates(), key=self._key)
+
+    def pareto(self) -> tuple[Plan, ...]:
+        """Returns the plans that no other one beats in time and in peak; see `budget`."""
+        if math.prod(self.request.shape) == 0:
+            return (self.run(),)
+        return budget.pareto(self._candidates(every=True), self._in_chunks)
+
+    def _in_chunks(self, plan: Plan) -> Iterator[Plan]:
+        return self.costing.in_chunks(plan, self._exchange)
 
     def _key(self, plan: Plan) -> tuple:
         cost = plan.bytes_received, plan.collectives
         return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
-    def _candidates(self) -> Iterator[Plan]:
+    def _candidates(self, every: bool = False) -> Iterator[Plan]:
+        """Yields plans; without `every` none that is sure to be dearer than one before it."""
         try:
             found = find_chain(self.request, self.pricing, self.costing.bound)
         except NoPlanError:
@@ -88,9 +108,13 @@ class _Planner:
         yield chain
         if not found.is_optimal and not self.request.has_sums:
             yield self._on_leading_axes()
-        if self.request.with_exchange and not found.is_unbeatable:
-            for typed in self._with_rounds(found.problem, found.steps, chain):
+        needs_all = every or not self._fits(chain)
+        if self.request.with_exchange and (needs_all or not found.is_unbeatable):
+            for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
                 yield self.costing.of_chain(found.problem, typed, False)
+
+    def _fits(self, plan: Plan) -> bool:
+        return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
     def _on_leading_axes(self) -> Plan:
         """Returns the plan that needs no search; one that stopped early may have found worse."""

@@ -23,6 +23,7 @@ class Request:
       with_exchange: whether exchanges count as ways to do it; never where an axis is unreduced.
       reduction: what makes an array of partial sums.
       effort: how long to search for a cheaper chain or a proof that there is none; limits are multiplied with it.
+      memory_limit: the most that a plan's peak may be, in bytes per device; None for any.
     """
 
     mesh: Mesh
@@ -35,6 +36,7 @@ class Request:
     with_exchange: bool
     reduction: str
     effort: int = 1
+    memory_limit: int | None = None
 
     @property
     def has_sums(self) -> bool:

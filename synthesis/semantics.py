@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from .blocks import Blocks, cut
 from .exchange import run_exchange
 from .layout import Factor
 from .mesh import Mesh
@@ -19,6 +20,7 @@ from .sharding import AxisRef, Sharding
 from .tile_program import (
     Gather,
     KeepFirst,
+    Loop,
     Operation,
     PutOwn,
     Reduce,
@@ -105,6 +107,18 @@ def check(program: TileProgram, shape: tuple[int, ...], source: Sharding, target
         assert (got[device] == expected).all(), f"device {device} holds other elements than {target} puts there"
 
 
+def check_blocks(program: TileProgram, source: Blocks, target: Blocks) -> None:
+    """Checks as `check` does where tiles are padded: what is behind a device's box may be anything.
+
+    Raises: AssertionError if an element of a device's target box is not the one that belongs there.
+    """
+    indices = np.arange(1, 1 + math.prod(source.shape)).reshape(source.shape)
+    got = run(program, cut(indices, source, padding=-1))
+    for device, expected in cut(indices, target).items():
+        assert got[device].shape == expected.shape, f"device {device}: tile {got[device].shape}, not {expected.shape}"
+        assert (got[device] == expected)[expected > 0].all(), f"device {device} holds other elements than its box"
+
+
 def _check_sums(program: TileProgram, shape: tuple[int, ...], source: Sharding, target: Sharding) -> None:
     """Runs random partial sums of integers, which add up in any order alike; what they are afterwards is free."""
     mesh, reduce = program.mesh, UFUNCS[program.reduction].reduce
@@ -161,7 +175,20 @@ def _run_operation(mesh: Mesh, operation: Operation, tiles: dict[int, np.ndarray
         case Send(pairs):
             assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == len(tiles)
             return {b: tiles[a] for a, b in pairs}
+        case Loop():
+            return _run_loop(operation, tiles)
     raise TypeError(operation)
+
+
+def _run_loop(loop: Loop, tiles: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    parts = {device: np.split(tile, loop.count, axis=loop.taken) for device, tile in tiles.items()}
+    results = {device: np.empty(loop.out_shape, tile.dtype) for device, tile in tiles.items()}
+    places = {device: np.split(result, loop.count, axis=loop.put) for device, result in results.items()}  # views
+    for i in range(loop.count):
+        entries = {device: part[i].reshape(loop.body.in_shape) for device, part in parts.items()}
+        for device, entry in run(loop.body, entries).items():
+            places[device][i][...] = entry.reshape(places[device][i].shape)
+    return results
 
 
 def _place(mesh: Mesh, device: int) -> dict[str, int]:

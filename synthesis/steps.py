@@ -14,10 +14,12 @@ With L the tile before, in elements, and n the product of the factors that move:
 | T7    | reduce_scatter | unreduced factors take local digits                                             | L·(n-1)/n            |
 | T8    | all_reduce     | unreduced factors become replicated                                             | 2·L·(n-1)/n          |
 | T9    | to_unreduced   | owned digits become local, or factors are replicated; the factors are unreduced | 0                    |
+| T10   | chunks         | the rules of other steps, on the digits but one that is local all along         | that of these steps  |
 
 T1 to T4 act on each partial sum as on an array: they only move elements. So a permute may give the partial sums to
 other devices as well: `after` has as many of them along whatever factors. T9 is Shardy's sharded-to-unreduced (the
 tile, in its place among zeros) and replicated-to-unreduced (all but the first device along the factors hold zeros).
+T10 is a loop: a digit that no step touches counts slices of the array, and the steps act on one slice after the other.
 
 `apply` is R1: it derives the layout after a step, or raises `RuleError` with the rule that is broken.
 Source: arXiv 2112.01075 for T1 to T4 on blocked layouts; owning any digit is what is new here.
@@ -109,7 +111,16 @@ class ToUnreduced:
     factors: tuple[Factor, ...]
 
 
-Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged | ReduceScatter | AllReduce | ToUnreduced
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """T10: the last digit of dimension `dim`, of size `count` times what is left, is cut; `steps` act on each slice in turn."""
+
+    dim: int
+    count: int
+    steps: tuple[Step, ...]
+
+
+Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged | ReduceScatter | AllReduce | ToUnreduced | Chunked
 
 
 def name(step: Step) -> str:
@@ -127,13 +138,16 @@ _NAMES = {
     ReduceScatter: "reduce_scatter",
     AllReduce: "all_reduce",
     ToUnreduced: "to_unreduced",
+    Chunked: "chunks",
 }
 
 
 def collectives(step: Step) -> int:
-    """Returns how many collectives the step is: an exchange is as many as it has rounds."""
+    """Returns how many collectives the step runs: an exchange as many as it has rounds, chunks theirs once for each chunk."""
     if isinstance(step, Exchanged):
         return len(step.exchange.rounds)
+    if isinstance(step, Chunked):
+        return step.count * sum(map(collectives, step.steps))
     return int(isinstance(step, (AllGather, AllToAll, Permute, ReduceScatter, AllReduce)))
 
 
@@ -159,6 +173,8 @@ def apply(layout: Layout, step: Step) -> Layout:
                 return _reduce(layout, "T8", dict.fromkeys(factors))
             case ToUnreduced(factors):
                 return _to_unreduced(layout, factors)
+            case Chunked():
+                return _chunked(layout, step)
     except LayoutError as error:
         raise RuleError(f"{name(step)}: {error}") from error
     raise RuleError(f"no rule for {step!r}")
@@ -220,6 +236,13 @@ def _to_unreduced(layout: Layout, factors) -> Layout:
     return layout.with_moved(dict.fromkeys(factors, UNREDUCED))
 
 
+def _chunked(layout: Layout | None, step: Chunked) -> Layout | None:
+    inside = layout and layout.slice_of(step.dim, step.count)
+    for each in step.steps:
+        inside = apply(inside, each)
+    return inside and Layout(layout.shape, inside.owners, inside.unreduced)
+
+
 def received_elements(before: Layout, step: Step) -> int:
     """Returns the elements that the busiest device receives in `step`: an upper bound per step of R3's definition."""
     tile = before.tile_elements if before is not None else 0
@@ -236,6 +259,8 @@ def received_elements(before: Layout, step: Step) -> int:
             return tile if after != before else 0
         case Exchanged(exchange):
             return exchange.received_elements
+        case Chunked():
+            raise RuleError("chunks are counted by the collectives of their program")
     return 0
 
 

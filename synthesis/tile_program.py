@@ -9,8 +9,8 @@ them as StableHLO; both are one branch per operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 import math
 
 import numpy as np
@@ -18,7 +18,20 @@ import numpy as np
 from .exchange import Exchange
 from .layout import Factor, Layout, Slot, coordinates, groups
 from .mesh import Mesh
-from .steps import AllGather, AllReduce, AllToAll, Exchanged, Permute, ReduceScatter, Relayout, Slice, Step, ToUnreduced, apply
+from .steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Chunked,
+    Exchanged,
+    Permute,
+    ReduceScatter,
+    Relayout,
+    Slice,
+    Step,
+    ToUnreduced,
+    apply,
+)
 from .traffic import Collective
 
 
@@ -99,7 +112,24 @@ class KeepFirst:
     factors: tuple[Factor, ...]
 
 
-Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Reduce | ReduceOwn | PutOwn | KeepFirst
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Part i of `count` equal parts of one axis through `body`, whose result becomes part i of an axis of a new tile; for each i.
+
+    Attributes:
+      taken, put: the axis in the tile before, and in the one after.
+      body: of a part, seen as a tile of `body.in_shape` in the same row-major order; its result likewise.
+      out_shape: of the tile after.
+    """
+
+    count: int
+    taken: int
+    put: int
+    body: TileProgram
+    out_shape: tuple[int, ...]
+
+
+Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Reduce | ReduceOwn | PutOwn | KeepFirst | Loop
 
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or")
 
@@ -182,6 +212,8 @@ class _Lowering:
                 self._to_unreduced(factors)
             case Relayout():
                 raise ValueError("relayouts are the lowering's to insert")
+            case Chunked():
+                raise ValueError("chunks are made of a program, not of steps")
         self._close(step)
         self.layout = apply(self.layout, step)
 
@@ -190,13 +222,13 @@ class _Lowering:
         copies = [i for i, operation in enumerate(self.pending) if isinstance(operation, Transpose)]
         if copies and step is not None and not isinstance(step, Relayout):
             cut = copies[-1] + 1
-            self.out.append((Relayout(_copy_text(self.pending[:cut])), tuple(self.pending[:cut])))
+            self.out.append((Relayout(copy_text(self.pending[:cut])), tuple(self.pending[:cut])))
             self.pending = self.pending[cut:]
         if step is None and self.pending and self.out:
             last, operations = self.out.pop()
             self.out.append((last, operations + tuple(self.pending)))
         elif step is not None:
-            text = Relayout(_copy_text(self.pending)) if isinstance(step, Relayout) else step
+            text = Relayout(copy_text(self.pending)) if isinstance(step, Relayout) else step
             self.out.append((text, tuple(self.pending)))
         self.pending = []
 
@@ -303,7 +335,8 @@ class _Lowering:
             self.shape = shape
 
 
-def _copy_text(operations) -> str:
+def copy_text(operations: Iterable[Operation]) -> str:
+    """Returns the copies among operations in words, e.g. `8x2x4 by [1, 0, 2]`."""
     shape, words = None, []
     for operation in operations:
         if isinstance(operation, Reshape):
@@ -387,43 +420,59 @@ def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
     return block
 
 
+def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape of the tile that an operation makes of one of `shape`."""
+    match operation:
+        case Reshape(after):
+            return after
+        case Transpose(axes):
+            return tuple(shape[axis] for axis in axes)
+        case TakeOwn(picks):
+            taken = {axis for axis, _ in picks}
+            return tuple(size for i, size in enumerate(shape) if i not in taken)
+        case Gather(factors):
+            return (math.prod(factor.size for factor in factors) * shape[0], *shape[1:])
+        case ReduceOwn():
+            return (1, *shape[1:])
+        case PutOwn(factors):
+            return (*(factor.size for factor in factors), *shape)
+        case Rounds(exchange):
+            return exchange.target.tile_shape
+        case Loop():
+            return operation.out_shape
+    return shape
+
+
 def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective, ...]:
     """Returns the program's collectives as `traffic` prices them."""
-    found = []
+    found: list[Collective] = []
     shape = program.in_shape
     for operation in program.operations:
         tile_bytes = -(-math.prod(shape) * bits_per_element // 8)
-        match operation:
-            case Reshape(after):
-                shape = after
-            case Transpose(axes):
-                shape = tuple(shape[axis] for axis in axes)
-            case TakeOwn(picks):
-                taken = {axis for axis, _ in picks}
-                shape = tuple(size for i, size in enumerate(shape) if i not in taken)
-            case Gather(factors):
-                members = groups(program.mesh, factors)
-                n = members.shape[1]
-                found.append(Collective("all_gather", tile_bytes, tile_bytes * n, groups=_as_tuples(members)))
-                shape = (n * shape[0], *shape[1:])
-            case Swap(factors):
-                members = groups(program.mesh, factors)
-                found.append(Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(members)))
-            case Reduce(factors):
-                found.append(Collective("all_reduce", tile_bytes, tile_bytes, groups=_as_tuples(groups(program.mesh, factors))))
-            case ReduceOwn(factors):
-                members = groups(program.mesh, factors)
-                after = -(-tile_bytes // members.shape[1])
-                found.append(Collective("reduce_scatter", tile_bytes, after, groups=_as_tuples(members)))
-                shape = (1, *shape[1:])
-            case PutOwn(factors):
-                shape = (*(factor.size for factor in factors), *shape)
-            case Rounds(exchange):
-                found += exchange.collectives(bits_per_element)
-                shape = exchange.target.tile_shape
-            case Send(pairs):
-                found.append(Collective("collective_permute", tile_bytes, tile_bytes, pairs=pairs))
+        found += _collectives_of(program.mesh, operation, tile_bytes, bits_per_element)
+        shape = shape_after(operation, shape)
     return tuple(found)
+
+
+def _collectives_of(mesh: Mesh, operation: Operation, tile_bytes: int, bits_per_element: int) -> list[Collective]:
+    match operation:
+        case Gather(factors):
+            members = groups(mesh, factors)
+            return [Collective("all_gather", tile_bytes, tile_bytes * members.shape[1], groups=_as_tuples(members))]
+        case Swap(factors):
+            return [Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(groups(mesh, factors)))]
+        case Reduce(factors):
+            return [Collective("all_reduce", tile_bytes, tile_bytes, groups=_as_tuples(groups(mesh, factors)))]
+        case ReduceOwn(factors):
+            members = groups(mesh, factors)
+            return [Collective("reduce_scatter", tile_bytes, -(-tile_bytes // members.shape[1]), groups=_as_tuples(members))]
+        case Rounds(exchange):
+            return list(exchange.collectives(bits_per_element))
+        case Send(pairs):
+            return [Collective("collective_permute", tile_bytes, tile_bytes, pairs=pairs)]
+        case Loop(count, body=body):
+            return [replace(each, trip_count=count * each.trip_count) for each in collectives(body, bits_per_element)]
+    return []
 
 
 def _as_tuples(array: np.ndarray) -> tuple[tuple[int, ...], ...]:

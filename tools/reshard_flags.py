@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 
+from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
 from reshard.tools import reshard_calibrate
 
@@ -16,6 +17,7 @@ _EXAMPLES = """\
 examples:
   reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
   reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
+  reshard plan ... --memory-limit 2GiB                in chunks, where all at once takes more
   reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
   reshard explain ...                                 layouts, bound and tiles in words
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
@@ -23,7 +25,7 @@ examples:
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
 """
 
-_NOT_YET = ("--to-mesh", "--memory-limit", "--pareto")
+_NOT_YET = ("--to-mesh",)
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
@@ -49,10 +51,21 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     reshard_calibrate.add_flags(calibrate)
-    flags = parser.parse_args(argv)
+    flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and flags.command is None:
         parser.error("no command; write reshard plan, reshard explain or reshard calibrate")
     return flags
+
+
+def _with_negative_limit(argv: list[str]) -> list[str]:
+    """Returns the arguments with a negative limit as part of its flag: argparse would take it for another flag."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] == "--memory-limit" and word[:1] == "-" and word[1:2].isdigit():
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -85,6 +98,9 @@ def _add_problem(group) -> None:
     group.add_argument(
         "--reduction", choices=REDUCTIONS, default="sum", help="what makes the array of partial sums, where an axis is unreduced"
     )
+    group.add_argument(
+        "--memory-limit", type=_byte_size, metavar="SIZE", help="the most that the plan's peak may be, per device: 2GiB, 512MB, 4096"
+    )
     group.add_argument("--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes")
 
 
@@ -93,10 +109,18 @@ def _add_answer(group, with_json: bool) -> None:
         group.add_argument("--json", action="store_true", help="print one JSON object")
     else:
         group.set_defaults(json=False)
+    group.add_argument("--pareto", action="store_true", help="list the plans that no other one beats in time and in peak")
     group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair")
     group.add_argument(
         "--verify", action="store_true", help="run the plan in a numpy interpreter and with XLA on CPU devices"
     )
+
+
+def _byte_size(text: str) -> int:
+    try:
+        return byte_size(text)
+    except ByteSizeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _peers(text: str) -> tuple[str, ...]:

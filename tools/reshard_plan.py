@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reshard.element_types import ElementTypeError, mlir_type, parse_type
-from reshard.planning import plan
+from reshard.planning import pareto, plan
 from reshard.synthesis.alternatives import Alternative, rejected
 from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import NoPlanError, Plan
@@ -31,13 +31,15 @@ class Answered:
     """All that a command found; what was not asked for is empty.
 
     Attributes:
-      topology: fitted to the mesh. answers: ours first, if a comparison was asked for. rejected: the best one first.
+      topology: fitted to the mesh. rejected: the best one first. pareto: the fastest first. answers: ours first, if a
+        comparison was asked for.
     """
 
     plan: Plan
     tensor_type: str
     topology: Topology
     rejected: tuple[Alternative, ...] = ()
+    pareto: tuple[Plan, ...] = ()
     answers: list[Answer] = field(default_factory=list)
     verdict: Verdict | None = None
 
@@ -63,9 +65,11 @@ def _answered(flags: argparse.Namespace) -> Answered:
         element, shape = parse_type(flags.type)
         source, target = (_sharding_text(text) for text in (flags.source, flags.target))
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
-        options = {"topology": topology, "objective": flags.objective, "reduction": flags.reduction}
-        planned = plan(source, target, mesh=mesh, shape=shape, dtype=element.name, **options)
+        problem = {"mesh": mesh, "shape": shape, "dtype": element.name, "topology": topology, "reduction": flags.reduction}
+        planned = plan(source, target, objective=flags.objective, memory_limit=flags.memory_limit, **problem)
         found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size), rejected(planned, topology))
+        if flags.pareto:
+            found.pareto = pareto(source, target, **problem)
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
         raise UserError(" ".join(str(error).split())) from None
     except MemoryError:
@@ -133,8 +137,10 @@ def _compared(found: Answered, names: tuple[str, ...], child) -> list[Answer]:
 
 
 def _as_dict(found: Answered) -> dict:
-    """Returns `Plan.to_dict()` and `rejected`; `comparison`, `verified` and `measured_peak_bytes` where they were asked for."""
+    """Returns `Plan.to_dict()`, `rejected`, and what was asked for: `pareto`, `comparison`, `verified`, `measured_peak_bytes`."""
     values = found.plan.to_dict() | {"rejected": [each.as_dict() for each in found.rejected]}
+    if found.pareto:
+        values["pareto"] = [_pareto_dict(each) for each in found.pareto]
     if found.answers or found.verdict:
         from reshard.tools.versions import versions
 
@@ -146,6 +152,11 @@ def _as_dict(found: Answered) -> dict:
         values["verification"] = found.verdict.text
         values["measured_peak_bytes"] = found.verdict.peak_bytes
     return values
+
+
+def _pareto_dict(plan: Plan) -> dict:
+    totals = plan.to_dict()["totals"]
+    return {"chain": plan.chain_text} | {name: totals[name] for name in ("time_us", "bytes_received", "peak_bytes", "collectives")}
 
 
 def _answer_dict(answer: Answer, topology: Topology) -> dict:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from reshard.synthesis.plan import Plan
+from reshard.synthesis.plan import Plan, PlannedStep
 from reshard.synthesis.plan_json import bound_bytes_sent, bound_tile_bytes
 from reshard.synthesis.topology import Topology
 from reshard.tools.text_table import count, microseconds, ratio, table
@@ -18,11 +18,13 @@ MOST_CHARACTERS = 120  # of the chain of a rejected way
 
 
 def as_text(found: Answered) -> str:
-    """Returns head, chain, steps, totals against bounds, topology, other ways; then comparison and verdict, if there are any."""
+    """Returns head, chain, steps, totals, topology; then other ways, Pareto list, comparison and verdict, if there are any."""
     plan = found.plan
     parts = [_head(plan), *([_steps(plan)] if plan.steps else []), _totals(plan), _facts(plan, found.topology)]
     if found.rejected:
         parts.append(_rejected(found))
+    if found.pareto:
+        parts.append(_pareto(found.pareto))
     if found.answers:
         parts.append(_comparison(found))
     if found.verdict:
@@ -45,18 +47,27 @@ def _head(plan: Plan) -> str:
 
 def _steps(plan: Plan) -> str:
     headings = ("step", "what", "tile before", "after", "received", "time")
-    rows = [
-        (
-            str(number),
-            step.text,
-            count(step.tile_bytes_before),
-            count(step.tile_bytes_after),
-            count(step.bytes_received),
-            microseconds(step.time_s),
-        )
-        for number, step in enumerate(plan.steps, 1)
-    ]
+    rows = []
+    for number, step in enumerate(plan.steps, 1):
+        rows.append((str(number), _what(step), *_costs(step)))
+        rows += [("", f"  {each.text}", *_costs(each)) for each in step.inside]
     return table(headings, rows, "rlrrrr")
+
+
+def _what(step: PlannedStep) -> str:
+    """Returns the step's text; of chunks how many they are, since their steps have rows of their own, with the costs of one chunk."""
+    return f"{step.text.split(':')[0]}, each:" if step.inside else step.text
+
+
+def _costs(step: PlannedStep) -> tuple[str, ...]:
+    tiles = (step.tile_bytes_before, step.tile_bytes_after)
+    return (*map(count, tiles), count(step.bytes_received), microseconds(step.time_s))
+
+
+def _pareto(plans: tuple[Plan, ...]) -> str:
+    """Returns a row per plan."""
+    rows = [(each.chain_text, microseconds(each.time_s), count(each.bytes_received), count(each.peak_bytes)) for each in plans]
+    return table(("time against peak", "time", "received", "peak"), rows, "lrrr")
 
 
 def _totals(plan: Plan) -> str:

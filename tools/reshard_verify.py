@@ -17,9 +17,8 @@ from reshard.dialect_utils.tile_modules import leading_sizes, tile_module
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis import semantics
-from reshard.synthesis.exchange import check_exchange
+from reshard.synthesis.blocks import Blocks
 from reshard.synthesis.plan import Plan
-from reshard.synthesis.tile_program import Rounds
 
 MOST_DEVICES = 256  # CPU devices that one machine simulates in acceptable time
 MOST_ELEMENTS = 1 << 25  # over all devices; the interpreter holds each as eight bytes
@@ -150,9 +149,8 @@ def _interpret(plan: Plan) -> None:
     """Raises: AssertionError if a device ends with other elements than the target puts there."""
     if all(whole_shape(plan.mesh, plan.shape, side) == plan.shape for side in (plan.source, plan.target)):
         return semantics.check(plan.tile_program, plan.shape, plan.source, plan.target)
-    for operation in plan.tile_program.operations:  # dimensions that do not divide: an exchange alone
-        assert isinstance(operation, Rounds), f"{operation} on tiles that are padded"
-        check_exchange(operation.exchange)
+    ends = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    semantics.check_blocks(plan.tile_program, *ends)
 
 
 def _values(tensor_type: str) -> np.ndarray:

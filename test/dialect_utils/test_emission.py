@@ -17,11 +17,20 @@ ELEMENTS = {"f32": 32, "bf16": 16, "i1": 8, "i4": 4, "ui4": 4, "complex<f32>": 6
 
 
 def island(
-    mesh: str, shape, source: str, target: str, *, element: str = "f32", inline: bool = False, before: str = "", debug: bool = False
+    mesh: str,
+    shape,
+    source: str,
+    target: str,
+    *,
+    element: str = "f32",
+    inline: bool = False,
+    before: str = "",
+    debug: bool = False,
+    limit: int | None = None,
 ) -> str:
     """Returns a verified module whose function converts its argument in one island."""
     mesh = Mesh.parse(mesh)
-    found = plan(mesh, shape, ELEMENTS[element], Sharding.parse(source), Sharding.parse(target))
+    found = plan(mesh, shape, ELEMENTS[element], Sharding.parse(source), Sharding.parse(target), memory_limit=limit)
     type_text = f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
     with make_context(), ir.Location.unknown():
         module = ir.Module.parse(
@@ -108,6 +117,25 @@ def test_groups_follow_the_device_order():
 def test_groups_of_a_sub_axis():
     text = island("x=8", (8,), '[{"x":(2)2}]', "[{}]")
     assert attribute(text, "replica_groups") == "dense<[[0, 2], [1, 3], [4, 6], [5, 7]]>"
+
+
+def test_chunks_are_a_while_that_updates_the_result_in_place():
+    """Its state is a counter, the source tile and the result; nothing from outside is used, which XLA would refuse."""
+    text = island("x=4", (16, 16), '[{"x"}, {}]', '[{}, {"x"}]', limit=768)
+    assert text.count("stablehlo.while") == 1
+    assert "tensor<i32>, tensor<4x16xf32>, tensor<4x4x4xf32>" in text
+    body = text.split(" do {")[1]
+    assert "dynamic_slice" in body and "all_to_all" in body and "dynamic_update_slice" in body
+    assert "sizes = [2, 16]" in body  # two of four rows
+    names = set(re.findall(r"%\w+", body.split("stablehlo.return")[0]))
+    own = set(re.findall(r"(%\w+) = ", body)) | set(re.findall(r"%iterArg\w*", text))
+    assert names <= own
+
+
+def test_coordinates_are_computed_inside_of_a_loop_that_needs_them():
+    text = island("x=2,y=2", (32, 32), '[{"x"}, {}]', '[{}, {"y", "x"}]', limit=4480)
+    inside = text.split(" do {")[1].split("stablehlo.return")[0]
+    assert "partition_id" in inside and text.count("partition_id") == 1
 
 
 def test_gather_along_dimension_0_is_one_op():

@@ -15,16 +15,16 @@ from reshard.dialect_utils.mini_modules import rewritten_pair
 from reshard.dialect_utils.xla_child import shared_child
 from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import plan
+from reshard.synthesis.plan import Plan, pareto, plan
 from reshard.synthesis.sharding import Sharding
 
 DEVICES = (4, 6, 8, 12, 16)
 CONSTANTS = 256  # bytes of tables and pointers that XLA may count as temporaries
 
 
-def run_every_tile(pair: Pair, element: str = "f32", bits: int = 32) -> None:
-    """Runs our module and asserts that every device, replicas included, holds its target tile, bit for bit."""
-    found = plan(pair.mesh, pair.shape, bits, pair.source, pair.target)
+def run_every_tile(pair: Pair, element: str = "f32", bits: int = 32, found: Plan | None = None) -> None:
+    """Runs our module, or that of `found`, and asserts that every device, replicas included, holds its target tile, bit for bit."""
+    found = found or plan(pair.mesh, pair.shape, bits, pair.source, pair.target)
     text, copies = with_every_copy(rewritten_pair(tensor_type(pair, element), found), pair, element)
     value = distinct_values(pair.shape, numpy_dtype(element))
     ran = shared_child().run(text, [value], pair.mesh.size)
@@ -128,6 +128,68 @@ def test_rotations_of_axes_between_the_dimensions_of_a_four_dimensional_array():
         run_every_tile(pair)
     stock = [row.stock_status for row in rows]
     print({status: stock.count(status) for status in set(stock)})
+
+
+# -- in chunks
+
+ROOM = 512  # bytes by which XLA's peak may be above the model: tables, pointers, alignment
+
+
+def chunked(pair: Pair, element_bits: int = 32) -> list[Plan]:
+    """Returns the plans of the pair's Pareto list that work in chunks."""
+    found = pareto(pair.mesh, pair.shape, element_bits, pair.source, pair.target, with_exchange=True)
+    return [each for each in found if any(step.op == "chunks" for step in each.steps)]
+
+
+def check_peak(pair: Pair, found: Plan) -> int:
+    """Asserts that XLA moves the bytes of the plan within its modelled peak; returns XLA's temporaries."""
+    compiled = shared_child().compile(rewritten_pair(tensor_type(pair, "f32"), found), pair.mesh.size)
+    assert compiled.status == "ok", compiled.message
+    assert compiled.bytes_received == found.bytes_received and not compiled.unknown_trip_counts
+    assert 0.7 * found.peak_bytes <= compiled.peak_bytes <= found.peak_bytes + ROOM, found.chain_text
+    return compiled.temp_bytes
+
+
+def check_chunks(pair: Pair) -> None:
+    check_peak(pair, plan(pair.mesh, pair.shape, 32, pair.source, pair.target, objective="time", with_exchange=True))
+    for found in chunked(pair)[:2]:
+        check_peak(pair, found)
+        run_every_tile(pair, found=found)
+
+
+@pytest.mark.parametrize("pair", random_pairs(23, 8, DEVICES, least_elements=1 << 14), ids=str)
+def test_random_pair_in_chunks(pair):
+    check_chunks(pair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", random_pairs(24, 100, DEVICES, least_elements=1 << 16), ids=str)
+def test_random_pair_of_many_in_chunks(pair):
+    check_chunks(pair)
+
+
+def test_temporaries_shrink_with_the_chunks():
+    pair = Pair(Mesh.parse("x=4"), (512, 256), Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    whole, *parts = pareto(pair.mesh, pair.shape, 32, pair.source, pair.target)
+    tile = 512 * 256 // 4 * 4
+    assert check_peak(pair, whole) > 1.5 * tile
+    for count, found in zip((2, 4, 8, 16), parts):
+        assert found.chain_text == f"{count} chunks along dim 0: all_to_all x: dim 0 -> 1"
+        assert check_peak(pair, found) <= 2 * tile // count + ROOM
+
+
+@pytest.mark.parametrize("ends", [('[{}, {"x"}, {}, {}]', '[{"x"}, {}, {}, {}]'), ('[{"x"}, {}, {}, {}]', '[{}, {"x"}, {}, {}]')])
+def test_a_tile_with_a_size_of_1_inside_is_not_copied(ends):
+    """XLA used to copy it: behind a reshape to [48,24,1,32], or from it, the 1 is elsewhere in memory than the loop has it."""
+    pair = Pair(Mesh.parse("x=6"), (288, 24, 1, 32), *map(Sharding.parse, ends))
+    for found in chunked(pair)[:4]:
+        check_peak(pair, found)
+
+
+@pytest.mark.parametrize("element", ["bf16", "i1", "i4", "complex<f32>"])
+def test_element_type_in_chunks(element):
+    pair = Pair(Mesh.parse('<["x"=2, "y"=2], device_ids=[2, 0, 3, 1]>'), (16, 8), Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    run_every_tile(pair, element, ELEMENTS[element], chunked(pair, ELEMENTS[element])[0])
 
 
 # A slice, an all_to_all, a permute and an all_gather each, on a mesh with a device order.

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import reshard
+from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.element_types import ElementTypeError, element_type, parse_type
 from reshard.synthesis.mesh import Mesh, MeshError
-from reshard.synthesis.plan import Plan
+from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import ShardingError
 from reshard.synthesis.topology import PRESETS, Topology, TopologyError
 
@@ -41,6 +42,50 @@ def test_objectives():
     assert plan(objective="bytes").objective == "bytes"
     with pytest.raises(ValueError, match='unknown objective "speed"'):
         plan(objective="speed")
+
+
+@pytest.mark.parametrize("limit", [192, "192", "192B", "0.192KB"])
+def test_memory_limits(limit):
+    assert plan().peak_bytes == 256
+    assert plan(memory_limit=limit).peak_bytes == 192
+
+
+def test_a_memory_limit_that_no_plan_keeps():
+    with pytest.raises(NoPlanError, match=r"\(source tile 64 \+ target tile 64 \+ .*, limit 128; raise the limit to \d+$"):
+        plan(memory_limit=128)
+    with pytest.raises(ByteSizeError, match="'-1' is negative"):
+        plan(memory_limit=-1)
+
+
+def test_pareto():
+    found = reshard.pareto(PROBLEM["source"], PROBLEM["target"], mesh="x=4", shape=(8, 8), dtype="bf16", topology="h100")
+    assert {each.dtype for each in found} == {"bf16"} and {each.objective for each in found} == {"time"}
+    assert found[0] == plan(dtype="bf16", topology="h100") and len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2GiB", 2 << 30), ("2 GB", 2 * 10**9), ("1.5KiB", 1536), ("7", 7), ("7B", 7), ("3kB", 3000), ("1TiB", 1 << 40), (" 5 MB ", 5 * 10**6), (12, 12)],
+)
+def test_byte_sizes(text, size):
+    assert byte_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no number of bytes"),
+        ("2 3", "'2 3' is no number of bytes"),
+        ("1e9", "unknown unit 'e' in '1e9'|is no number of bytes"),
+        ("2Gb", "unknown unit 'Gb' in '2Gb'; known: B, KiB"),
+        ("-3KB", "'-3KB' is negative"),
+        (-3, "'-3' is negative"),
+        (2.5, "2.5 is no whole number of bytes"),
+    ],
+)
+def test_byte_sizes_that_are_none(text, message):
+    with pytest.raises(ByteSizeError, match=message):
+        byte_size(text)
 
 
 def test_jax_shardings():

@@ -129,6 +129,60 @@ def test_explain_lists_no_thousand_devices(capsys):
     assert "too many to list" in output(capsys, command="explain", problem={**SMALL, "--mesh": "x=64", "--type": "f32[64]"})
 
 
+# ---- memory
+
+TRANSPOSE = {"--mesh": "x=4", "--type": "f32[64,64]", "--from": '[{"x"}, {}]', "--to": '[{}, {"x"}]'}
+
+
+def test_a_limit_is_kept_in_chunks(capsys):
+    lines = output(capsys, "--memory-limit", "10KiB", problem=TRANSPOSE).splitlines()
+    assert lines[3] == "chain: 4 chunks along dim 0: all_to_all x: dim 0 -> 1"
+    rows = [line.split() for line in lines[7:10]]
+    assert rows[0][:5] == ["1", "4", "chunks", "along", "dim"] and rows[0][-5:-2] == ["4,096", "4,096", "3,072"]
+    assert rows[1][0] == "relayout" and rows[2][:2] == ["all_to_all", "x:"] and rows[2][-5:-2] == ["1,024", "1,024", "768"]
+    assert "4 collectives; peak 10,240 bytes" in "\n".join(lines)
+
+
+def test_a_limit_below_what_is_needed_is_refused_with_the_least_that_does(capsys):
+    assert run("--memory-limit", "8KB", problem=TRANSPOSE) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err == (
+        "reshard: error: needs at least 8,704 bytes per device (source tile 4,096 + target tile 4,096 + temporaries 512), "
+        "limit 8,000; raise the limit to 8704\n"
+    )
+    assert run("--memory-limit", "8704", problem=TRANSPOSE) == 0
+
+
+def test_a_chunked_plan_is_verified_within_its_peak(capsys):
+    problem = {**TRANSPOSE, "--type": "f32[512,64]"}
+    found = json.loads(output(capsys, "--memory-limit", "80KiB", "--verify", "--json", problem=problem))
+    assert found["verified"] is True and found["steps"][0]["op"] == "chunks"
+    assert found["totals"]["peak_bytes"] <= 80 << 10 and found["measured_peak_bytes"] <= found["totals"]["peak_bytes"] + 512
+
+
+def test_uneven_arrays_come_in_chunks_too(capsys):
+    problem = {**UNEVEN, "--type": "f32[10,64,3]", "--from": '[{"x"}, {}, {}]', "--to": '[{}, {}, {"x"}]'}
+    out = output(capsys, "--memory-limit", "6KiB", "--verify", problem=problem)
+    assert "8 chunks along dim 1: exchange" in out and "verified: the numpy interpreter and XLA" in out
+
+
+def test_explain_of_a_chunked_plan_has_its_layouts(capsys):
+    out = output(capsys, "--memory-limit", "10KiB", command="explain", problem=TRANSPOSE)
+    assert "source  [x*16, 64]" in out and "chunks  [64, x*16]" in out
+
+
+def test_the_pareto_list(capsys):
+    lines = output(capsys, "--pareto", problem=TRANSPOSE).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("time against peak"))
+    assert lines[at].split()[-3:] == ["time", "received", "peak"]
+    rows = [line.split() for line in lines[at + 2 :]]
+    peaks = [int(row[-1].replace(",", "")) for row in rows]
+    assert peaks == sorted(peaks, reverse=True) and peaks[0] == 16384 and peaks[-1] == 8704
+    listed = json.loads(output(capsys, "--pareto", "--json", problem=TRANSPOSE))["pareto"]
+    assert [each["peak_bytes"] for each in listed] == peaks
+    assert list(listed[0]) == ["chain", "time_us", "bytes_received", "peak_bytes", "collectives"]
+
+
 # ---- JSON
 
 
@@ -225,10 +279,10 @@ def test_nonsense_is_refused_in_one_line(changes, text, capsys):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["--memory-limit", "2GiB"], "--memory-limit is not available yet"),
-        (["--memory-limit=2GiB"], "--memory-limit is not available yet"),
+        (["--memory-limit", "much"], "'much' is no number of bytes; write 2GiB, 512MB or 4096"),
+        (["--memory-limit=2GG"], "unknown unit 'GG' in '2GG'; known: B, KiB, KB, MiB, MB, GiB, GB, TiB, TB"),
+        (["--memory-limit", "-2GiB"], "'-2GiB' is negative; a number of bytes is 0 or more"),
         (["--to-mesh", "y=4"], "--to-mesh is not available yet"),
-        (["--pareto"], "--pareto is not available yet"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
         (["--nope"], "unrecognized arguments: --nope"),
@@ -252,7 +306,7 @@ def test_help_does_not_promise_what_is_not_there(capsys):
         tool.main(["plan", "--help"])
     out = capsys.readouterr().out
     assert end.value.code == 0 and "--topology" in out
-    assert not any(word in out for word in ("--to-mesh", "--memory-limit", "--pareto"))
+    assert "--to-mesh" not in out
 
 
 def test_an_array_too_large_to_run_is_not_verified(capsys):

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modelled peak of a tile program: what a device holds at once, as XLA allocates it.
+
+The caller's source tile and the result are there all the time. In between come *temporaries*: of each operation that copies,
+the operand unless it is the source tile, the result unless it is the last one, and what the operation needs itself:
+
+| operation | temporaries of its own |
+|---|---|
+| all_to_all | its operand cut into n pieces and as many that arrive, where operand and result are gone or not yet there; |
+|            | one piece, where a program has pieces of several sizes, whose places do not fit each other |
+| exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out |
+| loop | those of its body on one chunk, with the chunk and its result; |
+|      | its result, where a reshape behind it ends in dimensions of size 1: XLA puts these elsewhere in memory, and copies |
+| to_unreduced of owned digits | its result, which XLA copies if it is the last one |
+| others | none |
+
+A reshape is no copy. XLA fuses copies, and shares the memory of the result while it is not written yet, so this is an upper
+bound up to alignment and a few tables of numbers; `benchmarks/peaks.py` holds it against XLA's buffer assignment on CPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from .exchange import Exchange
+from .tile_program import Loop, PutOwn, Reshape, Rounds, Swap, TileProgram, shape_after
+
+
+def peak_bytes(program: TileProgram, bits: int) -> int:
+    """Returns the most that a device holds at once, in bytes; bits: of one element. No operation: the source tile alone."""
+    source, target = (_bytes(math.prod(shape), bits) for shape in (program.in_shape, program.out_shape))
+    if not program.operations:
+        return source
+    return source + target + _temporary_bytes(program, bits, holds_ends=False)
+
+
+def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
+    """Returns the most that temporaries take.
+
+    Args:
+      holds_ends: whether the first operand and the last result are temporaries too, as in the body of a loop.
+    """
+    copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, Reshape)]
+    before = _bytes(math.prod(program.in_shape), bits)
+    operand = before if holds_ends else 0
+    most, shape, pieces = 0, program.in_shape, set()
+    for i, operation in enumerate(program.operations):
+        shape = shape_after(operation, shape)
+        if isinstance(operation, Reshape):
+            continue
+        after = _bytes(math.prod(shape), bits)
+        result = 0 if i == copying[-1] and not holds_ends else after
+        match operation:
+            case Swap(factors):
+                held = 2 * before
+                pieces.add(-(-before // math.prod(factor.size for factor in factors)))
+            case Rounds(exchange):
+                held = operand + result + _bytes(_pieces(exchange), bits)
+            case PutOwn():
+                held = operand + after
+            case Loop(body=body):
+                copied = after if shape != program.out_shape and has_inner_one(program.out_shape) else 0
+                held = operand + result + copied + _temporary_bytes(body, bits, holds_ends=True)
+            case _:
+                held = operand + result
+        most, operand, before = max(most, held), result, after
+    return most + (max(pieces) if len(pieces) > 1 else 0)
+
+
+def has_inner_one(shape: tuple[int, ...]) -> bool:
+    """Returns whether a dimension of size 1 lies behind a larger one."""
+    sizes = list(itertools.dropwhile(lambda size: size == 1, shape))
+    return 1 in sizes
+
+
+def _pieces(exchange: Exchange) -> int:
+    """Returns the elements of the pieces that all arrive before they are written, with one that leaves."""
+    sizes = [each.piece_elements for each in exchange.rounds]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def _bytes(elements: int, bits: int) -> int:
+    return -(-elements * bits // 8)
