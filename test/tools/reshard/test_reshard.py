@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from benchmarks.pairs import random_reductions
 import reshard
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.synthesis.mesh import Mesh
@@ -490,3 +491,13 @@ def test_a_reduction_that_a_type_has_not_is_one_line(capsys):
     assert run("--verify", "--reduction", "and", problem=SUMS) == 1
     err = capsys.readouterr().err
     assert err.startswith("reshard: error: ") and "elements of type f32 have no and" in err and err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("element", ["f32", "bf16", "i16"])
+def test_random_partial_sums_are_verified(element):
+    with XlaChild(num_devices=8) as child:
+        for pair in random_reductions(95, 25, (4, 6, 8)):
+            found = reshard.plan(pair.source, pair.target, mesh=pair.mesh, shape=pair.shape, dtype=element)
+            tensor = f"tensor<{'x'.join(map(str, (*pair.shape, element)))}>"
+            assert (verdict := verify(found, tensor, child)).is_verified, (str(pair), verdict.text)
