@@ -38,7 +38,7 @@ from .problem import NoPlanError, Problem, refine
 from .request import Request
 from .search import SearchLimit, cheapest_chain
 from .step_costs import StepCost, step_costs
-from .steps import AllGather, AllReduce, Exchanged, Relayout, Slice, Step, ToUnreduced
+from .steps import AllGather, AllReduce, Chunked, Exchanged, Relayout, Slice, Step, ToUnreduced
 from .topology import Topology
 
 MOST_SHOWN = 3
@@ -74,11 +74,13 @@ class Alternative:
         }
 
 
-def rejected(plan: Plan, topology: Topology, most: int = MOST_SHOWN) -> tuple[Alternative, ...]:
+def rejected(
+    plan: Plan, topology: Topology, most: int = MOST_SHOWN, *, memory_limit: int | None = None
+) -> tuple[Alternative, ...]:
     """Returns the best other ways, the best one first; fewer where there are no more.
 
     Args:
-      topology: the one that the plan was made for.
+      topology, memory_limit: those that the plan was made for.
     """
     if not math.prod(plan.shape) or not plan.collectives:
         return ()
@@ -89,7 +91,7 @@ def rejected(plan: Plan, topology: Topology, most: int = MOST_SHOWN) -> tuple[Al
         if other.chain_text not in (plan.chain_text, *found):
             found[other.chain_text] = way, other
     best = sorted(found.values(), key=lambda each: _key(each[1], plan.objective))[:most]
-    return tuple(Alternative(way, other, _reason(plan, other, topology)) for way, other in best)
+    return tuple(Alternative(way, other, _reason(plan, other, topology, memory_limit)) for way, other in best)
 
 
 def _key(plan: Plan, objective: str) -> tuple:
@@ -135,10 +137,10 @@ class _Ways:
             return
 
     def _chain(self) -> tuple[Problem, tuple[Step, ...]]:
-        """Returns the plan's own chain on its problem, or, if it has an exchange, what the planner had before it looked at exchanges."""
+        """Returns the plan's own chain on its problem, or, if it has chunks or an exchange, what the planner had before it looked at these."""
         asked = self.request
         typed = canonical_steps(self.plan.mesh, (each.step for each in self.plan.steps if not isinstance(each.step, Relayout)))
-        if any(isinstance(step, Exchanged) for step in typed):
+        if any(isinstance(step, (Chunked, Exchanged)) for step in typed):
             found = find_chain(asked, self.pricing, self.costing.bound)
             return found.problem, found.steps
         ends = (in_pieces(layout_of(asked.mesh, asked.shape, side), typed) for side in (asked.source, asked.target))
@@ -191,9 +193,11 @@ class _Ways:
 # ---- reasons
 
 
-def _reason(plan: Plan, other: Plan, topology: Topology) -> str:
+def _reason(plan: Plan, other: Plan, topology: Topology, memory_limit: int | None) -> str:
     if other.largest_tile_bytes > bound_tile_bytes(plan):
         return f"needs a tile of {_size(other.largest_tile_bytes)}, more than source or target (R2)"
+    if memory_limit is not None and other.peak_bytes > memory_limit:
+        return f"peaks at {_size(other.peak_bytes)}, above the memory limit"
     is_by_time = plan.objective == "time"
     if other.time_s * _AS_LONG < plan.time_s if is_by_time else _key(other, "bytes") < _key(plan, "bytes"):
         return "costs less; no search of the planner comes by it"

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-import itertools
 
 from . import cost, steps
 from .planned import Plan
@@ -41,18 +41,26 @@ def step_costs(plan: Plan, topology: Topology) -> tuple[StepCost, ...]:
     moved = iter(collectives(plan.tile_program, plan.bits))
     found = []
     for each in plan.steps:
-        own = tuple(itertools.islice(moved, steps.collectives(each.step)))
+        own = tuple(_next_runs(moved, steps.collectives(each.step)))
         found.append(_step_cost(plan, topology, each, own))
     return tuple(found)
+
+
+def _next_runs(moved: Iterator[Collective], runs: int) -> Iterator[Collective]:
+    """Yields the next collectives that make so many runs; those in a loop run several times."""
+    while runs:
+        each = next(moved)
+        runs -= each.trip_count
+        yield each
 
 
 def _step_cost(plan: Plan, topology: Topology, step, own: tuple[Collective, ...]) -> StepCost:
     devices, latency_s, transfer_s = plan.mesh.size, 0.0, 0.0
     for each in own:
         start_s, seconds_per_byte = cost.coefficients(topology, devices, each.kind, each.groups or None, each.pairs)
-        latency_s += start_s
-        transfer_s += seconds_per_byte * each.bytes_before
+        latency_s += each.trip_count * start_s
+        transfer_s += each.trip_count * seconds_per_byte * each.bytes_before
     crossed = {level for each in own if (level := cost.crossed_level(topology, devices, each))}
     level = next((level for level in topology.fitted(devices).levels if level in crossed), None)
     rest_s = step.time_s - latency_s - transfer_s
-    return StepCost(step.op, len(own), level, latency_s, transfer_s, rest_s if rest_s > _ROUNDING_S else 0.0)
+    return StepCost(step.op, steps.collectives(step.step), level, latency_s, transfer_s, rest_s if rest_s > _ROUNDING_S else 0.0)

@@ -67,7 +67,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
         problem = {"mesh": mesh, "shape": shape, "dtype": element.name, "topology": topology, "reduction": flags.reduction}
         planned = plan(source, target, objective=flags.objective, memory_limit=flags.memory_limit, **problem)
-        found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size), rejected(planned, topology))
+        others = rejected(planned, topology, memory_limit=flags.memory_limit)
+        found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size), others)
         if flags.pareto:
             found.pareto = pareto(source, target, **problem)
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:

@@ -48,6 +48,8 @@ def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout 
     match step:
         case steps.Relayout():
             return "puts the tile's elements in order" if is_last else "puts the tile's elements in the order in which the next step takes them"
+        case steps.Chunked(dim, count):
+            return f"does it on one of {count} slices of dim {dim} after the other, which needs less memory at a time"
         case steps.Exchanged():
             return "fetches what each device lacks, each piece from a device that has it"
         case steps.Permute():
