@@ -52,13 +52,17 @@ class Chain:
 
 
 class _Edge(NamedTuple):
-    """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of."""
+    """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of.
+
+    `is_joint`: a gather along several dimensions, after which the large tile is copied.
+    """
 
     kind: Kind
     after: State
     received: int
     tile: int
     moved: tuple[int, ...] = ()
+    is_joint: bool = False
 
 
 class _Spent(Exception):
@@ -236,12 +240,12 @@ class _Search:
     # Costs of edges
 
     def _cost(self, state: State, edge: _Edge) -> int:
-        kind, _, received, tile, moved = edge
+        kind, _, received, tile, moved, is_joint = edge
         if kind in LOCAL:
             return tile
         if kind == "permute" and self.prices_pairs:
             return self.costs.packed(self._least_permute(state, edge.after, tile), received, 1, tile)
-        key = kind, moved, received, tile
+        key = kind, moved, received, tile, is_joint
         found = self.steps_cost.get(key)
         if found is None:
             time = self._picoseconds(state, edge) if self.pricing else 0
@@ -257,7 +261,7 @@ class _Search:
             self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
         tile = self.digits.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
         found = self.pricing.whole(*self.coefficients[key], tile)
-        if edge.kind == "all_gather" and len({self.digits.slots[state[i]].dim for i in edge.moved}) > 1:
+        if edge.is_joint:
             found += math.ceil(self.pricing.relayout_seconds(edge.tile) * PER_SECOND)
         return found
 
@@ -346,19 +350,20 @@ class _Search:
         owned = [i for i in range(len(state)) if self._moves_away(state, i)]
         dims = {i: self.digits.slots[state[i]].dim for i in owned}
         if self.pricing:
-            yield from self._gathers_of(owned, state, tile)
+            yield from self._gathers_of(owned, dims, state, tile)
             return
         for dim in sorted(set(dims.values())):
-            yield from self._gathers_of([i for i in owned if dims[i] == dim], state, tile)
+            yield from self._gathers_of([i for i in owned if dims[i] == dim], dims, state, tile)
 
-    def _gathers_of(self, owned: list[int], state: State, tile: int):
+    def _gathers_of(self, owned: list[int], dims: dict[int, int], state: State, tile: int):
         for count in range(1, len(owned) + 1):
             for chosen in itertools.combinations(owned, count):
                 n = math.prod([self.sizes[i] for i in chosen])
                 if tile * n > self.max_tile:
                     continue
                 after = tuple([REPLICATED if i in chosen else slot for i, slot in enumerate(state)])
-                yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen)
+                is_joint = any(dims[i] != dims[chosen[0]] for i in chosen)
+                yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen, is_joint)
 
     def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int):
         owned = [
