@@ -299,7 +299,7 @@ class _Search:
                 blocked |= self.clash[slot]
         free = [[s for s in slots if not blocked >> s & 1] for slots in self.digits.candidates]
         tile = self.digits.tile(state)
-        if not self.exhaustive:
+        if not self.exhaustive and not self.prices_pairs:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
                     yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
