@@ -104,14 +104,7 @@ def cheapest_chain(
       greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
     Raises: SearchLimit after `max_edges` steps.
     """
-    return _Search(problem, exhaustive, homeward, pricing).run(below, max_edges, greed)
-
-
-def least_cost(problem: Problem, pricing: Pricing | None) -> tuple[int, ...]:
-    """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
-    digits = Digits(problem)
-    found = CostToGo(digits, pricing)(digits.source)
-    return found if pricing else found[1:]
+    return Search(problem, pricing, exhaustive, homeward).run(below, max_edges, greed)
 
 
 class _Costs:
@@ -133,14 +126,14 @@ class _Costs:
         return cost >> self.received, received, (cost & (1 << self.collectives) - 1) >> self.written
 
 
-class _Search:
-    """One A* run.
+class Search:
+    """The search for one problem's chains; see `cheapest_chain`.
 
     Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge;
     `left` is how many steps may still be considered.
     """
 
-    def __init__(self, problem: Problem, exhaustive: bool, homeward: bool, pricing: Pricing | None):
+    def __init__(self, problem: Problem, pricing: Pricing | None, exhaustive: bool = False, homeward: bool = False):
         self.problem = problem
         self.pricing = pricing
         self.exhaustive = exhaustive
@@ -163,7 +156,11 @@ class _Search:
         self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
 
-    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
+    def least_cost(self) -> tuple[int, ...]:
+        """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
+        return self._unpacked(self._cost_to_go(self.digits.source))
+
+    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int = 1) -> Chain | None:
         source, target = self.digits.source, self.target
         best = {source: 0}
         came_from: dict[State, tuple[State, Kind]] = {}
