@@ -17,7 +17,7 @@ from .pricing import Pricing
 from .problem import NoPlanError, Problem, refine
 from .reduced_ends import completed, frozen, has_sums, reduced_first
 from .request import Request
-from .search import Chain, SearchLimit, cheapest_chain, least_cost
+from .search import Chain, Search, SearchLimit, cheapest_chain
 from .steps import Step
 
 # Steps that the searches consider at an effort of 1:
@@ -103,13 +103,19 @@ class _Searches:
             self._search_primes()
         if self._is_proved():
             return
-        primes = self._refine(with_detours=True, into_primes=True)
-        self._raise_least(least_cost(primes, self.pricing))
-        wide = self._refine(with_detours=True)
-        if not self._is_proved() and wide != primes:
+        primes = self._wide(into_primes=True)
+        self._raise_least(primes.least_cost())
+        if self._is_proved():
+            return
+        wide = self._wide(into_primes=False)
+        if wide.problem != primes.problem:
             self._improve(wide, MOST_EDGES_FOR_DETOURS)
-        if not self._is_proved() and (not self._meets_bound() or wide == primes):
+        if not self._is_proved() and (not self._meets_bound() or wide.problem == primes.problem):
             self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
+
+    def _wide(self, into_primes: bool) -> Search:
+        problem = self._refine(with_detours=True, into_primes=into_primes)
+        return Search(problem, self.pricing, exhaustive=problem.is_misaligned)
 
     def _search_coarse(self) -> None:
         """Finds a chain in as few digits as serve: the cheapest one if that is soon done, else one that serves."""
@@ -131,15 +137,14 @@ class _Searches:
     def _meets_bound(self) -> bool:
         return not self.is_by_time and self.chain.cost[0] <= self.bound
 
-    def _improve(self, problem: Problem, max_edges: int) -> Cost:
+    def _improve(self, search: Search, max_edges: int) -> Cost:
         """Searches other digits for what costs less than the chain so far; returns what they cost at least."""
-        limits = {"below": self.chain.cost, "max_edges": max_edges * self.effort, "exhaustive": problem.is_misaligned}
         try:
-            better, least = cheapest_chain(problem, pricing=self.pricing, **limits), None
+            better, least = search.run(self.chain.cost, max_edges * self.effort), None
         except SearchLimit as stopped:
             better, least = stopped.best, stopped.least_cost
         if better is not None:
-            self.problem, self.chain = problem, better
+            self.problem, self.chain = search.problem, better
         return self.chain.cost if least is None else min(least, self.chain.cost)
 
     def _chain_or_none(self, problem: Problem, **limits) -> Chain | None:

@@ -18,8 +18,10 @@ Source: own work; the paper (arXiv 2112.01075, section 3) has the leading digits
 from __future__ import annotations
 
 from dataclasses import dataclass
+import functools
 import itertools
 import math
+import operator
 
 from .layout import Factor, Layout, Slot, blocked, unreduced_factors, whole_factors
 from .mesh import Mesh
@@ -69,6 +71,14 @@ def refine(
       with_detours: offer spare digits to all factors, not just to those that one side leaves replicated.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
+    before, after, movable = _ends(mesh, shape, source, target, into_primes)
+    slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
+    return Problem(mesh, shape, before, after, movable, slots)
+
+
+@functools.lru_cache(maxsize=16)
+def _ends(mesh: Mesh, shape, source: Sharding, target: Sharding, into_primes: bool) -> tuple[Layout, Layout, tuple[Factor, ...]]:
+    """Returns both layouts in refined factors, and the movable ones of these."""
     sides = (whole_factors(mesh, source), whole_factors(mesh, target))
     sums = (unreduced_factors(mesh, source), unreduced_factors(mesh, target))
     _check_divides(shape, source, sides[0])
@@ -79,9 +89,7 @@ def refine(
     while cuts.split_where_sides_disagree():
         pass
     before, after = (blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums))
-    movable = _movable(before, after, cuts.all_factors())
-    slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
-    return Problem(mesh, shape, before, after, movable, slots)
+    return before, after, _movable(before, after, cuts.all_factors())
 
 
 def _check_divides(shape, sharding: Sharding, pieces) -> None:
@@ -140,23 +148,21 @@ class _AxisCuts:
 
     def split_where_sides_disagree(self) -> bool:
         """Cuts factors of one side at the places of the other; returns whether anything changed."""
-        before = {axis: tuple(cuts) for axis, cuts in self.cuts.items()}
+        count = sum(map(len, self.cuts.values()))
         refined = tuple(self.refined(side) for side in self.sides)
         for mine, other in (refined, refined[::-1]):
             for my_factors, other_factors in zip(mine, other):
-                for factor, slot in _slots_of(0, my_factors):
-                    for place in (s.end for _, s in _slots_of(0, other_factors)):
-                        if place % slot.start == 0 and slot.end % place == 0:
-                            self.add(factor.axis, factor.pre * (place // slot.start))
-        return before != {axis: tuple(cuts) for axis, cuts in self.cuts.items()}
-
-
-def _slots_of(dim: int, factors) -> list[tuple[Factor, Slot]]:
-    found, start = [], 1
-    for factor in factors:
-        found.append((factor, Slot(dim, start, start * factor.size)))
-        start *= factor.size
-    return found
+                if not my_factors or not other_factors:
+                    continue
+                places = list(itertools.accumulate((f.size for f in other_factors), operator.mul))
+                start = 1
+                for factor in my_factors:
+                    end = start * factor.size
+                    for place in places:
+                        if start < place < end and place % start == 0 and end % place == 0:
+                            self.add(factor.axis, factor.pre * (place // start))
+                    start = end
+        return count != sum(map(len, self.cuts.values()))
 
 
 def _movable(before: Layout, after: Layout, factors) -> tuple[Factor, ...]:

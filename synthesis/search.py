@@ -37,6 +37,7 @@ from .problem import Problem
 STEPS_TO_PRICE = 5  # what pricing a collective device by device counts as
 LOCAL = ("slice", "to_unreduced")  # steps without traffic
 Kind = Literal["slice", "all_gather", "all_to_all", "permute", "reduce_scatter", "all_reduce", "to_unreduced"]
+Allows = Callable[[Kind, int], bool]  # whether a step of a kind that moves so many factors may be taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,17 @@ class Chain:
 
 
 class _Edge(NamedTuple):
-    """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of."""
+    """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of.
+
+    `is_joint`: a gather along several dimensions, after which the large tile is copied.
+    """
 
     kind: Kind
     after: State
     received: int
     tile: int
     moved: tuple[int, ...] = ()
+    is_joint: bool = False
 
 
 class _Tally(threading.local):
@@ -99,7 +104,7 @@ def cheapest_chain(
     homeward: bool = False,
     max_edges: int = 20_000_000,
     greed: int = 1,
-    allows: Callable[[Kind, int], bool] | None = None,
+    allows: Allows | None = None,
 ) -> Chain | None:
     """Returns the cheapest chain that the problem's slots admit, or None if they admit none.
 
@@ -113,18 +118,7 @@ def cheapest_chain(
       allows: whether a step of a kind that moves so many factors may be taken; None is all of them.
     Raises: SearchLimit after `max_edges` steps.
     """
-    search = _Search(problem, exhaustive, homeward, pricing, allows)
-    try:
-        return search.run(below, max_edges, greed)
-    finally:
-        tally.edges += max_edges - search.left
-
-
-def least_cost(problem: Problem, pricing: Pricing | None) -> tuple[int, ...]:
-    """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
-    digits = Digits(problem)
-    found = CostToGo(digits, pricing)(digits.source)
-    return found if pricing else found[1:]
+    return Search(problem, pricing, exhaustive, homeward, allows).run(below, max_edges, greed)
 
 
 class _Costs:
@@ -146,14 +140,16 @@ class _Costs:
         return cost >> self.received, received, (cost & (1 << self.collectives) - 1) >> self.written
 
 
-class _Search:
-    """One A* run.
+class Search:
+    """The search for one problem's chains; see `cheapest_chain`.
 
     Invariant: `best[state]` is the least cost at which `state` was reached so far, `came_from[state]` its last edge;
     `left` is how many steps may still be considered.
     """
 
-    def __init__(self, problem: Problem, exhaustive: bool, homeward: bool, pricing: Pricing | None, allows):
+    def __init__(
+        self, problem: Problem, pricing: Pricing | None, exhaustive: bool = False, homeward: bool = False, allows: Allows | None = None
+    ):
         self.problem = problem
         self.pricing = pricing
         self.exhaustive = exhaustive
@@ -177,14 +173,26 @@ class _Search:
         self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
 
-    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int) -> Chain | None:
+    def least_cost(self) -> tuple[int, ...]:
+        """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
+        return self._unpacked(self._cost_to_go(self.digits.source))
+
+    def run(self, below: tuple[int, ...] | None, max_edges: int, greed: int = 1) -> Chain | None:
+        """Returns what `cheapest_chain` says."""
+        self.left = max_edges
+        try:
+            return self._run(below, greed)
+        finally:
+            tally.edges += max_edges - self.left
+
+    def _run(self, below: tuple[int, ...] | None, greed: int) -> Chain | None:
         source, target = self.digits.source, self.target
         best = {source: 0}
         came_from: dict[State, tuple[State, Kind]] = {}
         limit = self._limit(below)
         order = itertools.count(1)
         queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
-        self.left, expanded = max_edges, 0
+        expanded = 0
         while queue:
             priority, _, cost, state, unpriced = heapq.heappop(queue)
             if state == target and unpriced is None or priority >= limit - 1 and target in best:
@@ -256,12 +264,12 @@ class _Search:
     # Costs of edges
 
     def _cost(self, state: State, edge: _Edge) -> int:
-        kind, _, received, tile, moved = edge
+        kind, _, received, tile, moved, is_joint = edge
         if kind in LOCAL:
             return tile
         if kind == "permute" and self.prices_pairs:
             return self.costs.packed(self._least_permute(state, edge.after, tile), received, 1, tile)
-        key = kind, moved, received, tile
+        key = kind, moved, received, tile, is_joint
         found = self.steps_cost.get(key)
         if found is None:
             time = self._picoseconds(state, edge) if self.pricing else 0
@@ -277,7 +285,7 @@ class _Search:
             self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
         tile = self.digits.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
         found = self.pricing.whole(*self.coefficients[key], tile)
-        if edge.kind == "all_gather" and len({self.digits.slots[state[i]].dim for i in edge.moved}) > 1:
+        if edge.is_joint:
             found += math.ceil(self.pricing.relayout_seconds(edge.tile) * PER_SECOND)
         return found
 
@@ -315,7 +323,7 @@ class _Search:
                 blocked |= self.clash[slot]
         free = [[s for s in slots if not blocked >> s & 1] for slots in self.digits.candidates]
         tile = self.digits.tile(state)
-        if not self.exhaustive:
+        if not self.exhaustive and not self.prices_pairs:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
                     yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
@@ -366,19 +374,20 @@ class _Search:
         owned = [i for i in range(len(state)) if self._moves_away(state, i)]
         dims = {i: self.digits.slots[state[i]].dim for i in owned}
         if self.pricing:
-            yield from self._gathers_of(owned, state, tile)
+            yield from self._gathers_of(owned, dims, state, tile)
             return
         for dim in sorted(set(dims.values())):
-            yield from self._gathers_of([i for i in owned if dims[i] == dim], state, tile)
+            yield from self._gathers_of([i for i in owned if dims[i] == dim], dims, state, tile)
 
-    def _gathers_of(self, owned: list[int], state: State, tile: int):
+    def _gathers_of(self, owned: list[int], dims: dict[int, int], state: State, tile: int):
         for count in range(1, len(owned) + 1):
             for chosen in itertools.combinations(owned, count):
                 n = math.prod([self.sizes[i] for i in chosen])
                 if tile * n > self.max_tile:
                     continue
                 after = tuple([REPLICATED if i in chosen else slot for i, slot in enumerate(state)])
-                yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen)
+                is_joint = any(dims[i] != dims[chosen[0]] for i in chosen)
+                yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen, is_joint)
 
     def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int):
         owned = [

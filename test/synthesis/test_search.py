@@ -3,11 +3,13 @@
 
 import pytest
 
-from benchmarks.pairs import random_pairs, random_reductions
+from benchmarks.pairs import Pair, random_pairs, random_reductions
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.problem import refine
 from reshard.synthesis.search import SearchLimit, cheapest_chain
 from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.topology import Topology
 
 
 def chain(mesh: str, shape, source: str, target: str, **options):
@@ -110,3 +112,58 @@ def test_what_becomes_unreduced_anyway_is_reduced_for_the_length_of_a_gather():
 def test_no_tile_is_padded_above_both_ends():
     found = chain("x=2,y=2", (8,), '[{"x"}]', '[{"y"}], unreduced={"x"}')
     assert all(layout.tile_elements <= 4 for layout in found.layouts)
+
+
+# -- by time --
+
+NETWORKS = ("uniform", "h100", "v5e:2x2*2", "cpu")
+
+
+def timed(pair, topology: str, **options):
+    problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+    return cheapest_chain(problem, pricing=Pricing(Topology.parse(topology), pair.mesh, 32), **options)
+
+
+@pytest.mark.parametrize("topology", NETWORKS)
+def test_by_time_the_heuristic_never_exceeds_the_cost(topology):
+    for pair in random_pairs(14, 25, (8,)):
+        assert timed(pair, topology).cost == timed(pair, topology, greed=0).cost, pair
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", NETWORKS)
+def test_by_time_the_heuristic_never_exceeds_the_cost_of_hundreds(topology):
+    for pair in random_pairs(15, 300, (8,)):
+        assert timed(pair, topology).cost == timed(pair, topology, greed=0).cost, pair
+
+
+@pytest.mark.parametrize("topology", NETWORKS)
+def test_a_search_that_stops_has_a_bound_on_what_it_would_have_found(topology):
+    for pair in random_pairs(16, 25, (8,)):
+        cost = timed(pair, topology).cost
+        for limit in (0, 10, 40):
+            try:
+                assert timed(pair, topology, max_edges=limit).cost == cost
+            except SearchLimit as stopped:
+                assert stopped.least_cost <= cost
+                assert stopped.best is None or stopped.best.cost >= cost
+
+
+def test_gathers_along_two_dimensions_are_one_while_the_copy_takes_less_than_a_start():
+    mesh, ends = Mesh.parse("x=2,y=2"), (Sharding.parse('[{"x"}, {"y"}]'), Sharding.parse("[{}, {}]"))
+    small, large = (timed(Pair(mesh, shape, *ends), "uniform") for shape in ((8, 8), (1 << 14, 1 << 14)))
+    assert small.kinds == ("all_gather",)
+    assert large.kinds == ("all_gather", "all_gather")
+
+
+def test_what_crosses_a_slow_level_is_spread_over_replicas():
+    pair = Pair(Mesh.parse("x=2,y=8"), (1 << 20, 16), Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    assert "all_gather" in timed(pair, "h100:2").kinds
+    assert timed(pair, "uniform").kinds == ("all_to_all",)
+
+
+def test_a_homeward_search_finds_a_chain_that_costs_as_much_or_more():
+    for pair in random_pairs(17, 60, (8, 12)):
+        problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+        found = cheapest_chain(problem, homeward=True)
+        assert found is None or found.cost >= cheapest_chain(problem).cost

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prices by factors are those of `cost.py` device by device, and bounds on latency are bounds."""
+
+import itertools
+
+import pytest
+
+from reshard.synthesis import cost
+from reshard.synthesis.layout import Factor, groups
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.pricing import Pricing
+from reshard.synthesis.topology import Topology
+
+KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
+CASES = [
+    (mesh, topology)
+    for mesh in ("x=2,y=4,z=2", "x=4,y=4", "x=2,y=2,z=2,w=2", "<[\"x\"=4, \"y\"=4], device_ids=[3,1,2,0,7,5,6,4,11,9,10,8,15,13,14,12]>")
+    for topology in ("uniform", "h100", "h100:4x4", "a100:2x8", "v5e:2x4*2", "v4:2x2x2*2", "cpu", "ethernet")
+]
+
+
+def factors_of(mesh: Mesh) -> list[Factor]:
+    return [Factor(name, 1, size) for name, size in mesh.axes] + [Factor(name, 2, size // 2) for name, size in mesh.axes if size > 2]
+
+
+@pytest.mark.parametrize(("mesh_text", "topology"), CASES)
+def test_prices_by_factors_are_those_device_by_device(mesh_text, topology):
+    mesh, network = Mesh.parse(mesh_text), Topology.parse(topology)
+    pricing = Pricing(network, mesh, 32)
+    for count in (1, 2, 3):
+        for chosen in itertools.combinations(factors_of(mesh), count):
+            if len({factor.axis for factor in chosen}) < count:
+                continue
+            for kind in KINDS:
+                expected = cost.coefficients(network, mesh, kind, groups(mesh, tuple(sorted(chosen))))
+                assert pricing.coefficients(kind, chosen) == pytest.approx(expected, rel=1e-12), (kind, chosen)
+
+
+@pytest.mark.parametrize(("mesh_text", "topology"), CASES)
+def test_a_bound_on_the_latency_of_a_group_is_one(mesh_text, topology):
+    mesh = Mesh.parse(mesh_text)
+    pricing = Pricing(Topology.parse(topology), mesh, 32)
+    for factor in factors_of(mesh):
+        latency_s, _ = pricing.coefficients("all_to_all", (factor,))
+        assert pricing.least_latency_of_one_s(factor.size, pricing.hop_s(factor)) <= latency_s * (1 + 1e-12), factor
+
+
+def test_a_factor_that_no_level_divides_has_no_shares():
+    pricing = Pricing(Topology.parse("v5e:1x3*2"), Mesh.parse("x=3,y=2"), 32)
+    assert pricing.shares(Factor("x", 1, 3)) is None
+
+
+def test_an_axis_over_nodes_and_devices_has_its_share_of_both():
+    pricing = Pricing(Topology.parse("h100:2x4"), Mesh.parse("x=4,y=2"), 32)
+    assert pricing.shares(Factor("x", 1, 4)) == (2, 2)
+    assert pricing.shares(Factor("y", 1, 2)) == (1, 2)
