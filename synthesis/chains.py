@@ -2,8 +2,9 @@
 """Which searches a request gets, and in what order: coarse factors, then detours, then primes; easier ones for sums.
 
 A search is exact on its digits, and its digits are a choice (`problem.py`). So the coarse ones are searched first, which
-are nearly always enough, and wider ones only for what costs less than what has been found. Searches stop after a number of steps
-considered, never after a time, so that every process finds the same chain.
+are nearly always enough, and wider ones only for what costs less than what has been found, unless the bound in prime
+factors says that nothing does. Searches stop after a number of steps considered, never after a time, so that every
+process finds the same chain; what no chain goes below is then still known.
 """
 
 from __future__ import annotations

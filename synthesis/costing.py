@@ -209,6 +209,9 @@ class Costing:
         """Returns what any method takes on the topology, at least."""
         if self._bound_time_s is None:
             asked = self.request
+            if self.pricing.is_flat and not asked.has_sums:
+                self._bound_time_s = self.pricing.flat_bound_seconds(self.bound)
+                return self._bound_time_s
             self._bound_time_s = self.pricing.bound_seconds(asked.shape, asked.source, asked.target) if self.bound else 0.0
             if asked.has_sums:
                 self._bound_time_s = max(self._bound_time_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)

@@ -212,6 +212,13 @@ class Pricing:
         ends = (cost.boxes(self.mesh, shape, side) for side in (source, target))
         return cost.cut_bytes_bound(self.topology, *ends, self.bits).time_s
 
+    def flat_bound_seconds(self, received_elements: int) -> float:
+        """Returns `bound_seconds` on a flat topology, from what the busiest device must receive of an array without sums."""
+        if not received_elements:
+            return 0.0
+        latency_s = self.topology.launch_latency_s + self.least_hop_s
+        return latency_s + self.bytes_of(received_elements) / self._ports_bytes_per_s
+
     def seconds(self, collectives: Iterable[Collective]) -> float:
         """Returns the time of collectives, one after the other."""
         return sum(cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)

@@ -12,10 +12,11 @@ so that sums and comparisons are those of whole numbers (`_Costs`).
 **Heuristic.** `cost_to_go.py`; it never exceeds the cost to go (admissible), so A* returns the optimum, and the least
 priority in the queue is at any moment a lower bound on every chain that has not been found.
 
-**Pruning** that loses nothing, checked by `exhaustive=True` in tests: a factor that owns its target digit stays there,
-and a replicated factor whose target digit is free takes it at once, for nothing; only factors that are unreduced in the
-target become so. Where neither side has unreduced factors, there are no edges for them. Permutes in a row are one.
-Where it matters who sends to whom, a permute is priced when its turn comes; until then it counts as the cheapest one.
+**Pruning** that loses nothing, checked by `exhaustive=True` and by brute force in tests: a factor that owns its target
+digit stays there; only factors that are unreduced in the target become so; permutes in a row are one. Unless it matters
+who sends to whom, a replicated factor whose target digit is free takes it at once, for nothing. Where neither side has
+unreduced factors, there are no edges for them. Where it matters who sends to whom, a permute is priced when its turn
+comes; until then it counts as the cheapest one.
 """
 
 from __future__ import annotations

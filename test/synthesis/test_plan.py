@@ -352,3 +352,30 @@ def test_an_exchange_that_meets_the_byte_bound_cannot_be_beaten_by_bytes(shape, 
 def test_an_exchange_above_the_byte_bound_is_not_proved():
     found = plan(Mesh.parse("x=4"), (10, 3), 32, Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'), objective="time", with_exchange=True)
     assert found.bytes_received > found.bound_bytes and not found.is_optimal
+
+
+# -- how far from the least --
+
+SWAP = "x=16,y=4", (64, 16), '[{"x", "y"}, {}]', '[{"y"}, {"x":(1)4}]'
+
+
+def swapped(effort: int):
+    mesh, shape, source, target = SWAP
+    return plan(Mesh.parse(mesh), shape, 32, Sharding.parse(source), Sharding.parse(target), objective="time", effort=effort)
+
+
+def test_a_plan_that_is_not_proved_optimal_says_how_far_it_is_at_most():
+    little, much = swapped(1), swapped(100)
+    assert not little.is_optimal and 1 < little.proved_gap < 2
+    assert much.proved_gap <= little.proved_gap and much.time_s <= little.time_s
+    assert little.to_dict()["proved_gap"] == little.proved_gap
+
+
+def test_an_optimal_plan_has_no_gap():
+    found = plan(Mesh.parse("x=4,y=2"), (16, 16), 32, Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    assert found.is_optimal and found.proved_gap == 1
+
+
+def test_an_effort_below_one_is_refused():
+    with pytest.raises(ValueError, match="effort is 0; the least is 1"):
+        swapped(0)

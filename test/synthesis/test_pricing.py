@@ -5,7 +5,9 @@ import itertools
 
 import pytest
 
+from benchmarks.pairs import random_pairs
 from reshard.synthesis import cost
+from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.layout import Factor, groups
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.pricing import Pricing
@@ -54,3 +56,11 @@ def test_an_axis_over_nodes_and_devices_has_its_share_of_both():
     pricing = Pricing(Topology.parse("h100:2x4"), Mesh.parse("x=4,y=2"), 32)
     assert pricing.shares(Factor("x", 1, 4)) == (2, 2)
     assert pricing.shares(Factor("y", 1, 2)) == (1, 2)
+
+
+@pytest.mark.parametrize("pair", random_pairs(3, 30, (4, 6, 8, 12)), ids=str)
+def test_on_one_switch_the_bound_on_time_follows_from_that_on_bytes(pair):
+    pricing = Pricing(Topology.parse("uniform"), pair.mesh, 12)
+    received = received_elements_bound(pair.mesh, pair.shape, pair.source, pair.target)
+    expected = pricing.bound_seconds(pair.shape, pair.source, pair.target)
+    assert pricing.flat_bound_seconds(received) == pytest.approx(expected, rel=1e-12)
