@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 import math
 
-from . import bounds, steps, traffic
-from .exchange import Exchange
+from . import bounds, cost, steps, traffic
+from .blocks import both_ends
 from .layout import Layout
 from .planned import Plan, PlannedStep
 from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 from .request import Request
 from .steps import Step
-from .tile_program import Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower
+from .tile_program import Relayout, Reshape, TileProgram, Transpose, collectives, lower
+from .traffic import Collective
 
 
 class Costing:
@@ -27,46 +28,48 @@ class Costing:
     def __init__(self, request: Request, pricing: Pricing):
         self.request = request
         self.pricing = pricing
-        self.bound = bounds.received_elements_bound(request.mesh, request.shape, request.source, request.target)
+        sides = (request.source, request.target, request.target_mesh)
+        self.bound = bounds.received_elements_bound(request.mesh, request.shape, *sides)
         self._bound_time_s: float | None = None
 
     def of_chain(self, problem: Problem, typed: Sequence[Step], is_optimal: bool) -> Plan:
         """Returns the plan of a chain; R1: the rules, not the search, say where each step leads."""
-        source, layouts = problem.source, [problem.source]
+        source = problem.source
+        tiles = self.checked_tiles(source, problem.target, typed)
+        program = lower(problem.mesh, source, typed, self.request.reduction)
+        return self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal)
+
+    @staticmethod
+    def checked_tiles(source: Layout, target: Layout, typed: Sequence[Step]) -> list[int]:
+        """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 or R2 is broken."""
+        layouts = [source]
         for step in typed:
             layouts.append(steps.apply(layouts[-1], step))
-        if layouts[-1] != problem.target:
-            raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {problem.target}")
+        if layouts[-1] != target:
+            raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
         tiles = [layout.tile_elements for layout in layouts]
         if max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
-        program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal)
-
-    def of_exchange(self, found: Exchange) -> Plan:
-        """Returns the plan that is one exchange, between placements that no chain of layouts connects."""
-        step = steps.Exchanged(found, None)
-        mesh = self.request.mesh
-        program = TileProgram(mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
-        return self._plan(program, (self._priced_exchange(step),), found.largest_tile_elements, False)
+        return tiles
 
     def of_no_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""
         asked = self.request
-        before, after = (side.tile_shape(asked.mesh, asked.shape) for side in (asked.source, asked.target))
+        before, after = asked.tile_shapes
         reshape = Relayout(f"{list(before)} to {list(after)}, no elements")
         operations = ((reshape, (Reshape(after),)),) if before != after else ()
         priced = tuple(PlannedStep(step, steps.text(None, step, asked.mesh), 0, 0, 0, 0.0) for step, _ in operations)
-        return self._plan(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
+        return self.plan_of(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
 
     # Steps
 
-    def _priced_steps(self, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
+    def priced_steps(self, pricing: Pricing, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
+        """Returns the steps of a program that starts at `layout`; pricing: on the program's mesh."""
         found = []
         for step, operations in program.steps:
             after = steps.apply(layout, step)
             if isinstance(step, steps.Exchanged):
-                found.append(self._priced_exchange(step))
+                found.append(self.priced_exchange(step))
             else:
                 found.append(
                     PlannedStep(
@@ -75,23 +78,24 @@ class Costing:
                         bytes_received=self.request.bytes_of(steps.received_elements(layout, step)),
                         tile_bytes_before=self.request.bytes_of(layout.tile_elements),
                         tile_bytes_after=self.request.bytes_of(after.tile_elements),
-                        time_s=self._seconds(layout, step, after, operations),
+                        time_s=self._seconds(pricing, layout, step, after, operations),
                     )
                 )
             layout = after
         return tuple(found)
 
-    def _seconds(self, before: Layout, step: Step, after: Layout, operations) -> float:
+    def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations) -> float:
         copies = sum(isinstance(each, Transpose) for each in operations)
-        seconds = copies * self.pricing.relayout_seconds(after.tile_elements)
+        seconds = copies * pricing.relayout_seconds(after.tile_elements)
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
-                seconds += self.pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
+                seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
             case steps.Permute(_):
-                seconds += self.pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
+                seconds += pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
         return seconds
 
-    def _priced_exchange(self, step: steps.Exchanged) -> PlannedStep:
+    def priced_exchange(self, step: steps.Exchanged) -> PlannedStep:
+        """Returns an exchange with its costs, those of a copy into the new tile included."""
         found, bits = step.exchange, self.request.bits
         copied_s = self.pricing.relayout_seconds(found.target.tile_elements)
         return PlannedStep(
@@ -103,12 +107,27 @@ class Costing:
             time_s=self.pricing.seconds(found.collectives(bits)) + copied_s,
         )
 
+    def priced_reorder(self, step: steps.Reorder) -> PlannedStep:
+        """Returns a permute between device orders with its costs."""
+        num_bytes = self.request.bytes_of(step.tile_elements)
+        moved = Collective("collective_permute", num_bytes, num_bytes, pairs=step.pairs)
+        received = self.request.bytes_of(steps.received_elements(None, step))
+        text = steps.text(None, step, self.request.mesh)
+        return PlannedStep(step, text, received, num_bytes, num_bytes, self.pricing.seconds((moved,)))
+
+    def priced_relayout(self, step: Relayout, before: int, after: int) -> PlannedStep:
+        """Returns a copy of tiles of so many elements before and after it with its costs."""
+        sizes = (self.request.bytes_of(elements) for elements in (before, after))
+        text = steps.text(None, step, self.request.mesh)
+        return PlannedStep(step, text, 0, *sizes, self.pricing.relayout_seconds(max(before, after)))
+
     # Plans
 
-    def _plan(self, program: TileProgram, priced: tuple[PlannedStep, ...], largest_tile: int, is_optimal: bool) -> Plan:
+    def plan_of(self, program: TileProgram, priced: tuple[PlannedStep, ...], largest_tile: int, is_optimal: bool) -> Plan:
+        """Returns the plan that a tile program is; largest_tile: in elements, before, between and after its steps."""
         asked = self.request
         moved = collectives(program, asked.bits)
-        received, bound_bytes = traffic.bytes_received(moved, asked.mesh.size), asked.bytes_of(self.bound)
+        received, bound_bytes = traffic.bytes_received(moved, asked.devices), asked.bytes_of(self.bound)
         return Plan(
             mesh=asked.mesh,
             shape=asked.shape,
@@ -118,7 +137,7 @@ class Costing:
             steps=priced,
             tile_program=program,
             bytes_received=received,
-            bytes_sent=traffic.bytes_sent(moved, asked.mesh.size),
+            bytes_sent=traffic.bytes_sent(moved, asked.devices),
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
             peak_bytes=_peak_bytes(priced, asked.bytes_of(math.prod(program.in_shape))),
@@ -127,16 +146,26 @@ class Costing:
             topology=self.pricing.topology.name,
             bound_time_s=self._bound_seconds(),
             reduction=asked.reduction,
+            target_mesh=asked.target_mesh,
         )
 
     def _bound_seconds(self) -> float:
         """Returns what any method takes on the topology, at least."""
         if self._bound_time_s is None:
             asked = self.request
-            self._bound_time_s = self.pricing.bound_seconds(asked.shape, asked.source, asked.target) if self.bound else 0.0
+            self._bound_time_s = self._least_seconds() if self.bound else 0.0
             if asked.has_sums:
                 self._bound_time_s = max(self._bound_time_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
         return self._bound_time_s
+
+    def _least_seconds(self) -> float:
+        """Returns what must enter units of the topology, in time."""
+        asked = self.request
+        if asked.target_mesh is None:
+            return self.pricing.bound_seconds(asked.shape, asked.source, asked.target)
+        ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
+        boxes = ((side.starts, side.stops) for side in ends)
+        return cost.cut_bytes_bound(self.pricing.topology, *boxes, asked.bits).time_s
 
 
 def _peak_bytes(priced: tuple[PlannedStep, ...], source_bytes: int) -> int:

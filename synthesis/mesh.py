@@ -22,7 +22,8 @@ class Mesh:
 
     Attributes:
       axes: (name, size) pairs, major to minor.
-      device_ids: the device id at each row-major mesh position, a permutation of range(size); None is row-major itself.
+      device_ids: the device id at each row-major mesh position, a permutation of range(size); None is row-major itself. A
+        mesh without axes may have any one id: it is that device alone, and a sharding on it is "maximal".
     Raises: MeshError on duplicate names, sizes below 1, too many devices, or ids that are no permutation.
     Source: Shardy's `MeshAttr`.
     """
@@ -40,17 +41,25 @@ class Mesh:
                 raise MeshError(f'mesh axis "{name}" has size {size}; sizes are at least 1')
         if self.size > MAX_DEVICES:
             raise MeshError(f"mesh has {self.size} devices; at most {MAX_DEVICES} are supported")
-        if self.device_ids is None:
+        if self.device_ids is None or (not self.axes and self._is_one_device()):
             return
         if sorted(self.device_ids) != list(range(self.size)):
             raise MeshError(f"device_ids is no permutation of 0..{self.size - 1}")
         if self.device_ids == tuple(range(self.size)):
             object.__setattr__(self, "device_ids", None)
 
+    def _is_one_device(self) -> bool:
+        return len(self.device_ids) == 1 and 0 <= self.device_ids[0] < MAX_DEVICES
+
     @property
     def size(self) -> int:
         """Returns the number of devices."""
         return math.prod(size for _, size in self.axes)
+
+    @property
+    def devices(self) -> int:
+        """Returns 1 + the largest device id."""
+        return self.size if self.axes or not self.device_ids else 1 + self.device_ids[0]
 
     @property
     def axis_names(self) -> tuple[str, ...]:

@@ -37,36 +37,47 @@ def plan(
     topology: Topology | None = None,
     with_exchange: bool = False,
     reduction: str = "sum",
+    target_mesh: Mesh | None = None,
 ) -> Plan:
     """Returns the cheapest way from `source` to `target`.
 
     Args:
       shape: the global shape, in elements. bits: of one element, e.g. 32 for f32.
-      source, target: shardings of one array on `mesh`; open dimensions and priorities are ignored.
-        Along unreduced axes the tiles are partial sums; in the target, any that add up to the array.
+      source, target: shardings of one array, on `mesh` and on `target_mesh`; open dimensions and priorities are ignored.
+        Along unreduced axes the tiles are partial sums; in the target, any that add up to the array. On a mesh without
+        axes, a single device, `[]` serves every rank.
       objective: "bytes", the fewest received bytes, then the fewest collectives; "time", modelled on the topology.
       topology: of the network; None is `uniform`.
-      with_exchange: consider exchanges too: in place of a chain, and behind its slices or before its gathers. Not where
-        an axis is unreduced.
+      with_exchange: consider exchanges too, in place of a chain, and behind its slices or before its gathers; and padded
+        tiles, where dimensions do not divide. Then every pair has a plan, but for those that the errors below name.
       reduction: what makes an array of partial sums: sum, prod, min, max, and, or.
+      target_mesh: over the same devices, some of them, or more; None is `mesh`.
     Raises:
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
       TopologyError: a topology that does not fit the mesh.
-      NoPlanError: without exchange, or with unreduced axes, dimensions that do not divide, and axes in two radices.
+      NoPlanError: without exchange, dimensions that do not divide, axes in two radices, two meshes that share no digits.
+        With it, an exchange of all with all over thousands of devices where nothing else serves, and partial sums on a
+        mesh with fewer devices than the other one.
     Same problem, same plan, in every process (R5). Plans are memoised.
     """
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
     if reduction not in REDUCTIONS:
         raise ValueError(f'unknown reduction "{reduction}"; choose from {", ".join(REDUCTIONS)}')
-    for sharding in (source, target):
-        sharding.check(mesh, len(shape))
+    source, target = _for_rank(mesh, source, len(shape)), _for_rank(target_mesh or mesh, target, len(shape))
+    for on, sharding in ((mesh, source), (target_mesh or mesh, target)):
+        sharding.check(on, len(shape))
     if min(shape, default=0) < 0:
         raise NoPlanError(f"shape {list(shape)} has a negative size")
     on = topology or Topology.parse(DEFAULT)
-    is_array = not (source.unreduced or target.unreduced)
     ends = source.closed(), target.closed()
-    return _planned(Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange and is_array, reduction))
+    goal = None if target_mesh == mesh else target_mesh
+    return _planned(Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange, reduction, goal))
+
+
+def _for_rank(mesh: Mesh, sharding: Sharding, rank: int) -> Sharding:
+    """Returns the sharding; on a single device, where Shardy writes no dimensions, that of `rank`."""
+    return Sharding(((),) * rank) if not mesh.axes and sharding == Sharding(()) else sharding
 
 
 _planned = functools.lru_cache(maxsize=65536)(planned)

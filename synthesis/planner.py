@@ -12,12 +12,13 @@ from .blocks import Blocks
 from .chains import FoundChain, find_chain
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces, plan_exchange
-from .layout import Layout, LayoutError
+from .layout import LayoutError
 from .mesh import Mesh
 from .planned import Plan
 from .pricing import Pricing
 from .problem import NoPlanError, refine
 from .request import Request
+from .routes import Routes, layout_behind, middles
 from .steps import Step
 from .topology import Topology
 
@@ -40,13 +41,14 @@ class _Planner:
 
     def __init__(self, request: Request):
         self.request = request
-        self.pricing = _pricing(request.topology, request.mesh, request.bits)
+        self.pricing = self._pricing_of(request.widest_mesh)
         self.costing = Costing(request, self.pricing)
 
     def run(self) -> Plan:
         asked = self.request
         if math.prod(asked.shape) == 0:
-            refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
+            if not asked.with_exchange and asked.target_mesh is None:
+                refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
             return self.costing.of_no_elements()
         return min(self._candidates(), key=self._key)
 
@@ -55,27 +57,33 @@ class _Planner:
         return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
     def _candidates(self) -> Iterator[Plan]:
+        asked = self.request
+        if not asked.is_even and (asked.with_exchange or asked.target_mesh is not None):
+            yield from self._routes().plans()
+            return
         try:
-            found = find_chain(self.request, self.pricing, self.costing.bound)
+            found = find_chain(asked, self.pricing, self.costing.bound)
         except NoPlanError:
-            if not self.request.with_exchange:
+            if not asked.with_exchange:
                 raise
-            yield self._exchange_alone()
+            yield from self._routes().plans_by_exchange()
             return
         yield self.costing.of_chain(found.problem, found.steps, found.is_optimal)
-        if self.request.with_exchange and not found.is_unbeatable:
+        if asked.with_exchange and not found.is_unbeatable:
             for typed in self._with_rounds(found):
                 yield self.costing.of_chain(found.problem, typed, False)
+
+    def _routes(self) -> Routes:
+        return Routes(self.request, self.costing, self._pricing_of, self._exchange)
+
+    def _pricing_of(self, mesh: Mesh) -> Pricing:
+        return _pricing(self.request.topology, mesh, self.request.bits)
 
     def _with_rounds(self, found: FoundChain) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it."""
         typed, mesh = found.steps, self.request.mesh
-        first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
-        last = len(typed)
-        while last > first and isinstance(typed[last - 1], steps.AllGather):
-            last -= 1
-        for start, end in sorted({(a, b) for a in (0, first) for b in (last, len(typed)) if b > a}):
-            before, after = (_layout_behind(found.problem.source, typed[:at]) for at in (start, end))
+        for start, end in middles(found):
+            before, after = (layout_behind(found.problem.source, typed[:at]) for at in (start, end))
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
                 exchange = self._exchange(*ends)
@@ -83,21 +91,8 @@ class _Planner:
                 continue
             yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
 
-    def _exchange_alone(self) -> Plan:
-        asked = self.request
-        ends = (Blocks.of_sharding(asked.mesh, asked.shape, side) for side in (asked.source, asked.target))
-        try:
-            return self.costing.of_exchange(self._exchange(*ends))
-        except TooManyPieces as error:
-            raise NoPlanError(str(error)) from None
-
     def _exchange(self, before: Blocks, after: Blocks) -> Exchange:
         round_elements = self.pricing.round_elements() if self.request.objective == "time" else 0
         distance = None if self.pricing.is_flat else self.pricing.distance
         return plan_exchange(before, after, distance=distance, round_elements=round_elements)
 
-
-def _layout_behind(layout: Layout, typed) -> Layout:
-    for step in typed:
-        layout = steps.apply(layout, step)
-    return layout

@@ -70,8 +70,20 @@ class Permute:
 
 
 @dataclass(frozen=True, slots=True)
+class Reorder:
+    """T4 between device orders: tile `a` goes to device `b` for each of `pairs`, which has its place on another mesh.
+
+    Attributes:
+      tile_elements: of the tiles.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    tile_elements: int
+
+
+@dataclass(frozen=True, slots=True)
 class Relayout:
-    """T5: a local reshape and transpose, a copy in device memory; no traffic, the layout stays."""
+    """T5: a local reshape and transpose, or padding, a copy in device memory; no traffic, the layout stays."""
 
     text: str
 
@@ -109,7 +121,7 @@ class ToUnreduced:
     factors: tuple[Factor, ...]
 
 
-Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged | ReduceScatter | AllReduce | ToUnreduced
+Step = Slice | AllGather | AllToAll | Permute | Reorder | Relayout | Exchanged | ReduceScatter | AllReduce | ToUnreduced
 
 
 def name(step: Step) -> str:
@@ -122,6 +134,7 @@ _NAMES = {
     AllGather: "all_gather",
     AllToAll: "all_to_all",
     Permute: "permute",
+    Reorder: "permute",
     Relayout: "relayout",
     Exchanged: "exchange",
     ReduceScatter: "reduce_scatter",
@@ -134,7 +147,7 @@ def collectives(step: Step) -> int:
     """Returns how many collectives the step is: an exchange is as many as it has rounds."""
     if isinstance(step, Exchanged):
         return len(step.exchange.rounds)
-    return int(isinstance(step, (AllGather, AllToAll, Permute, ReduceScatter, AllReduce)))
+    return int(isinstance(step, (AllGather, AllToAll, Permute, Reorder, ReduceScatter, AllReduce)))
 
 
 def apply(layout: Layout, step: Step) -> Layout:
@@ -149,7 +162,7 @@ def apply(layout: Layout, step: Step) -> Layout:
                 return _all_to_all(layout, moves)
             case Permute(after):
                 return _permute(layout, after)
-            case Relayout():
+            case Relayout() | Reorder():
                 return layout
             case Exchanged(_, after):
                 return _exchanged(layout, after)
@@ -234,6 +247,8 @@ def received_elements(before: Layout, step: Step) -> int:
             return -(-2 * tile * (n - 1) // n)
         case Permute(after):
             return tile if after != before else 0
+        case Reorder(pairs, tile_elements):
+            return tile_elements * any(a != b for a, b in pairs)
         case Exchanged(exchange):
             return exchange.received_elements
     return 0
@@ -256,6 +271,8 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
         case ToUnreduced(factors):
             slots = {f: before.slot_of(f) for f in factors}
             return "to_unreduced " + _routes_text({f: f"dim {s.dim}" if s else "replicated" for f, s in slots.items()}, mesh)
+        case Reorder():
+            return "permute to the devices of the target mesh"
         case Relayout(words):
             return f"relayout {words}"
         case Exchanged(exchange):

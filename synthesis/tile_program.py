@@ -72,6 +72,20 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """The tile at the beginning of one of `shape`: longer dimensions filled up with zeros, shorter ones cut off."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """From here on factors are those of `mesh`, another one over the same devices; the tile stays as it is."""
+
+    mesh: Mesh
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce:
     """all-reduce: the tiles of the group, reduced element by element."""
 
@@ -99,7 +113,9 @@ class KeepFirst:
     factors: tuple[Factor, ...]
 
 
-Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Reduce | ReduceOwn | PutOwn | KeepFirst
+Operation = (
+    Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Resize | On | Reduce | ReduceOwn | PutOwn | KeepFirst
+)
 
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or")
 
@@ -109,6 +125,7 @@ class TileProgram:
     """The operations of a plan on one tile.
 
     Attributes:
+      mesh: that of the factors, until the first `On`.
       in_shape, out_shape: the tile's shape before and after, in elements.
       steps: for each typed step (relayouts included) its operations.
       reduction: one of REDUCTIONS; what makes an array of partial sums.
@@ -366,7 +383,7 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     A device that already holds its block keeps it; the others are served in the order of their positions by the holders
     that are left. Both sides hold each block equally often, so this always works out.
     """
-    held, wanted = _block_ids(mesh, before), _block_ids(mesh, after)
+    held, wanted = block_ids(mesh, before), block_ids(mesh, after)
     stays = held == wanted
     receivers = np.flatnonzero(~stays)
     senders = np.flatnonzero(~stays)
@@ -376,7 +393,7 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     return tuple(sorted((mesh.device_at(a), mesh.device_at(b)) for a, b in pairs))
 
 
-def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
+def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
     """Returns a number of the block, and of which partial sum of it, at each mesh position: equal numbers are equal tiles.
 
     So over layouts of equal runs, which have as many sums.
@@ -390,11 +407,13 @@ def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
 def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective, ...]:
     """Returns the program's collectives as `traffic` prices them."""
     found = []
-    shape = program.in_shape
+    shape, mesh = program.in_shape, program.mesh
     for operation in program.operations:
         tile_bytes = -(-math.prod(shape) * bits_per_element // 8)
         match operation:
-            case Reshape(after):
+            case On(other):
+                mesh = other
+            case Reshape(after) | Resize(after):
                 shape = after
             case Transpose(axes):
                 shape = tuple(shape[axis] for axis in axes)
@@ -402,17 +421,17 @@ def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective
                 taken = {axis for axis, _ in picks}
                 shape = tuple(size for i, size in enumerate(shape) if i not in taken)
             case Gather(factors):
-                members = groups(program.mesh, factors)
+                members = groups(mesh, factors)
                 n = members.shape[1]
                 found.append(Collective("all_gather", tile_bytes, tile_bytes * n, groups=_as_tuples(members)))
                 shape = (n * shape[0], *shape[1:])
             case Swap(factors):
-                members = groups(program.mesh, factors)
+                members = groups(mesh, factors)
                 found.append(Collective("all_to_all", tile_bytes, tile_bytes, groups=_as_tuples(members)))
             case Reduce(factors):
-                found.append(Collective("all_reduce", tile_bytes, tile_bytes, groups=_as_tuples(groups(program.mesh, factors))))
+                found.append(Collective("all_reduce", tile_bytes, tile_bytes, groups=_as_tuples(groups(mesh, factors))))
             case ReduceOwn(factors):
-                members = groups(program.mesh, factors)
+                members = groups(mesh, factors)
                 after = -(-tile_bytes // members.shape[1])
                 found.append(Collective("reduce_scatter", tile_bytes, after, groups=_as_tuples(members)))
                 shape = (1, *shape[1:])

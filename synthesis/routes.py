@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes: ways between any two placements, also where tiles are padded, between two meshes and to or from one device.
+
+A route is *legs*, chains of steps on one mesh over whole tiles, and *joints* between them: an exchange, or one permute of
+whole tiles to another device order. Tiles are padded, or what is behind the array's end cut off, where a leg wants them so.
+Kinds of route, all priced alike:
+
+- one leg on the padded shape (`padding.py`), if there is one; the target on another mesh is written in axes of the
+  source's if both are digits of the same devices (`two_meshes.py`), else there is a permute at one place of the leg;
+- likewise, with an exchange for its middle;
+- the exchange alone; or to a layout that splits what the target replicates, and then an all_gather, which pays where
+  links are slow between some of the devices, or where few devices have all there is;
+- partial sums are reduced first, and made (zeros, but on one device) last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+import itertools
+import math
+
+from . import steps
+from .blocks import Blocks, both_ends
+from .chains import FoundChain, find_chain
+from .costing import Costing
+from .exchange import Exchange, TooManyPieces
+from .layout import Factor, Layout, LayoutError, Slot, blocked, unreduced_factors, whole_factors
+from .mesh import Mesh
+from .padding import padded_shape, whole_shape
+from .planned import Plan, PlannedStep
+from .pricing import Pricing
+from .problem import NoPlanError
+from .request import Request
+from .sharding import Sharding
+from .steps import Exchanged, Reorder, Step
+from .tile_program import On, Operation, Relayout, Reshape, Resize, Rounds, Send, TileProgram, lower
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Typed steps from one layout to another; pricing: on their mesh."""
+
+    pricing: Pricing
+    source: Layout
+    target: Layout
+    steps: tuple[Step, ...]
+
+
+Part = Leg | Exchanged | Reorder
+
+
+class Routes:
+    """The routes of one request.
+
+    Args:
+      pricing_of: prices steps on a mesh. exchange: schedules one between two placements over all devices.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        costing: Costing,
+        pricing_of: Callable[[Mesh], Pricing],
+        exchange: Callable[[Blocks, Blocks], Exchange],
+    ):
+        self.request = request
+        self.costing = costing
+        self.pricing_of = pricing_of
+        self.exchange = exchange
+        ends = both_ends(request.mesh, request.shape, request.source, request.target, request.target_mesh)
+        self.held, self.wanted = ends
+        self.shape = self.held.shape  # a scalar may be an array of one element here
+        is_scalar = self.shape != request.shape
+        sides = (request.source, request.target)
+        self.source, self.target = (Sharding(((),), unreduced=s.unreduced) for s in sides) if is_scalar else sides
+        self.is_settled = False
+
+    def plans(self) -> Iterator[Plan]:
+        """Yields at least one plan. Raises: NoPlanError if there is none, with the reason."""
+        if not self.request.with_exchange:
+            yield from self._by_chain()
+            return
+        try:
+            yield from self._by_chain()
+        except NoPlanError:
+            pass
+        if not self.is_settled:
+            yield from self.plans_by_exchange()
+
+    # One leg, whole or cut in two
+
+    def _by_chain(self) -> Iterator[Plan]:
+        shape = padded_shape(self.shape, *self._shards())
+        if shape is None:
+            raise NoPlanError(f"no padded array has both the tiles of {self.source} and those of {self.target}")
+        if shape != self.request.shape and not self.request.with_exchange:
+            raise NoPlanError(f"shape {list(self.request.shape)} does not divide into {self.source} and {self.target}")
+        inner = replace(self.request, shape=shape)
+        found = find_chain(inner, self.pricing_of(inner.mesh), self.costing.bound)
+        self.is_settled = found.is_unbeatable
+        is_proved = found.is_unbeatable or found.is_optimal and shape == self.request.shape
+        yield self._assembled([self._leg(found, 0, len(found.steps))], is_proved)
+        if self.request.with_exchange and not self.is_settled:
+            yield from self._with_middle(found)
+
+    def _shards(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.source.shards(self.request.mesh), self.target.shards(self.request.goal_mesh)
+
+    def _leg(self, found: FoundChain, start: int, stop: int) -> Leg:
+        ends = (layout_behind(found.problem.source, found.steps[:at]) for at in (start, stop))
+        return Leg(self.pricing_of(found.problem.mesh), *ends, tuple(found.steps[start:stop]))
+
+    def _with_middle(self, found: FoundChain) -> Iterator[Plan]:
+        """Yields chains with an exchange of what is in the array, not of its padding, for their middle."""
+        last = len(found.steps)
+        for start, stop in middles(found):
+            if (start, stop) == (0, last):
+                continue  # the exchange alone, which others see to
+            legs = self._leg(found, 0, start), self._leg(found, stop, last)
+            try:
+                before = self._blocks(legs[0].pricing.mesh, legs[0].target) if start else self.held
+                after = self._blocks(legs[1].pricing.mesh, legs[1].source) if stop < last else self.wanted
+                yield self._assembled([legs[0], Exchanged(self.exchange(before, after), None), legs[1]])
+            except (LayoutError, TooManyPieces):
+                continue
+
+    def _blocks(self, mesh: Mesh, layout: Layout) -> Blocks:
+        """Returns what a layout of a padded array places of the array itself."""
+        return Blocks.of_layout(mesh, layout).cropped(self.shape)
+
+    # Exchanges
+
+    def plans_by_exchange(self) -> Iterator[Plan]:
+        """Yields plans whose joint is an exchange that needs no chain beside it. Raises: NoPlanError where none can."""
+        for (held, reduces), (wanted, completes) in itertools.product(self._starts(), self._goals()):
+            try:
+                joint = () if held.places_like(wanted) else (Exchanged(self.exchange(held, wanted), None),)
+                yield self._assembled([*reduces, *joint, *completes])
+            except TooManyPieces as error:
+                raise NoPlanError(str(error)) from None
+
+    def _starts(self) -> Iterator[tuple[Blocks, tuple[Leg, ...]]]:
+        """Yields placements without partial sums, and the leg that reduces the source's to each of them."""
+        mesh = self.request.mesh
+        sums = unreduced_factors(mesh, self.source)
+        if not sums:
+            yield self.held, ()
+            return
+        self._check_holds_all(mesh)
+        before = self._whole_layout(mesh, self.source, _cut_into_primes(sums))
+        spare = _spare_digits(before, before.unreduced)
+        for moves in (spare, {}) if spare else ({},):
+            rest = tuple(factor for factor in before.unreduced if factor not in moves)
+            typed = [steps.ReduceScatter(tuple(moves.items()))] if moves else []
+            typed += [steps.AllReduce(rest)] if rest else []
+            after = layout_behind(before, typed)
+            yield self._blocks(mesh, after), (Leg(self.pricing_of(mesh), before, after, tuple(typed)),)
+
+    def _goals(self) -> Iterator[tuple[Blocks, tuple[Leg, ...]]]:
+        """Yields placements without partial sums, and the leg that leads from each of them to the target."""
+        mesh = self.request.goal_mesh
+        sums = unreduced_factors(mesh, self.target)
+        if not sums:
+            yield self.wanted, ()
+            if mesh.size < self.request.devices or self.request.objective == "bytes":
+                return
+        self._check_holds_all(mesh)
+        pieces = _cut_into_primes(sums)
+        after = self._whole_layout(mesh, self.target, pieces)
+        alone = after.with_moved(dict.fromkeys(pieces))
+        for gathered in [(), *self._replicas(mesh)] if sums else self._replicas(mesh):
+            spare = _spare_digits(alone, (*pieces, *gathered))
+            gathers = tuple(factor for factor in gathered if factor in spare)
+            if len(gathers) < len(gathered):
+                continue
+            before = alone.with_moved(spare)
+            typed = (steps.AllGather(gathers),) if gathers else ()
+            typed += (steps.ToUnreduced(pieces),) if pieces else ()
+            yield self._blocks(mesh, before), (Leg(self.pricing_of(mesh), before, after, typed),)
+
+    def _replicas(self, mesh: Mesh) -> list[tuple[Factor, ...]]:
+        """Returns groups of factors along which the target is replicated: all of them, and on deeper networks those of each axis."""
+        used = [factor for dim in whole_factors(mesh, self.target) for factor in dim] + [*unreduced_factors(mesh, self.target)]
+        free = {axis: _unused(axis, size, used) for axis, size in mesh.axes}
+        found = [tuple(itertools.chain(*free.values()))]
+        if not self.costing.pricing.is_flat:
+            found += [pieces for pieces in free.values() if pieces not in found]
+        return [each for each in found if each]
+
+    def _whole_layout(self, mesh: Mesh, side: Sharding, sums: tuple[Factor, ...]) -> Layout:
+        return blocked(whole_shape(self.shape, side.shards(mesh)), whole_factors(mesh, side), sums)
+
+    def _check_holds_all(self, mesh: Mesh) -> None:
+        if mesh.size < self.request.devices:
+            raise NoPlanError(
+                f"partial sums on {mesh.size} of {self.request.devices} devices are not moved; reduce them on {mesh} first"
+            )
+
+    # Plans
+
+    def _assembled(self, parts: Sequence[Part], is_proved: bool = False) -> Plan:
+        """Returns the plan of a route; where a part takes other tiles than those before it, they are padded or cut."""
+        asked = self.request
+        route = _Assembly(asked, self.costing)
+        for part in parts:
+            route.add(part)
+        return route.finished(is_proved)
+
+
+class _Assembly:
+    """Joins parts. State: `tile`, the tile's shape after the parts so far; `mesh`, that of the factors there."""
+
+    def __init__(self, request: Request, costing: Costing):
+        self.request = request
+        self.costing = costing
+        self.mesh = request.mesh
+        self.tile, self.goal = request.tile_shapes
+        self.largest = max(map(math.prod, request.tile_shapes))
+        self.filed: list[tuple[Step, tuple[Operation, ...]]] = []
+        self.priced: list[PlannedStep] = []
+
+    def add(self, part: Part) -> None:
+        match part:
+            case Leg():
+                self._add_leg(part)
+            case Exchanged(exchange):
+                self._resize(exchange.source.tile_shape)
+                self.filed.append((part, (Rounds(exchange),)))
+                self.priced.append(self.costing.priced_exchange(part))
+                self._pass(exchange.target.tile_shape)
+            case Reorder(pairs):
+                self.filed.append((part, (Send(pairs),)))
+                self.priced.append(self.costing.priced_reorder(part))
+
+    def finished(self, is_proved: bool) -> Plan:
+        self._resize(self.goal)
+        asked = self.request
+        program = TileProgram(asked.mesh, asked.tile_shapes[0], self.goal, tuple(self.filed), asked.reduction)
+        return self.costing.plan_of(program, tuple(self.priced), self.largest, is_proved)
+
+    def _add_leg(self, leg: Leg) -> None:
+        if not leg.steps:
+            return
+        mesh, tiles = leg.pricing.mesh, self.costing.checked_tiles(leg.source, leg.target, leg.steps)
+        self._resize(leg.source.tile_shape)
+        program = lower(mesh, leg.source, leg.steps, self.request.reduction)
+        filed = list(program.steps)
+        if mesh != self.mesh:
+            filed[0] = filed[0][0], (On(mesh), *filed[0][1])
+            self.mesh = mesh
+        self.filed += filed
+        self.priced += self.costing.priced_steps(leg.pricing, leg.source, program)
+        self.largest = max(self.largest, *tiles)
+        self.tile = leg.target.tile_shape
+
+    def _resize(self, shape: tuple[int, ...]) -> None:
+        if shape == self.tile:
+            return
+        operation = Resize(shape) if len(shape) == len(self.tile) else Reshape(shape)
+        step = Relayout(f"tile {list(self.tile)} to {list(shape)}")
+        self.filed.append((step, (operation,)))
+        self.priced.append(self.costing.priced_relayout(step, math.prod(self.tile), math.prod(shape)))
+        self._pass(shape)
+
+    def _pass(self, shape: tuple[int, ...]) -> None:
+        self.tile = shape
+        self.largest = max(self.largest, math.prod(shape))
+
+
+def layout_behind(layout: Layout, typed: Sequence[Step]) -> Layout:
+    """Returns the layout that steps lead to."""
+    for step in typed:
+        layout = steps.apply(layout, step)
+    return layout
+
+
+def middles(found: FoundChain) -> list[tuple[int, int]]:
+    """Returns (start, stop) of the runs of steps that an exchange may stand for: all of them, or all but the leading
+    slices or the trailing gathers; no partial sums are there.
+    """
+    layouts = [found.problem.source]
+    for step in found.steps:
+        layouts.append(steps.apply(layouts[-1], step))
+    plain = [at for at, layout in enumerate(layouts) if not layout.unreduced]
+    if not plain:
+        return []
+    first = start = plain[0]
+    last = stop = next(at for at in itertools.count(first) if at == len(found.steps) or layouts[at + 1].unreduced)
+    if first < last and isinstance(found.steps[first], steps.Slice):
+        first += 1
+    while last > first and isinstance(found.steps[last - 1], steps.AllGather):
+        last -= 1
+    return sorted({(a, b) for a in (start, first) for b in (last, stop) if b > a})
+
+
+# Digits
+
+
+def _cut_into_primes(factors: Sequence[Factor]) -> tuple[Factor, ...]:
+    """Returns the factors in pieces of prime size, of which more find room.
+
+    Example:
+      >>> _cut_into_primes([Factor("x", 1, 6)])
+      (Factor(axis='x', pre=1, size=2), Factor(axis='x', pre=2, size=3))
+    """
+    pieces = []
+    for factor in factors:
+        pre = factor.pre
+        for prime in _primes(factor.size):
+            pieces.append(Factor(factor.axis, pre, prime))
+            pre *= prime
+    return tuple(pieces)
+
+
+def _primes(number: int) -> Iterator[int]:
+    """Yields the prime factors in ascending order, with repetitions."""
+    divisor = 2
+    while number > 1:
+        if number % divisor:
+            divisor += 1
+        else:
+            yield divisor
+            number //= divisor
+
+
+def _spare_digits(layout: Layout, factors: Sequence[Factor]) -> dict[Factor, Slot]:
+    """Returns the digits behind all owned ones that the factors may take one after the other; those without room are left out."""
+    ends = [max((slot.end for _, slot in layout.owners if slot.dim == dim), default=1) for dim in range(len(layout.shape))]
+    found = {}
+    for factor in factors:
+        for dim, size in enumerate(layout.shape):
+            if size and size % (ends[dim] * factor.size) == 0:
+                found[factor] = Slot(dim, ends[dim], ends[dim] * factor.size)
+                ends[dim] *= factor.size
+                break
+    return found
+
+
+def _unused(axis: str, size: int, used: Sequence[Factor]) -> tuple[Factor, ...]:
+    """Returns the pieces, of prime size, of an axis of which none of the factors is a part.
+
+    Example:
+      >>> [(piece.pre, piece.size) for piece in _unused("x", 12, [Factor("x", 2, 2)])]
+      [(1, 2), (4, 3)]
+    """
+    here = sorted((factor.pre, factor.pre * factor.size) for factor in used if factor.axis == axis)
+    ends = [1, *itertools.chain(*here), size]
+    gaps = [Factor(axis, a, b // a) for a, b in zip(ends[::2], ends[1::2]) if b % a == 0 and b > a]
+    return _cut_into_primes(gaps)
