@@ -107,11 +107,11 @@ class Costing:
             time_s=self.pricing.seconds(found.collectives(bits)) + copied_s,
         )
 
-    def priced_reorder(self, step: steps.Reorder) -> PlannedStep:
-        """Returns a permute between device orders with its costs."""
-        num_bytes = self.request.bytes_of(step.tile_elements)
+    def priced_reorder(self, step: steps.Reorder, elements: int) -> PlannedStep:
+        """Returns a permute, between device orders, of tiles of so many elements with its costs."""
+        num_bytes = self.request.bytes_of(elements)
         moved = Collective("collective_permute", num_bytes, num_bytes, pairs=step.pairs)
-        received = self.request.bytes_of(steps.received_elements(None, step))
+        received = num_bytes * any(a != b for a, b in step.pairs)
         text = steps.text(None, step, self.request.mesh)
         return PlannedStep(step, text, received, num_bytes, num_bytes, self.pricing.seconds((moved,)))
 

@@ -22,6 +22,7 @@ import math
 
 from . import steps
 from .blocks import Blocks, both_ends
+from .bounds import received_elements_bound
 from .chains import FoundChain, find_chain
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces
@@ -35,6 +36,7 @@ from .request import Request
 from .sharding import Sharding
 from .steps import Exchanged, Reorder, Step
 from .tile_program import On, Operation, Relayout, Reshape, Resize, Rounds, Send, TileProgram, lower
+from .two_meshes import expressed, in_another_order, reorder_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +93,53 @@ class Routes:
     # One leg, whole or cut in two
 
     def _by_chain(self) -> Iterator[Plan]:
-        shape = padded_shape(self.shape, *self._shards())
-        if shape is None:
-            raise NoPlanError(f"no padded array has both the tiles of {self.source} and those of {self.target}")
-        if shape != self.request.shape and not self.request.with_exchange:
-            raise NoPlanError(f"shape {list(self.request.shape)} does not divide into {self.source} and {self.target}")
-        inner = replace(self.request, shape=shape)
+        mesh, goal = self.request.mesh, self.request.goal_mesh
+        if mesh.size < self.request.devices or (goal.axes and goal.size < self.request.devices):
+            raise NoPlanError(f"no chain of steps leads from the {mesh.size} devices of {mesh} to the {goal.size} of {goal}")
+        target = expressed(self.target, goal, mesh) if goal.axes and goal != mesh else self.target
+        if target is not None:  # replicas serve a target on one device too
+            yield from self._on_one_mesh(target)
+            return
+        alike = expressed(self.target, Mesh(goal.axes), Mesh(mesh.axes))
+        if alike is None:
+            raise NoPlanError(f"{mesh} and {goal} share no digits in which both {self.source} and {self.target} are written")
+        yield from self._with_permute(alike)
+
+    def _on_one_mesh(self, target: Sharding) -> Iterator[Plan]:
+        inner = self._inner(target, self.request.mesh)
         found = find_chain(inner, self.pricing_of(inner.mesh), self.costing.bound)
         self.is_settled = found.is_unbeatable
-        is_proved = found.is_unbeatable or found.is_optimal and shape == self.request.shape
+        is_proved = found.is_unbeatable or found.is_optimal and inner.shape == self.request.shape
         yield self._assembled([self._leg(found, 0, len(found.steps))], is_proved)
         if self.request.with_exchange and not self.is_settled:
             yield from self._with_middle(found)
 
-    def _shards(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self.source.shards(self.request.mesh), self.target.shards(self.request.goal_mesh)
+    def _inner(self, target: Sharding, mesh: Mesh) -> Request:
+        """Returns the even request on one mesh, to a sharding that places as the target does."""
+        shape = padded_shape(self.shape, self.source.shards(mesh), target.shards(mesh))
+        if shape is None:
+            raise NoPlanError(f"no padded array has both the tiles of {self.source} and those of {self.target}")
+        if shape != self.shape and not self.request.with_exchange:
+            raise NoPlanError(f"shape {list(self.shape)} does not divide into the shards of {self.source} and {self.target}")
+        return replace(self.request, mesh=mesh, shape=shape, source=self.source, target=target, target_mesh=None)
+
+    def _with_permute(self, target: Sharding) -> Iterator[Plan]:
+        """Yields chains with one permute to the devices of the target's mesh: first, last, or where the tile is smallest.
+
+        Args:
+          target: on the axes of the source's mesh, in the order of the target's devices.
+        """
+        there = in_another_order(self.request.mesh, self.request.goal_mesh)
+        for mesh in (self.request.mesh,) if self.costing.pricing.is_flat else (self.request.mesh, there):
+            inner = self._inner(target, mesh)
+            bound = received_elements_bound(mesh, inner.shape, inner.source, target)
+            found = find_chain(inner, self.pricing_of(mesh), bound)
+            tiles = [layout_behind(found.problem.source, found.steps[:at]).tile_elements for at in range(len(found.steps) + 1)]
+            for at in sorted({0, tiles.index(min(tiles)), len(found.steps)}):
+                legs = self._leg(found, 0, at), self._leg(found, at, len(found.steps))
+                pairs = reorder_pairs(self.request.mesh, there, legs[1].source)
+                before, after = (replace(leg, pricing=self.pricing_of(on)) for leg, on in zip(legs, (self.request.mesh, there)))
+                yield self._assembled([before, Reorder(pairs), after])
 
     def _leg(self, found: FoundChain, start: int, stop: int) -> Leg:
         ends = (layout_behind(found.problem.source, found.steps[:at]) for at in (start, stop))
@@ -231,7 +265,7 @@ class _Assembly:
                 self._pass(exchange.target.tile_shape)
             case Reorder(pairs):
                 self.filed.append((part, (Send(pairs),)))
-                self.priced.append(self.costing.priced_reorder(part))
+                self.priced.append(self.costing.priced_reorder(part, math.prod(self.tile)))
 
     def finished(self, is_proved: bool) -> Plan:
         self._resize(self.goal)

@@ -71,14 +71,9 @@ class Permute:
 
 @dataclass(frozen=True, slots=True)
 class Reorder:
-    """T4 between device orders: tile `a` goes to device `b` for each of `pairs`, which has its place on another mesh.
-
-    Attributes:
-      tile_elements: of the tiles.
-    """
+    """T4 between device orders: the tile of device a goes to b for each pair (a, b); there the layout is on another mesh."""
 
     pairs: tuple[tuple[int, int], ...]
-    tile_elements: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +242,8 @@ def received_elements(before: Layout, step: Step) -> int:
             return -(-2 * tile * (n - 1) // n)
         case Permute(after):
             return tile if after != before else 0
-        case Reorder(pairs, tile_elements):
-            return tile_elements * any(a != b for a, b in pairs)
+        case Reorder(pairs):
+            return tile * any(a != b for a, b in pairs)
         case Exchanged(exchange):
             return exchange.received_elements
     return 0
