@@ -36,21 +36,20 @@ class Costing:
         """Returns the plan of a chain; R1: the rules, not the search, say where each step leads."""
         source = problem.source
         tiles = self.checked_tiles(source, problem.target, typed)
+        if max(tiles) > max(tiles[0], tiles[-1]):
+            raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
         return self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal)
 
     @staticmethod
     def checked_tiles(source: Layout, target: Layout, typed: Sequence[Step]) -> list[int]:
-        """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 or R2 is broken."""
+        """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 is broken."""
         layouts = [source]
         for step in typed:
             layouts.append(steps.apply(layouts[-1], step))
         if layouts[-1] != target:
             raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
-        tiles = [layout.tile_elements for layout in layouts]
-        if max(tiles) > max(tiles[0], tiles[-1]):
-            raise steps.RuleError(f"R2: tiles {tiles}")
-        return tiles
+        return [layout.tile_elements for layout in layouts]
 
     def of_no_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""

@@ -8,9 +8,11 @@ Kinds of route, all priced alike:
 - one leg on the padded shape (`padding.py`), if there is one; the target on another mesh is written in axes of the
   source's if both are digits of the same devices (`two_meshes.py`), else there is a permute at one place of the leg;
 - likewise, with an exchange for its middle;
-- the exchange alone; or to a layout that splits what the target replicates, and then an all_gather, which pays where
-  links are slow between some of the devices, or where few devices have all there is;
+- the exchange alone; or to a layout that splits what the target replicates, padded where it does not divide, and then an
+  all_gather, which pays where links are slow between some of the devices, or where few devices have all there is;
 - partial sums are reduced first, and made (zeros, but on one device) last.
+
+R2 on padded tiles: none is larger than source and target tile, and those of the padded array at both ends.
 """
 
 from __future__ import annotations
@@ -201,17 +203,28 @@ class Routes:
                 return
         self._check_holds_all(mesh)
         pieces = _cut_into_primes(sums)
-        after = self._whole_layout(mesh, self.target, pieces)
-        alone = after.with_moved(dict.fromkeys(pieces))
         for gathered in [(), *self._replicas(mesh)] if sums else self._replicas(mesh):
+            after = self._with_room(mesh, pieces, gathered)
+            alone = after.with_moved(dict.fromkeys(pieces))
             spare = _spare_digits(alone, (*pieces, *gathered))
-            gathers = tuple(factor for factor in gathered if factor in spare)
-            if len(gathers) < len(gathered):
+            if not all(factor in spare for factor in gathered):
                 continue
             before = alone.with_moved(spare)
-            typed = (steps.AllGather(gathers),) if gathers else ()
+            typed = (steps.AllGather(gathered),) if gathered else ()
             typed += (steps.ToUnreduced(pieces),) if pieces else ()
             yield self._blocks(mesh, before), (Leg(self.pricing_of(mesh), before, after, typed),)
+
+    def _with_room(self, mesh: Mesh, sums: tuple[Factor, ...], gathered: tuple[Factor, ...]) -> Layout:
+        """Returns the target's layout; a dimension that it does not split is padded, if only then all factors have digits there."""
+        exact = self._whole_layout(mesh, self.target, sums)
+        factors, unsplit = (*sums, *gathered), [d for d, axes in enumerate(whole_factors(mesh, self.target)) if not axes]
+        spare = _spare_digits(exact.with_moved(dict.fromkeys(sums)), factors)
+        if not unsplit or len(spare) == len(factors):
+            return exact
+        longest = max(unsplit, key=lambda dim: self.shape[dim])
+        shape, n = list(exact.shape), math.prod(factor.size for factor in factors)
+        shape[longest] = -(-shape[longest] // n) * n
+        return Layout(tuple(shape), exact.owners, exact.unreduced)
 
     def _replicas(self, mesh: Mesh) -> list[tuple[Factor, ...]]:
         """Returns groups of factors along which the target is replicated: all of them, and on deeper networks those of each axis."""
@@ -235,11 +248,15 @@ class Routes:
 
     def _assembled(self, parts: Sequence[Part], is_proved: bool = False) -> Plan:
         """Returns the plan of a route; where a part takes other tiles than those before it, they are padded or cut."""
-        asked = self.request
-        route = _Assembly(asked, self.costing)
+        route = _Assembly(self.request, self.costing)
         for part in parts:
             route.add(part)
-        return route.finished(is_proved)
+        found = route.finished(is_proved)
+        ends = [leg.source.tile_elements for leg in parts[:1] if isinstance(leg, Leg)]
+        ends += [leg.target.tile_elements for leg in parts[-1:] if isinstance(leg, Leg)]
+        if route.largest > max(*ends, *map(math.prod, self.request.tile_shapes)):
+            raise steps.RuleError(f"R2: a tile of {route.largest} elements, the ends have {ends} and {self.request.tile_shapes}")
+        return found
 
 
 class _Assembly:
@@ -291,15 +308,23 @@ class _Assembly:
     def _resize(self, shape: tuple[int, ...]) -> None:
         if shape == self.tile:
             return
-        operation = Resize(shape) if len(shape) == len(self.tile) else Reshape(shape)
         step = Relayout(f"tile {list(self.tile)} to {list(shape)}")
-        self.filed.append((step, (operation,)))
+        self.filed.append((step, _resizing(self.tile, shape)))
         self.priced.append(self.costing.priced_relayout(step, math.prod(self.tile), math.prod(shape)))
         self._pass(shape)
 
     def _pass(self, shape: tuple[int, ...]) -> None:
         self.tile = shape
         self.largest = max(self.largest, math.prod(shape))
+
+
+def _resizing(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Operation, ...]:
+    """Returns what makes a tile of one shape one of another; a scalar is an array of one element on the way."""
+    if not before:
+        return Reshape((1,) * len(after)), Resize(after)
+    if not after:
+        return Resize((1,) * len(before)), Reshape(after)
+    return (Resize(after),)
 
 
 def layout_behind(layout: Layout, typed: Sequence[Step]) -> Layout:

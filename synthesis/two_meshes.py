@@ -22,7 +22,7 @@ import numpy as np
 from .blocks import Blocks
 from .layout import Layout
 from .mesh import Mesh
-from .sharding import AxisRef, Sharding
+from .sharding import AxisRef, Sharding, ShardingError
 from .tile_program import block_ids
 
 
@@ -36,7 +36,10 @@ def expressed(sharding: Sharding, mesh: Mesh, on: Mesh) -> Sharding | None:
         return None
     rank = len(sharding.dims)
     found = Sharding(tuple(dims[:rank]), unreduced=tuple(axis for dim in dims[rank:] for axis in dim))
-    return found if _numbers(found, on) == _numbers(sharding, mesh) else None
+    try:
+        return found if _numbers(found, on) == _numbers(sharding, mesh) else None
+    except ShardingError:  # positions in an order of no digits can make one axis of two
+        return None
 
 
 def in_another_order(mesh: Mesh, ids_of: Mesh) -> Mesh:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reshard.synthesis import cost, steps
-from reshard.synthesis.blocks import Blocks
+from reshard.synthesis.blocks import Blocks, both_ends
 from reshard.synthesis.layout import Factor, Layout, LayoutError, layout_of
+from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import Plan
 from reshard.synthesis.topology import Topology
 from reshard.tools.text_table import microseconds, table
@@ -33,7 +34,10 @@ def _layouts(plan: Plan) -> str:
     found = layouts(plan)
     if found is None:
         tiles = (list(plan.tile_program.in_shape), list(plan.tile_program.out_shape))
-        return f"layouts: dimensions that do not divide, or axes in two radices, have no digits; tile {tiles[0]} becomes {tiles[1]}"
+        return (
+            "layouts: dimensions that do not divide, axes in two radices and two meshes have no common digits; "
+            f"tile {tiles[0]} becomes {tiles[1]}"
+        )
     rows = [("", "source", found[0].text(plan.mesh))]
     rows += [(str(i), step.op, layout.text(plan.mesh)) for i, (step, layout) in enumerate(zip(plan.steps, found[1:]), 1)]
     legend = "layouts: each dimension's digits, major to minor; an axis owns its digit, a number is a local one"
@@ -43,6 +47,8 @@ def _layouts(plan: Plan) -> str:
 def layouts(plan: Plan) -> list[Layout] | None:
     """Returns the layout before the first step and after each one; None if the plan's ends are not made of digits."""
     typed = [each.step for each in plan.steps]
+    if plan.target_mesh is not None:
+        return None
     try:
         layout = _cut(layout_of(plan.mesh, plan.shape, plan.source), _places(typed))
     except LayoutError:
@@ -89,7 +95,7 @@ def _cut(layout: Layout, places: list[tuple[str, int]]) -> Layout:
 
 
 def _bounds(plan: Plan, topology: Topology) -> str:
-    held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    held, wanted = _placements(plan)
     common = np.maximum(0, np.minimum(held.stops, wanted.stops) - np.maximum(held.starts, wanted.starts)).prod(axis=1)
     device = int(np.argmax(wanted.elements - common))
     needs, has = int(wanted.elements[device]), int(common[device])
@@ -100,7 +106,7 @@ def _bounds(plan: Plan, topology: Topology) -> str:
         f"  received: device {device} needs {needs:,} elements in the end and has {has:,} of them; the other "
         f"{needs - has:,} are {plan.bound_bytes:,} bytes"
     )
-    ends = (cost.boxes(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    ends = ((side.starts, side.stops) for side in (held, wanted))
     cut = cost.cut_bytes_bound(topology, *ends, plan.bits)
     for level in cut.levels:
         lines.append(
@@ -115,21 +121,28 @@ def _bounds(plan: Plan, topology: Topology) -> str:
 
 
 def _tiles(plan: Plan) -> str:
-    if plan.mesh.size > MOST_DEVICES_SHOWN:
-        return f"tiles: {plan.mesh.size} devices are too many to list; at most {MOST_DEVICES_SHOWN} are"
-    held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
-    places = _places_in_mesh(plan)
-    rows = [(str(d), places[d], _box(held, d), _box(wanted, d)) for d in range(plan.mesh.size)]
-    names = ",".join(plan.mesh.axis_names)
+    if plan.devices > MOST_DEVICES_SHOWN:
+        return f"tiles: {plan.devices} devices are too many to list; at most {MOST_DEVICES_SHOWN} are"
+    held, wanted = _placements(plan)
+    meshes = dict.fromkeys((plan.mesh, plan.goal_mesh))
+    places = [_places_in_mesh(mesh) for mesh in meshes]
+    rows = [
+        (str(d), *(each.get(d, "-") for each in places), _box(held, d), _box(wanted, d)) for d in range(plan.devices)
+    ]
+    names = [",".join(mesh.axis_names) or "-" for mesh in meshes]
     pictures = [picture for title, side in (("before", held), ("after", wanted)) if (picture := _picture(title, side))]
-    return "\n\n".join(["tiles:", table(("device", names or "-", "before", "after"), rows, "rlll"), *pictures])
+    tiles = table(("device", *names, "before", "after"), rows, "r" + "l" * (2 + len(names)))
+    return "\n\n".join(["tiles:", tiles, *pictures])
 
 
-def _places_in_mesh(plan: Plan) -> dict[int, str]:
+def _placements(plan: Plan) -> tuple[Blocks, Blocks]:
+    return both_ends(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
+
+
+def _places_in_mesh(mesh: Mesh) -> dict[int, str]:
     """Returns the coordinates of each device along the mesh axes, e.g. `3,1`."""
-    sizes = [size for _, size in plan.mesh.axes]
-    positions = np.ndindex(*sizes)
-    return {plan.mesh.device_at(i): ",".join(map(str, position)) for i, position in enumerate(positions)}
+    sizes = [size for _, size in mesh.axes]
+    return {mesh.device_at(i): ",".join(map(str, position)) for i, position in enumerate(np.ndindex(*sizes))}
 
 
 def _box(blocks: Blocks, device: int) -> str:

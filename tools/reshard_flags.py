@@ -15,13 +15,14 @@ _EXAMPLES = """\
 examples:
   reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
   reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
+  reshard plan ... --to-mesh 'a=2,b=4' --to '[{}, {"b"}, {}]'
   reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices
   reshard explain ...                                 layouts, bound and tiles in words
 
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
 """
 
-_NOT_YET = ("--to-mesh", "--memory-limit", "--pareto")
+_NOT_YET = ("--memory-limit", "--pareto")
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
@@ -64,6 +65,9 @@ class _NotYet(argparse.Action):
 
 def _add_problem(group) -> None:
     group.add_argument("--mesh", required=True, metavar="MESH", help="""x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>""")
+    group.add_argument(
+        "--to-mesh", metavar="MESH", help="the mesh of --to, if it is another one; <[], device_ids=[3]> is device 3 alone"
+    )
     group.add_argument("--type", required=True, metavar="TYPE", help="of the whole array: f32[16,16], or tensor<16x16xf32>")
     group.add_argument(
         "--from", dest="source", required=True, metavar="SHARDING", help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it"""

@@ -61,15 +61,19 @@ def _answered(flags: argparse.Namespace) -> Answered:
         element, shape = parse_type(flags.type)
         source, target = (_sharding_text(text) for text in (flags.source, flags.target))
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
+        goal = Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh
         options = {"topology": topology, "objective": flags.objective, "reduction": flags.reduction}
+        options["target_mesh"] = goal
         planned = plan(source, target, mesh=mesh, shape=shape, dtype=element.name, **options)
-        found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size))
+        found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices))
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
         raise UserError(" ".join(str(error).split())) from None
     except MemoryError:
         raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
     if planned.source.unreduced or planned.target.unreduced:
         _refuse_partial_sums(flags)
+    if planned.target_mesh is not None and flags.compare:
+        raise UserError(f"--compare is about pairs on one mesh; here they are {planned.mesh} and {planned.target_mesh}; leave --compare out")
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
@@ -103,7 +107,7 @@ def _ask_xla(found: Answered, flags: argparse.Namespace) -> None:
 
     if flags.verify and (reason := refusal(found.plan)):
         raise UserError(reason)
-    with XlaChild(num_devices=found.plan.mesh.size) as child:
+    with XlaChild(num_devices=found.plan.devices) as child:
         if flags.compare:
             found.answers = _compared(found, flags.compare, child)
         if flags.verify:

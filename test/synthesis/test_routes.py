@@ -2,6 +2,7 @@
 """Routes: padded tiles, two meshes, single devices, partial sums; every pair of placements gets a plan, and it is right."""
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -73,6 +74,9 @@ def checked(problem, goal, **options) -> Plan:
     semantics.check(found.tile_program, shape, source, target, goal)
     ends = found.tile_program.in_shape, found.tile_program.out_shape
     assert ends == (source.tile_shape(mesh, shape), target.tile_shape(goal, shape))
+    padded = padded_shape(shape, source.shards(mesh), target.shards(goal)) or shape
+    tiles = (side.tile_shape(on, padded) for side, on in ((source, mesh), (target, goal)))
+    assert found.largest_tile_bytes <= 4 * max(map(math.prod, tiles)), "R2"
     assert found.bytes_received >= found.bound_bytes and found.time_s >= 0
     assert found.target_mesh == (None if goal == mesh else goal)
     return found
@@ -178,6 +182,10 @@ class TestPartialSums:
         found = plan_of("x=4,y=2", (10, 4), '[{"x"}, {}]', '[{"x":(1)2}, {}], unreduced={"y"}')
         assert found.chain_text.endswith("to_unreduced y: dim 1")
 
+    def test_a_leg_may_gather_as_much_as_the_target_holds(self):
+        """Found by the random pairs: the tiles before the exchange were held to the ends of their leg."""
+        plan_of("x=2,y=2,z=2", (3,), '[{"y", "z"}], unreduced={"x"}', '[{"x"}]')
+
     def test_axes_in_two_radices(self):
         found = plan_of("x=6", (6, 4), '[{}, {}], unreduced={"x":(1)2}', '[{"x":(1)3}, {}]')
         assert [step.op for step in found.steps][-1] == "exchange"
@@ -230,6 +238,7 @@ class TestTwoMeshes:
             ('[{"b"}]', '<["a"=2, "b"=2], device_ids=[1, 0, 3, 2]>', "x=2,y=2", None),
             ('[{}], unreduced={"a"}', "a=2,b=4", "x=4,y=2", '[{}], unreduced={"x":(1)2}'),
             ('[{"a"}]', "a=4", "x=2", None),
+            ('[{"a"}]', '<["a"=6], device_ids=[1, 3, 5, 4, 0, 2]>', "x=6", None),
         ],
     )
     def test_shardings_in_axes_of_another_mesh(self, sharding, mesh, on, expected):

@@ -17,6 +17,7 @@ from reshard.tools.reshard_verify import verify
 
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
 UNEVEN = {"--mesh": "x=4", "--type": "f32[10,3]", "--from": '[{"x"}, {}]', "--to": '[{}, {"x"}]'}
+ANY_ORDER = '<["u"=3, "v"=2], device_ids=[5, 3, 1, 0, 2, 4]>'
 SMALL = {"--mesh": "x=4", "--type": "f32[8]", "--from": '[{"x"}]', "--to": "[{}]"}
 
 
@@ -54,6 +55,20 @@ def test_text_of_a_plan(capsys):
     assert numbers["time"][:4] == ["37.28", "us", "18.07", "us"]
     assert lines[-2].startswith("1 collective; peak ") and lines[-2].endswith("; proved optimal by bytes")
     assert lines[-1] == "topology: uniform, 8 device; device: switch, 25 GB/s, 9.6 us"
+
+
+def test_text_and_json_name_both_meshes(capsys):
+    problem = {**SMALL, "--to-mesh": "a=2,b=2", "--to": '[{"b"}]'}
+    assert 'to:    [{"b"}] on <["a"=2, "b"=2]>' in output(capsys, problem=problem).splitlines()
+    found = json.loads(output(capsys, "--json", problem=problem))
+    assert (found["mesh"], found["target_mesh"]) == ('<["x"=4]>', '<["a"=2, "b"=2]>')
+    assert found["bounds"]["bytes_received"] > 0 < found["bounds"]["bytes_sent"]
+
+
+def test_explain_shows_the_places_in_both_meshes(capsys):
+    problem = {**SMALL, "--to-mesh": "<[], device_ids=[3]>", "--to": "[]"}
+    out = output(capsys, command="explain", problem=problem)
+    assert "two meshes have no common digits" in out and "     3  3     [6:8]   [0:8]" in out and "     2  2  -  [4:6]   nothing" in out
 
 
 def test_a_plan_that_moves_nothing(capsys):
@@ -162,6 +177,13 @@ def test_json_is_what_the_api_gives(capsys):
         ({"--type": "f32[8,,8]"}, 'cannot read type "f32[8,,8]"'),
         ({"--type": "tensor<?xf32>"}, 'cannot read type "tensor<?xf32>"'),
         ({"--type": "f32[99999999999999999999]"}, "f32[99999999999999999999] is larger than 2^57 bytes"),
+        ({"--to-mesh": "y=4", "--to": '[{"x"}]'}, 'unknown axis "x"; <["y"=4]> has y'),
+        ({"--to-mesh": "y=0"}, 'mesh axis "y" has size 0'),
+        ({"--to-mesh": "<[], device_ids=[-1]>"}, "cannot read"),
+        ({"--to-mesh": "<[], device_ids=[3, 4]>"}, "a mesh without axes is one device; device_ids [3, 4] are 2"),
+        ({"--to-mesh": "<[], device_ids=[9999999]>"}, "device 9999999 is none of the 1048576 devices that are supported"),
+        ({"--to-mesh": "y=8", "--from": '[{}], unreduced={"x"}', "--to": "[{}]"}, "partial sums on 4 of 8 devices are not moved"),
+        ({"--to-mesh": "y=8", "--topology": "v5e:2x2", "--to": "[{}]"}, "the mesh has 8"),
         ({"--topology": "h100:4"}, 'topology "h100:4" has 4 node x 8 gpu = 32 devices; the mesh has 4'),
         ({"--topology": "h1000"}, 'unknown topology "h1000"; did you mean h100'),
         ({"--topology": "none.toml"}, 'no topology file "none.toml"'),
@@ -178,7 +200,6 @@ def test_nonsense_is_refused_in_one_line(changes, text, capsys):
     [
         (["--memory-limit", "2GiB"], "--memory-limit is not available yet"),
         (["--memory-limit=2GiB"], "--memory-limit is not available yet"),
-        (["--to-mesh", "y=4"], "--to-mesh is not available yet"),
         (["--pareto"], "--pareto is not available yet"),
         (["--compare", "xla,dtensor"], "dtensor is not available yet; known: xla, shardy"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy"),
@@ -204,7 +225,12 @@ def test_help_does_not_promise_what_is_not_there(capsys):
         tool.main(["plan", "--help"])
     out = capsys.readouterr().out
     assert end.value.code == 0 and "--topology" in out
-    assert not any(word in out for word in ("--to-mesh", "--memory-limit", "--pareto", "dtensor"))
+    assert not any(word in out for word in ("--memory-limit", "--pareto", "dtensor"))
+
+
+def test_a_comparison_needs_one_mesh(capsys):
+    assert run("--compare", "xla", problem={**SMALL, "--to-mesh": "y=4"}) == 1
+    assert "--compare is about pairs on one mesh" in capsys.readouterr().err
 
 
 def test_an_array_too_large_to_run_is_not_verified(capsys):
@@ -242,11 +268,16 @@ def test_comparison_as_text(capsys):
         {"--mesh": "x=2,y=3", "--type": "c64[7,5]", "--from": '[{"x", "y"}, {}]', "--to": '[{"y"}, {"x"}]'},
         {"--mesh": "x=2,y=3", "--type": "bf16[12,4]", "--from": '[{"x"}, {}]', "--to": '[{"y"}, {}]'},
         {"--mesh": '<["u"=3,"v"=2], device_ids=[5,3,1,0,2,4]>', "--type": "pred[12]", "--from": '[{"u"}]', "--to": '[{"v","u"}]'},
+        {"--mesh": "x=2,y=3", "--type": "i8[7,5]", "--from": '[{"x"}, {}]', "--to-mesh": "a=3,b=2", "--to": '[{"a"}, {"b"}]'},
+        {"--mesh": "x=2,y=3", "--type": "i4[12,6]", "--from": '[{"x"}, {}]', "--to-mesh": ANY_ORDER, "--to": '[{}, {"u"}]'},
+        {"--mesh": "x=2,y=3", "--type": "u8[7,5]", "--from": '[{"x"}, {}]', "--to-mesh": "<[], device_ids=[4]>", "--to": "[]"},
+        {"--mesh": "<[], device_ids=[4]>", "--type": "f64[7,5]", "--from": "[]", "--to-mesh": "x=2,y=3", "--to": '[{"y"}, {}]'},
+        {"--mesh": "x=2", "--type": "f16[7]", "--from": '[{"x"}]', "--to-mesh": "a=6", "--to": '[{"a"}]'},
     ],
     ids=lambda problem: problem["--type"],
 )
 def test_plans_are_verified(problem, capsys):
-    devices = Mesh.parse(problem["--mesh"]).size
+    devices = max(Mesh.parse(problem[flag]).devices for flag in ("--mesh", "--to-mesh") if flag in problem)
     out = output(capsys, "--verify", problem=problem)
     line = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
     assert line in out and "XLA's own peak is" in out
