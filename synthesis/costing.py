@@ -23,6 +23,7 @@ class Costing:
 
     Attributes:
       bound: the elements that the busiest device must receive whatever the method.
+      fastest_s: the least time of all plans priced so far.
     """
 
     def __init__(self, request: Request, pricing: Pricing):
@@ -30,6 +31,7 @@ class Costing:
         self.pricing = pricing
         sides = (request.source, request.target, request.target_mesh)
         self.bound = bounds.received_elements_bound(request.mesh, request.shape, *sides)
+        self.fastest_s = math.inf
         self._bound_time_s: float | None = None
 
     def of_chain(self, problem: Problem, typed: Sequence[Step], is_optimal: bool) -> Plan:
@@ -125,6 +127,7 @@ class Costing:
     def plan_of(self, program: TileProgram, priced: tuple[PlannedStep, ...], largest_tile: int, is_optimal: bool) -> Plan:
         """Returns the plan that a tile program is; largest_tile: in elements, before, between and after its steps."""
         asked = self.request
+        self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
         moved = collectives(program, asked.bits)
         received, bound_bytes = traffic.bytes_received(moved, asked.devices), asked.bytes_of(self.bound)
         return Plan(

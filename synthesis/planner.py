@@ -15,7 +15,7 @@ from .exchange import Exchange, TooManyPieces, plan_exchange
 from .layout import LayoutError
 from .mesh import Mesh
 from .planned import Plan
-from .pricing import Pricing
+from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, refine
 from .request import Request
 from .routes import Routes, layout_behind, middles
@@ -92,7 +92,10 @@ class _Planner:
             yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
 
     def _exchange(self, before: Blocks, after: Blocks) -> Exchange:
-        round_elements = self.pricing.round_elements() if self.request.objective == "time" else 0
+        is_by_time = self.request.objective == "time"
+        round_elements = self.pricing.round_elements() if is_by_time else 0
+        least_s = self.pricing.least_picoseconds(1) / PER_SECOND if is_by_time and self.request.devices > 1 else 0
+        most_rounds = self.costing.fastest_s / least_s if least_s else math.inf  # no slower than what has been priced
         distance = None if self.pricing.is_flat else self.pricing.distance
-        return plan_exchange(before, after, distance=distance, round_elements=round_elements)
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements, most_rounds=most_rounds)
 

@@ -12,7 +12,7 @@ Kinds of route, all priced alike:
   all_gather, which pays where links are slow between some of the devices, or where few devices have all there is;
 - partial sums are reduced first, and made (zeros, but on one device) last.
 
-R2 on padded tiles: none is larger than source and target tile, and those of the padded array at both ends.
+R2 on padded tiles: none is larger than the tiles at both ends, padded as the first and the last leg want them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 import itertools
 import math
+import operator
+
+import numpy as np
 
 from . import steps
 from .blocks import Blocks, both_ends
@@ -28,7 +31,7 @@ from .bounds import received_elements_bound
 from .chains import FoundChain, find_chain
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces
-from .layout import Factor, Layout, LayoutError, Slot, blocked, unreduced_factors, whole_factors
+from .layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .padding import padded_shape, whole_shape
 from .planned import Plan, PlannedStep
@@ -85,12 +88,18 @@ class Routes:
         if not self.request.with_exchange:
             yield from self._by_chain()
             return
-        try:
-            yield from self._by_chain()
-        except NoPlanError:
-            pass
-        if not self.is_settled:
-            yield from self.plans_by_exchange()
+        is_empty = True
+        for kind in (self._by_chain, self.plans_by_exchange):
+            try:
+                for plan in kind():
+                    is_empty = False
+                    yield plan
+            except NoPlanError as error:
+                refusal = error
+            if self.is_settled:
+                return
+        if is_empty:
+            raise refusal
 
     # One leg, whole or cut in two
 
@@ -169,12 +178,19 @@ class Routes:
 
     def plans_by_exchange(self) -> Iterator[Plan]:
         """Yields plans whose joint is an exchange that needs no chain beside it. Raises: NoPlanError where none can."""
+        refusal, is_empty = "", True
         for (held, reduces), (wanted, completes) in itertools.product(self._starts(), self._goals()):
             try:
                 joint = () if held.places_like(wanted) else (Exchanged(self.exchange(held, wanted), None),)
-                yield self._assembled([*reduces, *joint, *completes])
             except TooManyPieces as error:
-                raise NoPlanError(str(error)) from None
+                refusal = str(error)
+                continue
+            is_empty = False
+            yield self._assembled([*reduces, *joint, *completes])
+            if self.request.objective == "bytes" and not self.request.has_sums:
+                return  # the first is the exchange alone, at the bound
+        if is_empty:
+            raise NoPlanError(refusal)
 
     def _starts(self) -> Iterator[tuple[Blocks, tuple[Leg, ...]]]:
         """Yields placements without partial sums, and the leg that reduces the source's to each of them."""
@@ -196,35 +212,45 @@ class Routes:
     def _goals(self) -> Iterator[tuple[Blocks, tuple[Leg, ...]]]:
         """Yields placements without partial sums, and the leg that leads from each of them to the target."""
         mesh = self.request.goal_mesh
-        sums = unreduced_factors(mesh, self.target)
+        sums = _cut_into_primes(unreduced_factors(mesh, self.target))
         if not sums:
             yield self.wanted, ()
-            if mesh.size < self.request.devices or self.request.objective == "bytes":
+            if mesh.size < self.request.devices:
                 return
         self._check_holds_all(mesh)
-        pieces = _cut_into_primes(sums)
-        for gathered in [(), *self._replicas(mesh)] if sums else self._replicas(mesh):
-            after = self._with_room(mesh, pieces, gathered)
-            alone = after.with_moved(dict.fromkeys(pieces))
-            spare = _spare_digits(alone, (*pieces, *gathered))
-            if not all(factor in spare for factor in gathered):
-                continue
-            before = alone.with_moved(spare)
-            typed = (steps.AllGather(gathered),) if gathered else ()
-            typed += (steps.ToUnreduced(pieces),) if pieces else ()
-            yield self._blocks(mesh, before), (Leg(self.pricing_of(mesh), before, after, typed),)
+        replicas = self._replicas(mesh) if self.shape else []  # a scalar has no parts
+        for gathered in [(), *replicas] if sums else replicas:
+            yield self._divided(mesh, sums, gathered)
 
-    def _with_room(self, mesh: Mesh, sums: tuple[Factor, ...], gathered: tuple[Factor, ...]) -> Layout:
-        """Returns the target's layout; a dimension that it does not split is padded, if only then all factors have digits there."""
-        exact = self._whole_layout(mesh, self.target, sums)
-        factors, unsplit = (*sums, *gathered), [d for d, axes in enumerate(whole_factors(mesh, self.target)) if not axes]
-        spare = _spare_digits(exact.with_moved(dict.fromkeys(sums)), factors)
-        if not unsplit or len(spare) == len(factors):
-            return exact
-        longest = max(unsplit, key=lambda dim: self.shape[dim])
-        shape, n = list(exact.shape), math.prod(factor.size for factor in factors)
-        shape[longest] = -(-shape[longest] // n) * n
-        return Layout(tuple(shape), exact.owners, exact.unreduced)
+    def _divided(self, mesh: Mesh, sums: tuple[Factor, ...], gathered: tuple[Factor, ...]) -> tuple[Blocks, tuple[Leg, ...]]:
+        """Returns the target with its tiles divided among the factors, and the leg that makes them whole, and sums of them.
+
+        If a dimension of the tile does not divide, the longest one is padded; the leg's end is cut off.
+        """
+        factors, blocks = (*sums, *gathered), whole_factors(mesh, self.target)
+        tile = self.wanted.tile_shape
+        after = self._whole_layout(mesh, self.target, ())
+        spare = _spare_digits(after, factors)
+        if tile and len(spare) < len(factors):
+            longest, shards = tile.index(max(tile)), self.target.shards(mesh)
+            n = math.prod(factor.size for factor in factors)
+            tile = tuple(-(-size // n) * n if dim == longest else size for dim, size in enumerate(tile))
+            after = blocked(tuple(size * s for size, s in zip(tile, shards)), blocks)
+            ends = itertools.accumulate((factor.size for factor in factors), operator.mul, initial=shards[longest])
+            spare = {factor: Slot(longest, *end) for factor, end in zip(factors, itertools.pairwise(ends))}
+        before = after.with_moved(spare)
+        end = after.with_moved(dict.fromkeys(sums, UNREDUCED))
+        typed = (steps.AllGather(gathered),) if gathered else ()
+        typed += (steps.ToUnreduced(sums),) if sums else ()
+        return self._parts_of_target(mesh, before, tile), (Leg(self.pricing_of(mesh), before, end, typed),)
+
+    def _parts_of_target(self, mesh: Mesh, layout: Layout, tile: tuple[int, ...]) -> Blocks:
+        """Returns the boxes of a layout that divides the target's tiles, padded to `tile`, in indices of the array."""
+        offset = Blocks.of_layout(mesh, layout).starts % np.array(tile, np.int64)
+        limits = self.wanted.starts, self.wanted.stops
+        starts = np.minimum(limits[0] + offset, limits[1])
+        stops = np.minimum(starts + np.array(layout.tile_shape, np.int64), limits[1])
+        return Blocks(self.shape, layout.tile_shape, starts, stops)
 
     def _replicas(self, mesh: Mesh) -> list[tuple[Factor, ...]]:
         """Returns groups of factors along which the target is replicated: all of them, and on deeper networks those of each axis."""
