@@ -127,13 +127,14 @@ def _with_sums(mesh: Mesh, elements: int, source: Sharding, target: Sharding, ne
         transfers = elements * (sums - 1) + int(needed.sum()) - elements + lacking
         return max(int(needed.max()), transfers // mesh.size)
     copies = mesh.size // math.prod(f.size for dim in whole_factors(mesh, target) for f in dim) // target_sums
-    holders = mesh.size // _distinct(mesh, (*after, *(f for dim in whole_factors(mesh, source) for f in dim)))
+    holders = _most_alike(mesh, (*after, *(f for dim in whole_factors(mesh, source) for f in dim)))
     return elements * max(0, sums - target_sums, copies - holders) // mesh.size
 
 
-def _distinct(mesh: Mesh, factors) -> int:
-    """Returns how many combinations of coordinates along the factors there are, which may overlap."""
-    return len(np.unique(np.stack([coordinates(mesh, factor) for factor in factors]), axis=1).T)
+def _most_alike(mesh: Mesh, factors) -> int:
+    """Returns how many devices, at most, have equal coordinates along the factors, which may overlap, in two radices too."""
+    along = np.stack([coordinates(mesh, factor) for factor in factors])
+    return int(np.unique(along, axis=1, return_counts=True)[1].max())
 
 
 def _block(mesh: Mesh, size: int, factors) -> tuple[np.ndarray, np.ndarray]:

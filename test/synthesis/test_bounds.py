@@ -10,6 +10,7 @@ import pytest
 from benchmarks.pairs import random_pair
 from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import plan
 from reshard.synthesis.semantics import scatter
 from reshard.synthesis.sharding import Sharding
 
@@ -60,3 +61,10 @@ def test_r3_bound_of_dimensions_that_do_not_divide():
 def test_r3_bound_of_partial_sums_by_hand(source, target, bound):
     mesh = Mesh.parse("x=4,y=2")
     assert received_elements_bound(mesh, (8, 8), Sharding.parse(source), Sharding.parse(target)) == bound
+
+
+def test_sums_along_an_axis_in_another_radix_than_the_source_have_a_bound_that_a_plan_meets():
+    """Found by random pairs: of six devices two pairs are alike along both pieces of x, and two devices alone."""
+    mesh, sides = Mesh.parse("x=6"), (Sharding.parse('[{}, {"x":(3)2}]'), Sharding.parse('[{}, {}], unreduced={"x":(1)2}'))
+    bound = received_elements_bound(mesh, (4, 4), *sides)
+    assert bound * 4 <= plan(mesh, (4, 4), 32, *sides, with_exchange=True, objective="bytes").bytes_received
