@@ -120,7 +120,7 @@ def _unstacked(output: np.ndarray, values: np.ndarray, plan: Plan) -> list[tuple
     """Returns for each device what it holds of the array, and what the target puts there."""
     _, wanted = _placements(plan)
     values, found = values.reshape(wanted.shape), []
-    for device, tile in enumerate(output.reshape(-1, *wanted.tile_shape)):
+    for device, tile in enumerate(output.reshape(plan.devices, *wanted.tile_shape)):
         box = tuple(map(slice, wanted.starts[device], wanted.stops[device]))
         right = values[box]
         found.append((tile[tuple(map(slice, right.shape))], right))

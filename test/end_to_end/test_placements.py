@@ -72,10 +72,9 @@ def test_padded_chains_are_run(child):
     assert_verified(found, child)
 
 
-def test_arrays_without_elements_are_run(child):
-    found = reshard.plan("[{}, {}]", '[{}, {"x"}]', mesh="x=4", shape=(0, 3))
-    assert not is_on_stacks(found)
-    assert_verified(found, child)
+@pytest.mark.parametrize(("target_mesh", "target"), [("x=4", '[{}, {"x"}]'), ("x=8", '[{}, {"x"}]'), ("<[], device_ids=[2]>", "[]")])
+def test_arrays_without_elements_are_run(target_mesh, target, child):
+    assert_verified(reshard.plan("[{}, {}]", target, mesh="x=4", target_mesh=target_mesh, shape=(0, 3)), child)
 
 
 def test_replicas_of_one_device_are_scattered_and_gathered(child):

@@ -61,7 +61,7 @@ def problems(draw, kinds=("one mesh", "two meshes", "from one device", "to one d
         mesh = Mesh((), (draw(st.integers(0, devices - 1)),))
     if kind == "to one device":
         goal = Mesh((), (draw(st.integers(0, devices - 1)),))
-    shape = tuple(draw(st.lists(st.integers(1, 13), max_size=3)))
+    shape = tuple(draw(st.lists(st.integers(0, 13), max_size=3)))
     source, target = (draw(shardings(on, len(shape), with_sums)) for on in (mesh, goal))
     return (mesh, shape, 32, source, target), goal
 
@@ -83,7 +83,7 @@ def checked(problem, goal, **options) -> Plan:
 
 def rounded_up(tile: tuple[int, ...], devices: int) -> int:
     """Returns the elements of a tile whose longest dimension is filled up so that it divides among the devices."""
-    longest = max(tile, default=1)
+    longest = max((*tile, 1))
     return math.prod(tile) // longest * (-(-longest // devices) * devices)
 
 

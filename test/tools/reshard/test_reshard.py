@@ -157,42 +157,53 @@ def test_json_is_what_the_api_gives(capsys):
 # ---- errors
 
 
-@pytest.mark.parametrize(
-    "changes, text",
-    [
-        ({"--mesh": "x=4,x=2"}, 'mesh axis "x" is declared twice'),
-        ({"--mesh": "x=0"}, 'mesh axis "x" has size 0; sizes are at least 1'),
-        ({"--mesh": "x=-4"}, 'cannot read "x=-4" as a mesh axis'),
-        ({"--mesh": "x=1000000000"}, "mesh has 1000000000 devices; at most 1048576 are supported"),
-        ({"--mesh": '<["x"=4], device_ids=[0,1]>'}, "device_ids is no permutation of 0..3"),
-        ({"--from": '[{"x","x"}]'}, 'axis "x" is used twice in [{"x", "x"}]'),
-        ({"--from": '[{"z"}]'}, 'unknown axis "z"; <["x"=4]> has x'),
-        ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
-        ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
-        ({"--from": '[{"x"'}, "cannot read sharding"),
-        ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
-        ({"--from": "@"}, "@ without the name of a file"),
-        ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
-        ({"--type": "f32[8"}, 'cannot read type "f32[8"'),
-        ({"--type": "f32[8,,8]"}, 'cannot read type "f32[8,,8]"'),
-        ({"--type": "tensor<?xf32>"}, 'cannot read type "tensor<?xf32>"'),
-        ({"--type": "f32[99999999999999999999]"}, "f32[99999999999999999999] is larger than 2^57 bytes"),
-        ({"--to-mesh": "y=4", "--to": '[{"x"}]'}, 'unknown axis "x"; <["y"=4]> has y'),
-        ({"--to-mesh": "y=0"}, 'mesh axis "y" has size 0'),
-        ({"--to-mesh": "<[], device_ids=[-1]>"}, "cannot read"),
-        ({"--to-mesh": "<[], device_ids=[3, 4]>"}, "a mesh without axes is one device; device_ids [3, 4] are 2"),
-        ({"--to-mesh": "<[], device_ids=[9999999]>"}, "device 9999999 is none of the 1048576 devices that are supported"),
-        ({"--to-mesh": "y=8", "--from": '[{}], unreduced={"x"}', "--to": "[{}]"}, "partial sums on 4 of 8 devices are not moved"),
-        ({"--to-mesh": "y=8", "--topology": "v5e:2x2", "--to": "[{}]"}, "the mesh has 8"),
-        ({"--topology": "h100:4"}, 'topology "h100:4" has 4 node x 8 gpu = 32 devices; the mesh has 4'),
-        ({"--topology": "h1000"}, 'unknown topology "h1000"; did you mean h100'),
-        ({"--topology": "none.toml"}, 'no topology file "none.toml"'),
-    ],
-)
+NONSENSE = [
+    ({"--mesh": "x=4,x=2"}, 'mesh axis "x" is declared twice'),
+    ({"--mesh": "x=0"}, 'mesh axis "x" has size 0; sizes are at least 1'),
+    ({"--mesh": "x=-4"}, 'cannot read "x=-4" as a mesh axis'),
+    ({"--mesh": "x=1000000000"}, "mesh has 1000000000 devices; at most 1048576 are supported"),
+    ({"--mesh": '<["x"=4], device_ids=[0,1]>'}, "device_ids is no permutation of 0..3"),
+    ({"--from": '[{"x","x"}]'}, 'axis "x" is used twice in [{"x", "x"}]'),
+    ({"--from": '[{"z"}]'}, 'unknown axis "z"; <["x"=4]> has x'),
+    ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
+    ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
+    ({"--from": '[{"x"'}, "cannot read sharding"),
+    ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
+    ({"--from": "@"}, "@ without the name of a file"),
+    ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
+    ({"--type": "f32[8"}, 'cannot read type "f32[8"'),
+    ({"--type": "f32[8,,8]"}, 'cannot read type "f32[8,,8]"'),
+    ({"--type": "tensor<?xf32>"}, 'cannot read type "tensor<?xf32>"'),
+    ({"--type": "f32[99999999999999999999]"}, "f32[99999999999999999999] is larger than 2^57 bytes"),
+    ({"--to-mesh": "y=4", "--to": '[{"x"}]'}, 'unknown axis "x"; <["y"=4]> has y'),
+    ({"--to-mesh": "y=0"}, 'mesh axis "y" has size 0'),
+    ({"--to-mesh": "<[], device_ids=[-1]>"}, "cannot read"),
+    ({"--to-mesh": "<[], device_ids=[3, 4]>"}, "a mesh without axes is one device; device_ids [3, 4] are 2"),
+    ({"--to-mesh": "<[], device_ids=[9999999]>"}, "device 9999999 is none of the 1048576 devices that are supported"),
+    ({"--to-mesh": "y=8", "--from": '[{}], unreduced={"x"}', "--to": "[{}]"}, "partial sums on 4 of 8 devices are not moved"),
+    ({"--to-mesh": "y=8", "--topology": "v5e:2x2", "--to": "[{}]"}, "the mesh has 8"),
+    ({"--topology": "h100:4"}, 'topology "h100:4" has 4 node x 8 gpu = 32 devices; the mesh has 4'),
+    ({"--topology": "h1000"}, 'unknown topology "h1000"; did you mean h100'),
+    ({"--topology": "none.toml"}, 'no topology file "none.toml"'),
+]
+
+
+@pytest.mark.parametrize("changes, text", NONSENSE)
 def test_nonsense_is_refused_in_one_line(changes, text, capsys):
     assert run(problem={**SMALL, **changes}) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("reshard: error: ") and text in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("changes, text", [row for row in NONSENSE if not {"--type", "@"} & {*row[0], row[0].get("--from", "")[:1]}])
+def test_the_api_refuses_nonsense_in_the_same_words(changes, text, capsys):
+    problem = {**SMALL, **changes}
+    assert run(problem=problem) == 1
+    names = {"--mesh": "mesh", "--to-mesh": "target_mesh", "--topology": "topology"}
+    options = {names[flag]: value for flag, value in problem.items() if flag in names}
+    with pytest.raises(ValueError) as refusal:
+        reshard.plan(problem["--from"], problem["--to"], shape=(8,), **options)
+    assert f"reshard: error: {refusal.value}\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
