@@ -138,7 +138,7 @@ def _check_sums(program: TileProgram, shape: tuple[int, ...], source: Sharding, 
     mesh, reduce = program.mesh, UFUNCS[program.reduction].reduce
     sizes = tuple(axis.resolve(mesh)[1] for axis in source.unreduced)
     partial_sums = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, (*sizes, *shape))
-    array = reduce(partial_sums.reshape(-1, *shape), axis=0)
+    array = reduce(partial_sums.reshape(math.prod(sizes), *shape), axis=0)
     got = run(program, _on_all(program, goal, scatter_sums(partial_sums, mesh, source)))
     expected, valid = scatter(array, goal, target), _valid(shape, goal, target)
     holders: dict[tuple, list[int]] = {}  # by block, and by block and partial sum
