@@ -9,12 +9,17 @@ device. So there is a padded size wherever one side leaves the dimension whole, 
     >>> padded_shape((10,), (4,), (1,)), padded_shape((10,), (5,), (2,)), padded_shape((10,), (4,), (2,))
     ((12,), (10,), None)
 
-In the last case tiles of 3 become tiles of 5, and no array has both: exchanges serve it.
+In the last case tiles of 3 become tiles of 5, and no array has both. But an array of 12 has the tiles of the source, and
+tiles of 6 that are nearly those of the target: what lies in the wrong one is a shift between neighbours.
+
+    >>> nearly_padded_shapes((10,), (4,), (2,))
+    ((12,),)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 
 
 def whole_shape(shape: Sequence[int], shards: Sequence[int]) -> tuple[int, ...]:
@@ -34,3 +39,15 @@ def padded_shape(shape: Sequence[int], source_shards: Sequence[int], target_shar
     if any(a != b and s > 1 and t > 1 for a, b, s, t in both):
         return None
     return tuple(map(max, before, after))
+
+
+def nearly_padded_shapes(shape: Sequence[int], source_shards: Sequence[int], target_shards: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Returns shapes that all shards divide: with the source's tiles, as far as there are such, with the target's, with neither."""
+    before, after = whole_shape(shape, source_shards), whole_shape(shape, target_shards)
+    least = whole_shape(shape, tuple(map(math.lcm, source_shards, target_shards)))
+
+    def where_even(wanted: tuple[int, ...]) -> tuple[int, ...]:
+        shards = zip(source_shards, target_shards)
+        return tuple(size if size % s == size % t == 0 else other for size, other, (s, t) in zip(wanted, least, shards))
+
+    return tuple(dict.fromkeys((where_even(before), where_even(after), least)))

@@ -8,6 +8,7 @@ Kinds of route, all priced alike:
 - one leg on the padded shape (`padding.py`), if there is one; the target on another mesh is written in axes of the
   source's if both are digits of the same devices (`two_meshes.py`), else there is a permute at one place of the leg;
 - likewise, with an exchange for its middle;
+- if no padded shape has the tiles of both ends, one leg on a shape with nearly these, and exchanges of the rest at its ends;
 - the exchange alone; or to a layout that splits what the target replicates, padded where it does not divide, and then an
   all_gather, which pays where links are slow between some of the devices, or where few devices have all there is;
 - partial sums are reduced first, and made (zeros, but on one device) last.
@@ -33,7 +34,7 @@ from .costing import Costing
 from .exchange import Exchange, TooManyPieces
 from .layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, unreduced_factors, whole_factors
 from .mesh import Mesh
-from .padding import padded_shape, whole_shape
+from .padding import nearly_padded_shapes, padded_shape, whole_shape
 from .planned import Plan, PlannedStep
 from .pricing import Pricing
 from .problem import NoPlanError
@@ -117,13 +118,41 @@ class Routes:
         yield from self._with_permute(alike)
 
     def _on_one_mesh(self, target: Sharding) -> Iterator[Plan]:
-        inner = self._inner(target, self.request.mesh)
+        mesh = self.request.mesh
+        shards = self.source.shards(mesh), target.shards(mesh)
+        if padded_shape(self.shape, *shards) is None and self.request.with_exchange:
+            yield from self._with_shifts(target, nearly_padded_shapes(self.shape, *shards))
+            return
+        inner = self._inner(target, mesh)
         found = find_chain(inner, self.pricing_of(inner.mesh), self.costing.bound)
         self.is_settled = found.is_unbeatable
         is_proved = found.is_unbeatable or found.is_optimal and inner.shape == self.request.shape
         yield self._assembled([self._leg(found, 0, len(found.steps))], is_proved)
         if self.request.with_exchange and not self.is_settled:
             yield from self._with_middle(found)
+
+    def _with_shifts(self, target: Sharding, shapes: Sequence[tuple[int, ...]]) -> Iterator[Plan]:
+        """Yields chains on arrays whose tiles are nearly those of both ends, and exchanges of what lies in another tile there."""
+        mesh = self.request.mesh
+        if self.request.objective == "bytes" and not self.request.has_sums:
+            return  # an exchange alone receives no more than it must
+        for shape in shapes:
+            inner = replace(self.request, mesh=mesh, shape=shape, source=self.source, target=target, target_mesh=None)
+            found = find_chain(inner, self.pricing_of(mesh), self.costing.bound)
+            leg = self._leg(found, 0, len(found.steps))
+            held, wanted = (self._blocks(mesh, layout) for layout in (leg.source, leg.target))
+            try:
+                parts = [*self._shift(self.held, held, leg.source), leg, *self._shift(wanted, self.wanted, leg.target)]
+            except TooManyPieces:
+                continue
+            yield self._assembled(parts, ends=(leg.source.tile_elements, leg.target.tile_elements))
+
+    def _shift(self, before: Blocks, after: Blocks, layout: Layout) -> tuple[Exchanged, ...]:
+        if np.array_equal(before.starts, after.starts) and np.array_equal(before.stops, after.stops):
+            return ()
+        if layout.unreduced:
+            raise TooManyPieces("partial sums are not exchanged")
+        return (Exchanged(self.exchange(before, after), None),)
 
     def _inner(self, target: Sharding, mesh: Mesh) -> Request:
         """Returns the even request on one mesh, to a sharding that places as the target does."""
@@ -272,14 +301,20 @@ class Routes:
 
     # Plans
 
-    def _assembled(self, parts: Sequence[Part], is_proved: bool = False) -> Plan:
-        """Returns the plan of a route; where a part takes other tiles than those before it, they are padded or cut."""
+    def _assembled(self, parts: Sequence[Part], is_proved: bool = False, ends: Sequence[int] | None = None) -> Plan:
+        """Returns the plan of a route; where a part takes other tiles than those before it, they are padded or cut.
+
+        Args:
+          ends: elements of the tiles at both ends as the legs want them; None: before a first and behind a last leg.
+        Raises: RuleError if another tile is larger than these and those of the request (R2).
+        """
         route = _Assembly(self.request, self.costing)
         for part in parts:
             route.add(part)
         found = route.finished(is_proved)
-        ends = [leg.source.tile_elements for leg in parts[:1] if isinstance(leg, Leg)]
-        ends += [leg.target.tile_elements for leg in parts[-1:] if isinstance(leg, Leg)]
+        if ends is None:
+            ends = [leg.source.tile_elements for leg in parts[:1] if isinstance(leg, Leg)]
+            ends += [leg.target.tile_elements for leg in parts[-1:] if isinstance(leg, Leg)]
         if route.largest > max(*ends, *map(math.prod, self.request.tile_shapes)):
             raise steps.RuleError(f"R2: a tile of {route.largest} elements, the ends have {ends} and {self.request.tile_shapes}")
         return found
