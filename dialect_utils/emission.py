@@ -39,7 +39,7 @@ from ..synthesis.tile_program import (
     Transpose,
 )
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
-from .exchange_emission import OnTiles, Side, emit_between, emit_body_on_stacks, resized, write_rounds
+from .exchange_emission import OnTiles, Side, emit_between, emit_on_stacks, resized, write_rounds
 from .reductions import neutral_element, write_reducer
 
 
@@ -111,9 +111,9 @@ def emit_conversion(
 def emit_conversion_on_stacks(
     program: TileProgram, stack: ir.Value, mesh: Mesh, mesh_name: str, channels: Iterator[int], name: str, location: ir.Location
 ) -> ir.Value:
-    """Inserts a tile program between stacks of tiles on `mesh`, which has all devices; see `emit_body_on_stacks`."""
+    """Inserts a tile program between stacks of tiles on `mesh`, which has all devices; see `emit_on_stacks`."""
     body = _on_tiles(program, mesh.size, channels, name, location)
-    return emit_body_on_stacks(body, stack, mesh, mesh_name, name, location)
+    return emit_on_stacks(body, stack, mesh, mesh_name, name, location)
 
 
 def _on_tiles(program: TileProgram, devices: int, channels: Iterator[int], name: str, location: ir.Location) -> OnTiles:

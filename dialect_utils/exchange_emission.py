@@ -76,37 +76,14 @@ class OnTiles:
     write: Callable[[ir.Value], ir.Value]
 
 
-def emit_exchange(
-    exchange: Exchange,
-    value: ir.Value,
-    source: Side,
-    target: Side,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
-) -> ir.Value:
-    """Inserts, at the current insertion point, what turns `value` from `source` into `target`.
-
-    Args:
-      exchange: between the placements of the two sides.
-      value: a ranked tensor of static shape that is sharded as `source`, or will be.
-      name: of the site, for profiles. location: the user's.
-    Returns: `value` in the target sharding.
-    Raises: UnsupportedExchange if the source is on a single device.
-    """
-    return emit_between(_of_exchange(exchange, channels), value, source, target, f"{name}/exchange", location)
-
-
-def _of_exchange(exchange: Exchange, channels: Iterator[int]) -> OnTiles:
-    tiles = exchange.source.tile_shape, exchange.target.tile_shape
-    return OnTiles(*tiles, exchange.source.devices, lambda tile: write_rounds(exchange, tile, channels))
-
-
 def emit_between(body: OnTiles, value: ir.Value, source: Side, target: Side, name: str, location: ir.Location) -> ir.Value:
     """Inserts, at the current insertion point, the islands in which `body` turns `value` from `source` into `target`.
 
     Args:
       body: takes and gives tiles as XLA stores them: ceil division.
+      value: a ranked tensor of static shape that is sharded as `source`, or will be.
+      name: of the site, for profiles. location: the user's.
+    Returns: `value` in the target sharding.
     Raises: UnsupportedExchange if the source is on a single device.
     """
     if source.mesh is None:
@@ -125,22 +102,7 @@ def emit_between(body: OnTiles, value: ir.Value, source: Side, target: Side, nam
         return resized(result, shape)
 
 
-def emit_on_stacks(
-    exchange: Exchange,
-    stack: ir.Value,
-    mesh: Mesh,
-    mesh_name: str,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
-) -> ir.Value:
-    """Inserts an exchange between stacks, as `emit_body_on_stacks` does."""
-    return emit_body_on_stacks(_of_exchange(exchange, channels), stack, mesh, mesh_name, f"{name}/exchange", location)
-
-
-def emit_body_on_stacks(
-    body: OnTiles, stack: ir.Value, mesh: Mesh, mesh_name: str, name: str, location: ir.Location
-) -> ir.Value:
+def emit_on_stacks(body: OnTiles, stack: ir.Value, mesh: Mesh, mesh_name: str, name: str, location: ir.Location) -> ir.Value:
     """Inserts an island between stacks: arrays (devices, *tile) of which each device holds its tile.
 
     Serves every placement, those on single devices too: live arrays are stacks of their shards without a copy.

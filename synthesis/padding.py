@@ -41,8 +41,10 @@ def padded_shape(shape: Sequence[int], source_shards: Sequence[int], target_shar
     return tuple(map(max, before, after))
 
 
-def nearly_padded_shapes(shape: Sequence[int], source_shards: Sequence[int], target_shards: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Returns shapes that all shards divide: with the source's tiles, as far as there are such, with the target's, with neither."""
+def nearly_padded_shapes(
+    shape: Sequence[int], source_shards: Sequence[int], target_shards: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Returns shapes that all shards divide: with the source's tiles where these allow it, with the target's, with neither."""
     before, after = whole_shape(shape, source_shards), whole_shape(shape, target_shards)
     least = whole_shape(shape, tuple(map(math.lcm, source_shards, target_shards)))
 

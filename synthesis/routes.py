@@ -282,7 +282,7 @@ class Routes:
         return Blocks(self.shape, layout.tile_shape, starts, stops)
 
     def _replicas(self, mesh: Mesh) -> list[tuple[Factor, ...]]:
-        """Returns groups of factors along which the target is replicated: all of them, and on deeper networks those of each axis."""
+        """Returns groups of factors along which the target is replicated: all, and on deeper networks those of each axis."""
         used = [factor for dim in whole_factors(mesh, self.target) for factor in dim] + [*unreduced_factors(mesh, self.target)]
         free = {axis: _unused(axis, size, used) for axis, size in mesh.axes}
         found = [tuple(itertools.chain(*free.values()))]
