@@ -26,11 +26,13 @@ from ..synthesis.tile_program import (
     Gather,
     KeepFirst,
     Loop,
+    On,
     Operation,
     PutOwn,
     Reduce,
     ReduceOwn,
     Reshape,
+    Resize,
     Rounds,
     Send,
     Swap,
@@ -39,7 +41,7 @@ from ..synthesis.tile_program import (
     Transpose,
 )
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
-from .exchange_emission import write_rounds, zeros
+from .exchange_emission import OnTiles, Side, emit_between, emit_on_stacks, resized, write_rounds, zeros
 from .reductions import neutral_element, write_reducer
 
 
@@ -89,6 +91,40 @@ def emit_island(
     return island.operation
 
 
+def emit_conversion(
+    program: TileProgram,
+    value: ir.Value,
+    source: Side,
+    target: Side,
+    channels: Iterator[int],
+    name: str,
+    location: ir.Location,
+) -> ir.Value:
+    """Inserts the islands that turn `value` from `source` into `target`: dimensions need not divide, meshes may be two.
+
+    Args:
+      program: the tile program of a plan between the two sides, over all devices.
+    Returns: `value` in the target sharding.
+    Raises: UnsupportedExchange if the source is on a single device.
+    """
+    return emit_between(_on_tiles(program, source.mesh.size, channels, name, location), value, source, target, name, location)
+
+
+def emit_conversion_on_stacks(
+    program: TileProgram, stack: ir.Value, mesh: Mesh, mesh_name: str, channels: Iterator[int], name: str, location: ir.Location
+) -> ir.Value:
+    """Inserts a tile program between stacks of tiles on `mesh`, which has all devices; see `emit_on_stacks`."""
+    body = _on_tiles(program, mesh.size, channels, name, location)
+    return emit_on_stacks(body, stack, mesh, mesh_name, name, location)
+
+
+def _on_tiles(program: TileProgram, devices: int, channels: Iterator[int], name: str, location: ir.Location) -> OnTiles:
+    def write(tile: ir.Value) -> ir.Value:
+        return write_program(program, tile, channels, name, location)
+
+    return OnTiles(program.in_shape, program.out_shape, devices, write)
+
+
 def write_program(program: TileProgram, tile: ir.Value, channels: Iterator[int], name: str, location: ir.Location) -> ir.Value:
     """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
     writer = _TileWriter(program.mesh, tile, channels, program.reduction)
@@ -126,6 +162,10 @@ class _TileWriter:
                 self._gather(factors)
             case Swap(factors):
                 self._swap(factors)
+            case Resize(shape):
+                self.tile = resized(self.tile, shape)
+            case On(mesh):
+                self.mesh, self.coordinate_of = mesh, {}
             case Rounds(exchange):
                 self.tile = write_rounds(exchange, self.tile, self.channels)
             case Reduce(factors):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges as StableHLO inside `sdy.manual_computation`.
+"""Exchanges as StableHLO, and islands (`sdy.manual_computation`) between any two placements.
 
-For each round, on local tiles:
+For each round of an exchange, on local tiles:
 
     %piece   = stablehlo.dynamic_slice %source_tile, read offsets      what this device sends
     %arrived = stablehlo.collective_permute %piece, pairs
@@ -61,21 +61,26 @@ class Side:
         return sharding_to_attr(sharding, sdy.TensorShardingAttr(self.attr).mesh_or_ref)
 
 
-def emit_exchange(
-    exchange: Exchange,
-    value: ir.Value,
-    source: Side,
-    target: Side,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
-    write_tile: Callable[[ir.Value], ir.Value] | None = None,
-) -> ir.Value:
-    """Inserts, at the current insertion point, what turns `value` from `source` into `target`.
+@dataclass(frozen=True, slots=True)
+class OnTiles:
+    """What every device does with its tile.
+
+    Attributes:
+      before, after: the tile's shape. devices: how many there are.
+      write: inserts it, inside an island; returns the tile after it.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    devices: int
+    write: Callable[[ir.Value], ir.Value]
+
+
+def emit_between(body: OnTiles, value: ir.Value, source: Side, target: Side, name: str, location: ir.Location) -> ir.Value:
+    """Inserts, at the current insertion point, the islands in which `body` turns `value` from `source` into `target`.
 
     Args:
-      exchange: between the placements of the two sides.
-      write_tile: inserts, inside an island, another way to turn a source tile into the target tile; None: the rounds.
+      body: takes and gives tiles as XLA stores them: ceil division.
       value: a ranked tensor of static shape that is sharded as `source`, or will be.
       name: of the site, for profiles. location: the user's.
     Returns: `value` in the target sharding.
@@ -87,48 +92,34 @@ def emit_exchange(
             "move it outside of the module, with reshard.redistribute"
         )
     shape = _shape(value)
-
-    def exchanged(tile: ir.Value) -> ir.Value:
-        return write_tile(tile) if write_tile else write_rounds(exchange, tile, channels)
-
-    with ir.Location.name(f"{name}/exchange", location):
-        whole = _padded(value, _whole_tiles(source, exchange.source.tile_shape))
+    with ir.Location.name(name, location):
+        whole = resized(value, _whole_tiles(source, body.before))
         if target.mesh == source.mesh:
             out = source.rewritten(target.sharding.closed())
-            out_shape = _whole_tiles(target, exchange.target.tile_shape)
-            result = _island(source, whole, out, out_shape, exchanged)
+            result = _island(source, whole, out, _whole_tiles(target, body.after), body.write)
         else:
-            result = _over_two_meshes(exchange, whole, source, target, exchanged)
-        return _cut(result, shape)
+            result = _over_two_meshes(body, whole, source, target)
+        return resized(result, shape)
 
 
-def emit_on_stacks(
-    exchange: Exchange,
-    stack: ir.Value,
-    mesh: Mesh,
-    mesh_name: str,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
-) -> ir.Value:
-    """Inserts an exchange between stacks: arrays (devices, *tile) of which each device holds its tile.
+def emit_on_stacks(body: OnTiles, stack: ir.Value, mesh: Mesh, mesh_name: str, name: str, location: ir.Location) -> ir.Value:
+    """Inserts an island between stacks: arrays (devices, *tile) of which each device holds its tile.
 
     Serves every placement, those on single devices too: live arrays are stacks of their shards without a copy.
 
     Args:
       stack: the source tiles, sharded along dimension 0 over all axes of `mesh`.
-      mesh_name: the symbol of `mesh`, over the devices of the exchange.
+      mesh_name: the symbol of `mesh`, over the devices of the body.
     Returns: the target tiles, sharded alike.
     """
-    devices, tile = exchange.source.devices, exchange.target.tile_shape
-    before, after = _stacked(mesh, 1 + len(exchange.source.tile_shape)), _stacked(mesh, 1 + len(tile))
+    before, after = stacked(mesh, 1 + len(body.before)), stacked(mesh, 1 + len(body.after))
     side = Side(sharding_to_attr(before, mesh_name), mesh, before)
 
-    def body(argument: ir.Value) -> ir.Value:
-        return _reshaped(write_rounds(exchange, _reshaped(argument, exchange.source.tile_shape), channels), (1, *tile))
+    def on_stack(argument: ir.Value) -> ir.Value:
+        return _reshaped(body.write(_reshaped(argument, body.before)), (1, *body.after))
 
-    with ir.Location.name(f"{name}/exchange", location):
-        return _island(side, stack, side.rewritten(after), (devices, *tile), body)
+    with ir.Location.name(name, location):
+        return _island(side, stack, side.rewritten(after), (body.devices, *body.after), on_stack)
 
 
 def write_rounds(exchange: Exchange, tile: ir.Value, channels: Iterator[int]) -> ir.Value:
@@ -161,27 +152,26 @@ def _local_shape(side: Side, value: ir.Value) -> tuple[int, ...]:
     return sharding_from_attr(side.attr).tile_shape(side.mesh, _shape(value))
 
 
-def _over_two_meshes(exchange: Exchange, value: ir.Value, source: Side, target: Side, exchanged) -> ir.Value:
-    tile = exchange.target.tile_shape
+def _over_two_meshes(body: OnTiles, value: ir.Value, source: Side, target: Side) -> ir.Value:
+    tile = body.after
     replicated = Sharding(((),) * len(tile))
     if target.mesh is None:
-        found = _island(source, value, source.rewritten(replicated), tile, exchanged)
+        found = _island(source, value, source.rewritten(replicated), tile, body.write)
         return sdy.ShardingConstraintOp(found, target.attr).result
     out_shape = _whole_tiles(target, tile)
     if source.mesh.device_ids != target.mesh.device_ids:
-        found = _island(source, value, source.rewritten(replicated), tile, exchanged)
+        found = _island(source, value, source.rewritten(replicated), tile, body.write)
         side = Side(target.rewritten(replicated), target.mesh, replicated)
         return _island(side, found, target.rewritten(target.sharding.closed()), out_shape, lambda each: each)
-    stacked = [_stacked(side.mesh, 1 + len(tile)) for side in (source, target)]
-    devices = exchange.target.devices
+    stacks = [stacked(side.mesh, 1 + len(tile)) for side in (source, target)]
     found = _island(
-        source, value, source.rewritten(stacked[0]), (devices, *tile), lambda each: _reshaped(exchanged(each), (1, *tile))
+        source, value, source.rewritten(stacks[0]), (body.devices, *tile), lambda each: _reshaped(body.write(each), (1, *tile))
     )
-    side = Side(target.rewritten(stacked[1]), target.mesh, stacked[1])
+    side = Side(target.rewritten(stacks[1]), target.mesh, stacks[1])
     return _island(side, found, target.rewritten(target.sharding.closed()), out_shape, lambda each: _reshaped(each, tile))
 
 
-def _stacked(mesh: Mesh, rank: int) -> Sharding:
+def stacked(mesh: Mesh, rank: int) -> Sharding:
     """Returns the sharding of a stack: all axes along dimension 0."""
     return Sharding((tuple(AxisRef(axis) for axis in mesh.axis_names), *((),) * (rank - 1)))
 
@@ -200,19 +190,17 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
     return tuple(ir.RankedTensorType(value.type).shape)
 
 
-def _padded(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    high = [new - old for new, old in zip(shape, _shape(value), strict=True)]
+def resized(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """Inserts a slice to the leading part of a value, and a pad with zeros, as far as `shape` asks for either."""
+    kept = tuple(map(min, shape, _shape(value)))
+    if kept != _shape(value):
+        value = stablehlo.SliceOp(value, _sizes([0] * len(kept)), _sizes(kept), _sizes([1] * len(kept))).result
+    high = [new - old for new, old in zip(shape, kept, strict=True)]
     return _pad(value, [0] * len(high), high) if any(high) else value
 
 
 def _pad(value: ir.Value, low, high) -> ir.Value:
     return stablehlo.PadOp(value, zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
-
-
-def _cut(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    if _shape(value) == shape:
-        return value
-    return stablehlo.SliceOp(value, _sizes([0] * len(shape)), _sizes(shape), _sizes([1] * len(shape))).result
 
 
 def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:

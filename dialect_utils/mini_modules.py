@@ -9,19 +9,18 @@ are canonical text: equal questions are equal texts, whatever module, site or li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import functools
 import re
 
-from ..synthesis.blocks import Blocks
-from ..synthesis.exchange import plan_exchange
+from ..synthesis import padding
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context
-from .emission import emit_island, unused_channels, write_program
-from .exchange_emission import Side, emit_exchange
+from .emission import emit_conversion, emit_conversion_on_stacks, emit_island, unused_channels
+from .exchange_emission import Side, stacked
 from .sdy_shardings import SHARDING, sharding_to_attr
 
+_GOAL = "mesh_of_answer"
 _MESH = "mesh_of_question"  # no name that an op may refer to: the meshes of its own module are not here
 
 
@@ -34,54 +33,109 @@ def stock_pair(tensor_type: str, mesh: Mesh, layouts: Sequence[Sharding]) -> str
     Args:
       tensor_type: as MLIR prints it, e.g. `tensor<8x8xf32>`; layouts: two or more.
     """
-    is_whole = _is_whole(tensor_type, mesh, (layouts[0], layouts[-1]))
-    value, constraints = _INPUT[is_whole], []
-    for number, layout in enumerate(layouts[1:-1] if is_whole else layouts[1:]):
+    pair = _Pair(tensor_type, (mesh, mesh), layouts[0], layouts[-1])
+    value, constraints = pair.value, []
+    for number, layout in enumerate(layouts[1:-1] if pair.is_whole else layouts[1:]):
         constraints.append(f"    %{number} = sdy.sharding_constraint {value} <@{_MESH}, {layout.closed()}> : {tensor_type}")
         value = f"%{number}"
-    return _pair(tensor_type, mesh, layouts[0], layouts[-1], "\n".join(constraints), value)
+    return pair.module("\n".join(constraints), value)
 
 
 def rewritten_pair(tensor_type: str, plan: Plan) -> str:
-    """Returns the module in which an island does what `plan` says; in whole tiles where `stock_pair` is."""
-    is_whole = _is_whole(tensor_type, plan.mesh, (plan.source, plan.target))
+    """Returns the module in which an island, or two, do what `plan` says; in whole tiles where `stock_pair` is.
+
+    Between meshes over different devices, one of them alone for example, the module is about stacks of tiles: it takes and
+    returns arrays (devices, *tile) that are split along their first dimension.
+    """
+    if is_on_stacks(plan):
+        return _stacked_pair(tensor_type, plan)
+    pair = _Pair(tensor_type, (plan.mesh, plan.goal_mesh), plan.source, plan.target)
     with make_context(), ir.Location.unknown():
-        module = ir.Module.parse(_pair(tensor_type, plan.mesh, plan.source, plan.target, "", _INPUT[is_whole]))
-        body = module.body.operations[1].regions[0].blocks[0]
-        value = body.arguments[0] if is_whole else body.operations[1].operation.results[0]
-        user = body.operations[len(body.operations) - (1 if is_whole else 2)].operation
+        module = ir.Module.parse(pair.module("", pair.value))
+        *_, function = module.body.operations
+        body = function.regions[0].blocks[0]
+        value = body.arguments[0] if pair.is_whole else body.operations[1].operation.results[0]
+        user = body.operations[len(body.operations) - (1 if pair.is_whole else 2)].operation
         with ir.InsertionPoint(user):
-            user.operands[0] = _converted(plan, value, module)
+            user.operands[0] = _converted(plan, value, module, pair.goal_name)
         return str(module)
 
 
-_INPUT = {True: "%arg0", False: "%held"}  # what a pair converts, by whether its dimensions divide
+def is_on_stacks(plan: Plan) -> bool:
+    """Returns whether `rewritten_pair` is about stacks of tiles: where one mesh has not all devices of the plan."""
+    return any(mesh.size < plan.devices for mesh in (plan.mesh, plan.goal_mesh))
 
 
-def _pair(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, body: str, value: str) -> str:
-    before, after = (_whole_type(tensor_type, mesh, side) for side in (source, target))
-    if not _is_whole(tensor_type, mesh, (source, target)):
-        body, value = _cut_and_padded(tensor_type, mesh, source, target, body, value), "%padded"
-    return f"""module @pair attributes {{mhlo.num_partitions = {mesh.size} : i32, mhlo.num_replicas = 1 : i32}} {{
+def _stacked_pair(tensor_type: str, plan: Plan) -> str:
+    element, mesh = parts_of(tensor_type)[1], Mesh((("device", plan.devices),))
+    tiles = (plan.tile_program.in_shape, plan.tile_program.out_shape)
+    before, after = (f"tensor<{'x'.join(map(str, (plan.devices, *tile)))}x{element}>" for tile in tiles)
+    sides = (stacked(mesh, 1 + len(tile)) for tile in tiles)
+    ends = [f"#sdy.sharding<@{_MESH}, {side}>" for side in sides]
+    text = f"""module @pair attributes {{mhlo.num_partitions = {mesh.size} : i32, mhlo.num_replicas = 1 : i32}} {{
   sdy.mesh @{_MESH} = {mesh}
-  func.func public @main(%arg0: {before} {{{SHARDING} = #sdy.sharding<@{_MESH}, {source.closed()}>}}) -> ({after} {{{SHARDING} = #sdy.sharding<@{_MESH}, {target.closed()}>}}) {{
+  func.func public @main(%arg0: {before} {{{SHARDING} = {ends[0]}}}) -> ({after} {{{SHARDING} = {ends[1]}}}) {{
+    %0 = ub.poison : {after}
+    return %0 : {after}
+  }}
+}}
+"""
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        body = module.body.operations[1].regions[0].blocks[0]
+        unset, end = body.operations
+        with ir.InsertionPoint(end):
+            names = (mesh, _MESH, unused_channels(module), "reshard")
+            end.operation.operands[0] = emit_conversion_on_stacks(
+                plan.tile_program, body.arguments[0], *names, ir.Location.unknown()
+            )
+        unset.operation.erase()
+        return str(module)
+
+
+class _Pair:
+    """The text of a module that takes a tensor in one layout and returns it in another.
+
+    Attributes:
+      meshes: of source and target. goal_name: the symbol of the target's.
+      is_whole: whether all dimensions divide. value: what is to be converted.
+    """
+
+    def __init__(self, tensor_type: str, meshes: tuple[Mesh, Mesh], source: Sharding, target: Sharding):
+        self.tensor_type = tensor_type
+        self.meshes = meshes
+        self.sides = source, target
+        self.goal_name = _MESH if meshes[0] == meshes[1] else _GOAL
+        self.whole = tuple(_whole_type(tensor_type, mesh, side) for mesh, side in zip(meshes, self.sides))
+        self.is_whole = all(each == tensor_type for each in self.whole)
+        self.value = "%arg0" if self.is_whole else "%held"
+
+    def module(self, body: str, value: str) -> str:
+        """Returns the module that returns `value`, which `body` makes."""
+        if not self.is_whole:
+            body, value = self._cut_and_padded(body, value), "%padded"
+        (before, after), (source, target) = self.whole, self.sides
+        declared = f"  sdy.mesh @{_MESH} = {self.meshes[0]}\n"
+        if self.goal_name == _GOAL:
+            declared += f"  sdy.mesh @{_GOAL} = {self.meshes[1]}\n"
+        return f"""module @pair attributes {{mhlo.num_partitions = {self.meshes[0].size} : i32, mhlo.num_replicas = 1 : i32}} {{
+{declared}  func.func public @main(%arg0: {before} {{{SHARDING} = #sdy.sharding<@{_MESH}, {source.closed()}>}}) -> ({after} {{{SHARDING} = #sdy.sharding<@{self.goal_name}, {target.closed()}>}}) {{
 {body}
     return {value} : {after}
   }}
 }}
 """
 
-
-def _cut_and_padded(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding, body: str, value: str) -> str:
-    """Returns `body` between what takes the tensor out of whole tiles and what fills `value` up to whole tiles."""
-    before, after = (_whole_type(tensor_type, mesh, side) for side in (source, target))
-    shape, element = parts_of(tensor_type)
-    zero = "(0.0, 0.0)" if element.startswith("complex") else "false" if element == "i1" else "0.0" if "f" in element else "0"
-    high = [new - old for new, old in zip(parts_of(after)[0], shape)]
-    none = [0] * len(shape)
-    cut = ", ".join(f"0:{size}" for size in shape)
-    return f"""    %cut = stablehlo.slice %arg0 [{cut}] : ({before}) -> {tensor_type}
-    %held = sdy.sharding_constraint %cut <@{_MESH}, {source.closed()}> : {tensor_type}
+    def _cut_and_padded(self, body: str, value: str) -> str:
+        """Returns `body` between what takes the tensor out of whole tiles and what fills `value` up to whole tiles."""
+        (before, after), tensor_type = self.whole, self.tensor_type
+        shape, element = parts_of(tensor_type)
+        zero = "(0.0, 0.0)" if element.startswith("complex") else "false" if element == "i1" else "0.0" if "f" in element else "0"
+        high = [new - old for new, old in zip(parts_of(after)[0], shape)]
+        none = [0] * len(shape)
+        cut = ", ".join(f"0:{size}" for size in shape)
+        return f"""    %cut = stablehlo.slice %arg0 [{cut}] : ({before}) -> {tensor_type}
+    %held = sdy.sharding_constraint %cut <@{_MESH}, {self.sides[0].closed()}> : {tensor_type}
     %zero = stablehlo.constant dense<{zero}> : tensor<{element}>
 {body}
     %padded = stablehlo.pad {value}, %zero, low = {none}, high = {high}, interior = {none} : ({tensor_type}, tensor<{element}>) -> {after}"""
@@ -106,11 +160,7 @@ def _whole_type(tensor_type: str, mesh: Mesh, side: Sharding) -> str:
 
 def whole_shape(mesh: Mesh, shape: Sequence[int], side: Sharding) -> tuple[int, ...]:
     """Returns the shape with each dimension filled up to a whole number of tiles."""
-    return tuple(size * shards for size, shards in zip(side.tile_shape(mesh, tuple(shape)), side.shards(mesh)))
-
-
-def _is_whole(tensor_type: str, mesh: Mesh, sides: Sequence[Sharding]) -> bool:
-    return all(_whole_type(tensor_type, mesh, side) == tensor_type for side in sides)
+    return padding.whole_shape(shape, side.shards(mesh))
 
 
 def neighbourhood(
@@ -205,16 +255,14 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
     return clone
 
 
-def _converted(plan: Plan, value: ir.Value, module: ir.Module) -> ir.Value:
-    """Inserts an island that does what the plan says; where dimensions do not divide it is one exchange on whole tiles."""
-    source, target = (sharding_to_attr(side, _MESH) for side in (plan.source, plan.target))
-    channels, location = unused_channels(module), ir.Location.unknown()
-    if _is_whole(str(value.type), plan.mesh, (plan.source, plan.target)):
-        return emit_island(plan.tile_program, value, source, target, channels, "reshard", location).results[0]
-    exchange = plan_exchange(*(Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target)))
-    sides = (Side(source, plan.mesh, plan.source), Side(target, plan.mesh, plan.target))
-    write = functools.partial(write_program, plan.tile_program, channels=channels, name="reshard", location=location)
-    return emit_exchange(exchange, value, *sides, channels, "reshard", location, write)
+def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = _MESH) -> ir.Value:
+    """Inserts an island that does what the plan says; on whole tiles where dimensions do not divide, or meshes are two."""
+    source, target = sharding_to_attr(plan.source, _MESH), sharding_to_attr(plan.target, goal_name)
+    ends = unused_channels(module), "reshard", ir.Location.unknown()
+    if goal_name == _MESH and all(whole_shape(plan.mesh, plan.shape, side) == plan.shape for side in (plan.source, plan.target)):
+        return emit_island(plan.tile_program, value, source, target, *ends).results[0]
+    sides = Side(source, plan.mesh, plan.source), Side(target, plan.goal_mesh, plan.target)
+    return emit_conversion(plan.tile_program, value, *sides, *ends)
 
 
 def bits_of(tensor_type: ir.Type) -> int:

@@ -31,13 +31,17 @@ def plan(
     reduction: str = "sum",
     effort: int = 1,
     memory_limit: int | str | None = None,
+    target_mesh=None,
 ) -> Plan:
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
     Args:
-      source, target: Shardy text such as '[{"x"}, {}]', a `jax.sharding.PartitionSpec`, or a `NamedSharding`.
+      source, target: Shardy text such as '[{"x"}, {}]', a `jax.sharding.PartitionSpec`, a `NamedSharding`, or a
+        `SingleDeviceSharding`.
       mesh: a jax `Mesh` or `AbstractMesh`, a mapping {"x": 4, "y": 2}, the text "x=4,y=2" or Shardy's; may be left out
-        where `source` is a `NamedSharding`.
+        where `source` is on a mesh of its own. Of a jax `Mesh` the ids of the devices count; where they are not 0 to n - 1,
+        their order does.
+      target_mesh: likewise, of `target`; left out it is the target's own, or else `mesh`. "<[], device_ids=[3]>" is one device.
       shape: the global shape, in elements.
       dtype: a numpy or jax dtype, or its name; "f32" and "int4" work too.
       topology: of the network: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file, or a `Topology`; None
@@ -52,8 +56,9 @@ def plan(
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
       TopologyError: an unknown topology, or one that does not fit the mesh.
-      ElementTypeError: an unknown dtype, a negative size. NoPlanError: unreduced axes of dimensions that do not divide; a
-        memory limit that no plan fits, with the least one that would do. ByteSizeError: a limit that is no number of bytes.
+      ElementTypeError: an unknown dtype, a negative size. ByteSizeError: a limit that is no number of bytes.
+      NoPlanError: partial sums on a mesh with fewer devices than the other; an exchange over thousands of devices; a memory
+        limit that no plan fits, with the least one that would do.
 
     Example:
       >>> found = plan('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(8, 8))
@@ -61,15 +66,14 @@ def plan(
       all_to_all x: dim 0 -> 1 48 48
     """
     began_s = time.perf_counter()
-    on = _mesh(mesh if mesh is not None else getattr(source, "mesh", None))
-    _check_meshes(on, source, target)
+    on, goal = _meshes(mesh, target_mesh, source, target)
     shape, element = tuple(map(operator.index, shape)), element_type(dtype)
     check_size(element, shape)
     sides = (_sharding(each, len(shape)) for each in (source, target))
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
     limit = None if memory_limit is None else byte_size(memory_limit)
     options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction}
-    options |= {"effort": effort, "memory_limit": limit}
+    options |= {"effort": effort, "memory_limit": limit, "target_mesh": goal}
     found = _plan(on, shape, element.bits, *sides, **options)
     return replace(found, dtype=element.name, seconds=time.perf_counter() - began_s)
 
@@ -83,6 +87,7 @@ def pareto(
     dtype="float32",
     topology: Topology | str | os.PathLike | None = None,
     reduction: str = "sum",
+    target_mesh=None,
 ) -> tuple[Plan, ...]:
     """Returns the plans that no other one beats both in modelled time and in peak, the fastest first.
 
@@ -99,31 +104,90 @@ def pareto(
     """
     began_s = time.perf_counter()
     problem = {"mesh": mesh, "shape": shape, "dtype": dtype, "topology": topology, "reduction": reduction}
+    problem["target_mesh"] = target_mesh
     asked = plan(source, target, **problem)
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
-    ends = (asked.source, asked.target)
-    found = _pareto(asked.mesh, asked.shape, asked.bits, *ends, topology=network, with_exchange=True, reduction=reduction)
+    options = {"topology": network, "with_exchange": True, "reduction": reduction, "target_mesh": asked.target_mesh}
+    found = _pareto(asked.mesh, asked.shape, asked.bits, asked.source, asked.target, **options)
     seconds = time.perf_counter() - began_s
     return tuple(replace(each, dtype=asked.dtype, seconds=seconds) for each in found)
 
 
-def _mesh(mesh) -> Mesh:
-    if mesh is None:
+def _meshes(mesh, target_mesh, source, target) -> tuple[Mesh, Mesh]:
+    """Returns the meshes of source and target. Raises: MeshError where there is none, or two that are not the same."""
+    ids = _device_ids(mesh, target_mesh, *(getattr(side, "mesh", side) for side in (source, target)))
+    own = [_own_mesh(side, ids) for side in (source, target)]
+    asked = [None if each is None else _mesh(each, ids) for each in (mesh, target_mesh)]
+    on = asked[0] or own[0]
+    if on is None:
         raise MeshError('no mesh; pass mesh="x=4,y=2" or a NamedSharding')
+    goal = asked[1] or own[1] or on
+    for chosen, side, of_side, name in ((on, source, own[0], "mesh"), (goal, target, own[1], "target_mesh")):
+        if of_side is None or of_side == chosen:
+            continue
+        if of_side.axes != chosen.axes or _devices(getattr(side, "mesh", None)) is not None:
+            spec = getattr(side, "spec", side)
+            raise MeshError(f"{spec} is on mesh {of_side}, not on {chosen}; leave {name} out, or pass a PartitionSpec")
+    return on, goal
+
+
+def _device_ids(*of) -> tuple[int, ...]:
+    """Returns the sorted ids of all devices, if a jax `Mesh` is among `of`; by their order they are numbered."""
+    arrays = [array for each in of if (array := _devices(each)) is not None]
+    meshes = {device.id for array in arrays for device in array.flat}
+    single = {device.id for each in of for device in _single_device(each)}
+    return tuple(sorted(meshes | single)) if meshes else ()
+
+
+def _devices(mesh):
+    """Returns the array of the devices of a jax `Mesh`, None for what has none, such as an `AbstractMesh`."""
+    if isinstance(mesh, Mesh):
+        return None
+    try:
+        found = getattr(mesh, "devices", None)
+    except ValueError:  # an AbstractMesh
+        return None
+    return found if hasattr(found, "flat") else None
+
+
+def _own_mesh(side, ids: tuple[int, ...]) -> Mesh | None:
+    """Returns the mesh that a jax sharding is on, None for others; ids: of all devices, by which they are numbered."""
+    if hasattr(side, "mesh"):
+        return _mesh(side.mesh, ids)
+    device = _single_device(side)
+    return Mesh((), _numbered([device[0].id], ids)) if device else None
+
+
+def _single_device(sharding) -> tuple:
+    """Returns the device of a `SingleDeviceSharding`, none for all else."""
+    is_single = not hasattr(sharding, "spec") and not hasattr(sharding, "shape") and hasattr(sharding, "device_set")
+    return tuple(sharding.device_set) if is_single else ()
+
+
+def _mesh(mesh, ids: tuple[int, ...]) -> Mesh:
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, str):
         return Mesh.parse(mesh)
-    sizes = mesh if isinstance(mesh, Mapping) else mesh.shape  # jax's Mesh and AbstractMesh
-    return Mesh.of(dict(sizes))
+    if isinstance(mesh, Mapping):
+        return Mesh.of(mesh)
+    axes = tuple((str(name), int(size)) for name, size in mesh.shape.items())
+    devices = _devices(mesh)
+    if devices is None:
+        return Mesh(axes)
+    own = [device.id for device in devices.flat]
+    ranks = _numbered(own, ids)
+    if sorted(ranks) != list(range(len(own))):
+        raise MeshError(
+            f"the mesh of {Mesh(axes)} has devices {sorted(own)} of {list(ids)}; "
+            "plans are between meshes over the same devices, or the first ones of them, or one device"
+        )
+    return Mesh(axes, ranks)
 
 
-def _check_meshes(on: Mesh, *sides) -> None:
-    """Raises: MeshError if a `NamedSharding` is on a mesh of other axes."""
-    for side in sides:
-        own = getattr(side, "mesh", None)
-        if own is not None and _mesh(own).axes != on.axes:
-            raise MeshError(f"{side.spec} is on mesh {_mesh(own)}, not on {on}; plans between two meshes are not made yet")
+def _numbered(own: list[int], ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the rank of each id among `ids`, which is the id itself where these are 0 to n - 1 or none."""
+    return tuple(ids.index(each) for each in own) if ids else tuple(own)
 
 
 def _sharding(sharding, rank: int) -> Sharding:
@@ -131,6 +195,8 @@ def _sharding(sharding, rank: int) -> Sharding:
         return sharding
     if isinstance(sharding, str):
         return Sharding.parse(sharding)
+    if _single_device(sharding):
+        return Sharding(((),) * rank)
     spec = getattr(sharding, "spec", sharding)  # a NamedSharding, or a PartitionSpec, which is a sequence
     entries = list(spec.partitions if hasattr(spec, "partitions") else spec)
     if len(entries) > rank:

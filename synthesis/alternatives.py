@@ -26,7 +26,7 @@ from . import reduced_ends
 from .canonical import canonical, canonical_steps, with_names_of
 from .chains import find_chain, typed_steps
 from .costing import Costing
-from .layout import layout_of
+from .layout import LayoutError, layout_of
 from .leading_axes import leading_axes_chain
 from .plan_cache import planned_or_read
 from .plan_json import bound_tile_bytes
@@ -38,7 +38,7 @@ from .problem import NoPlanError, Problem, refine
 from .request import Request
 from .search import SearchLimit, cheapest_chain
 from .step_costs import StepCost, step_costs
-from .steps import AllGather, AllReduce, Chunked, Exchanged, Relayout, Slice, Step, ToUnreduced
+from .steps import AllGather, AllReduce, Chunked, Exchanged, Relayout, RuleError, Slice, Step, ToUnreduced
 from .topology import Topology
 
 MOST_SHOWN = 3
@@ -77,12 +77,12 @@ class Alternative:
 def rejected(
     plan: Plan, topology: Topology, most: int = MOST_SHOWN, *, memory_limit: int | None = None
 ) -> tuple[Alternative, ...]:
-    """Returns the best other ways, the best one first; fewer where there are no more.
+    """Returns the best other ways, the best one first; fewer where there are no more, none between two meshes.
 
     Args:
       topology, memory_limit: those that the plan was made for.
     """
-    if not math.prod(plan.shape) or not plan.collectives:
+    if not math.prod(plan.shape) or not plan.collectives or plan.target_mesh is not None:
         return ()
     ways = _Ways(plan, topology)
     found: dict[str, tuple[str, Plan]] = {}
@@ -103,9 +103,8 @@ class _Ways:
     """All ways to fulfil the request that a plan was made for; those that there are not here are left out."""
 
     def __init__(self, plan: Plan, topology: Topology):
-        has_sums = bool(plan.source.unreduced or plan.target.unreduced)
         ends = plan.source.closed(), plan.target.closed()
-        self.asked = Request(plan.mesh, plan.shape, plan.bits, *ends, plan.objective, topology, not has_sums, plan.reduction)
+        self.asked = Request(plan.mesh, plan.shape, plan.bits, *ends, plan.objective, topology, True, plan.reduction)
         self.request = canonical(self.asked)
         self.pricing = Pricing(topology, self.request.mesh, plan.bits)
         self.costing = Costing(self.request, self.pricing)
@@ -133,7 +132,7 @@ class _Ways:
         try:
             found = made()
             yield from ((way, each) for each in ([found] if isinstance(found, Plan) else found))
-        except (NoPlanError, SearchLimit):
+        except (LayoutError, NoPlanError, RuleError, SearchLimit):
             return
 
     def _chain(self) -> tuple[Problem, tuple[Step, ...]]:

@@ -73,9 +73,27 @@ class Blocks:
             return False
         return np.array_equal(self.starts, other.starts) and np.array_equal(self.stops, other.stops)
 
+    def over(self, devices: int) -> Blocks:
+        """Returns the same placement among at least as many devices; those that are new hold nothing.
+
+        Raises: ValueError for a scalar, of which no box is empty: give it the shape (1,).
+        """
+        if devices == self.devices:
+            return self
+        if not self.shape:
+            raise ValueError("a scalar has no box that is empty elsewhere; give it the shape (1,)")
+        starts, stops = (np.zeros((devices, len(self.shape)), np.int64) for _ in range(2))
+        starts[: self.devices], stops[: self.devices] = self.starts, self.stops
+        return Blocks(self.shape, self.tile_shape, starts, stops)
+
+    def cropped(self, shape: tuple[int, ...]) -> Blocks:
+        """Returns what the tiles hold of the leading part of the array that has `shape`; the tiles stay as large as they are."""
+        end = np.array(shape, np.int64)
+        return Blocks(tuple(shape), self.tile_shape, np.minimum(self.starts, end), np.minimum(self.stops, end))
+
     @classmethod
     def of_sharding(cls, mesh: Mesh, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
-        """Returns the blocks of a sharding, by device id.
+        """Returns the blocks of a sharding, by device id; a mesh of a single device ("maximal") is over the ids up to its own.
 
         Raises: ShardingError, MeshError if the sharding does not fit the mesh or the rank, or is unreduced.
         """
@@ -118,15 +136,34 @@ class Blocks:
     @classmethod
     def _cut(cls, mesh: Mesh, shape: tuple[int, ...], shards) -> Blocks:
         """Returns the blocks of dimensions cut evenly; shards: (dim, block number by mesh position, number of blocks)."""
-        starts = np.zeros((mesh.size, len(shape)), np.int64)
-        stops = np.zeros_like(starts)
         device = np.arange(mesh.size) if mesh.device_ids is None else np.array(mesh.device_ids)
+        starts = np.zeros((1 + int(device.max()), len(shape)), np.int64)
+        stops = np.zeros_like(starts)
         tile = list(shape)
         for dim, block, count in shards:
             tile[dim] = -(-shape[dim] // count)
             starts[device, dim] = np.minimum(block * tile[dim], shape[dim])
             stops[device, dim] = np.minimum((block + 1) * tile[dim], shape[dim])
         return cls(shape, tuple(tile), starts, stops)
+
+
+def both_ends(
+    mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding, target_mesh: Mesh | None = None
+) -> tuple[Blocks, Blocks]:
+    """Returns the placements of source and target over the devices of both meshes; a partial sum counts as its block.
+
+    A scalar that some devices hold and others do not is taken as an array of shape (1,).
+
+    Args:
+      target_mesh: None is `mesh`.
+    """
+    meshes = (mesh, target_mesh or mesh)
+    devices = max(each.devices for each in meshes)
+    sides = [Sharding(side.dims) for side in (source, target)]
+    if not shape and any(each.size < devices for each in meshes):
+        shape, sides = (1,), [Sharding(((),))] * 2
+    held, wanted = (Blocks.of_sharding(on, shape, side).over(devices) for on, side in zip(meshes, sides))
+    return held, wanted
 
 
 def _pieces(mesh: Mesh, sharding: Sharding):

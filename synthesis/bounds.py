@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from .blocks import Blocks
+from .blocks import Blocks, both_ends
 from .layout import Layout, coordinates, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
@@ -21,8 +21,10 @@ from .sharding import Sharding
 MOST_MEETINGS = 1 << 22  # pairs of boxes that are compared one by one; beyond, bounds are weaker
 
 
-def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:
-    """Returns the elements that the busiest device must receive, at least; shapes in elements.
+def received_elements_bound(
+    mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding, target_mesh: Mesh | None = None
+) -> int:
+    """Returns the elements that the busiest device must receive, at least; shapes in elements, `target_mesh` None is `mesh`.
 
     Dimensions need not divide: tiles are those of ceil division, their part behind the array's end does not count.
 
@@ -32,6 +34,8 @@ def received_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding
       >>> received_elements_bound(mesh, (16, 16, 16), source, target)
       448
     """
+    if target_mesh is not None:
+        return _between_meshes(mesh, shape, source, target, target_mesh)
     needed, present = _needed_and_present(mesh, shape, source, target)
     if source.unreduced or target.unreduced:
         return _with_sums(mesh, math.prod(shape), source, target, needed, present)
@@ -63,7 +67,25 @@ def lacking_elements(mesh: Mesh, before: Layout, after: Layout) -> int | None:
     return after.tile_elements - int(common.min())
 
 
-def sent_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> int:
+def _between_meshes(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding, target_mesh: Mesh) -> int:
+    """Returns the bound between two meshes; of partial sums a device lacks all but its own, so each element of its tile once."""
+    if target.unreduced:
+        return 0
+    held, wanted = both_ends(mesh, shape, source, target, target_mesh)
+    if math.prod(axis.resolve(mesh)[1] for axis in source.unreduced) > 1:
+        return int(wanted.elements.max())
+    return int((wanted.elements - _in_common(held, wanted)).max())
+
+
+def _in_common(held: Blocks, wanted: Blocks) -> np.ndarray:
+    """Returns the number of elements that each device has in both placements."""
+    sizes = np.minimum(held.stops, wanted.stops) - np.maximum(held.starts, wanted.starts)
+    return np.maximum(0, sizes).prod(axis=1)
+
+
+def sent_elements_bound(
+    mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding, target_mesh: Mesh | None = None
+) -> int:
     """Returns the elements that the busiest device must send, at least.
 
     What all devices lack is sent by all together. And what a block's holders alone have, and others need, leaves one
@@ -76,9 +98,10 @@ def sent_elements_bound(mesh: Mesh, shape: tuple[int, ...], source: Sharding, ta
     """
     if source.unreduced or target.unreduced:
         return 0  # partial sums may be combined on their way; no bound is known that is worth having
-    needed, present = _needed_and_present(mesh, shape, source, target)
-    together = -(-int((needed - present).sum()) // mesh.size)
-    held, wanted = (_Boxes(Blocks.of_sharding(mesh, shape, side)) for side in (source, target))
+    ends = both_ends(mesh, shape, source, target, target_mesh)
+    together = -(-int((ends[1].elements - _in_common(*ends)).sum()) // ends[0].devices)
+    shape = ends[0].shape
+    held, wanted = map(_Boxes, ends)
     if len(held.starts) * len(wanted.starts) > MOST_MEETINGS:
         return together
     common = np.ones((len(held.starts), len(wanted.starts)), np.int64)
@@ -129,13 +152,14 @@ def _with_sums(mesh: Mesh, elements: int, source: Sharding, target: Sharding, ne
         transfers = elements * (sums - 1) + int(needed.sum()) - elements + lacking
         return max(int(needed.max()), transfers // mesh.size)
     copies = mesh.size // math.prod(f.size for dim in whole_factors(mesh, target) for f in dim) // target_sums
-    holders = mesh.size // _distinct(mesh, (*after, *(f for dim in whole_factors(mesh, source) for f in dim)))
+    holders = _most_alike(mesh, (*after, *(f for dim in whole_factors(mesh, source) for f in dim)))
     return elements * max(0, sums - target_sums, copies - holders) // mesh.size
 
 
-def _distinct(mesh: Mesh, factors) -> int:
-    """Returns how many combinations of coordinates along the factors there are, which may overlap."""
-    return len(np.unique(np.stack([coordinates(mesh, factor) for factor in factors]), axis=1).T)
+def _most_alike(mesh: Mesh, factors) -> int:
+    """Returns how many devices, at most, have equal coordinates along the factors, which may overlap, in two radices too."""
+    along = np.stack([coordinates(mesh, factor) for factor in factors])
+    return int(np.unique(along, axis=1, return_counts=True)[1].max())
 
 
 def _block(mesh: Mesh, size: int, factors) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ _NAME = re.compile(r"axis\d{2,}")
 
 
 def canonical(request: Request) -> Request:
-    """Returns the request with axes named by their position, without axes of size 1.
+    """Returns the request with axes named by their position, without axes of size 1; as it is where meshes are two.
 
     Example:
       >>> from .topology import Topology
@@ -33,6 +33,8 @@ def canonical(request: Request) -> Request:
       >>> print(same.mesh, same.source, same.target)
       <["axis00"=4]> [{"axis00"}] [{}]
     """
+    if request.target_mesh is not None:
+        return request
     names = _names(request.mesh)
     axes = tuple((names[name], size) for name, size in request.mesh.axes if size > 1)
     ends = (_renamed_sharding(request.mesh, side, names) for side in (request.source, request.target))
@@ -57,6 +59,8 @@ def _renamed_sharding(mesh: Mesh, side: Sharding, names: dict[str, str]) -> Shar
 
 def with_names_of(request: Request, plan: Plan) -> Plan:
     """Returns the plan of a request, given that of its canonical request. Texts name axes in the mesh's order."""
+    if request.target_mesh is not None:
+        return plan
     names = _Names({new: old for old, new in _names(request.mesh).items()})
     program = names.program(request.mesh, plan.tile_program)
     named = tuple(map(names.planned_step, plan.steps))

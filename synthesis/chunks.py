@@ -28,7 +28,7 @@ elements that lie behind it, the distance between two values of the digit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 
 import numpy as np
@@ -41,11 +41,13 @@ from .tile_program import (
     Gather,
     KeepFirst,
     Loop,
+    On,
     Operation,
     PutOwn,
     Reduce,
     ReduceOwn,
     Reshape,
+    Resize,
     Rounds,
     Send,
     Swap,
@@ -164,10 +166,12 @@ def _run_after(operation: Operation, shape: tuple[int, ...], run: int) -> int | 
     """Returns the digit's run after an operation; None if the operation touches it, or nothing is known of it."""
     axis, place = _axis_at(shape, run)
     match operation:
-        case Reshape() | Send() | Gather() | Reduce() | PutOwn() | KeepFirst():
+        case Reshape() | On() | Send() | Gather() | Reduce() | PutOwn() | KeepFirst():
             return run
         case Swap() | ReduceOwn():
             return run if axis else None
+        case Resize(after):
+            return place * math.prod(after[axis + 1 :]) if after[axis] == shape[axis] else None
         case Transpose(axes):
             return place * math.prod(shape[each] for each in axes[axes.index(axis) + 1 :])
         case TakeOwn(picks):
@@ -189,8 +193,8 @@ def _sliced(program: TileProgram, cut: Cut, schedule: Schedule) -> TileProgram:
             axis, _ = _axis_at(shape, run)
             shape, run = shape_after(operation, shape), _run_after(operation, shape, run)
             match operation:
-                case Reshape():
-                    operation = Reshape(_part(shape, run, cut.count))
+                case Reshape() | Resize():
+                    operation = replace(operation, shape=_part(shape, run, cut.count))
                 case Rounds(exchange):
                     ends = (_blocks_of_part(end, axis, cut.count) for end in (exchange.source, exchange.target))
                     operation = Rounds(schedule(*ends))

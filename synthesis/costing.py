@@ -8,8 +8,8 @@ import dataclasses
 import itertools
 import math
 
-from . import bounds, chunks, steps, traffic
-from .exchange import Exchange
+from . import bounds, chunks, cost, steps, traffic
+from .blocks import both_ends
 from .layout import Layout
 from .peak import peak_bytes
 from .planned import Plan, PlannedStep
@@ -18,6 +18,7 @@ from .problem import Problem
 from .request import Request
 from .steps import Step
 from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower, shape_after
+from .traffic import Collective
 
 
 class Costing:
@@ -25,12 +26,15 @@ class Costing:
 
     Attributes:
       bound: the elements that the busiest device must receive whatever the method.
+      fastest_s: the least time of all plans priced so far.
     """
 
     def __init__(self, request: Request, pricing: Pricing):
         self.request = request
         self.pricing = pricing
-        self.bound = bounds.received_elements_bound(request.mesh, request.shape, request.source, request.target)
+        sides = (request.source, request.target, request.target_mesh)
+        self.bound = bounds.received_elements_bound(request.mesh, request.shape, *sides)
+        self.fastest_s = math.inf
         self._bound_time_s: float | None = None
 
     def of_chain(
@@ -48,38 +52,37 @@ class Costing:
           proved_gap: see `Plan`; None is what the bounds on any method prove.
           keeps_tiles_small: R2; without it chains are priced that nobody should run.
         """
-        source, layouts = problem.source, [problem.source]
-        for step in typed:
-            layouts.append(steps.apply(layouts[-1], step))
-        if layouts[-1] != problem.target:
-            raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {problem.target}")
-        tiles = [layout.tile_elements for layout in layouts]
+        source = problem.source
+        tiles = self.checked_tiles(source, problem.target, typed)
         if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal, proved_gap)
+        return self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal, proved_gap)
 
-    def of_exchange(self, found: Exchange) -> Plan:
-        """Returns the plan that is one exchange, between placements that no chain of layouts connects."""
-        step = steps.Exchanged(found, None)
-        mesh = self.request.mesh
-        program = TileProgram(mesh, found.source.tile_shape, found.target.tile_shape, ((step, (Rounds(found),)),))
-        return self._plan(program, (self._priced_exchange(step),), found.largest_tile_elements, False)
+    @staticmethod
+    def checked_tiles(source: Layout, target: Layout, typed: Sequence[Step]) -> list[int]:
+        """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 is broken."""
+        layouts = [source]
+        for step in typed:
+            layouts.append(steps.apply(layouts[-1], step))
+        if layouts[-1] != target:
+            raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
+        return [layout.tile_elements for layout in layouts]
 
     def of_no_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""
         asked = self.request
-        before, after = (side.tile_shape(asked.mesh, asked.shape) for side in (asked.source, asked.target))
+        before, after = asked.tile_shapes
         reshape = Relayout(f"{list(before)} to {list(after)}, no elements")
         operations = ((reshape, (Reshape(after),)),) if before != after else ()
         priced = tuple(PlannedStep(step, steps.text(None, step, asked.mesh), 0, 0, 0, 0.0) for step, _ in operations)
-        return self._plan(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
+        return self.plan_of(TileProgram(asked.mesh, before, after, operations), priced, 0, True)
 
     def in_chunks(self, plan: Plan, schedule: chunks.Schedule) -> Iterator[Plan]:
         """Yields a plan in chunks, ever more of them; nothing where its steps touch all dimensions. See `chunks.py`."""
         for cut in chunks.cuts(plan.tile_program):
             program = chunks.looped(plan.tile_program, cut, schedule)
-            yield self._plan(program, (self._priced_loop(plan, cut, program),), max(self._ends(program)), False)
+            yield self.plan_of(program, (self._priced_loop(plan, cut, program),), max(self._ends(program)), False)
 
     @staticmethod
     def _ends(program: TileProgram) -> tuple[int, int]:
@@ -95,7 +98,7 @@ class Costing:
         return PlannedStep(
             step=step,
             text=f"{cut.count} chunks along dim {cut.dim}: {words}",
-            bytes_received=traffic.bytes_received(collectives(program, plan.bits), plan.mesh.size),
+            bytes_received=traffic.bytes_received(collectives(program, plan.bits), self.request.devices),
             tile_bytes_before=self.request.bytes_of(before),
             tile_bytes_after=self.request.bytes_of(after),
             time_s=cut.count * sum(each.time_s for each in inside) + copied_s,
@@ -116,7 +119,7 @@ class Costing:
             yield PlannedStep(
                 step=step,
                 text=steps.text(None, step, plan.mesh) if is_new else whole.text,
-                bytes_received=traffic.bytes_received(own, plan.mesh.size),
+                bytes_received=traffic.bytes_received(own, self.request.devices),
                 tile_bytes_before=self.request.bytes_of(before),
                 tile_bytes_after=self.request.bytes_of(math.prod(shape)),
                 time_s=seconds,
@@ -124,12 +127,13 @@ class Costing:
 
     # Steps
 
-    def _priced_steps(self, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
+    def priced_steps(self, pricing: Pricing, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
+        """Returns the steps of a program that starts at `layout`; pricing: on the program's mesh."""
         found = []
         for step, operations in program.steps:
             after = steps.apply(layout, step)
             if isinstance(step, steps.Exchanged):
-                found.append(self._priced_exchange(step))
+                found.append(self.priced_exchange(step))
             else:
                 found.append(
                     PlannedStep(
@@ -138,23 +142,24 @@ class Costing:
                         bytes_received=self.request.bytes_of(steps.received_elements(layout, step)),
                         tile_bytes_before=self.request.bytes_of(layout.tile_elements),
                         tile_bytes_after=self.request.bytes_of(after.tile_elements),
-                        time_s=self._seconds(layout, step, after, operations),
+                        time_s=self._seconds(pricing, layout, step, after, operations),
                     )
                 )
             layout = after
         return tuple(found)
 
-    def _seconds(self, before: Layout, step: Step, after: Layout, operations) -> float:
+    def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations) -> float:
         copies = sum(isinstance(each, Transpose) for each in operations)
-        seconds = copies * self.pricing.relayout_seconds(after.tile_elements)
+        seconds = copies * pricing.relayout_seconds(after.tile_elements)
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
-                seconds += self.pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
+                seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
             case steps.Permute(_):
-                seconds += self.pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
+                seconds += pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
         return seconds
 
-    def _priced_exchange(self, step: steps.Exchanged) -> PlannedStep:
+    def priced_exchange(self, step: steps.Exchanged) -> PlannedStep:
+        """Returns an exchange with its costs, those of a copy into the new tile included."""
         found, bits = step.exchange, self.request.bits
         copied_s = self.pricing.relayout_seconds(found.target.tile_elements)
         return PlannedStep(
@@ -166,9 +171,23 @@ class Costing:
             time_s=self.pricing.seconds(found.collectives(bits)) + copied_s,
         )
 
+    def priced_reorder(self, step: steps.Reorder, elements: int) -> PlannedStep:
+        """Returns a permute, between device orders, of tiles of so many elements with its costs."""
+        num_bytes = self.request.bytes_of(elements)
+        moved = Collective("collective_permute", num_bytes, num_bytes, pairs=step.pairs)
+        received = num_bytes * any(a != b for a, b in step.pairs)
+        text = steps.text(None, step, self.request.mesh)
+        return PlannedStep(step, text, received, num_bytes, num_bytes, self.pricing.seconds((moved,)))
+
+    def priced_relayout(self, step: Relayout, before: int, after: int) -> PlannedStep:
+        """Returns a copy of tiles of so many elements before and after it with its costs."""
+        sizes = (self.request.bytes_of(elements) for elements in (before, after))
+        text = steps.text(None, step, self.request.mesh)
+        return PlannedStep(step, text, 0, *sizes, self.pricing.relayout_seconds(max(before, after)))
+
     # Plans
 
-    def _plan(
+    def plan_of(
         self,
         program: TileProgram,
         priced: tuple[PlannedStep, ...],
@@ -176,9 +195,16 @@ class Costing:
         is_optimal: bool,
         proved_gap: float | None = None,
     ) -> Plan:
+        """Returns the plan that a tile program is.
+
+        Args:
+          largest_tile: in elements, before, between and after its steps.
+          proved_gap: see `Plan`; None is what the bounds on any method prove.
+        """
         asked = self.request
+        self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
         moved = collectives(program, asked.bits)
-        received, bound_bytes = traffic.bytes_received(moved, asked.mesh.size), asked.bytes_of(self.bound)
+        received, bound_bytes = traffic.bytes_received(moved, asked.devices), asked.bytes_of(self.bound)
         is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
         found = Plan(
             mesh=asked.mesh,
@@ -189,7 +215,7 @@ class Costing:
             steps=priced,
             tile_program=program,
             bytes_received=received,
-            bytes_sent=traffic.bytes_sent(moved, asked.mesh.size),
+            bytes_sent=traffic.bytes_sent(moved, asked.devices),
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
             peak_bytes=peak_bytes(program, asked.bits),
@@ -199,6 +225,7 @@ class Costing:
             topology=self.pricing.topology.name,
             bound_time_s=self._bound_seconds(),
             reduction=asked.reduction,
+            target_mesh=asked.target_mesh,
         )
         if found.proved_gap is None:
             gap = found.time_s / found.bound_time_s if asked.objective == "time" and found.bound_time_s else found.ratio_to_bound
@@ -209,11 +236,18 @@ class Costing:
         """Returns what any method takes on the topology, at least."""
         if self._bound_time_s is None:
             asked = self.request
-            if self.pricing.is_flat and not asked.has_sums:
-                self._bound_time_s = self.pricing.flat_bound_seconds(self.bound)
-                return self._bound_time_s
-            self._bound_time_s = self.pricing.bound_seconds(asked.shape, asked.source, asked.target) if self.bound else 0.0
+            self._bound_time_s = self._least_seconds() if self.bound else 0.0
             if asked.has_sums:
                 self._bound_time_s = max(self._bound_time_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
         return self._bound_time_s
 
+    def _least_seconds(self) -> float:
+        """Returns what must enter units of the topology, in time."""
+        asked = self.request
+        if self.pricing.is_flat and not asked.has_sums:
+            return self.pricing.flat_bound_seconds(self.bound)
+        if asked.target_mesh is None:
+            return self.pricing.bound_seconds(asked.shape, asked.source, asked.target)
+        ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
+        boxes = ((side.starts, side.stops) for side in ends)
+        return cost.cut_bytes_bound(self.pricing.topology, *boxes, asked.bits).time_s

@@ -184,6 +184,7 @@ def plan_exchange(
     *,
     distance: Callable[[int, int], float] | None = None,
     round_elements: float = 0,
+    most_rounds: float = math.inf,
 ) -> Exchange:
     """Returns the exchange that turns `source` into `target`.
 
@@ -193,13 +194,17 @@ def plan_exchange(
       distance: of two device ids; the nearest replicas serve a piece. None: all are equally near.
       round_elements: what a round costs besides its traffic, as the number of elements that would take the time of its
         latency; 0 keeps the traffic at the bound.
+      most_rounds: more are of no use.
     Raises:
       ValueError: placements of different arrays or device counts, or a source that lacks an element.
-      TooManyPieces: an exchange of all with all over thousands of devices.
+      TooManyPieces: an exchange of all with all over thousands of devices, or one that surely has more rounds than `most_rounds`.
     """
     boxes = _SourceBoxes(source)
     _check(source, target, boxes)
     pieces, local = _refinement(source, target, boxes)
+    arriving = int(np.bincount(pieces.dst, minlength=1).max())
+    if arriving > most_rounds:
+        raise TooManyPieces(f"the exchange has {arriving} rounds or more; at most {most_rounds:.0f} are of use")
     pieces = _with_senders(pieces, boxes, distance, round_elements)
     received = np.bincount(pieces.dst, weights=pieces.elements, minlength=source.devices)
     rounds = []

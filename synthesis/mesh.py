@@ -22,8 +22,9 @@ class Mesh:
 
     Attributes:
       axes: (name, size) pairs, major to minor.
-      device_ids: the device id at each row-major mesh position, a permutation of range(size); None is row-major itself.
-    Raises: MeshError on duplicate names, sizes below 1, too many devices, or ids that are no permutation.
+      device_ids: the device id at each row-major mesh position, a permutation of range(size); None is row-major itself. A
+        mesh without axes may have any one id: it is that device alone, and a sharding on it is "maximal".
+    Raises: MeshError on duplicate names, sizes below 1, too many devices, ids that are no permutation, or several without axes.
     Source: Shardy's `MeshAttr`.
     """
 
@@ -42,15 +43,29 @@ class Mesh:
             raise MeshError(f"mesh has {self.size} devices; at most {MAX_DEVICES} are supported")
         if self.device_ids is None:
             return
+        if not self.axes:
+            self._check_one_device()
+            return
         if sorted(self.device_ids) != list(range(self.size)):
             raise MeshError(f"device_ids is no permutation of 0..{self.size - 1}")
         if self.device_ids == tuple(range(self.size)):
             object.__setattr__(self, "device_ids", None)
 
+    def _check_one_device(self) -> None:
+        if len(self.device_ids) != 1:
+            raise MeshError(f"a mesh without axes is one device; device_ids {list(self.device_ids)} are {len(self.device_ids)}")
+        if not 0 <= self.device_ids[0] < MAX_DEVICES:
+            raise MeshError(f"device {self.device_ids[0]} is none of the {MAX_DEVICES} devices that are supported")
+
     @property
     def size(self) -> int:
         """Returns the number of devices."""
         return math.prod(size for _, size in self.axes)
+
+    @property
+    def devices(self) -> int:
+        """Returns 1 + the largest device id."""
+        return self.size if self.axes or not self.device_ids else 1 + self.device_ids[0]
 
     @property
     def axis_names(self) -> tuple[str, ...]:

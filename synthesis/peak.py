@@ -24,7 +24,7 @@ import itertools
 import math
 
 from .exchange import Exchange
-from .tile_program import Loop, PutOwn, Reshape, Rounds, Swap, TileProgram, shape_after
+from .tile_program import Loop, On, PutOwn, Reshape, Rounds, Swap, TileProgram, shape_after
 
 
 def peak_bytes(program: TileProgram, bits: int) -> int:
@@ -41,13 +41,13 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
     Args:
       holds_ends: whether the first operand and the last result are temporaries too, as in the body of a loop.
     """
-    copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, Reshape)]
+    copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, (Reshape, On))]
     before = _bytes(math.prod(program.in_shape), bits)
     operand = before if holds_ends else 0
     most, shape, pieces = 0, program.in_shape, set()
     for i, operation in enumerate(program.operations):
         shape = shape_after(operation, shape)
-        if isinstance(operation, Reshape):
+        if isinstance(operation, (Reshape, On)):
             continue
         after = _bytes(math.prod(shape), bits)
         result = 0 if i == copying[-1] and not holds_ends else after

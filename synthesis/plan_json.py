@@ -65,7 +65,7 @@ def as_dict(plan: Plan) -> dict:
         "proved_gap": plan.proved_gap,
         "objective": plan.objective,
         "topology": plan.topology,
-        "target_mesh": str(plan.mesh),
+        "target_mesh": str(plan.goal_mesh),
         "seconds": plan.seconds,
         "versions": {"reshard": __version__, "python": platform.python_version(), "numpy": np.__version__},
     }
@@ -73,7 +73,8 @@ def as_dict(plan: Plan) -> dict:
 
 def bound_bytes_sent(plan: Plan) -> int:
     """Returns what the busiest device must send, at least."""
-    return -(-bounds.sent_elements_bound(plan.mesh, plan.shape, plan.source, plan.target) * plan.bits // 8)
+    elements = bounds.sent_elements_bound(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
+    return -(-elements * plan.bits // 8)
 
 
 def bound_tile_bytes(plan: Plan) -> int:

@@ -13,6 +13,8 @@ from .steps import Step
 
 def layouts(plan: Plan) -> list[Layout] | None:
     """Returns the layout before the first step and after each one; None if the plan's ends are not made of digits."""
+    if plan.target_mesh is not None:
+        return None
     typed = [each.step for each in plan.steps]
     try:
         layout = in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)

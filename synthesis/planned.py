@@ -51,6 +51,7 @@ class Plan:
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.
+      target_mesh: that of `target`, None if it is `mesh`.
     """
 
     mesh: Mesh
@@ -73,6 +74,17 @@ class Plan:
     dtype: str = ""
     seconds: float = field(default=0.0, compare=False)
     reduction: str = "sum"
+    target_mesh: Mesh | None = None
+
+    @property
+    def goal_mesh(self) -> Mesh:
+        """Returns the mesh that `target` is on."""
+        return self.target_mesh or self.mesh
+
+    @property
+    def devices(self) -> int:
+        """Returns the number of devices of both meshes together."""
+        return max(self.mesh.devices, self.goal_mesh.devices)
 
     def to_dict(self) -> dict:
         """Returns what `reshard plan --json` prints; see `plan_json`."""

@@ -16,9 +16,10 @@ from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
 from .planned import Plan
-from .pricing import Pricing
+from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
 from .request import Request
+from .routes import Routes, layout_behind, middles
 from .steps import Step
 from .topology import Topology
 
@@ -50,9 +51,9 @@ def with_rounds(request: Request, problem: Problem, typed: Sequence[Step]) -> It
     return (planner.costing.of_chain(problem, each, False) for each in planner._with_rounds(problem, typed, None))
 
 
-def exchange_alone(request: Request) -> Plan:
-    """Returns the plan that is one exchange. Raises: NoPlanError if it has too many pieces."""
-    return _Planner(request)._exchange_alone()
+def exchange_alone(request: Request) -> Iterator[Plan]:
+    """Yields the plans that need an exchange and no search. Raises: NoPlanError if it has too many pieces."""
+    return _Planner(request)._routes().plans_by_exchange()
 
 
 def exchange_between(request: Request, before: Layout, after: Layout) -> Exchange:
@@ -70,13 +71,15 @@ class _Planner:
 
     def __init__(self, request: Request):
         self.request = request
-        self.pricing = _pricing(request.topology, request.mesh, request.bits)
+        self.pricing = self._pricing_of(request.widest_mesh)
         self.costing = Costing(request, self.pricing)
+        self.wants_small = request.memory_limit is not None  # what is slower may need less memory
 
     def run(self) -> Plan:
         asked = self.request
         if math.prod(asked.shape) == 0:
-            refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
+            if not asked.with_exchange and asked.target_mesh is None:
+                refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
             return self.costing.of_no_elements()
         if asked.memory_limit is not None:
             return budget.cheapest_within(asked.memory_limit, self._candidates(), self._key, self._in_chunks)
@@ -86,6 +89,7 @@ class _Planner:
         """Returns the plans that no other one beats in time and in peak; see `budget`."""
         if math.prod(self.request.shape) == 0:
             return (self.run(),)
+        self.wants_small = True
         return budget.pareto(self._candidates(every=True), self._in_chunks)
 
     def _in_chunks(self, plan: Plan) -> Iterator[Plan]:
@@ -97,21 +101,31 @@ class _Planner:
 
     def _candidates(self, every: bool = False) -> Iterator[Plan]:
         """Yields plans; without `every` none that is sure to be dearer than one before it."""
+        asked = self.request
+        if not asked.is_even and (asked.with_exchange or asked.target_mesh is not None):
+            yield from self._routes().plans()
+            return
         try:
-            found = find_chain(self.request, self.pricing, self.costing.bound)
+            found = find_chain(asked, self.pricing, self.costing.bound)
         except NoPlanError:
-            if not self.request.with_exchange:
+            if not asked.with_exchange:
                 raise
-            yield self._exchange_alone()
+            yield from self._routes().plans_by_exchange()
             return
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
         if not found.is_optimal and not self.request.has_sums:
             yield self._on_leading_axes()
         needs_all = every or not self._fits(chain)
-        if self.request.with_exchange and (needs_all or not found.is_unbeatable):
+        if asked.with_exchange and (needs_all or not found.is_unbeatable):
             for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
                 yield self.costing.of_chain(found.problem, typed, False)
+
+    def _routes(self) -> Routes:
+        return Routes(self.request, self.costing, self._pricing_of, self._exchange)
+
+    def _pricing_of(self, mesh: Mesh) -> Pricing:
+        return _pricing(self.request.topology, mesh, self.request.bits)
 
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
@@ -128,12 +142,8 @@ class _Planner:
         Given the plan of the chain, none that is sure to be no better.
         """
         mesh = self.request.mesh
-        first = 1 if typed and isinstance(typed[0], steps.Slice) else 0
-        last = len(typed)
-        while last > first and isinstance(typed[last - 1], steps.AllGather):
-            last -= 1
-        for start, end in sorted({(a, b) for a in (0, first) for b in (last, len(typed)) if b > a}):
-            before, after = (_layout_behind(problem.source, typed[:at]) for at in (start, end))
+        for start, end in middles(problem.source, typed):
+            before, after = (layout_behind(problem.source, typed[:at]) for at in (start, end))
             if chain and self._least_with_rounds(before, after, [*typed[:start], *typed[end:]], chain) >= self._key(chain):
                 continue
             try:
@@ -156,21 +166,11 @@ class _Planner:
         kept = tuple(each.time_s for each in chain.steps if each.step in others)
         return sum(kept) + self.pricing.least_exchange_s(rounds, after.tile_elements), *least
 
-    def _exchange_alone(self) -> Plan:
-        asked = self.request
-        ends = (Blocks.of_sharding(asked.mesh, asked.shape, side) for side in (asked.source, asked.target))
-        try:
-            return self.costing.of_exchange(self._exchange(*ends))
-        except TooManyPieces as error:
-            raise NoPlanError(str(error)) from None
-
     def _exchange(self, before: Blocks, after: Blocks) -> Exchange:
-        round_elements = self.pricing.round_elements() if self.request.objective == "time" else 0
+        is_by_time = self.request.objective == "time"
+        round_elements = self.pricing.round_elements() if is_by_time else 0
+        least_s = self.pricing.least_picoseconds(1) / PER_SECOND if is_by_time and self.request.devices > 1 else 0
+        most_rounds = self.costing.fastest_s / least_s if least_s and not self.wants_small else math.inf  # no slower than what is known
         distance = None if self.pricing.is_flat else self.pricing.distance
-        return plan_exchange(before, after, distance=distance, round_elements=round_elements)
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements, most_rounds=most_rounds)
 
-
-def _layout_behind(layout: Layout, typed) -> Layout:
-    for step in typed:
-        layout = steps.apply(layout, step)
-    return layout

@@ -18,12 +18,13 @@ class Request:
 
     Attributes:
       shape: the global shape, in elements. bits: of one element.
-      source, target: closed shardings on `mesh`.
+      source, target: closed shardings, on `mesh` and on `target_mesh`.
       objective: one of OBJECTIVES. topology: what times are modelled on.
-      with_exchange: whether exchanges count as ways to do it; never where an axis is unreduced.
+      with_exchange: whether exchanges and padded tiles count as ways to do it.
       reduction: what makes an array of partial sums.
       effort: how long to search for a cheaper chain or a proof that there is none; limits are multiplied with it.
       memory_limit: the most that a plan's peak may be, in bytes per device; None for any.
+      target_mesh: None is `mesh`.
     """
 
     mesh: Mesh
@@ -37,6 +38,34 @@ class Request:
     reduction: str
     effort: int = 1
     memory_limit: int | None = None
+    target_mesh: Mesh | None = None
+
+    @property
+    def goal_mesh(self) -> Mesh:
+        """Returns the mesh that `target` is on."""
+        return self.target_mesh or self.mesh
+
+    @property
+    def devices(self) -> int:
+        """Returns the number of devices of both meshes together."""
+        return max(self.mesh.devices, self.goal_mesh.devices)
+
+    @property
+    def widest_mesh(self) -> Mesh:
+        """Returns the mesh that has all devices; one of a single axis if neither has."""
+        found = (mesh for mesh in (self.mesh, self.goal_mesh) if mesh.size == self.devices)
+        return next(found, Mesh((("device", self.devices),)))
+
+    @property
+    def tile_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns the local shapes of source and target, as XLA stores them: ceil division."""
+        return self.source.tile_shape(self.mesh, self.shape), self.target.tile_shape(self.goal_mesh, self.shape)
+
+    @property
+    def is_even(self) -> bool:
+        """Returns whether all dimensions divide by their shards, on one mesh."""
+        shards = (side.shards(self.mesh) for side in (self.source, self.target)) if self.target_mesh is None else ()
+        return self.target_mesh is None and not any(size % n for each in shards for size, n in zip(self.shape, each))
 
     @property
     def has_sums(self) -> bool:

@@ -12,7 +12,6 @@ import math
 
 import numpy as np
 
-from .blocks import Blocks, cut
 from .exchange import run_exchange
 from .layout import Factor
 from .mesh import Mesh
@@ -21,11 +20,13 @@ from .tile_program import (
     Gather,
     KeepFirst,
     Loop,
+    On,
     Operation,
     PutOwn,
     Reduce,
     ReduceOwn,
     Reshape,
+    Resize,
     Rounds,
     Send,
     Swap,
@@ -45,7 +46,7 @@ UFUNCS = {
 
 
 def scatter(array: np.ndarray, mesh: Mesh, sharding: Sharding) -> dict[int, np.ndarray]:
-    """Returns the tile of each device id, cut from a global array whose dimensions divide."""
+    """Returns the tile of each device id, cut from a global array; where a dimension does not divide, -1 follows its end."""
     tiles = {}
     for position in np.ndindex(*(size for _, size in mesh.axes)):
         place = dict(zip(mesh.axis_names, position))
@@ -54,11 +55,18 @@ def scatter(array: np.ndarray, mesh: Mesh, sharding: Sharding) -> dict[int, np.n
             block, blocks = 0, 1
             for digit, width in _along(mesh, place, axes):
                 block, blocks = block * width + digit, blocks * width
-            assert size % blocks == 0, f"{size} does not divide into {blocks} blocks"
-            cuts.append(slice(block * size // blocks, (block + 1) * size // blocks))
+            width = -(-size // blocks)
+            cuts.append((block * width, width))
         linear = int(np.ravel_multi_index(position, [size for _, size in mesh.axes])) if mesh.axes else 0
-        tiles[mesh.device_at(linear)] = array[tuple(cuts)]
+        held = array[tuple(slice(start, start + width) for start, width in cuts)]
+        missing = [(0, width - size) for (_, width), size in zip(cuts, held.shape)]
+        tiles[mesh.device_at(linear)] = np.pad(held, missing, constant_values=-1) if any(any(each) for each in missing) else held
     return tiles
+
+
+def _valid(shape: tuple[int, ...], mesh: Mesh, sharding: Sharding) -> dict[int, np.ndarray]:
+    """Returns which entries of each device's tile are elements of the array."""
+    return {device: tile > 0 for device, tile in scatter(np.ones(shape, np.int64), mesh, sharding).items()}
 
 
 def _along(mesh: Mesh, place: dict[str, int], axes: tuple[AxisRef, ...]) -> list[tuple[int, int]]:
@@ -91,54 +99,64 @@ def _sum_at(mesh: Mesh, device: int, sharding: Sharding) -> tuple[int, ...]:
 
 def run(program: TileProgram, tiles: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
     """Returns every device's tile after the program."""
+    mesh = program.mesh
     for operation in program.operations:
-        tiles = _run_operation(program.mesh, operation, tiles, program.reduction)
+        if isinstance(operation, On):
+            mesh = operation.mesh
+        else:
+            tiles = _run_operation(mesh, operation, tiles, program.reduction)
     return tiles
 
 
-def check(program: TileProgram, shape: tuple[int, ...], source: Sharding, target: Sharding) -> None:
-    """Raises: AssertionError if the program does not turn the source's placement into the target's, element by element."""
-    if source.unreduced or target.unreduced:
-        return _check_sums(program, shape, source, target)
-    indices = np.arange(math.prod(shape)).reshape(shape)
-    got = run(program, scatter(indices, program.mesh, source))
-    for device, expected in scatter(indices, program.mesh, target).items():
-        assert got[device].shape == expected.shape, f"device {device}: tile {got[device].shape}, not {expected.shape}"
-        assert (got[device] == expected).all(), f"device {device} holds other elements than {target} puts there"
+def check(
+    program: TileProgram, shape: tuple[int, ...], source: Sharding, target: Sharding, target_mesh: Mesh | None = None
+) -> None:
+    """Raises: AssertionError if the program does not turn the source's placement into the target's, element by element.
 
-
-def check_blocks(program: TileProgram, source: Blocks, target: Blocks) -> None:
-    """Checks as `check` does where tiles are padded: what is behind a device's box may be anything.
-
-    Raises: AssertionError if an element of a device's target box is not the one that belongs there.
+    Args:
+      target_mesh: that of `target`, None if it is the program's.
     """
-    indices = np.arange(1, 1 + math.prod(source.shape)).reshape(source.shape)
-    got = run(program, cut(indices, source, padding=-1))
-    for device, expected in cut(indices, target).items():
+    goal = target_mesh or program.mesh
+    if source.unreduced or target.unreduced:
+        return _check_sums(program, shape, source, target, goal)
+    indices = np.arange(math.prod(shape)).reshape(shape)
+    got = run(program, _on_all(program, goal, scatter(indices, program.mesh, source)))
+    for device, expected in scatter(indices, goal, target).items():
         assert got[device].shape == expected.shape, f"device {device}: tile {got[device].shape}, not {expected.shape}"
-        assert (got[device] == expected)[expected > 0].all(), f"device {device} holds other elements than its box"
+        is_right = (got[device] == expected) | (expected < 0)
+        assert is_right.all(), f"device {device} holds other elements than {target} puts there"
 
 
-def _check_sums(program: TileProgram, shape: tuple[int, ...], source: Sharding, target: Sharding) -> None:
+def _on_all(program: TileProgram, goal: Mesh, tiles: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Returns the tiles with one of nothing for each device that is on the other mesh alone."""
+    devices = range(max(program.mesh.devices, goal.devices))
+    like = next(iter(tiles.values()))
+    return {device: tiles.get(device, np.full_like(like, -1)) for device in devices}
+
+
+def _check_sums(program: TileProgram, shape: tuple[int, ...], source: Sharding, target: Sharding, goal: Mesh) -> None:
     """Runs random partial sums of integers, which add up in any order alike; what they are afterwards is free."""
     mesh, reduce = program.mesh, UFUNCS[program.reduction].reduce
     sizes = tuple(axis.resolve(mesh)[1] for axis in source.unreduced)
     partial_sums = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, (*sizes, *shape))
-    array = reduce(partial_sums.reshape(-1, *shape), axis=0)
-    got = run(program, scatter_sums(partial_sums, mesh, source))
-    expected = scatter(array, mesh, target)
+    array = reduce(partial_sums.reshape(math.prod(sizes), *shape), axis=0)
+    got = run(program, _on_all(program, goal, scatter_sums(partial_sums, mesh, source)))
+    expected, valid = scatter(array, goal, target), _valid(shape, goal, target)
     holders: dict[tuple, list[int]] = {}  # by block, and by block and partial sum
-    for device, tile in sorted(got.items()):
-        assert tile.shape == expected[device].shape, f"device {device}: tile {tile.shape}, not {expected[device].shape}"
-        block = tuple(_along(mesh, _place(mesh, device), tuple(axis for axes in target.dims for axis in axes)))
-        replicas = holders.setdefault((block, _sum_at(mesh, device, target)), [])
+    for device, right in sorted(expected.items()):
+        tile = got[device]
+        assert tile.shape == right.shape, f"device {device}: tile {tile.shape}, not {right.shape}"
+        block = tuple(_along(goal, _place(goal, device), tuple(axis for axes in target.dims for axis in axes)))
+        replicas = holders.setdefault((block, _sum_at(goal, device, target)), [])
         if not replicas:
             holders.setdefault((block,), []).append(device)
         replicas.append(device)
-        assert (tile == got[replicas[0]]).all(), f"device {device} holds another partial sum than device {replicas[0]}"
+        is_same = (tile == got[replicas[0]]) | ~valid[device]
+        assert is_same.all(), f"device {device} holds another partial sum than device {replicas[0]}"
     for devices in (each for key, each in holders.items() if len(key) == 1):
         total = reduce(np.stack([got[device] for device in devices]), axis=0)
-        assert (total == expected[devices[0]]).all(), f"the tiles of {devices} make other elements than {target} puts there"
+        is_right = (total == expected[devices[0]]) | ~valid[devices[0]]
+        assert is_right.all(), f"the tiles of {devices} make other elements than {target} puts there"
 
 
 def neutral(reduction: str, dtype: np.dtype):
@@ -154,6 +172,8 @@ def _run_operation(mesh: Mesh, operation: Operation, tiles: dict[int, np.ndarray
     match operation:
         case Reshape(shape):
             return {device: tile.reshape(shape) for device, tile in tiles.items()}
+        case Resize(shape):
+            return {device: _resized(tile, shape) for device, tile in tiles.items()}
         case Transpose(axes):
             return {device: np.ascontiguousarray(tile.transpose(axes)) for device, tile in tiles.items()}
         case TakeOwn(picks):
@@ -189,6 +209,11 @@ def _run_loop(loop: Loop, tiles: dict[int, np.ndarray]) -> dict[int, np.ndarray]
         for device, entry in run(loop.body, entries).items():
             places[device][i][...] = entry.reshape(places[device][i].shape)
     return results
+
+
+def _resized(tile: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    kept = tile[tuple(map(slice, shape))]
+    return np.pad(kept, [(0, new - old) for new, old in zip(shape, kept.shape, strict=True)])
 
 
 def _place(mesh: Mesh, device: int) -> dict[str, int]:

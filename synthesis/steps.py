@@ -72,8 +72,15 @@ class Permute:
 
 
 @dataclass(frozen=True, slots=True)
+class Reorder:
+    """T4 between device orders: the tile of device a goes to b for each pair (a, b); there the layout is on another mesh."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Relayout:
-    """T5: a local reshape and transpose, a copy in device memory; no traffic, the layout stays."""
+    """T5: a local reshape and transpose, or padding, a copy in device memory; no traffic, the layout stays."""
 
     text: str
 
@@ -120,7 +127,19 @@ class Chunked:
     steps: tuple[Step, ...]
 
 
-Step = Slice | AllGather | AllToAll | Permute | Relayout | Exchanged | ReduceScatter | AllReduce | ToUnreduced | Chunked
+Step = (
+    Slice
+    | AllGather
+    | AllToAll
+    | Permute
+    | Reorder
+    | Relayout
+    | Exchanged
+    | ReduceScatter
+    | AllReduce
+    | ToUnreduced
+    | Chunked
+)
 
 
 def name(step: Step) -> str:
@@ -133,6 +152,7 @@ _NAMES = {
     AllGather: "all_gather",
     AllToAll: "all_to_all",
     Permute: "permute",
+    Reorder: "permute",
     Relayout: "relayout",
     Exchanged: "exchange",
     ReduceScatter: "reduce_scatter",
@@ -148,7 +168,7 @@ def collectives(step: Step) -> int:
         return len(step.exchange.rounds)
     if isinstance(step, Chunked):
         return step.count * sum(map(collectives, step.steps))
-    return int(isinstance(step, (AllGather, AllToAll, Permute, ReduceScatter, AllReduce)))
+    return int(isinstance(step, (AllGather, AllToAll, Permute, Reorder, ReduceScatter, AllReduce)))
 
 
 def apply(layout: Layout, step: Step) -> Layout:
@@ -163,7 +183,7 @@ def apply(layout: Layout, step: Step) -> Layout:
                 return _all_to_all(layout, moves)
             case Permute(after):
                 return _permute(layout, after)
-            case Relayout():
+            case Relayout() | Reorder():
                 return layout
             case Exchanged(_, after):
                 return _exchanged(layout, after)
@@ -257,6 +277,8 @@ def received_elements(before: Layout, step: Step) -> int:
             return -(-2 * tile * (n - 1) // n)
         case Permute(after):
             return tile if after != before else 0
+        case Reorder(pairs):
+            return tile * any(a != b for a, b in pairs)
         case Exchanged(exchange):
             return exchange.received_elements
         case Chunked():
@@ -281,6 +303,8 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
         case ToUnreduced(factors):
             slots = {f: before.slot_of(f) for f in factors}
             return "to_unreduced " + _routes_text({f: f"dim {s.dim}" if s else "replicated" for f, s in slots.items()}, mesh)
+        case Reorder():
+            return "permute to the devices of the target mesh"
         case Relayout(words):
             return f"relayout {words}"
         case Exchanged(exchange):

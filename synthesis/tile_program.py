@@ -85,6 +85,20 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """The tile at the beginning of one of `shape`: longer dimensions filled up with zeros, shorter ones cut off."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """From here on factors are those of `mesh`, another one over the same devices; the tile stays as it is."""
+
+    mesh: Mesh
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce:
     """all-reduce: the tiles of the group, reduced element by element."""
 
@@ -129,7 +143,9 @@ class Loop:
     out_shape: tuple[int, ...]
 
 
-Operation = Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Reduce | ReduceOwn | PutOwn | KeepFirst | Loop
+Operation = (
+    Reshape | Transpose | TakeOwn | Gather | Swap | Send | Rounds | Resize | On | Reduce | ReduceOwn | PutOwn | KeepFirst | Loop
+)
 
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or")
 
@@ -139,6 +155,7 @@ class TileProgram:
     """The operations of a plan on one tile.
 
     Attributes:
+      mesh: that of the factors, until the first `On`.
       in_shape, out_shape: the tile's shape before and after, in elements.
       steps: for each typed step (relayouts included) its operations.
       reduction: one of REDUCTIONS; what makes an array of partial sums.
@@ -399,7 +416,7 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     A device that already holds its block keeps it; the others are served in the order of their positions by the holders
     that are left. Both sides hold each block equally often, so this always works out.
     """
-    held, wanted = _block_ids(mesh, before), _block_ids(mesh, after)
+    held, wanted = block_ids(mesh, before), block_ids(mesh, after)
     stays = held == wanted
     receivers = np.flatnonzero(~stays)
     senders = np.flatnonzero(~stays)
@@ -409,7 +426,7 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     return tuple(sorted((mesh.device_at(a), mesh.device_at(b)) for a, b in pairs))
 
 
-def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
+def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
     """Returns a number of the block, and of which partial sum of it, at each mesh position: equal numbers are equal tiles.
 
     So over layouts of equal runs, which have as many sums.
@@ -423,7 +440,7 @@ def _block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
 def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the shape of the tile that an operation makes of one of `shape`."""
     match operation:
-        case Reshape(after):
+        case Reshape(after) | Resize(after):
             return after
         case Transpose(axes):
             return tuple(shape[axis] for axis in axes)
@@ -446,10 +463,12 @@ def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]
 def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective, ...]:
     """Returns the program's collectives as `traffic` prices them."""
     found: list[Collective] = []
-    shape = program.in_shape
+    shape, mesh = program.in_shape, program.mesh
     for operation in program.operations:
+        if isinstance(operation, On):
+            mesh = operation.mesh
         tile_bytes = -(-math.prod(shape) * bits_per_element // 8)
-        found += _collectives_of(program.mesh, operation, tile_bytes, bits_per_element)
+        found += _collectives_of(mesh, operation, tile_bytes, bits_per_element)
         shape = shape_after(operation, shape)
     return tuple(found)
 

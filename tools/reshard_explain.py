@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reshard.synthesis import cost
-from reshard.synthesis.blocks import Blocks
+from reshard.synthesis.blocks import Blocks, both_ends
 from reshard.synthesis.layout import coordinates, unreduced_factors
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import Plan
@@ -38,7 +38,10 @@ def _layouts(plan: Plan) -> str:
     found = layouts(plan)
     if found is None:
         tiles = (list(plan.tile_program.in_shape), list(plan.tile_program.out_shape))
-        return f"layouts: dimensions that do not divide, or axes in two radices, have no digits; tile {tiles[0]} becomes {tiles[1]}"
+        return (
+            "layouts: dimensions that do not divide, axes in two radices and two meshes have no common digits; "
+            f"tile {tiles[0]} becomes {tiles[1]}"
+        )
     rows = [("", "source", found[0].text(plan.mesh))]
     rows += [(str(i), step.op, layout.text(plan.mesh)) for i, (step, layout) in enumerate(zip(plan.steps, found[1:]), 1)]
     legend = "layouts: each dimension's digits, major to minor; an axis owns its digit, a number is a local one"
@@ -51,7 +54,7 @@ def _layouts(plan: Plan) -> str:
 def _bounds(plan: Plan, topology: Topology) -> str:
     if plan.source.unreduced or plan.target.unreduced:
         return _bounds_of_sums(plan)
-    held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    held, wanted = _placements(plan)
     common = np.maximum(0, np.minimum(held.stops, wanted.stops) - np.maximum(held.starts, wanted.starts)).prod(axis=1)
     device = int(np.argmax(wanted.elements - common))
     needs, has = int(wanted.elements[device]), int(common[device])
@@ -62,7 +65,7 @@ def _bounds(plan: Plan, topology: Topology) -> str:
         f"  received: device {device} needs {needs:,} elements in the end and has {has:,} of them; the other "
         f"{needs - has:,} are {plan.bound_bytes:,} bytes"
     )
-    ends = (cost.boxes(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    ends = ((side.starts, side.stops) for side in (held, wanted))
     cut = cost.cut_bytes_bound(topology, *ends, plan.bits)
     for level in cut.levels:
         lines.append(
@@ -90,16 +93,24 @@ def _bounds_of_sums(plan: Plan) -> str:
 
 
 def _tiles(plan: Plan) -> str:
-    if plan.mesh.size > MOST_DEVICES_SHOWN:
-        return f"tiles: {plan.mesh.size} devices are too many to list; at most {MOST_DEVICES_SHOWN} are"
-    ends = plan.source, plan.target
-    held, wanted = (Blocks.of_sharding(plan.mesh, plan.shape, Sharding(side.dims)) for side in ends)
-    of_sum = [_sum_of_each_device(plan.mesh, side) for side in ends]
-    places = _places_in_mesh(plan)
-    rows = [(str(d), places[d], _box(held, d) + of_sum[0][d], _box(wanted, d) + of_sum[1][d]) for d in range(plan.mesh.size)]
-    names = ",".join(plan.mesh.axis_names)
+    if plan.devices > MOST_DEVICES_SHOWN:
+        return f"tiles: {plan.devices} devices are too many to list; at most {MOST_DEVICES_SHOWN} are"
+    meshes = plan.mesh, plan.goal_mesh
+    held, wanted = ends = _placements(plan)
+    of_sum = [_sum_of_each_device(mesh, side) for mesh, side in zip(meshes, (plan.source, plan.target))]
+    places = [_places_in_mesh(mesh) for mesh in dict.fromkeys(meshes)]
+    rows = [
+        (str(d), *(each.get(d, "-") for each in places), *(_box(end, d) + sums.get(d, "") for end, sums in zip(ends, of_sum)))
+        for d in range(plan.devices)
+    ]
+    names = [",".join(mesh.axis_names) or "-" for mesh in dict.fromkeys(meshes)]
     pictures = [picture for title, side in (("before", held), ("after", wanted)) if (picture := _picture(title, side))]
-    return "\n\n".join(["tiles:", table(("device", names or "-", "before", "after"), rows, "rlll"), *pictures])
+    tiles = table(("device", *names, "before", "after"), rows, "r" + "l" * (2 + len(names)))
+    return "\n\n".join(["tiles:", tiles, *pictures])
+
+
+def _placements(plan: Plan) -> tuple[Blocks, Blocks]:
+    return both_ends(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
 
 
 def _sum_of_each_device(mesh: Mesh, side: Sharding) -> dict[int, str]:
@@ -111,11 +122,10 @@ def _sum_of_each_device(mesh: Mesh, side: Sharding) -> dict[int, str]:
     return {mesh.device_at(i): f" of sum {number[i]}" if factors else "" for i in range(mesh.size)}
 
 
-def _places_in_mesh(plan: Plan) -> dict[int, str]:
+def _places_in_mesh(mesh: Mesh) -> dict[int, str]:
     """Returns the coordinates of each device along the mesh axes, e.g. `3,1`."""
-    sizes = [size for _, size in plan.mesh.axes]
-    positions = np.ndindex(*sizes)
-    return {plan.mesh.device_at(i): ",".join(map(str, position)) for i, position in enumerate(positions)}
+    sizes = [size for _, size in mesh.axes]
+    return {mesh.device_at(i): ",".join(map(str, position)) for i, position in enumerate(np.ndindex(*sizes))}
 
 
 def _box(blocks: Blocks, device: int) -> str:

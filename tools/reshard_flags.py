@@ -17,6 +17,7 @@ _EXAMPLES = """\
 examples:
   reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
   reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
+  reshard plan ... --to-mesh 'a=2,b=4' --to '[{}, {"b"}, {}]'
   reshard plan ... --memory-limit 2GiB                in chunks, where all at once takes more
   reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
   reshard explain ...                                 layouts, bound and tiles in words
@@ -25,7 +26,6 @@ examples:
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
 """
 
-_NOT_YET = ("--to-mesh",)
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
@@ -41,8 +41,6 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
         )
         _add_problem(command.add_argument_group("problem"))
         _add_answer(command.add_argument_group("answer"), with_json=name == "plan")
-        for flag in _NOT_YET:
-            command.add_argument(flag, nargs="?", action=_NotYet, help=argparse.SUPPRESS)
     calibrate = commands.add_parser(
         "calibrate",
         help=reshard_calibrate.SUMMARY,
@@ -80,13 +78,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-class _NotYet(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"{option_string} is not available yet")
-
-
 def _add_problem(group) -> None:
     group.add_argument("--mesh", required=True, metavar="MESH", help="""x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>""")
+    group.add_argument(
+        "--to-mesh", metavar="MESH", help="the mesh of --to, if it is another one; <[], device_ids=[3]> is device 3 alone"
+    )
     group.add_argument("--type", required=True, metavar="TYPE", help="of the whole array: f32[16,16], or tensor<16x16xf32>")
     group.add_argument(
         "--from", dest="source", required=True, metavar="SHARDING", help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it"""

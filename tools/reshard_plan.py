@@ -65,10 +65,12 @@ def _answered(flags: argparse.Namespace) -> Answered:
         element, shape = parse_type(flags.type)
         source, target = (_sharding_text(text) for text in (flags.source, flags.target))
         topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
+        goal = Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh
         problem = {"mesh": mesh, "shape": shape, "dtype": element.name, "topology": topology, "reduction": flags.reduction}
+        problem["target_mesh"] = goal
         planned = plan(source, target, objective=flags.objective, memory_limit=flags.memory_limit, **problem)
         others = rejected(planned, topology, memory_limit=flags.memory_limit)
-        found = Answered(planned, mlir_type(element, shape), topology.fitted(mesh.size), others)
+        found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices), others)
         if flags.pareto:
             found.pareto = pareto(source, target, **problem)
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
@@ -77,6 +79,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
         raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
     if "dtensor" in flags.compare:
         _refuse_without_torch()
+    if planned.target_mesh is not None and flags.compare:
+        raise UserError(f"--compare is about pairs on one mesh; here they are {planned.mesh} and {planned.target_mesh}; leave --compare out")
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
@@ -112,7 +116,7 @@ def _ask_xla(found: Answered, flags: argparse.Namespace) -> None:
     if flags.verify and (reason := refusal(found.plan)):
         raise UserError(reason)
     try:
-        with XlaChild(num_devices=found.plan.mesh.size) as child:
+        with XlaChild(num_devices=found.plan.devices) as child:
             if flags.compare:
                 found.answers = _compared(found, flags.compare, child)
             if flags.verify:

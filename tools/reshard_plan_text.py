@@ -34,12 +34,13 @@ def as_text(found: Answered) -> str:
 
 def _head(plan: Plan) -> str:
     dims = ",".join(map(str, plan.shape))
-    devices = f"{plan.mesh.size} device{'s' * (plan.mesh.size != 1)}"
+    devices = f"{plan.devices} device{'s' * (plan.devices != 1)}"
+    to_mesh = f" on {plan.target_mesh}" if plan.target_mesh else ""
     return "\n".join(
         [
             f"{plan.dtype}[{dims}] on {plan.mesh}, {devices}",
             f"from:  {plan.source}",
-            f"to:    {plan.target}",
+            f"to:    {plan.target}{to_mesh}",
             f"chain: {plan.chain_text}",
         ]
     )

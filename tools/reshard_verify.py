@@ -12,12 +12,12 @@ import math
 
 import numpy as np
 
-from reshard.dialect_utils.mini_modules import parts_of, rewritten_pair, whole_shape
+from reshard.dialect_utils.mini_modules import is_on_stacks, parts_of, rewritten_pair, whole_shape
 from reshard.dialect_utils.tile_modules import leading_sizes, tile_module
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis import semantics
-from reshard.synthesis.blocks import Blocks
+from reshard.synthesis.blocks import Blocks, both_ends, cut
 from reshard.synthesis.plan import Plan
 
 MOST_DEVICES = 256  # CPU devices that one machine simulates in acceptable time
@@ -38,12 +38,15 @@ class Verdict:
 
 
 def refusal(plan: Plan) -> str | None:
-    """Returns why a plan is too large to be run here, None if it is not."""
-    if plan.mesh.size > MOST_DEVICES:
-        return f"--verify runs on at most {MOST_DEVICES} CPU devices; the mesh has {plan.mesh.size}; plan without it"
+    """Returns why a plan cannot be run here, None if it can."""
+    if plan.devices > MOST_DEVICES:
+        return f"--verify runs on at most {MOST_DEVICES} CPU devices; the plan has {plan.devices}; plan without it"
     tiles = max(math.prod(shape) for shape in (plan.tile_program.in_shape, plan.tile_program.out_shape))
-    if tiles * plan.mesh.size > MOST_ELEMENTS:
-        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {tiles * plan.mesh.size:,}; verify a smaller array"
+    if tiles * plan.devices > MOST_ELEMENTS:
+        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {tiles * plan.devices:,}; verify a smaller array"
+    has_sums = plan.source.unreduced or plan.target.unreduced
+    if has_sums and (plan.target_mesh or any(whole_shape(plan.mesh, plan.shape, side) != plan.shape for side in (plan.source, plan.target))):
+        return "--verify runs partial sums on one mesh, of arrays that divide into their shards; plan without it"
     return None
 
 
@@ -55,14 +58,14 @@ def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
         return Verdict(False, f"not verified: numpy interpreter: {error}")
     if plan.source.unreduced or plan.target.unreduced:
         return _verify_sums(plan, tensor_type, child)
-    module, devices = rewritten_pair(tensor_type, plan), plan.mesh.size
+    module, devices = rewritten_pair(tensor_type, plan), plan.devices
     compiled = child.compile(module, devices)
     values = _values(tensor_type)
-    ran = child.run(module, [_in_whole_tiles(values, plan, plan.source)], devices)
+    take, give = (_stack, _unstacked) if is_on_stacks(plan) else (_in_whole_tiles, _cut)
+    ran = child.run(module, [take(values, plan)], devices)
     if ran.status != "ok":
         return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
-    got = ran.outputs[0][tuple(map(slice, plan.shape))]
-    if got.dtype != values.dtype or got.tobytes() != values.tobytes():
+    if not all(_is_equal(*each) for each in give(ran.outputs[0], values, plan)):
         return Verdict(False, "not verified: XLA on CPU devices ends with other values", compiled.peak_bytes)
     text = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
     return Verdict(True, text, compiled.peak_bytes)
@@ -147,10 +150,11 @@ def _are_near(got: np.ndarray, expected: np.ndarray, error: np.ndarray | None) -
 
 def _interpret(plan: Plan) -> None:
     """Raises: AssertionError if a device ends with other elements than the target puts there."""
-    if all(whole_shape(plan.mesh, plan.shape, side) == plan.shape for side in (plan.source, plan.target)):
-        return semantics.check(plan.tile_program, plan.shape, plan.source, plan.target)
-    ends = (Blocks.of_sharding(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
-    semantics.check_blocks(plan.tile_program, *ends)
+    semantics.check(plan.tile_program, plan.shape, plan.source, plan.target, plan.target_mesh)
+
+
+def _is_equal(got: np.ndarray, wanted: np.ndarray) -> bool:
+    return got.dtype == wanted.dtype and got.shape == wanted.shape and got.tobytes() == wanted.tobytes()
 
 
 def _values(tensor_type: str) -> np.ndarray:
@@ -181,11 +185,37 @@ _PRIMES = (
 )
 
 
-def _in_whole_tiles(values: np.ndarray, plan: Plan, side) -> np.ndarray:
+def _in_whole_tiles(values: np.ndarray, plan: Plan) -> np.ndarray:
     """Returns the array filled up with zeros to a whole number of tiles."""
-    wide = np.zeros(whole_shape(plan.mesh, plan.shape, side), values.dtype)
+    wide = np.zeros(whole_shape(plan.mesh, plan.shape, plan.source), values.dtype)
     wide[tuple(map(slice, values.shape))] = values
     return wide
+
+
+def _cut(output: np.ndarray, values: np.ndarray, plan: Plan) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(output[tuple(map(slice, plan.shape))], values)]
+
+
+def _stack(values: np.ndarray, plan: Plan) -> np.ndarray:
+    """Returns the source tile of every device, zeros where it holds nothing."""
+    held, _ = _placements(plan)
+    tiles = cut(values.reshape(held.shape), held)
+    return np.stack([tiles[device].reshape(plan.tile_program.in_shape) for device in range(plan.devices)])
+
+
+def _unstacked(output: np.ndarray, values: np.ndarray, plan: Plan) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns for each device what it holds of the array, and what the target puts there."""
+    _, wanted = _placements(plan)
+    values, found = values.reshape(wanted.shape), []
+    for device, tile in enumerate(output.reshape(plan.devices, *wanted.tile_shape)):
+        box = tuple(map(slice, wanted.starts[device], wanted.stops[device]))
+        right = values[box]
+        found.append((tile[tuple(map(slice, right.shape))], right))
+    return found
+
+
+def _placements(plan: Plan) -> tuple[Blocks, Blocks]:
+    return both_ends(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
 
 
 def _first_line(text: str) -> str:

@@ -52,6 +52,8 @@ def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout 
             return f"does it on one of {count} slices of dim {dim} after the other, which needs less memory at a time"
         case steps.Exchanged():
             return "fetches what each device lacks, each piece from a device that has it"
+        case steps.Reorder():
+            return "hands tiles whole to the devices that have their place in the other mesh"
         case steps.Permute():
             return "hands blocks to the devices that the target names" if after == goal else "lets other axes own the blocks, so that they can move on"
         case steps.Slice(moves):
@@ -65,18 +67,18 @@ def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout 
         case steps.ToUnreduced(factors):
             return f"lets the tiles along {steps.factors_text(factors, plan.mesh)} be partial sums, with zeros elsewhere"
         case steps.AllGather(factors):
-            wanted = [f for f in factors if goal.slot_of(f) is None]
+            wanted = [f for f in factors if goal is None or goal.slot_of(f) is None]
             others = [f for f in factors if f not in wanted]
             said = [f"the target has the whole along {steps.factors_text(wanted, plan.mesh)}"] if wanted else []
             return "; ".join([*said, *([f"takes {steps.factors_text(others, plan.mesh)} off its digit, to own another one"] if others else [])])
     raise TypeError(step)
 
 
-def _sorted_by_goal(plan: Plan, moves: tuple[tuple[Factor, Slot], ...], goal: Layout, arrived: str, aside: str) -> str:
+def _sorted_by_goal(plan: Plan, moves: tuple[tuple[Factor, Slot], ...], goal: Layout | None, arrived: str, aside: str) -> str:
     """Returns what a step does for the factors that it brings to their place in the target, and for the others."""
     said = []
     for words, is_there in ((arrived, True), (aside, False)):
-        chosen = [(factor, slot) for factor, slot in moves if (goal.slot_of(factor) == slot) == is_there]
+        chosen = [(factor, slot) for factor, slot in moves if (goal is not None and goal.slot_of(factor) == slot) == is_there]
         if chosen:
             axes, dims = steps.factors_text([factor for factor, _ in chosen], plan.mesh), sorted({slot.dim for _, slot in chosen})
             dims_text = f"dim{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"

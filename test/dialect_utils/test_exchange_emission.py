@@ -6,11 +6,11 @@ import pytest
 
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.emission import unused_channels
-from reshard.dialect_utils.exchange_emission import Side, UnsupportedExchange, emit_exchange, emit_on_stacks
+from reshard.dialect_utils.exchange_emission import OnTiles, Side, UnsupportedExchange, emit_between, emit_on_stacks, write_rounds
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis.blocks import Blocks, cut
-from reshard.synthesis.exchange import plan_exchange
+from reshard.synthesis.exchange import Exchange, plan_exchange
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -26,6 +26,11 @@ def child():
 
 def maximal(device: int) -> str:
     return f"<[], device_ids=[{device}]>"
+
+
+def on_tiles(exchange: Exchange, module: ir.Module) -> OnTiles:
+    tiles, channels = (exchange.source.tile_shape, exchange.target.tile_shape), unused_channels(module)
+    return OnTiles(*tiles, exchange.source.devices, lambda tile: write_rounds(exchange, tile, channels))
 
 
 class Case:
@@ -81,9 +86,7 @@ class Case:
             before, after, _ = module.body.operations[2].regions[0].blocks[0].operations
             sides = self._side("a", self.source_mesh, self.texts[0]), self._side("b", self.target_mesh, self.texts[1])
             with ir.InsertionPoint(after):
-                found = emit_exchange(
-                    self.exchange, before.result, *sides, unused_channels(module), "site", ir.Location.unknown()
-                )
+                found = emit_between(on_tiles(self.exchange, module), before.result, *sides, "site", ir.Location.unknown())
             after.operation.operands[0] = found
             assert module.operation.verify()
             return str(module)
@@ -181,9 +184,7 @@ def test_stacks_serve_a_source_on_one_device(child):
         module = ir.Module.parse(text)
         body = module.body.operations[1].regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(body):
-            found = emit_on_stacks(
-                exchange, body.arguments[0], mesh, "d", unused_channels(module), "site", ir.Location.unknown()
-            )
+            found = emit_on_stacks(on_tiles(exchange, module), body.arguments[0], mesh, "d", "site", ir.Location.unknown())
         body.operations[-1 + len(body.operations)].operation.operands[0] = found
         assert module.operation.verify()
         text = str(module)

@@ -39,7 +39,7 @@ def test_the_modelled_peak_is_above_that_of_xla(pair):
     if any(1 in side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target)):
         pytest.skip("around an island of tiles with sizes of 1 inside, reshapes to stacks of tiles are copies")
     for found in pareto(pair.mesh, pair.shape, 32, pair.source, pair.target)[:2]:
-        compiled = shared_child().compile(module_of(found, "i32"), pair.mesh.size)
+        compiled = shared_child().compile(tile_module(f"tensor<{'x'.join(map(str, (*pair.shape, 'i32')))}>", found), pair.mesh.size)
         assert compiled.status == "ok", compiled.message
         assert compiled.peak_bytes <= found.peak_bytes + 512, found.chain_text
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reshard.plan`: what it takes, what it refuses, what `to_dict` says."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -94,9 +96,46 @@ def test_jax_shardings():
     assert plan(source=P("x"), target=P(None, ("x",)), mesh=mesh) == plan()
     sides = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P(None, "x")))
     assert reshard.plan(*sides, shape=(8, 8)) == plan()
-    other = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((2, 2), ("x", "y")), P())
-    with pytest.raises(MeshError, match="plans between two meshes are not made yet"):
-        plan(target=other)
+    other = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((2, 2), ("a", "b")), P("b", "a"))
+    found = plan(target=other)
+    assert (str(found.target_mesh), str(found.target)) == ('<["a"=2, "b"=2]>', '[{"b"}, {"a"}]')
+    with pytest.raises(MeshError, match="is on mesh .*, not on .*; leave target_mesh out"):
+        plan(target=other, target_mesh="x=4")
+
+
+class TestDevicesOfJax:
+    """The ids of a mesh's devices say who is near whom; where they are not 0 to n - 1, their order does."""
+
+    def mesh(self, *ids, shape=(2, 2), names=("x", "y")):
+        jax = pytest.importorskip("jax")
+        devices = np.array([SimpleNamespace(id=each, process_index=0, platform="cpu") for each in ids], dtype=object)
+        return SimpleNamespace(shape=dict(zip(names, shape)), devices=devices.reshape(shape), jax=jax)
+
+    def test_a_meshs_order_is_that_of_its_ids(self):
+        found = plan(mesh=self.mesh(3, 1, 0, 2), target='[{}, {"x"}]')
+        assert found.mesh == Mesh.parse('<["x"=2, "y"=2], device_ids=[3, 1, 0, 2]>')
+
+    def test_ids_are_ranked(self):
+        assert plan(mesh=self.mesh(16, 40, 24, 32)).mesh == Mesh.parse('<["x"=2, "y"=2], device_ids=[0, 3, 1, 2]>')
+
+    def test_order_matters_where_devices_are_not_equally_near(self):
+        near, far = (plan(mesh=self.mesh(*ids), topology="h100:2x2", shape=(4096, 4096)) for ids in ((0, 2, 1, 3), (0, 1, 2, 3)))
+        assert near.time_s < far.time_s / 2
+
+    def test_devices_of_two_meshes_are_ranked_together(self):
+        found = plan(source=PROBLEM["source"], mesh=self.mesh(8, 9, 16, 17), target_mesh=self.mesh(17, 16, 9, 8))
+        assert found.target_mesh == Mesh.parse('<["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>')
+
+    def test_other_devices_are_refused(self):
+        with pytest.raises(MeshError, match=r"has devices \[2, 3\] of \[0, 1, 2, 3\]; plans are between meshes over the same"):
+            plan(mesh=self.mesh(0, 1, 2, 3), target_mesh=self.mesh(2, 3, shape=(2, 1)))
+
+    def test_named_shardings_and_one_device(self):
+        jax = pytest.importorskip("jax")
+        device, P = jax.devices()[0], jax.sharding.PartitionSpec
+        one = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array([device]), "x"), P("x"))
+        found = reshard.plan(one, jax.sharding.SingleDeviceSharding(device), shape=(8,))
+        assert (str(found.mesh), str(found.goal_mesh), found.chain_text) == ('<["x"=1]>', '<[], device_ids=[0]>', "nothing")
 
 
 @pytest.mark.parametrize("shape, target", [((10, 3), '[{}, {"x"}]'), ((7, 5), "[{}, {}]")])

@@ -79,3 +79,10 @@ def test_what_layouts_on_the_way_still_lack(pair):
 def test_too_many_digits_are_not_looked_at():
     wide = Layout((1 << 30,), ((Factor("x", 1, 1 << 10), Slot(0, 1 << 20, 1 << 30)),))
     assert lacking_elements(Mesh.parse("x=1024"), wide, wide) is None
+
+
+def test_sums_along_an_axis_in_another_radix_than_the_source_have_a_bound_that_a_plan_meets():
+    """Found by random pairs: of six devices two pairs are alike along both pieces of x, and two devices alone."""
+    mesh, sides = Mesh.parse("x=6"), (Sharding.parse('[{}, {"x":(3)2}]'), Sharding.parse('[{}, {}], unreduced={"x":(1)2}'))
+    bound = received_elements_bound(mesh, (4, 4), *sides)
+    assert bound * 4 <= plan(mesh, (4, 4), 32, *sides, with_exchange=True, objective="bytes").bytes_received

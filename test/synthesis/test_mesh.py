@@ -39,6 +39,12 @@ def test_mesh_without_axes_has_one_device():
     assert Mesh.parse("").size == 1
 
 
+def test_a_mesh_without_axes_may_be_any_device():
+    mesh = Mesh.parse("<[], device_ids=[3]>")
+    assert (mesh.size, mesh.devices, mesh.device_at(0), str(mesh)) == (1, 4, 3, "<[], device_ids=[3]>")
+    assert Mesh.parse("x=4,y=2").devices == 8
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -50,6 +56,8 @@ def test_mesh_without_axes_has_one_device():
         ("x=-1", 'cannot read "x=-1" as a mesh axis'),
         ("x=4 y=2", 'cannot read "x=4 y=2" as a mesh axis'),
         ('<["x"=2], device_ids=[0, 0]>', r"device_ids is no permutation of 0\.\.1"),
+        ("<[], device_ids=[0, 1]>", "a mesh without axes is one device"),
+        ("<[], device_ids=[1048576]>", "device 1048576 is none of the 1048576"),
         ('<["x"=2], device_ids=[0, 1, 2]>', r"device_ids is no permutation of 0\.\.1"),
     ],
 )

@@ -19,6 +19,7 @@ from reshard.tools.reshard_verify import verify
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
 UNEVEN = {"--mesh": "x=4", "--type": "f32[10,3]", "--from": '[{"x"}, {}]', "--to": '[{}, {"x"}]'}
 PENCIL = {"--mesh": "rows=4,cols=2", "--type": "f32[16,16,16]", "--from": '[{"rows"},{"cols"},{}]', "--to": '[{},{"rows"},{"cols"}]'}
+ANY_ORDER = '<["u"=3, "v"=2], device_ids=[5, 3, 1, 0, 2, 4]>'
 SMALL = {"--mesh": "x=4", "--type": "f32[8]", "--from": '[{"x"}]', "--to": "[{}]"}
 
 
@@ -63,6 +64,20 @@ def test_text_of_a_plan(capsys):
         "receives 2.86x as much",
     ]
     assert lines[-1].startswith("  leading axes alone: all_to_all x:(2)2: dim 2 -> 1; ")
+
+
+def test_text_and_json_name_both_meshes(capsys):
+    problem = {**SMALL, "--to-mesh": "a=2,b=2", "--to": '[{"b"}]'}
+    assert 'to:    [{"b"}] on <["a"=2, "b"=2]>' in output(capsys, problem=problem).splitlines()
+    found = json.loads(output(capsys, "--json", problem=problem))
+    assert (found["mesh"], found["target_mesh"]) == ('<["x"=4]>', '<["a"=2, "b"=2]>')
+    assert found["bounds"]["bytes_received"] > 0 < found["bounds"]["bytes_sent"]
+
+
+def test_explain_shows_the_places_in_both_meshes(capsys):
+    problem = {**SMALL, "--to-mesh": "<[], device_ids=[3]>", "--to": "[]"}
+    out = output(capsys, command="explain", problem=problem)
+    assert "two meshes have no common digits" in out and "     3  3     [6:8]   [0:8]" in out and "     2  2  -  [4:6]   nothing" in out
 
 
 def test_a_plan_that_moves_nothing(capsys):
@@ -246,35 +261,53 @@ def test_what_moves_nothing_has_no_alternatives(capsys):
 # ---- errors
 
 
-@pytest.mark.parametrize(
-    "changes, text",
-    [
-        ({"--mesh": "x=4,x=2"}, 'mesh axis "x" is declared twice'),
-        ({"--mesh": "x=0"}, 'mesh axis "x" has size 0; sizes are at least 1'),
-        ({"--mesh": "x=-4"}, 'cannot read "x=-4" as a mesh axis'),
-        ({"--mesh": "x=1000000000"}, "mesh has 1000000000 devices; at most 1048576 are supported"),
-        ({"--mesh": '<["x"=4], device_ids=[0,1]>'}, "device_ids is no permutation of 0..3"),
-        ({"--from": '[{"x","x"}]'}, 'axis "x" is used twice in [{"x", "x"}]'),
-        ({"--from": '[{"z"}]'}, 'unknown axis "z"; <["x"=4]> has x'),
-        ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
-        ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
-        ({"--from": '[{"x"'}, "cannot read sharding"),
-        ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
-        ({"--from": "@"}, "@ without the name of a file"),
-        ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
-        ({"--type": "f32[8"}, 'cannot read type "f32[8"'),
-        ({"--type": "f32[8,,8]"}, 'cannot read type "f32[8,,8]"'),
-        ({"--type": "tensor<?xf32>"}, 'cannot read type "tensor<?xf32>"'),
-        ({"--type": "f32[99999999999999999999]"}, "f32[99999999999999999999] is larger than 2^57 bytes"),
-        ({"--topology": "h100:4"}, 'topology "h100:4" has 4 node x 8 gpu = 32 devices; the mesh has 4'),
-        ({"--topology": "h1000"}, 'unknown topology "h1000"; did you mean h100'),
-        ({"--topology": "none.toml"}, 'no topology file "none.toml"'),
-    ],
-)
+NONSENSE = [
+    ({"--mesh": "x=4,x=2"}, 'mesh axis "x" is declared twice'),
+    ({"--mesh": "x=0"}, 'mesh axis "x" has size 0; sizes are at least 1'),
+    ({"--mesh": "x=-4"}, 'cannot read "x=-4" as a mesh axis'),
+    ({"--mesh": "x=1000000000"}, "mesh has 1000000000 devices; at most 1048576 are supported"),
+    ({"--mesh": '<["x"=4], device_ids=[0,1]>'}, "device_ids is no permutation of 0..3"),
+    ({"--from": '[{"x","x"}]'}, 'axis "x" is used twice in [{"x", "x"}]'),
+    ({"--from": '[{"z"}]'}, 'unknown axis "z"; <["x"=4]> has x'),
+    ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
+    ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
+    ({"--from": '[{"x"'}, "cannot read sharding"),
+    ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
+    ({"--from": "@"}, "@ without the name of a file"),
+    ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
+    ({"--type": "f32[8"}, 'cannot read type "f32[8"'),
+    ({"--type": "f32[8,,8]"}, 'cannot read type "f32[8,,8]"'),
+    ({"--type": "tensor<?xf32>"}, 'cannot read type "tensor<?xf32>"'),
+    ({"--type": "f32[99999999999999999999]"}, "f32[99999999999999999999] is larger than 2^57 bytes"),
+    ({"--to-mesh": "y=4", "--to": '[{"x"}]'}, 'unknown axis "x"; <["y"=4]> has y'),
+    ({"--to-mesh": "y=0"}, 'mesh axis "y" has size 0'),
+    ({"--to-mesh": "<[], device_ids=[-1]>"}, "cannot read"),
+    ({"--to-mesh": "<[], device_ids=[3, 4]>"}, "a mesh without axes is one device; device_ids [3, 4] are 2"),
+    ({"--to-mesh": "<[], device_ids=[9999999]>"}, "device 9999999 is none of the 1048576 devices that are supported"),
+    ({"--to-mesh": "y=8", "--from": '[{}], unreduced={"x"}', "--to": "[{}]"}, "partial sums on 4 of 8 devices are not moved"),
+    ({"--to-mesh": "y=8", "--topology": "v5e:2x2", "--to": "[{}]"}, "the mesh has 8"),
+    ({"--topology": "h100:4"}, 'topology "h100:4" has 4 node x 8 gpu = 32 devices; the mesh has 4'),
+    ({"--topology": "h1000"}, 'unknown topology "h1000"; did you mean h100'),
+    ({"--topology": "none.toml"}, 'no topology file "none.toml"'),
+]
+
+
+@pytest.mark.parametrize("changes, text", NONSENSE)
 def test_nonsense_is_refused_in_one_line(changes, text, capsys):
     assert run(problem={**SMALL, **changes}) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("reshard: error: ") and text in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("changes, text", [row for row in NONSENSE if not {"--type", "@"} & {*row[0], row[0].get("--from", "")[:1]}])
+def test_the_api_refuses_nonsense_in_the_same_words(changes, text, capsys):
+    problem = {**SMALL, **changes}
+    assert run(problem=problem) == 1
+    names = {"--mesh": "mesh", "--to-mesh": "target_mesh", "--topology": "topology"}
+    options = {names[flag]: value for flag, value in problem.items() if flag in names}
+    with pytest.raises(ValueError) as refusal:
+        reshard.plan(problem["--from"], problem["--to"], shape=(8,), **options)
+    assert f"reshard: error: {refusal.value}\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -283,7 +316,6 @@ def test_nonsense_is_refused_in_one_line(changes, text, capsys):
         (["--memory-limit", "much"], "'much' is no number of bytes; write 2GiB, 512MB or 4096"),
         (["--memory-limit=2GG"], "unknown unit 'GG' in '2GG'; known: B, KiB, KB, MiB, MB, GiB, GB, TiB, TB"),
         (["--memory-limit", "-2GiB"], "'-2GiB' is negative; a number of bytes is 0 or more"),
-        (["--to-mesh", "y=4"], "--to-mesh is not available yet"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
         (["--nope"], "unrecognized arguments: --nope"),
@@ -302,12 +334,16 @@ def test_a_command_is_needed(arguments, text, capsys):
     assert end.value.code == 2 and text in capsys.readouterr().err
 
 
-def test_help_does_not_promise_what_is_not_there(capsys):
+def test_help_names_the_flags(capsys):
     with pytest.raises(SystemExit) as end:
         tool.main(["plan", "--help"])
     out = capsys.readouterr().out
-    assert end.value.code == 0 and "--topology" in out
-    assert "--to-mesh" not in out
+    assert end.value.code == 0 and "--topology" in out and "--to-mesh" in out
+
+
+def test_a_comparison_needs_one_mesh(capsys):
+    assert run("--compare", "xla", problem={**SMALL, "--to-mesh": "y=4"}) == 1
+    assert "--compare is about pairs on one mesh" in capsys.readouterr().err
 
 
 def test_an_array_too_large_to_run_is_not_verified(capsys):
@@ -345,11 +381,16 @@ def test_comparison_as_text(capsys):
         {"--mesh": "x=2,y=3", "--type": "c64[7,5]", "--from": '[{"x", "y"}, {}]', "--to": '[{"y"}, {"x"}]'},
         {"--mesh": "x=2,y=3", "--type": "bf16[12,4]", "--from": '[{"x"}, {}]', "--to": '[{"y"}, {}]'},
         {"--mesh": '<["u"=3,"v"=2], device_ids=[5,3,1,0,2,4]>', "--type": "pred[12]", "--from": '[{"u"}]', "--to": '[{"v","u"}]'},
+        {"--mesh": "x=2,y=3", "--type": "i8[7,5]", "--from": '[{"x"}, {}]', "--to-mesh": "a=3,b=2", "--to": '[{"a"}, {"b"}]'},
+        {"--mesh": "x=2,y=3", "--type": "i4[12,6]", "--from": '[{"x"}, {}]', "--to-mesh": ANY_ORDER, "--to": '[{}, {"u"}]'},
+        {"--mesh": "x=2,y=3", "--type": "u8[7,5]", "--from": '[{"x"}, {}]', "--to-mesh": "<[], device_ids=[4]>", "--to": "[]"},
+        {"--mesh": "<[], device_ids=[4]>", "--type": "f64[7,5]", "--from": "[]", "--to-mesh": "x=2,y=3", "--to": '[{"y"}, {}]'},
+        {"--mesh": "x=2", "--type": "f16[7]", "--from": '[{"x"}]', "--to-mesh": "a=6", "--to": '[{"a"}]'},
     ],
     ids=lambda problem: problem["--type"],
 )
 def test_plans_are_verified(problem, capsys):
-    devices = Mesh.parse(problem["--mesh"]).size
+    devices = max(Mesh.parse(problem[flag]).devices for flag in ("--mesh", "--to-mesh") if flag in problem)
     out = output(capsys, "--verify", problem=problem)
     line = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
     assert line in out and "XLA's own peak is" in out
