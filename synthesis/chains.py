@@ -9,6 +9,7 @@ process finds the same chain; what no chain goes below is then still known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 import itertools
 
@@ -209,6 +210,21 @@ def typed_steps(chain: Chain) -> list[Step]:
         else:
             typed.append(steps.Permute(after))
     return _last_dimension_first(chain.layouts[0], typed)
+
+
+def gathers_apart(source: Layout, typed: Sequence[Step]) -> list[Step]:
+    """Returns steps that start at `source` with a gather of its own for each dimension: only the last copies a large tile."""
+    apart: list[Step] = []
+    layout = source
+    for step in typed:
+        if isinstance(step, steps.AllGather):
+            dim_of = {factor: layout.slot_of(factor).dim for factor in step.factors}
+            factors_of = {dim: tuple(f for f in step.factors if dim_of[f] == dim) for dim in sorted(set(dim_of.values()))}
+            apart += map(steps.AllGather, factors_of.values())
+        else:
+            apart.append(step)
+        layout = steps.apply(layout, step)
+    return _last_dimension_first(source, apart)
 
 
 def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:

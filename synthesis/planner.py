@@ -9,7 +9,7 @@ import math
 
 from . import budget, steps
 from .blocks import Blocks
-from .chains import find_chain
+from .chains import find_chain, gathers_apart
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
@@ -134,7 +134,8 @@ class _Planner:
         """Returns the plan that needs no search; one that stopped early may have found worse."""
         asked = self.request
         problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
-        return self.costing.of_chain(problem, leading_axes_chain(problem), False)
+        typed = leading_axes_chain(problem)
+        return self.costing.of_chain(problem, typed if asked.objective == "time" else gathers_apart(problem.source, typed), False)
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.
