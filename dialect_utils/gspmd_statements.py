@@ -20,8 +20,8 @@ from .gspmd_shardings import GspmdError, InexpressibleError, Leaf, Maximal, Name
 from .manual_regions import Region, UnliftableError, find_regions, lift
 from .propagation import is_public, ops_in
 from .sdy_shardings import SHARDING, sharding_to_attr
+from .string_shardings import GSPMD as GSPMD_SHARDING
 
-GSPMD_SHARDING = "mhlo.sharding"
 CONSTRAINT, ENTRY, EXIT = "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"
 _PARTITIONS = "mhlo.num_partitions"
 # Ops that run on one device or hold a token, for which XLA keeps the sharding that they state.

@@ -15,7 +15,6 @@ from .propagation import ops_in, run
 from .sdy_shardings import SHARDING, per_value
 
 FRONTEND = "mhlo.frontend_attributes"
-_PREFIX = "xla.sdy."
 _IMPORT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 _BODY = "xla.sdy.manual_computation_body"
 _ENTRY, _EXIT = "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"
@@ -23,11 +22,6 @@ _IN, _OUT, _AXES = "xla.sdy.in_shardings", "xla.sdy.out_shardings", "xla.sdy.man
 _TUPLES = ("xla.sdy.tuple_args_shardings", "xla.sdy.tuple_results_shardings")
 # Frontend attributes whose text is an attribute; XLA ends the process where one is not.
 _PARSED = frozenset({"xla.sdy.meshes", "xla.sdy.sharding", "xla.sdy.sharding_rule", _IN, _OUT, _AXES, *_TUPLES})
-
-
-def is_round_trip(module: ir.Module) -> bool:
-    """Returns whether a module has Shardy's shardings as strings."""
-    return any(name.startswith(_PREFIX) for op in ops_in(module.operation) for name, _ in _frontend(op))
 
 
 def import_shardings(module: ir.Module) -> Imported:

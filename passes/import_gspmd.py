@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from reshard.dialect_utils import gspmd_statements, sdy_round_trip
+from reshard.dialect_utils import string_shardings
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.gspmd_statements import RefusedError
 from reshard.passes.base import Pass, Session
 
 
@@ -51,10 +50,15 @@ class ImportGspmdPass(Pass):
     }
 
     def run(self, module: ir.Module, session: Session) -> None:
-        form = sdy_round_trip if sdy_round_trip.is_round_trip(module) else gspmd_statements
+        kind = string_shardings.kind_of(module)
+        if kind is None:
+            return
+        from reshard.dialect_utils import gspmd_statements, sdy_round_trip
+
+        reader = sdy_round_trip if kind == string_shardings.ROUND_TRIP else gspmd_statements
         try:
-            imported = form.import_shardings(module)
-        except RefusedError as refusal:
+            imported = reader.import_shardings(module)
+        except gspmd_statements.RefusedError as refusal:
             session.remark(refusal.where, f"the module keeps its GSPMD shardings, and no site of it is found: {refusal}")
             return
         for statistic, amount in imported.counts.items():

@@ -15,6 +15,7 @@ from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Instrumentation, Pipeline, PipelineError
+from reshard.tools import contained
 from reshard.tools.reproducer import report_crash
 
 
@@ -66,6 +67,7 @@ class _Run:
     def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
         self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
         self.session = Session(options={"compile_for": flags.compile_for, "input": file.name})
+        self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
         outcomes = [self._one_chunk(each) for each in self.file.chunks(self.flags.split_input_file)]
@@ -100,18 +102,37 @@ class _Run:
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
+        contained.enter("reading")
         try:
             module = chunk.parse(self.context)
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
         before = module_files.to_bytes(module, debug_info=True)
-        rows_before = len(self.session.report_rows)
+        rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
+        contained.enter("running the passes")
         self.pipeline.run(module, self.session, self._instrumentation())
-        module = self._checked_as_a_whole(chunk, module, self.session.report_rows[rows_before:])
+        rows = self.session.report_rows[rows_before:]
+        module = self._checked_as_a_whole(chunk, module, rows)
+        contained.enter("writing")
+        is_rewritten = any(row.get("is_rewritten") for row in rows)
+        if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
+            module = chunk.parse(self.context)
         is_unchanged = before == module_files.to_bytes(module, debug_info=True)
-        bytecode, debug_info = self.flags.emit_bytecode, self.flags.mlir_print_debuginfo
-        return _Outcome(module_files.to_bytes(module, bytecode=bytecode, debug_info=debug_info), is_unchanged)
+        return _Outcome(self._to_bytes(module), is_unchanged)
+
+    def _to_bytes(self, module: ir.Module) -> bytes:
+        debug_info = self.flags.mlir_print_debuginfo
+        try:
+            return module_files.to_bytes(module, self.output_form, debug_info=debug_info, source=self.file)
+        except DiagnosedError as error:
+            self.session.diagnostics.diagnostics += error.diagnostics
+            raise
+
+    def _imports_to_rewrite(self) -> bool:
+        """Returns whether shardings are imported for the sake of the rewriting alone: without one, the module stays as it came."""
+        names = [each.name for each in self.pipeline.passes]
+        return len(names) == len(self.pipeline.elements) and "synthesize-collectives" in names
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse."""
@@ -130,8 +151,7 @@ class _Run:
         )
 
     def _output_is_input_form(self) -> bool:
-        wanted = module_files.BYTECODE if self.flags.emit_bytecode else module_files.TEXT
-        return self.file.form == wanted and not self.flags.mlir_print_debuginfo
+        return self.file.form == self.output_form and not self.flags.mlir_print_debuginfo
 
     def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
         expected = expectations.expectations_in(chunk.text, chunk.lines_above)
@@ -163,6 +183,19 @@ class _Run:
         text = chunk.text or str(chunk.parse(self.context))
         arguments = [f"--pass-pipeline={self.pipeline}"]
         report_crash(error, "reshard-opt", arguments, text, self.file.name)
+
+
+def _output_form(flags: argparse.Namespace, file: ModuleFile) -> str:
+    if flags.emit_bytecode:
+        return module_files.BYTECODE
+    if flags.emit_portable_artifact:
+        return module_files.PORTABLE
+    return module_files.EXPORTED if file.form == module_files.EXPORTED and not flags.emit_text else module_files.TEXT
+
+
+def _imports(session: Session) -> int:
+    """Returns how often the pass import-gspmd has changed something."""
+    return sum(amount for (name, _), amount in session.statistics.items() if name == "import-gspmd")
 
 
 def _print_statistics(pipeline: Pipeline, session: Session) -> None:
