@@ -19,7 +19,7 @@ Source: `HloSharding`, `TileAssignment`, `NamedSharding` and `ParseSharding` in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 import functools
 import math
@@ -444,17 +444,17 @@ def synthesize(leaves: Sequence[Tiled | Named], axis_prefix: str = "axis_") -> S
         for leaf in leaves
         if isinstance(leaf, Named) and leaf.sharding is not None
     }
-    left = {leaf: _canonical(leaf) for leaf in leaves if isinstance(leaf, Tiled)}
+    left = {leaf: leaf.assignment() for leaf in leaves if isinstance(leaf, Tiled)}
     for index, mesh in enumerate(meshes):
         position = _positions(np.array([mesh.device_at(place) for place in range(mesh.size)]))
         for leaf, devices in list(left.items()):
-            digits = _digits(position[devices])
+            digits = _digits(_canonical(position[devices], leaf))
             found = digits and _on_mesh(leaf, digits, mesh, index)
             if found:
                 translations[leaf] = found
                 del left[leaf]
     while left:
-        order, explained = _best_order(list(left.values()))
+        order, explained = _best_order(left)
         if len(meshes) >= _MAX_MESHES:
             raise InexpressibleError(f"shardings with more than {_MAX_MESHES} orders of the devices that no mesh explains")
         members = [(leaf, digits) for (leaf, _), digits in zip(left.items(), explained, strict=True) if digits is not None]
@@ -471,16 +471,14 @@ def synthesize(leaves: Sequence[Tiled | Named], axis_prefix: str = "axis_") -> S
 _Digits = tuple[tuple[tuple[int, int], ...], ...]  # for each tile dimension (stride of the position, size), major to minor
 
 
-def _canonical(leaf: Tiled) -> np.ndarray:
-    """Returns the assignment with devices that hold the same tile in ascending order: theirs has no meaning."""
-    devices = leaf.assignment()
-    first = leaf.rank
-    same = [first + i for i, group in enumerate(leaf.groups) if group == REPLICATED]
+def _canonical(positions: np.ndarray, leaf: Tiled) -> np.ndarray:
+    """Returns the positions with those of devices that hold the same tile in ascending order: theirs has no meaning."""
+    same = [leaf.rank + i for i, group in enumerate(leaf.groups) if group == REPLICATED]
     if not same:
-        return devices
-    axes = [*(axis for axis in range(devices.ndim) if axis not in same), *same]
-    moved = devices.transpose(axes)
-    kept = moved.shape[: devices.ndim - len(same)]
+        return positions
+    axes = [*(axis for axis in range(positions.ndim) if axis not in same), *same]
+    moved = positions.transpose(axes)
+    kept = moved.shape[: positions.ndim - len(same)]
     moved = np.sort(moved.reshape(*kept, -1), axis=-1).reshape(moved.shape)
     return moved.transpose(np.argsort(axes))
 
@@ -536,23 +534,26 @@ def _digits_of_line(line: np.ndarray) -> tuple[tuple[int, int], ...] | None:
     return tuple(digits[::-1])
 
 
-def _best_order(assignments: list[np.ndarray]) -> tuple[np.ndarray, list[_Digits | None]]:
-    """Returns the order of devices that explains most assignments, and their digits on it; the first of equals.
+def _best_order(assignments: Mapping[Tiled, np.ndarray]) -> tuple[np.ndarray, list[_Digits | None]]:
+    """Returns the order of devices that explains most shardings, and their digits on it; the first of equals.
 
     Candidates are the ids counting up, each assignment read row-major, and the order by all their tiles together, which finds
     a mesh that only partly replicated shardings show.
     """
-    flat = list({each.tobytes(): each.reshape(-1) for each in assignments}.values())
-    identity = np.arange(assignments[0].size)
-    explained = [_digits(each) for each in assignments]
-    if None not in explained:
-        return identity, explained
-    unexplained = [each for each, digits in zip(assignments, explained, strict=True) if digits is None]
-    together = np.lexsort([identity, *(_tile_of_device(each) for each in unexplained[::-1])])
-    best = identity, explained
-    for order in (*flat, together):
+
+    def explained_by(order: np.ndarray) -> list[_Digits | None]:
         position = _positions(order)
-        found = [_digits(position[each]) for each in assignments]
+        return [_digits(_canonical(position[each], leaf)) for leaf, each in assignments.items()]
+
+    identity = np.arange(next(iter(assignments.values())).size)
+    best = identity, explained_by(identity)
+    if None not in best[1]:
+        return best
+    unexplained = [each for each, digits in zip(assignments.values(), best[1], strict=True) if digits is None]
+    together = np.lexsort([identity, *(_tile_of_device(each) for each in unexplained[::-1])])
+    flat = {each.tobytes(): each.reshape(-1) for each in assignments.values()}
+    for order in (*flat.values(), together):
+        found = explained_by(order)
         if found.count(None) < best[1].count(None):
             best = order, found
     return best

@@ -425,7 +425,7 @@ class _Importer:
             return
         if each.op.name in ("stablehlo.constant", "func.return", "stablehlo.return"):
             return
-        for leaf, result in list(zip(each.leaves, each.op.results, strict=True)):
+        for leaf, result in reversed(list(zip(each.leaves, each.op.results, strict=True))):
             attr = self._attr(each, leaf, result.type)
             if attr is not None and not _is_unused(result):
                 self._constrain(result, attr)
