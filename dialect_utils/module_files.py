@@ -107,7 +107,7 @@ class Chunk:
         try:
             return self._parse(context)
         except ir.MLIRError as error:
-            raise DiagnosedError([each.in_file(self.file.name) for each in from_mlir_error(error)]) from None
+            raise DiagnosedError([_with_hint(each).in_file(self.file.name) for each in from_mlir_error(error)]) from None
 
     def _parse(self, context: ir.Context) -> ir.Module:
         form = self.file.form
@@ -125,6 +125,13 @@ class Chunk:
         if self.text == self.file.text and os.path.isfile(self.file.path):
             return ir.Module.parseFile(self.file.path, context)  # puts the file's name into locations, not "-"
         return ir.Module.parse("\n" * self.lines_above + self.text, context)
+
+
+def _with_hint(error: Diagnostic) -> Diagnostic:
+    if '!"quant"<' not in error.message:
+        return error
+    hint = note("the MLIR in jaxlib has no quantized types; lower them first: func.func(stablehlo-legalize-quant-to-math)")
+    return replace(error, notes=(*error.notes, hint))
 
 
 def _read_portable_artifact(name: str, content: bytes, context: ir.Context) -> ir.Module:
