@@ -117,7 +117,7 @@ def _statement(op: ir.Operation, attr: ir.Attribute, number: int | None = None, 
     try:
         if not isinstance(attr, ir.StringAttr):
             raise GspmdError(f"cannot read the sharding {attr}: it is no string")
-        found = gspmd.parse(attr.value)
+        found = gspmd.parse(attr.value_bytes.decode("utf-8", "replace"))
     except GspmdError as error:
         raise error_at(op, str(error)) from None
     except InexpressibleError as error:
@@ -137,7 +137,7 @@ def _statement(op: ir.Operation, attr: ir.Attribute, number: int | None = None, 
 
 def _unspecified(op: ir.Operation, number: int | None) -> frozenset[int]:
     config = op.attributes["backend_config"] if number is None and "backend_config" in op.attributes else None
-    found = isinstance(config, ir.StringAttr) and _UNSPECIFIED.search(config.value)
+    found = isinstance(config, ir.StringAttr) and _UNSPECIFIED.search(config.value_bytes.decode("utf-8", "replace"))
     return frozenset(int(dim) for dim in found[1].split(",") if dim) if found else frozenset()
 
 

@@ -20,8 +20,10 @@ _BODY = "xla.sdy.manual_computation_body"
 _ENTRY, _EXIT = "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"
 _IN, _OUT, _AXES = "xla.sdy.in_shardings", "xla.sdy.out_shardings", "xla.sdy.manual_axes"
 _TUPLES = ("xla.sdy.tuple_args_shardings", "xla.sdy.tuple_results_shardings")
+_GROUP, _DIRECTION = "xla.sdy.sharding_group_id", "xla.sdy.allowed_direction"
 # Frontend attributes whose text is an attribute; XLA ends the process where one is not.
-_PARSED = frozenset({"xla.sdy.meshes", "xla.sdy.sharding", "xla.sdy.sharding_rule", _IN, _OUT, _AXES, *_TUPLES})
+_PARSED = frozenset({"xla.sdy.meshes", "xla.sdy.sharding", "xla.sdy.sharding_rule", _IN, _OUT, _AXES, *_TUPLES, _GROUP, _DIRECTION})
+_DIRECTIONS = range(4)  # none, forward, backward, both
 
 
 def import_shardings(module: ir.Module) -> Imported:
@@ -86,12 +88,8 @@ def _frontend(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
 def _check(op: ir.Operation, name: str, attr: ir.Attribute) -> None:
     if name not in _PARSED:
         return
-    text = attr.value if isinstance(attr, ir.StringAttr) else None
     try:
-        if text is None:
-            raise ValueError
-        parsed = ir.Attribute.parse(text, op.context)
-        _expect(name, parsed)
+        _expect(name, _parsed(attr))
     except (ir.MLIRError, ValueError):
         raise error_at(op, f"cannot read {name} = {attr}: its text is not the attribute that XLA writes there") from None
 
@@ -102,6 +100,8 @@ def _expect(name: str, parsed: ir.Attribute) -> None:
         is_expected = isinstance(parsed, ir.DictAttr) and all(sdy.MeshAttr.isinstance(entry.attr) for entry in parsed)
     elif name == _AXES:
         is_expected = sdy.ManualAxesAttr.isinstance(parsed)
+    elif name in (_GROUP, _DIRECTION):
+        is_expected = isinstance(parsed, ir.IntegerAttr) and (name == _GROUP or parsed.value in _DIRECTIONS)
     elif name == "xla.sdy.sharding_rule":
         is_expected = sdy.OpShardingRuleAttr.isinstance(parsed)
     else:
@@ -111,8 +111,17 @@ def _expect(name: str, parsed: ir.Attribute) -> None:
 
 
 def _value(op: ir.Operation, name: str) -> ir.Attribute | None:
-    text = dict(_frontend(op)).get(name)
-    return None if text is None else ir.Attribute.parse(ir.StringAttr(text).value, op.context)
+    attr = dict(_frontend(op)).get(name)
+    return None if attr is None else _parsed(attr)
+
+
+def _parsed(attr: ir.Attribute) -> ir.Attribute:
+    """Returns what the text of a frontend attribute says; HLO has text only, MLIR may have kept a number."""
+    if isinstance(attr, ir.IntegerAttr):
+        return attr
+    if not isinstance(attr, ir.StringAttr):
+        raise ValueError
+    return ir.Attribute.parse(attr.value_bytes.decode("utf-8"), attr.context)
 
 
 # Custom calls
@@ -125,7 +134,7 @@ def _import_custom_call(op: ir.Operation) -> bool:
         with ir.InsertionPoint(op), op.location:
             new = sdy.ShardingConstraintOp(op.operands[0], per_value(op)[0]).operation
     elif target == "xla.sdy.ShardingGroup":
-        group = _integer(op, "xla.sdy.sharding_group_id")
+        group = _integer(op, _GROUP)
         with ir.InsertionPoint(op), op.location:
             sdy.ShardingGroupOp(op.operands[0], group)
         if any(next(iter(result.uses), None) for result in op.results):
@@ -133,7 +142,7 @@ def _import_custom_call(op: ir.Operation) -> bool:
         op.erase()
         return False
     elif target == "xla.sdy.PropagationBarrier":
-        direction = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _integer(op, "xla.sdy.allowed_direction"))
+        direction = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _integer(op, _DIRECTION))
         with ir.InsertionPoint(op), op.location:
             new = sdy.PropagationBarrierOp(op.operands[0], direction).operation
     else:
@@ -144,11 +153,10 @@ def _import_custom_call(op: ir.Operation) -> bool:
 
 
 def _integer(op: ir.Operation, name: str) -> int:
-    attr = dict(_frontend(op)).get(name)
-    parsed = ir.Attribute.parse(attr.value, op.context) if isinstance(attr, ir.StringAttr) else attr
-    if not isinstance(parsed, ir.IntegerAttr):
-        raise error_at(op, f"cannot read {name}: it is no integer")
-    return parsed.value
+    attr = _value(op, name)
+    if attr is None:
+        raise RefusedError(op, f"it has no {name}")
+    return ir.IntegerAttr(attr).value
 
 
 # Manual computations

@@ -9,10 +9,12 @@ the fork. Where there is no fork (Windows), the work runs in this process.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 _STAGE_BYTES = 256
@@ -51,10 +53,17 @@ def run(work: Callable[[], int], name: str, outputs: Sequence[str] = ()) -> int:
     return 1
 
 
-def enter(stage: str) -> None:
-    """Notes what the work is at, as in `reading ended the process`."""
-    if _stage is not None:
-        _stage[:] = stage.encode()[:_STAGE_BYTES].ljust(_STAGE_BYTES, b"\0")
+def enter(stage: str, cpu_s: float | None = None) -> None:
+    """Notes what the work is at, as in `reading ended the process`; a stage may be given a limit of processor time."""
+    if _stage is None:
+        return
+    import resource
+
+    _stage[:] = stage.encode()[:_STAGE_BYTES].ljust(_STAGE_BYTES, b"\0")
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = most if cpu_s is None else math.ceil(time.process_time() + cpu_s)
+    if most == resource.RLIM_INFINITY or limit < most:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, most))
 
 
 def _wait(child: int) -> int:
@@ -67,8 +76,8 @@ def _wait(child: int) -> int:
 
 def _explain(name: str, number: int) -> None:
     stage = bytes(_stage).rstrip(b"\0").decode() or "starting"
-    signal_name = signal.Signals(number).name
-    print(f"{name}: error: {stage} ended the process ({signal_name}); no output is written", file=sys.stderr)
+    what = "took too long" if number == signal.SIGXCPU else f"ended the process ({signal.Signals(number).name})"
+    print(f"{name}: error: {stage} {what}; no output is written", file=sys.stderr)
     where = "the file is damaged, or shows a fault of" if stage == "reading" else "this is a fault of reshard or of"
     from reshard.tools.versions import versions_text
 

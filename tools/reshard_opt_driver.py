@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from reshard.dialect_utils import expectations, module_files
 from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.diagnostics import REMARK, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry
 from reshard.passes.base import Session
@@ -94,7 +94,10 @@ class _Run:
         except DiagnosedError:
             outcome = _Outcome(None)
         except Exception as error:
-            return self._crashed(error, chunk)
+            if not is_bad_string(error):
+                return self._crashed(error, chunk)
+            self.session.error(None, "the module has a string that is no UTF-8 text where a name or a sharding has to be")
+            outcome = _Outcome(None)
         diagnostics = [each.in_file(self.file.name) for each in emitted[emitted_before:]]
         if self.flags.verify_diagnostics:
             return outcome if self._agrees_with_comments(chunk, diagnostics) else None
@@ -102,7 +105,7 @@ class _Run:
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
-        contained.enter("reading")
+        contained.enter("reading", cpu_s=_reading_limit_s(self.file))
         try:
             module = chunk.parse(self.context)
         except DiagnosedError as error:
@@ -183,6 +186,12 @@ class _Run:
         text = chunk.text or str(chunk.parse(self.context))
         arguments = [f"--pass-pipeline={self.pipeline}"]
         report_crash(error, "reshard-opt", arguments, text, self.file.name)
+
+
+def _reading_limit_s(file: ModuleFile) -> float:
+    """Returns how long reading may take: damaged bytecode can send MLIR's reader into a loop without end."""
+    start_s = 20 if file.form in (module_files.EXPORTED, module_files.HLO) else 5  # the former load jax, or XLA's converter
+    return start_s + len(file.content) / 1e6
 
 
 def _output_form(flags: argparse.Namespace, file: ModuleFile) -> str:
