@@ -158,7 +158,7 @@ def _message(diagnostic) -> str:
 
 def is_bad_string(error: Exception) -> bool:
     """Returns whether an exception is how the bindings fail on a string that is no UTF-8 text."""
-    return isinstance(error, UnicodeDecodeError) or (isinstance(error, RuntimeError) and "str(): conversion error" in str(error))
+    return isinstance(error, UnicodeDecodeError) or (isinstance(error, RuntimeError) and "conversion error!" in str(error))
 
 
 def from_mlir_error(error: ir.MLIRError) -> list[Diagnostic]:

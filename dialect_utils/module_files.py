@@ -108,6 +108,13 @@ class Chunk:
             return self._parse(context)
         except ir.MLIRError as error:
             raise DiagnosedError([_with_hint(each).in_file(self.file.name) for each in from_mlir_error(error)]) from None
+        except DiagnosedError:
+            raise
+        except Exception as error:  # what C++ throws in readers of damaged files: too long a vector, say
+            if self.file.form == TEXT:
+                raise
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise _unreadable(self.file, f"cannot read this {self.file.form}: {what}") from None
 
     def _parse(self, context: ir.Context) -> ir.Module:
         form = self.file.form

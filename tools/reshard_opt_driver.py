@@ -182,8 +182,14 @@ class _Run:
         else:
             sys.stderr.write(text)
 
+    def _as_text(self, chunk: Chunk) -> str:
+        try:
+            return str(chunk.parse(self.context))
+        except Exception:  # the reproducer then says the error, without a module
+            return ""
+
     def _crashed(self, error: Exception, chunk: Chunk) -> None:
-        text = chunk.text or str(chunk.parse(self.context))
+        text = chunk.text or self._as_text(chunk)
         arguments = [f"--pass-pipeline={self.pipeline}"]
         report_crash(error, "reshard-opt", arguments, text, self.file.name)
 
