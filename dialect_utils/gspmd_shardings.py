@@ -537,8 +537,8 @@ def _digits_of_line(line: np.ndarray) -> tuple[tuple[int, int], ...] | None:
 def _best_order(assignments: Mapping[Tiled, np.ndarray]) -> tuple[np.ndarray, list[_Digits | None]]:
     """Returns the order of devices that explains most shardings, and their digits on it; the first of equals.
 
-    Candidates are the ids counting up, each assignment read row-major, and the order by all their tiles together, which finds
-    a mesh that only partly replicated shardings show.
+    Candidates are the ids counting up, each assignment read row-major, and the order by the tiles of several together, which
+    finds a mesh that only partly replicated shardings show.
     """
 
     def explained_by(order: np.ndarray) -> list[_Digits | None]:
@@ -550,9 +550,10 @@ def _best_order(assignments: Mapping[Tiled, np.ndarray]) -> tuple[np.ndarray, li
     if None not in best[1]:
         return best
     unexplained = [each for each, digits in zip(assignments.values(), best[1], strict=True) if digits is None]
-    together = np.lexsort([identity, *(_tile_of_device(each) for each in unexplained[::-1])])
     flat = {each.tobytes(): each.reshape(-1) for each in assignments.values()}
-    for order in (*flat.values(), together):
+    groups = unexplained, list(assignments.values())
+    together = [np.lexsort([identity, *(_tile_of_device(each) for each in some[::-1])]) for some in groups]
+    for order in (*flat.values(), *together):
         found = explained_by(order)
         if found.count(None) < best[1].count(None):
             best = order, found

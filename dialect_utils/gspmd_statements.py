@@ -254,7 +254,7 @@ class _Importer:
         ins = [self._outside(op, op.operands[0], is_entry=True) for op in region.entries]
         outs = [self._outside(op, op.results[0], is_entry=False) for op in region.exits]
         stated = [op for op in region.entries if op in self.statement_of]
-        stated += [value.owner.operation for op in region.exits for value in op.operands if _producer(value) in self.statement_of]
+        stated += [each for op in region.exits for each in map(_producer, op.operands) if each in self.statement_of]
         if not stated:
             raise UnliftableError(region.ops[0], "nothing says along which axes its tiles are manual")
         outer = {axis for op in region.entries for axis in self._manual_of(_producer(op.operands[0]))}
@@ -329,7 +329,8 @@ class _Importer:
             return
         if isinstance(leaf, Maximal) and not _is_placed(each.op):
             raise RefusedError(each.op, f"Shardy has no counterpart of {leaf} for an array")
-        if each.is_of_tile and not _is_manual(leaf) and kind.rank and leaf != Uniform(gspmd.UNKNOWN) and not isinstance(leaf, Maximal):
+        says_nothing = leaf == Uniform(gspmd.UNKNOWN) or isinstance(leaf, Maximal) or kind.rank == 0
+        if each.is_of_tile and not _is_manual(leaf) and not says_nothing:
             raise RefusedError(each.op, f"sharding {leaf} of a tile does not say along which axes it is one")
 
     def _check_divides(self, each: Statement, leaf: Leaf, kind: ir.Type) -> None:

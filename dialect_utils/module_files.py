@@ -161,7 +161,8 @@ def _exported_artifact(file: ModuleFile) -> bytes:
     except ImportError as error:
         raise _unreadable(file, f"jax cannot read export files here: {error}") from None
     except Exception as error:  # whatever jax's reader trips over in a damaged file
-        raise _unreadable(file, f"jax cannot read this export file: {' '.join(str(error).split()) or type(error).__name__}") from None
+        what = " ".join(str(error).split()) or type(error).__name__
+        raise _unreadable(file, f"jax cannot read this export file: {what}") from None
 
 
 def _stablehlo_of_hlo(file: ModuleFile) -> bytes:

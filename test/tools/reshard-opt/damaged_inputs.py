@@ -73,7 +73,8 @@ def main(argv: list[str] | None = None) -> int:
 def _seeds(folder: Path) -> dict[str, list[bytes]]:
     """Returns whole files by form; bytecode and artifacts are made by the tool itself."""
     texts = [ROOT / path for path in TEXTS]
-    seeds = {"text": [path.read_bytes() for path in texts], "HLO text": [(ROOT / "test/tools/reshard-opt/Inputs/dump.hlo").read_bytes()]}
+    hlo = ROOT / "test/tools/reshard-opt/Inputs/dump.hlo"
+    seeds = {"text": [path.read_bytes() for path in texts], "HLO text": [hlo.read_bytes()]}
     for form, flag in (("bytecode", "--emit-bytecode"), ("portable artifact", "--emit-portable-artifact")):
         for path in texts:
             status = _run([str(path), flag, "--pass-pipeline=builtin.module()", "-o", str(folder / "seed")], folder)[0]
