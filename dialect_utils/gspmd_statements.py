@@ -257,15 +257,16 @@ class _Importer:
         stated += [each for op in region.exits for each in map(_producer, op.operands) if each in self.statement_of]
         if not stated:
             raise UnliftableError(region.ops[0], "nothing says along which axes its tiles are manual")
-        outer = {axis for op in region.entries for axis in self._manual_of(_producer(op.operands[0]))}
-        axes = {tuple(sorted(set(self._manual_of(op)) - outer)) for op in stated}
-        if len(axes) != 1:
-            raise UnliftableError(region.ops[0], "its tiles are manual along different axes")
-        (manual,) = axes
         meshes = {index for index, _ in [*ins, *outs]}
         if len(meshes) != 1:
             raise UnliftableError(region.ops[0], "its tiles are of shardings that no one mesh expresses")
-        mesh = self.synthesis.meshes[meshes.pop()]
+        (index,) = meshes
+        mesh = self.synthesis.meshes[index]
+        outer = {axis for op in region.entries for axis in self._manual_of(_producer(op.operands[0]), index)}
+        axes = {tuple(sorted(set(self._manual_of(op, index)) - outer)) for op in stated}
+        if len(axes) != 1:
+            raise UnliftableError(region.ops[0], "its tiles are manual along different axes")
+        (manual,) = axes
         for op, (_, sharding), is_entry in [
             *zip(region.entries, ins, [True] * len(ins)),
             *zip(region.exits, outs, [False] * len(outs)),
@@ -274,16 +275,16 @@ class _Importer:
         order = [axis for axis in mesh.axis_names if axis in manual]
         return _Lifted(region, ins, outs, tuple(order))
 
-    def _manual_of(self, op: ir.Operation | None) -> tuple[str, ...]:
-        """Returns the axes along which the statement of an op says that its result is a tile, whole axes only."""
-        if op not in self.statement_of:
+    def _manual_of(self, op: ir.Operation | None, mesh: int) -> tuple[str, ...]:
+        """Returns the axes of a mesh along which the statement of an op says that its result is a tile, whole axes only."""
+        if op not in self.statement_of or not _is_manual(self.statement_of[op].leaves[0]):
             return ()
         leaf = self.statement_of[op].leaves[0]
-        if leaf == Uniform(gspmd.MANUAL):
-            return self.synthesis.meshes[0].axis_names
-        if isinstance(leaf, Named) and leaf.kind == gspmd.MANUAL:
-            return leaf.mesh.axis_names
-        found = self.synthesis.translation(leaf).manual if _is_manual(leaf) else ()
+        if leaf == Uniform(gspmd.MANUAL) or leaf == Named(self.synthesis.meshes[mesh], kind=gspmd.MANUAL):
+            return self.synthesis.meshes[mesh].axis_names
+        if isinstance(leaf, Named) and leaf.kind or self.synthesis.translation(leaf).mesh != mesh:
+            raise UnliftableError(op, "its tiles are of shardings that no one mesh expresses")
+        found = self.synthesis.translation(leaf).manual
         if any(axis.size is not None for axis in found):
             raise UnliftableError(op, "its tiles are manual along a part of an axis")
         return tuple(axis.name for axis in found)

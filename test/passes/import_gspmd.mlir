@@ -158,3 +158,16 @@ module attributes {mhlo.num_partitions = 8 : i32} {
     return
   }
 }
+
+// -----
+
+// Manual on the second of two meshes: all of that mesh's axes.
+
+// CHECK: sdy.mesh @mesh_0 = <["axis_0"=8], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>
+// CHECK-LABEL: @tiles_on_the_second_mesh
+func.func @tiles_on_the_second_mesh(%arg0: tensor<8xf32> {mhlo.sharding = "{devices=[8]7,6,5,4,3,2,1,0}"}, %arg1: tensor<8x8xf32> {mhlo.sharding = "{devices=[2,4]<=[8]}"}) -> tensor<8xf32> {
+  // CHECK-NEXT: sdy.manual_computation(%arg0) in_shardings=[<@mesh_0, [{"axis_0"}]>] out_shardings=[<@mesh_0, [{"axis_0"}]>] manual_axes={"axis_0"} (%arg2: tensor<1xf32>) {
+  %0 = stablehlo.custom_call @SPMDFullToShardShape(%arg0) {mhlo.sharding = "{manual}"} : (tensor<8xf32>) -> tensor<1xf32>
+  %1 = stablehlo.custom_call @SPMDShardToFullShape(%0) {mhlo.sharding = "{devices=[8]7,6,5,4,3,2,1,0}"} : (tensor<1xf32>) -> tensor<8xf32>
+  return %1 : tensor<8xf32>
+}

@@ -84,6 +84,15 @@ func.func @no_tile_of_it(%arg0: tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2
 
 // -----
 
+func.func @two_meshes(%arg0: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"}) -> tensor<8xf32> {
+  // expected-remark @+1 {{its tiles are of shardings that no one mesh expresses}}
+  %0 = stablehlo.custom_call @SPMDFullToShardShape(%arg0) {mhlo.sharding = "{manual}"} : (tensor<8xf32>) -> tensor<1xf32>
+  %1 = stablehlo.custom_call @SPMDShardToFullShape(%0) {mhlo.sharding = "{devices=[8]7,6,5,4,3,2,1,0}"} : (tensor<1xf32>) -> tensor<8xf32>
+  return %1 : tensor<8xf32>
+}
+
+// -----
+
 !pair = tuple<tensor<8xf32>, tensor<8xf32>>
 func.func @tuples(%arg0: tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> !pair {
   // expected-remark @+1 {{2 shardings for 1 values}}
