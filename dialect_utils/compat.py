@@ -4,6 +4,7 @@
 jax is imported inside the functions, so importing this module costs nothing.
 """
 
+import contextlib
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,3 +135,58 @@ def lowered_with_module(lowered, content: bytes):
     copied = copy.copy(lowered)
     copied._lowering = lowering
     return copied
+
+
+@contextlib.contextmanager
+def shardy_partitioner():
+    """Lets jax compile with Shardy, which a module with Shardy's ops needs, where the user has chosen GSPMD."""
+    import jax
+
+    name = "jax_use_shardy_partitioner"
+    if getattr(jax.config, name, True):
+        yield
+        return
+    jax.config.update(name, True)
+    try:
+        yield
+    finally:
+        jax.config.update(name, False)
+
+
+def exported_artifact(content: bytes) -> bytes:
+    """Returns the portable artifact in what `jax.export.Exported.serialize` wrote.
+
+    Raises: ImportError without the package flatbuffers; any exception of jax's reader for a damaged file.
+    """
+    from jax import export
+
+    return bytes(export.deserialize(bytearray(content)).mlir_module_serialized)
+
+
+def exported_with_artifact(content: bytes, artifact: bytes) -> bytes:
+    """Returns what `serialize` wrote with another module: trees, types, shardings, effects and derivatives stay."""
+    import dataclasses
+
+    from jax import export
+
+    exported = export.deserialize(bytearray(content))
+    orders, derivative = 0, exported
+    while derivative.has_vjp():
+        orders, derivative = orders + 1, derivative.vjp()
+    return bytes(dataclasses.replace(exported, mlir_module_serialized=artifact).serialize(vjp_order=orders))
+
+
+def stablehlo_of_hlo(text: str) -> bytes:
+    """Returns the StableHLO module, as MLIR bytecode, that XLA converts HLO text to.
+
+    Raises: ImportError where jaxlib has no converter; XLA's error where it refuses the text.
+    """
+    from jaxlib import _jax
+
+    if hasattr(_jax, "hlo_module_from_text"):
+        reader = _jax.hlo_module_from_text
+    else:
+        from jaxlib._hlo import hlo_module_from_text as reader
+    if not hasattr(_jax.mlir, "hlo_to_stablehlo"):
+        raise ImportError("this jaxlib has no hlo_to_stablehlo")
+    return _jax.mlir.hlo_to_stablehlo(reader(text).as_serialized_hlo_module_proto())

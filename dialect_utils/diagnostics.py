@@ -143,8 +143,22 @@ def _location_of_value(value: ir.Value) -> ir.Location:
 def from_mlir(diagnostic) -> Diagnostic:
     """Returns our form of an `ir.Diagnostic` or `ir.DiagnosticInfo`, without the dump of the operation."""
     severity = str(diagnostic.severity).rsplit(".", 1)[-1].lower()
-    notes = tuple(from_mlir(each) for each in diagnostic.notes if not each.message.startswith(_OPERATION_DUMP))
-    return Diagnostic(severity, diagnostic.message.strip(), place_of(diagnostic.location), notes)
+    notes = tuple(from_mlir(each) for each in diagnostic.notes if not _message(each).startswith(_OPERATION_DUMP))
+    return Diagnostic(severity, _message(diagnostic), place_of(diagnostic.location), notes)
+
+
+def _message(diagnostic) -> str:
+    try:
+        return diagnostic.message.strip()
+    except RuntimeError as error:
+        if not is_bad_string(error):
+            raise
+        return "MLIR's message quotes bytes of the file that are no UTF-8 text"
+
+
+def is_bad_string(error: Exception) -> bool:
+    """Returns whether an exception is how the bindings fail on a string that is no UTF-8 text."""
+    return isinstance(error, UnicodeDecodeError) or (isinstance(error, RuntimeError) and "conversion error!" in str(error))
 
 
 def from_mlir_error(error: ir.MLIRError) -> list[Diagnostic]:

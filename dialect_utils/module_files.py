@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules in files: MLIR text, MLIR bytecode, StableHLO portable artifacts; split inputs; atomic output."""
+"""Modules in files: every form in which one arrives, split inputs, every form in which one leaves, atomic output."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import re
 import stat
 import sys
 from dataclasses import dataclass, replace
 
-from reshard.dialect_utils.bindings import ir, stablehlo
+from reshard.dialect_utils.bindings import ir, passmanager, stablehlo
 from reshard.dialect_utils.diagnostics import (
     ERROR,
     Collector,
@@ -22,9 +23,12 @@ from reshard.dialect_utils.diagnostics import (
 )
 
 TEXT, BYTECODE, PORTABLE = "text", "bytecode", "portable artifact"
+EXPORTED, HLO = "jax.export file", "HLO text"
 SPLIT_MARKER = "// -----"
 _BYTECODE_MAGIC = b"ML\xefR"
 _PORTABLE_PRODUCER = b"StableHLO_v"
+_HLO_HEAD = re.compile(rb"(\s|//[^\n]*\n)*HloModule\s")
+_VERSION = re.compile(rb"StableHLO_v(\d+\.\d+\.\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +58,26 @@ class ModuleFile:
 
     @property
     def form(self) -> str:
-        """One of TEXT, BYTECODE and PORTABLE, by the header."""
+        """One of TEXT, BYTECODE, PORTABLE, EXPORTED and HLO, by the header.
+
+        What `jax.export.Exported.serialize` writes has no header: it is binary, and holds a portable artifact.
+        """
         if not self.content.startswith(_BYTECODE_MAGIC):
-            return TEXT
+            if b"\0" in self.content[:64] and _BYTECODE_MAGIC in self.content:
+                return EXPORTED
+            return HLO if _HLO_HEAD.match(self.content) else TEXT
         # magic, a version as a varint, the producer's name
         return PORTABLE if self.content[5:].startswith(_PORTABLE_PRODUCER) else BYTECODE
 
     @property
     def text(self) -> str:
-        return self.content.decode("utf-8", "replace") if self.form == TEXT else ""
+        return self.content.decode("utf-8", "replace") if self.form in (TEXT, HLO) else ""
+
+    @property
+    def artifact_version(self) -> str:
+        """Returns the StableHLO version of the portable artifact that a file is or holds; the installed one if it has none."""
+        found = _VERSION.search(self.content)
+        return found[1].decode() if found else stablehlo.get_current_version()
 
     def chunks(self, split: bool) -> list[Chunk]:
         """Returns the modules between the lines `// -----`, or the whole file."""
@@ -92,11 +107,26 @@ class Chunk:
         try:
             return self._parse(context)
         except ir.MLIRError as error:
-            raise DiagnosedError([each.in_file(self.file.name) for each in from_mlir_error(error)]) from None
+            raise DiagnosedError([_with_hint(each).in_file(self.file.name) for each in from_mlir_error(error)]) from None
+        except DiagnosedError:
+            raise
+        except Exception as error:  # what C++ throws in readers of damaged files: too long a vector, say
+            if self.file.form == TEXT:
+                raise
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise _unreadable(self.file, f"cannot read this {self.file.form}: {what}") from None
 
     def _parse(self, context: ir.Context) -> ir.Module:
-        if self.file.form == PORTABLE:
-            return _read_portable_artifact(self.file, context)
+        form = self.file.form
+        if form == PORTABLE:
+            return _read_portable_artifact(self.file.name, self.file.content, context)
+        if form == EXPORTED:
+            return _read_portable_artifact(self.file.name, _exported_artifact(self.file), context)
+        if form == HLO:
+            return ir.Module.parse(_stablehlo_of_hlo(self.file), context)
+        return _legalized(self._parse_mlir(context), self.file)
+
+    def _parse_mlir(self, context: ir.Context) -> ir.Module:
         if self.file.form == BYTECODE:
             return ir.Module.parse(self.file.content, context)
         if self.text == self.file.text and os.path.isfile(self.file.path):
@@ -104,25 +134,102 @@ class Chunk:
         return ir.Module.parse("\n" * self.lines_above + self.text, context)
 
 
-def _read_portable_artifact(file: ModuleFile, context: ir.Context) -> ir.Module:
+def _with_hint(error: Diagnostic) -> Diagnostic:
+    if '!"quant"<' not in error.message:
+        return error
+    hint = note("the MLIR in jaxlib has no quantized types; lower them first: func.func(stablehlo-legalize-quant-to-math)")
+    return replace(error, notes=(*error.notes, hint))
+
+
+def _read_portable_artifact(name: str, content: bytes, context: ir.Context) -> ir.Module:
     collector = Collector()  # the bindings leave the errors of this one call to handlers
     with collector.listening(context):
         try:
-            return stablehlo.deserialize_portable_artifact(context, file.content)
+            return stablehlo.deserialize_portable_artifact(context, content)
         except (ir.MLIRError, ValueError):
             hint = note("the file may be damaged, or newer than the installed jaxlib")
     what = "cannot read this portable artifact"
     errors = [replace(each, notes=(*each.notes, hint)) for each in collector.diagnostics[-1:]]
-    raise DiagnosedError([each.in_file(file.name) for each in errors or [Diagnostic(ERROR, what, notes=(hint,))]])
+    raise DiagnosedError([each.in_file(name) for each in errors or [Diagnostic(ERROR, what, notes=(hint,))]])
 
 
-def to_bytes(module: ir.Module, *, bytecode: bool = False, debug_info: bool = False) -> bytes:
-    """Returns the module as bytecode or as text that ends in one newline."""
-    if bytecode:
+def _exported_artifact(file: ModuleFile) -> bytes:
+    from reshard.dialect_utils import compat  # imported where it is needed: its own imports take their time
+
+    try:
+        return compat.exported_artifact(file.content)
+    except ImportError as error:
+        raise _unreadable(file, f"jax cannot read export files here: {error}") from None
+    except Exception as error:  # whatever jax's reader trips over in a damaged file
+        what = " ".join(str(error).split()) or type(error).__name__
+        raise _unreadable(file, f"jax cannot read this export file: {what}") from None
+
+
+def _stablehlo_of_hlo(file: ModuleFile) -> bytes:
+    from reshard.dialect_utils import compat
+
+    try:
+        return compat.stablehlo_of_hlo(file.text)
+    except ImportError:
+        raise _unreadable(file, "this jaxlib cannot convert HLO; pass the module as StableHLO text or bytecode") from None
+    except Exception as error:
+        hint = note("XLA's own converter says so; if this HLO is from after partitioning or fusion, pass StableHLO instead")
+        raise _unreadable(file, f"cannot convert this HLO: {' '.join(str(error).split())}", hint) from None
+
+
+def _unreadable(file: ModuleFile, message: str, *notes: Diagnostic) -> DiagnosedError:
+    return DiagnosedError([Diagnostic(ERROR, message, Place(file.name), notes)])
+
+
+def _legalized(module: ir.Module, file: ModuleFile) -> ir.Module:
+    """Returns the module with versioned StableHLO (VHLO), which portable artifacts consist of, as StableHLO."""
+    if not any(op.operation.name.startswith("vhlo.") for op in module.body.operations):
+        return module
+    passes = f"vhlo-to-version{{target={stablehlo.get_current_version()}}},vhlo-legalize-to-stablehlo"
+    with module.context:
+        passmanager.PassManager.parse(f"builtin.module({passes})").run(module.operation)
+    return module
+
+
+def to_bytes(module: ir.Module, form: str = TEXT, *, debug_info: bool = False, source: ModuleFile | None = None) -> bytes:
+    """Returns the module in one of the forms; text ends in one newline.
+
+    Args:
+      debug_info: whether text has locations.
+      source: for EXPORTED the file whose calling convention is kept; for PORTABLE the one whose StableHLO version is.
+    Raises: DiagnosedError if the module cannot be written in this form.
+    """
+    if form == TEXT:
+        return module.operation.get_asm(enable_debug_info=debug_info).rstrip("\n").encode() + b"\n"
+    if form == BYTECODE:
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()
-    return module.operation.get_asm(enable_debug_info=debug_info).rstrip("\n").encode() + b"\n"
+    artifact = _to_portable_artifact(module, source)
+    return artifact if form == PORTABLE else _to_exported(artifact, source)
+
+
+def _to_portable_artifact(module: ir.Module, source: ModuleFile | None) -> bytes:
+    version = source.artifact_version if source else stablehlo.get_current_version()
+    collector = Collector()
+    with collector.listening(module.context):
+        try:
+            return stablehlo.serialize_portable_artifact(module, version, allow_other_dialects=True)
+        except (ir.MLIRError, ValueError) as error:
+            errors = collector.diagnostics[-1:] or [Diagnostic(ERROR, str(error).lower())]
+    why = note(f"the module cannot be written as a portable artifact of StableHLO {version}")
+    name = source.name if source else ""
+    raise DiagnosedError([replace(each, notes=(*each.notes, why)).in_file(name) for each in errors])
+
+
+def _to_exported(artifact: bytes, source: ModuleFile) -> bytes:
+    from reshard.dialect_utils import compat
+
+    try:
+        return compat.exported_with_artifact(source.content, artifact)
+    except Exception as error:
+        message = f"jax cannot write this export file again: {' '.join(str(error).split())}"
+        raise _unreadable(source, message, note("--emit-bytecode or --emit-text writes the module alone")) from None
 
 
 def write(path: str, content: bytes) -> None:
@@ -140,6 +247,11 @@ def write(path: str, content: bytes) -> None:
         raise
     except OSError as error:
         raise file_error(path, error) from None
+
+
+def unfinished(path: str, process: int) -> str:
+    """Returns the name under which a process writes the file at `path` before it is whole."""
+    return f"{os.path.realpath(path)}.{process}.tmp"
 
 
 def refuse_unwritable(path: str) -> None:
@@ -168,7 +280,7 @@ def _write_atomically(path: str, content: bytes) -> None:
         with open(path, "wb") as device:  # /dev/null, a pipe: must not be replaced
             device.write(content)
         return
-    beside = f"{path}.{os.getpid()}.tmp"
+    beside = unfinished(path, os.getpid())
     try:
         with open(beside, "xb") as file:
             file.write(content)

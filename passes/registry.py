@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from reshard.passes.base import Pass
 
 PASSES = {
+    "import-gspmd": "reshard.passes.import_gspmd:ImportGspmdPass",
     "find-mismatches": "reshard.passes.find_mismatches:FindMismatchesPass",
     "plan-sites": "reshard.passes.plan_sites:PlanSitesPass",
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",
@@ -19,7 +20,7 @@ PASSES = {
 
 # A pipeline's name may stand wherever a pass may.
 PIPELINES = {
-    "reshard": "find-mismatches,plan-sites,synthesize-collectives,strip-findings",
+    "reshard": "import-gspmd,find-mismatches,plan-sites,synthesize-collectives,strip-findings",
 }
 
 DEFAULT_PIPELINE = "reshard"

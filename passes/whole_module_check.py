@@ -17,6 +17,7 @@ from reshard.dialect_utils.canary import devices_of
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla_child import Compiled
 from reshard.passes.base import Session
+from reshard.passes.import_gspmd import ImportGspmdPass
 from reshard.passes.oracle import FAILURES, KEEP, TABLES_OF_POINTERS_BYTES
 from reshard.passes.pipeline import Pipeline
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
@@ -53,11 +54,18 @@ def check(
     rows = [row for row in rows if row.get("is_rewritten")]
     if not rows:
         return rewritten
+    _import(original, pipeline, session)
     _, devices = session.options.get("compile_for") or (None, devices_of(original))
     if devices != devices_of(original):
         session.error(original.operation, f"the module is for {devices_of(original)} devices, the target has {devices}")
         raise DiagnosedError(session.errors[-1:])
     return _Checker(original, pipeline, session).run(rewritten, rows)
+
+
+def _import(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
+    """Imports what the pipeline imports: once a module is compiled with Shardy, XLA ignores its GSPMD shardings."""
+    imports = tuple(each for each in pipeline.passes if isinstance(each, ImportGspmdPass))
+    Pipeline(imports).run(original, Session(options=dict(session.options)))
 
 
 class _Checker:

@@ -58,7 +58,10 @@ class Result:
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
         """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings."""
-        return self.lowered.compile(compiler_options)
+        if not self.is_rewritten:
+            return self.lowered.compile(compiler_options)
+        with compat.shardy_partitioner():
+            return self.lowered.compile(compiler_options)
 
 
 def optimize(lowered: jax.stages.Lowered, *, check: bool = True, **options: str) -> Result:

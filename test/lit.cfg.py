@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Configuration of lit, for the source tree and any interpreter that has the dependencies:
 #   python -c 'from lit.main import main; main()' test [--param tier=quick|slow|all] [--filter REGEX]
+import importlib.util
 import os
 import sys
 
@@ -16,6 +17,8 @@ config.suffixes = [".mlir", ".test"]
 config.excludes = ["Inputs"]
 config.test_source_root = os.path.dirname(os.path.abspath(__file__))
 config.test_exec_root = os.path.join(ROOT, "build", "test")
+if importlib.util.find_spec("flatbuffers"):  # what jax.export needs for its files
+    config.available_features.add("flatbuffers")
 if TIER in ("slow", "all"):
     config.available_features.add("slow")
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
@@ -14,11 +15,24 @@ from reshard.tools.reshard_opt_flags import parse_flags, pipeline_text
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line."""
-    argv = sys.argv[1:] if argv is None else argv
-    flags, parser = parse_flags(argv)
+    """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line.
+
+    Without `argv` it is the command itself: the work is done in a child process, whose death is a diagnostic.
+    """
+    given = sys.argv[1:] if argv is None else argv
+    flags, parser = parse_flags(given)
     if flags.version:
         return _print_versions()
+    if argv is not None or flags.list_passes:
+        return _drive(flags, parser, given)
+    from reshard.tools import contained
+
+    name = "<stdin>" if flags.input in (None, "-") else flags.input
+    outputs = [path for path in (flags.output, flags.report_file) if path and path != "-"]
+    return contained.run(lambda: _drive(flags, parser, given), name, outputs)
+
+
+def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     from reshard.tools.reshard_opt_driver import drive
 
     try:

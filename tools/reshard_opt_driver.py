@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from reshard.dialect_utils import expectations, module_files
 from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.diagnostics import REMARK, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Instrumentation, Pipeline, PipelineError
+from reshard.tools import contained
 from reshard.tools.reproducer import report_crash
 
 
@@ -66,6 +67,7 @@ class _Run:
     def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
         self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
         self.session = Session(options={"compile_for": flags.compile_for, "input": file.name})
+        self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
         outcomes = [self._one_chunk(each) for each in self.file.chunks(self.flags.split_input_file)]
@@ -92,7 +94,10 @@ class _Run:
         except DiagnosedError:
             outcome = _Outcome(None)
         except Exception as error:
-            return self._crashed(error, chunk)
+            if not is_bad_string(error):
+                return self._crashed(error, chunk)
+            self.session.error(None, "the module has a string that is no UTF-8 text where a name or a sharding has to be")
+            outcome = _Outcome(None)
         diagnostics = [each.in_file(self.file.name) for each in emitted[emitted_before:]]
         if self.flags.verify_diagnostics:
             return outcome if self._agrees_with_comments(chunk, diagnostics) else None
@@ -100,18 +105,37 @@ class _Run:
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
+        contained.enter("reading", cpu_s=_reading_limit_s(self.file))
         try:
             module = chunk.parse(self.context)
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
         before = module_files.to_bytes(module, debug_info=True)
-        rows_before = len(self.session.report_rows)
+        rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
+        contained.enter("running the passes")
         self.pipeline.run(module, self.session, self._instrumentation())
-        module = self._checked_as_a_whole(chunk, module, self.session.report_rows[rows_before:])
+        rows = self.session.report_rows[rows_before:]
+        module = self._checked_as_a_whole(chunk, module, rows)
+        contained.enter("writing")
+        is_rewritten = any(row.get("is_rewritten") for row in rows)
+        if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
+            module = chunk.parse(self.context)
         is_unchanged = before == module_files.to_bytes(module, debug_info=True)
-        bytecode, debug_info = self.flags.emit_bytecode, self.flags.mlir_print_debuginfo
-        return _Outcome(module_files.to_bytes(module, bytecode=bytecode, debug_info=debug_info), is_unchanged)
+        return _Outcome(self._to_bytes(module), is_unchanged)
+
+    def _to_bytes(self, module: ir.Module) -> bytes:
+        debug_info = self.flags.mlir_print_debuginfo
+        try:
+            return module_files.to_bytes(module, self.output_form, debug_info=debug_info, source=self.file)
+        except DiagnosedError as error:
+            self.session.diagnostics.diagnostics += error.diagnostics
+            raise
+
+    def _imports_to_rewrite(self) -> bool:
+        """Returns whether shardings are imported for the sake of the rewriting alone: without one, the module stays as it came."""
+        names = [each.name for each in self.pipeline.passes]
+        return len(names) == len(self.pipeline.elements) and "synthesize-collectives" in names
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse."""
@@ -130,8 +154,7 @@ class _Run:
         )
 
     def _output_is_input_form(self) -> bool:
-        wanted = module_files.BYTECODE if self.flags.emit_bytecode else module_files.TEXT
-        return self.file.form == wanted and not self.flags.mlir_print_debuginfo
+        return self.file.form == self.output_form and not self.flags.mlir_print_debuginfo
 
     def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
         expected = expectations.expectations_in(chunk.text, chunk.lines_above)
@@ -159,10 +182,35 @@ class _Run:
         else:
             sys.stderr.write(text)
 
+    def _as_text(self, chunk: Chunk) -> str:
+        try:
+            return str(chunk.parse(self.context))
+        except Exception:  # the reproducer then says the error, without a module
+            return ""
+
     def _crashed(self, error: Exception, chunk: Chunk) -> None:
-        text = chunk.text or str(chunk.parse(self.context))
+        text = chunk.text or self._as_text(chunk)
         arguments = [f"--pass-pipeline={self.pipeline}"]
         report_crash(error, "reshard-opt", arguments, text, self.file.name)
+
+
+def _reading_limit_s(file: ModuleFile) -> float:
+    """Returns how long reading may take: damaged bytecode can send MLIR's reader into a loop without end."""
+    start_s = 20 if file.form in (module_files.EXPORTED, module_files.HLO) else 5  # the former load jax, or XLA's converter
+    return start_s + len(file.content) / 1e6
+
+
+def _output_form(flags: argparse.Namespace, file: ModuleFile) -> str:
+    if flags.emit_bytecode:
+        return module_files.BYTECODE
+    if flags.emit_portable_artifact:
+        return module_files.PORTABLE
+    return module_files.EXPORTED if file.form == module_files.EXPORTED and not flags.emit_text else module_files.TEXT
+
+
+def _imports(session: Session) -> int:
+    """Returns how often the pass import-gspmd has changed something."""
+    return sum(amount for (name, _), amount in session.statistics.items() if name == "import-gspmd")
 
 
 def _print_statistics(pipeline: Pipeline, session: Session) -> None:

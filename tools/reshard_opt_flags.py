@@ -88,10 +88,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_files(group) -> None:
     group.add_argument(
-        "input", nargs="?", metavar="INPUT", help="MLIR text, MLIR bytecode or a StableHLO portable artifact; - is stdin"
+        "input",
+        nargs="?",
+        metavar="INPUT",
+        help="MLIR text or bytecode, a StableHLO portable artifact, a jax.export file or HLO text; - is stdin",
     )
     group.add_argument("-o", dest="output", default="-", metavar="FILE", help="output, written only on success; - is stdout")
-    group.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--emit-text", action="store_true", help="write MLIR text (default, but jax.export files stay such files)")
+    form.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
+    form.add_argument("--emit-portable-artifact", action="store_true", help="write a StableHLO portable artifact")
     group.add_argument("--split-input-file", action="store_true", help="treat parts between lines '// -----' on their own")
     group.add_argument("--allow-unregistered-dialect", action="store_true", help="accept ops of unknown dialects")
 

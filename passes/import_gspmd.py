@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass import-gspmd: GSPMD's shardings, and Shardy's as XLA stores them in HLO, become Shardy's own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from reshard.dialect_utils import string_shardings
+from reshard.dialect_utils.bindings import ir
+from reshard.passes.base import Pass, Session
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportGspmdPass(Pass):
+    """Turns string shardings into `sdy` meshes, shardings, constraints and manual computations."""
+
+    name = "import-gspmd"
+    summary = "turn GSPMD shardings into Shardy's"
+    description = """
+    Reads `mhlo.sharding` on arguments, results and ops, and the custom calls `@Sharding`, `@SPMDFullToShardShape` and
+    `@SPMDShardToFullShape`. All shardings of the module together get the fewest meshes that express them; a list of devices
+    that is no row-major mesh gets one with `device_ids`. Modules in XLA's round-trip form (`xla.sdy.meshes` and others in
+    `mhlo.frontend_attributes`) get back the meshes and shardings that they had.
+
+    Before ==> after:
+    ```mlir
+    func.func @main(%arg0: tensor<8x8xf32> {mhlo.sharding = "{devices=[4,2]<=[2,4]T(1,0)}"}) -> tensor<8x8xf32> {
+      %0 = stablehlo.custom_call @Sharding(%arg0) {mhlo.sharding = "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"}
+        : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    ```
+    ```mlir
+    sdy.mesh @mesh = <["axis_0"=2, "axis_1"=4]>
+    func.func @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"axis_1"}, {"axis_0"}]>}) -> tensor<8x8xf32> {
+      %0 = sdy.sharding_constraint %arg0 <@mesh, [{"axis_0"}, {}]> : tensor<8x8xf32>
+    ```
+
+    The module is imported as a whole or left as it is, with a remark at what has no counterpart: an array on one device, shard
+    groups, a region of tiles that no `sdy.manual_computation` can hold.
+    """
+    guarantees = (
+        "every device holds the blocks that it held under the GSPMD sharding",
+        "a module without string shardings is unchanged",
+        "if anything is imported, string shardings are left on infeeds and outfeeds only, where Shardy has none",
+    )
+    statistics = {
+        "meshes": "meshes added",
+        "shardings": "shardings of arguments and results",
+        "constraints": "sharding constraints made of custom calls and of ops with a sharding",
+        "regions": "manual computations made",
+    }
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        kind = string_shardings.kind_of(module)
+        if kind is None:
+            return
+        from reshard.dialect_utils import gspmd_statements, sdy_round_trip
+
+        reader = sdy_round_trip if kind == string_shardings.ROUND_TRIP else gspmd_statements
+        try:
+            imported = reader.import_shardings(module)
+        except gspmd_statements.RefusedError as refusal:
+            session.remark(refusal.where, f"the module keeps its GSPMD shardings, and no site of it is found: {refusal}")
+            return
+        for statistic, amount in imported.counts.items():
+            session.count(statistic, amount)
+        for name, mesh in imported.meshes.items():
+            session.remark(module.operation, f"GSPMD shardings are now on mesh @{name} = {mesh}")
