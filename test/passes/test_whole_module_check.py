@@ -277,8 +277,9 @@ class TestWhatIsWorse:
 
 def test_the_shared_child_sees_the_same_as_the_oracle():
     """One value, one target: the whole module is the pair, so both must agree on every cost."""
+    starts_before = shared_child().starts
     _, session = run(conversions({(8, 8, 8): on_one_dimension(3)[:1]}))
     (row,), (found,) = session.report_rows, session.checks
     assert (found.stock.bytes_received, found.ours.bytes_received) == (row["stock_bytes"], row["our_bytes"])
     assert found.stock.temp_bytes == row["stock_temp_bytes"]
-    assert shared_child().starts <= 2
+    assert shared_child().starts <= starts_before + 2
