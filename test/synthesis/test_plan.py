@@ -13,7 +13,7 @@ from reshard.synthesis import semantics, steps
 from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.layout import Factor, Layout, Slot, layout_of, same_placement
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.plan import NoPlanError, Plan, forget, plan
 from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.sharding import Sharding, ShardingError
 from reshard.synthesis.tile_program import lower
@@ -352,3 +352,12 @@ def test_an_exchange_that_meets_the_byte_bound_cannot_be_beaten_by_bytes(shape, 
 def test_an_exchange_above_the_byte_bound_is_not_proved():
     found = plan(Mesh.parse("x=4"), (10, 3), 32, Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'), objective="time", with_exchange=True)
     assert found.bytes_received > found.bound_bytes and not found.is_optimal
+
+
+def test_what_is_forgotten_is_planned_anew():
+    mesh, ends = Mesh.parse("x=2,y=2"), (Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    first = plan(mesh, (4, 4), 32, *ends)
+    assert plan(mesh, (4, 4), 32, *ends) is first
+    forget()
+    again = plan(mesh, (4, 4), 32, *ends)
+    assert again == first and again is not first
