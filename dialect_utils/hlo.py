@@ -643,8 +643,8 @@ def copied_bytes_in(hlo_text: str) -> int | None:
     """Returns the bytes that a device copies in its own memory in a program that only moves data; None if it has branches.
 
     As our plans are charged: transposes count, and so do copies, concatenations, padding and the like; slices and reshapes
-    do not. Collectives work on what lies in one piece, so one along a dimension that is not the leading one needs a copy
-    too: of an all-to-all's operand, and of an all-gather's result.
+    do not. Collectives work on what lies in one piece, so one along a dimension that is not the leading one needs copies
+    too: of an all-to-all's operand, and of the result.
 
     Raises: ValueError if the text has no entry computation.
 
@@ -667,7 +667,8 @@ def _copied_bytes(within: Computation, instruction: Instruction) -> int:
         case "transpose":
             return 0 if _keeps_order(within, instruction) else shape_bytes(instruction.shape)
         case "all-to-all" if not _is_along_leading_dimension(within, instruction):
-            return shape_bytes(within.shape_of(instruction.operands[0]))
+            operand_bytes = shape_bytes(within.shape_of(instruction.operands[0]))
+            return operand_bytes + _bytes_put_in_order(within, instruction)
         case "all-gather" if not _is_along_leading_dimension(within, instruction):
             return _bytes_put_in_order(within, instruction)
         case opcode if opcode in _COPYING:
@@ -675,20 +676,20 @@ def _copied_bytes(within: Computation, instruction: Instruction) -> int:
     return 0
 
 
-def _bytes_put_in_order(within: Computation, gather: Instruction) -> int:
-    """Returns what is to be copied behind a gather: where one instruction uses it, the slice that it takes, if it is one.
+def _bytes_put_in_order(within: Computation, collective: Instruction) -> int:
+    """Returns what is to be copied behind a collective: where one instruction uses it, the slice that it takes, if it is one.
 
     A transpose is charged by itself, and brings the result into order on the way.
     """
-    user = gather
-    while user is gather or user.opcode in _VIEWS:
+    user = collective
+    while user is collective or user.opcode in _VIEWS:
         users = [each for each in within.instructions.values() if user.name in each.operands]
         if len(users) != 1:
-            return shape_bytes(gather.shape)
+            return shape_bytes(collective.shape)
         user = users[0]
     if user.opcode == "transpose":
         return 0
-    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else gather).shape)
+    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else collective).shape)
 
 
 def _keeps_order(within: Computation, transpose: Instruction) -> bool:

@@ -15,6 +15,7 @@ from .exchange import Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
+from .one_permute import one_permute_chains
 from .planned import Plan
 from .pricing import Pricing
 from .problem import NoPlanError, Problem, refine
@@ -100,14 +101,17 @@ class _Planner:
         try:
             found = find_chain(self.request, self.pricing, self.costing.bound)
         except NoPlanError:
-            if not self.request.with_exchange:
+            known = tuple(self._without_search())
+            if not known and not self.request.with_exchange:
                 raise
-            yield self._exchange_alone()
+            yield from known
+            if self.request.with_exchange:
+                yield self._exchange_alone()
             return
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
-        if not found.is_optimal and not self.request.has_sums:
-            yield self._on_leading_axes()
+        if not found.is_optimal:
+            yield from self._without_search()
         needs_all = every or not self._fits(chain)
         if self.request.with_exchange and (needs_all or not found.is_unbeatable):
             for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
@@ -116,11 +120,17 @@ class _Planner:
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
-    def _on_leading_axes(self) -> Plan:
-        """Returns the plan that needs no search; one that stopped early may have found worse."""
+    def _without_search(self) -> Iterator[Plan]:
+        """Yields the plans that need no search; one that stopped early may have found worse, or none."""
         asked = self.request
-        problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
-        return self.costing.of_chain(problem, leading_axes_chain(problem), False)
+        if asked.has_sums:
+            return
+        try:
+            problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
+        except NoPlanError:
+            return
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem)):
+            yield self.costing.of_chain(problem, typed, False)
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.

@@ -378,7 +378,7 @@ class TestCopies:
             ("  ROOT %g = f32[8,16]{1,0} all-gather(%m), replica_groups={}, dimensions={1}", 512),
             ("  ROOT %g = f32[16,8]{1,0} all-gather(%l), replica_groups={}, dimensions={1}", 512),
             ("  ROOT %a = f32[8,2]{1,0} all-to-all(%m), replica_groups={}, dimensions={0}", 0),
-            ("  ROOT %a = f32[8,2]{1,0} all-to-all(%m), replica_groups={}, dimensions={1}", 64),
+            ("  ROOT %a = f32[8,2]{1,0} all-to-all(%m), replica_groups={}, dimensions={1}", 128),
         ],
     )
     def test_bytes_of(self, what, size):
