@@ -682,7 +682,7 @@ def _bytes_put_in_order(within: Computation, collective: Instruction) -> int:
     A transpose is charged by itself, and brings the result into order on the way.
     """
     user = collective
-    while user is collective or user.opcode in _VIEWS:
+    while user is collective or _is_view(within, user):
         users = [each for each in within.instructions.values() if user.name in each.operands]
         if len(users) != 1:
             return shape_bytes(collective.shape)
@@ -690,6 +690,10 @@ def _bytes_put_in_order(within: Computation, collective: Instruction) -> int:
     if user.opcode == "transpose":
         return 0
     return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else collective).shape)
+
+
+def _is_view(within: Computation, instruction: Instruction) -> bool:
+    return instruction.opcode in _VIEWS or instruction.opcode == "transpose" and _keeps_order(within, instruction)
 
 
 def _keeps_order(within: Computation, transpose: Instruction) -> bool:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chains with at most one permute, which puts all that moves between devices into place: made without a search.
 
-Slices come first. Then the permute gives each dimension the leading digits that the target wants there, as far as it has
-digits; what it has beyond holds factors that other dimensions want, which all_to_alls bring there, and factors that nobody
-wants, which a gather frees. A search that is cut short may miss such chains, since a layout has very many permutes.
+Slices come first, and an all_to_all at times. Then the permute gives each dimension the leading digits that the target wants
+there, as far as it has digits; what it has beyond holds factors that other dimensions want, which all_to_alls bring there, and
+factors that nobody wants, which a gather frees. A search that is cut short may miss such chains, since a layout has very many
+permutes.
 
 Source: the idea of arranging all axes by one permute is that of Shardy's `sdy-reshard-to-collectives`.
 """
@@ -11,6 +12,7 @@ Source: the idea of arranging all axes by one permute is that of Shardy's `sdy-r
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
 import itertools
 import math
 
@@ -20,9 +22,11 @@ from .steps import AllGather, AllToAll, Permute, RuleError, Slice, Step, apply
 
 
 def one_permute_chains(problem: Problem) -> list[list[Step]]:
-    """Returns chains from source to target, both without partial sums; none where digits of the two sides are in each other's way.
+    """Returns chains from source to target, both without partial sums; none where digits are in each
+    other's way.
 
-    They differ in how much is sliced at first, in how many all_to_alls there are, and in what comes first, these or the gather.
+    They differ in how much is sliced at first, in whether an all_to_all comes before the permute already, in who waits where
+    behind it, in how many all_to_alls follow, and in what comes first, these or the gather.
 
     Args:
       problem: refined into primes.
@@ -34,24 +38,34 @@ def one_permute_chains(problem: Problem) -> list[list[Step]]:
       >>> from .steps import name
       >>> ends = Sharding.parse('[{"x","y"}]'), Sharding.parse('[{"z"}]')
       >>> problem = refine(Mesh.parse("x=2,y=2,z=2"), (8,), *ends, into_primes=True)
-      >>> [[name(step) for step in chain] for chain in one_permute_chains(problem)]
-      [['permute', 'all_gather']]
+      >>> [name(step) for step in one_permute_chains(problem)[0]]
+      ['permute', 'all_gather']
     """
     found: list[list[Step]] = []
-    for is_wide in (False, True):
-        sliced = _slices(problem, is_wide)
-        start = apply(problem.source, sliced) if sliced.moves else problem.source
-        arranged = _arranged(start, problem.target)
-        head: list[Step] = [sliced] if sliced.moves else []
-        head += [Permute(arranged)] if arranged != start else []
-        for tail in _tails(arranged, problem.target):
-            if _leads_to(problem.target, arranged, tail) and [*head, *tail] not in found:
-                found.append([*head, *tail])
+    for head, layout in _heads(problem):
+        kept = (_arranged(layout, problem.target, who_is_there_stays) for who_is_there_stays in (True, False))
+        for arranged in dict.fromkeys(kept):
+            permute = [Permute(arranged)] if arranged != layout else []
+            for tail in _tails(arranged, problem.target):
+                chain = [*head, *permute, *tail]
+                if chain not in found and _is_within_rules(problem, chain):
+                    found.append(chain)
     return found
 
 
-def _slices(problem: Problem, is_wide: bool) -> Slice:
-    """Returns the slice of factors that the source leaves replicated, behind the digits that dimensions own.
+def _heads(problem: Problem) -> Iterator[tuple[list[Step], Layout]]:
+    """Yields the steps before the permute, and the layout behind them."""
+    slices = [_slices(problem, is_wide) for is_wide in (False, True)]
+    for head, layout in slices[: 1 if slices[0] == slices[1] else 2]:
+        yield head, layout
+        move = _surplus_to_where_it_lacks(layout, problem.target)
+        if move is not None:
+            with contextlib.suppress(RuleError):
+                yield [*head, move], apply(layout, move)
+
+
+def _slices(problem: Problem, is_wide: bool) -> tuple[list[Step], Layout]:
+    """Returns the slice, if there is one, and the layout behind it: of factors that the source leaves replicated, behind the digits that dimensions own.
 
     As many as the target needs more of them than there are; if it is wide, all that some dimension lacks and the target owns.
     """
@@ -66,14 +80,25 @@ def _slices(problem: Problem, is_wide: bool) -> Slice:
             stacks[dim].append(factor)
             free.remove(factor)
             lacks[dim] -= 1
-    return Slice(tuple(moves.items()))
+    return ([Slice(tuple(moves.items()))] if moves else []), problem.source.with_moved(moves)
 
 
-def _arranged(start: Layout, target: Layout) -> Layout:
-    """Returns the layout after the permute, which has as many digits of each size in each dimension as there are at the start.
+def _surplus_to_where_it_lacks(start: Layout, target: Layout) -> Step | None:
+    """Returns the all_to_all of minor-most digits to dimensions that lack some of their size; None if none does."""
+    stacks, goals, moves = _stacks(start), _stacks(target), {}
+    for prime in sorted({factor.size for goal in goals for factor in goal}):
+        lacks = [_count(goal, prime) - _count(stack, prime) for goal, stack in zip(goals, stacks)]
+        for here, there in itertools.permutations(range(len(stacks)), 2):
+            while lacks[here] < 0 < lacks[there] and stacks[here][-1].size == prime:
+                factor = stacks[here].pop()
+                moves[factor] = _next_slot(there, stacks[there], prime)
+                stacks[there].append(factor)
+                lacks[here], lacks[there] = lacks[here] + 1, lacks[there] - 1
+    return AllToAll(tuple(sorted(moves.items()))) if moves else None
 
-    Who is at its digit already stays there, if there is a choice.
-    """
+
+def _arranged(start: Layout, target: Layout, who_is_there_stays: bool) -> Layout:
+    """Returns the layout after the permute, which has as many digits of each size in each dimension as there are at the start."""
     stacks, goals = _stacks(start), _stacks(target)
     rows = [_common_prefix(goal, stack) for goal, stack in zip(goals, stacks)]
     sizes = [_without(stack, row) for stack, row in zip(stacks, rows)]
@@ -86,7 +111,7 @@ def _arranged(start: Layout, target: Layout) -> Layout:
             if left > len(pool):
                 pool += [f for f in others if f.size == size]
             slot = _next_slot(dim, row, size)
-            factor = next((f for f in pool if start.slot_of(f) == slot), pool[0])
+            factor = next((f for f in pool if who_is_there_stays and start.slot_of(f) == slot), pool[0])
             (movers if factor in movers else others).remove(factor)
             row.append(factor)
     return blocked(start.shape, tuple(map(tuple, rows)))
@@ -94,7 +119,7 @@ def _arranged(start: Layout, target: Layout) -> Layout:
 
 def _tails(arranged: Layout, target: Layout) -> Iterator[list[Step]]:
     """Yields the ways from the arranged layout to the target."""
-    moves = tuple((f, slot) for f, slot in target.owners if arranged.slot_of(f) != slot)
+    moves = tuple(sorted((f, slot) for f, slot in target.owners if arranged.slot_of(f) != slot))
     gathered = tuple(f for f, _ in arranged.owners if target.slot_of(f) is None)
     gathers: list[Step] = [AllGather(gathered)] if gathered else []
 
@@ -102,21 +127,24 @@ def _tails(arranged: Layout, target: Layout) -> Iterator[list[Step]]:
         return arranged.slot_of(move[0]).dim, move[1].dim
 
     by_route = [tuple(run) for _, run in itertools.groupby(sorted(moves, key=lambda move: (route(move), move[1])), route)]
-    for swaps in ([AllToAll(moves)] if moves else [], [AllToAll(run) for run in by_route]):
-        yield [*swaps, *gathers]
-        yield [*gathers, *swaps]
+    yield [*([AllToAll(moves)] if moves else []), *gathers]
+    if moves and gathers:
+        yield [*gathers, AllToAll(moves)]
+    if len(by_route) > 1:
+        yield [*map(AllToAll, by_route), *gathers]
 
 
-def _leads_to(target: Layout, layout: Layout, typed: list[Step]) -> bool:
-    most = max(layout.tile_elements, target.tile_elements)
+def _is_within_rules(problem: Problem, chain: list[Step]) -> bool:
+    """Returns whether the chain leads to the target with no tile above both ends'."""
+    layout, most = problem.source, max(problem.source.tile_elements, problem.target.tile_elements)
     try:
-        for step in typed:
+        for step in chain:
             layout = apply(layout, step)
             if layout.tile_elements > most:
                 return False
     except RuleError:
         return False
-    return layout == target
+    return layout == problem.target
 
 
 def _stacks(layout: Layout) -> list[list[Factor]]:

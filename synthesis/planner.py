@@ -22,6 +22,7 @@ from .problem import NoPlanError, Problem, refine
 from .request import Request
 from .steps import Step
 from .topology import Topology
+from .waves import chain_of_waves
 
 
 def planned(request: Request) -> Plan:
@@ -110,12 +111,16 @@ class _Planner:
             return
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
-        if not found.is_optimal:
+        if not found.is_optimal or self._has_copies(chain):
             yield from self._without_search()
         needs_all = every or not self._fits(chain)
         if self.request.with_exchange and (needs_all or not found.is_unbeatable):
             for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
                 yield self.costing.of_chain(found.problem, typed, False)
+
+    def _has_copies(self, chain: Plan) -> bool:
+        """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies."""
+        return self.request.objective == "time" and any(each.op == "relayout" for each in chain.steps)
 
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
@@ -129,7 +134,8 @@ class _Planner:
             problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
         except NoPlanError:
             return
-        for typed in (leading_axes_chain(problem), *one_permute_chains(problem)):
+        waves = chain_of_waves(problem)
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *([waves] if waves else [])):
             yield self.costing.of_chain(problem, typed, False)
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:

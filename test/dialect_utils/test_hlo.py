@@ -394,5 +394,9 @@ class TestCopies:
         gather = "  %m = f32[8,2]{1,0} reshape(%p)\n  %g = f32[8,16]{1,0} all-gather(%m), replica_groups={}, dimensions={1}\n"
         assert copied(gather + "  ROOT %t = f32[16,8]{1,0} transpose(%g), dimensions={1,0}") == 512
 
+    def test_a_transpose_of_size_1_puts_nothing_in_order(self):
+        swap = "  %m = f32[8,1,2]{2,1,0} reshape(%p)\n  %a = f32[8,1,2]{2,1,0} all-to-all(%m), replica_groups={}, dimensions={2}\n"
+        assert copied(swap + "  ROOT %t = f32[1,8,2]{2,1,0} transpose(%a), dimensions={1,0,2}") == 128
+
     def test_a_program_with_branches_is_not_priced(self):
         assert copied("  ROOT %w = f32[16]{0} while(%p), condition=%c, body=%b") is None
