@@ -85,15 +85,21 @@ def _slices(problem: Problem, is_wide: bool) -> tuple[list[Step], Layout]:
 
 def _surplus_to_where_it_lacks(start: Layout, target: Layout) -> Step | None:
     """Returns the all_to_all of minor-most digits to dimensions that lack some of their size; None if none does."""
-    stacks, goals, moves = _stacks(start), _stacks(target), {}
-    for prime in sorted({factor.size for goal in goals for factor in goal}):
-        lacks = [_count(goal, prime) - _count(stack, prime) for goal, stack in zip(goals, stacks)]
-        for here, there in itertools.permutations(range(len(stacks)), 2):
-            while lacks[here] < 0 < lacks[there] and stacks[here][-1].size == prime:
-                factor = stacks[here].pop()
-                moves[factor] = _next_slot(there, stacks[there], prime)
-                stacks[there].append(factor)
-                lacks[here], lacks[there] = lacks[here] + 1, lacks[there] - 1
+    stacks, goals = _stacks(start), _stacks(target)
+    sizes = sorted({factor.size for goal in goals for factor in goal})
+    lacks = {size: [_count(goal, size) - _count(stack, size) for goal, stack in zip(goals, stacks)] for size in sizes}
+    routes: list[tuple[Factor, int]] = []
+    for here, stack in enumerate(stacks):
+        leaving = []
+        while stack and min(lack := lacks.get(stack[-1].size, [0])) < 0 < max(lack) and lack[here] < 0:
+            there = lack.index(max(lack))
+            lack[here], lack[there] = lack[here] + 1, lack[there] - 1
+            leaving.append((stack.pop(), there))
+        routes += reversed(leaving)  # in the order in which they lie in memory, which saves copies
+    moves = {}
+    for factor, there in routes:
+        moves[factor] = _next_slot(there, stacks[there], factor.size)
+        stacks[there].append(factor)
     return AllToAll(tuple(sorted(moves.items()))) if moves else None
 
 

@@ -305,6 +305,16 @@ def test_two_percent_by_bytes_breaks_no_promise(two_percent):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("preset", ["uniform", "h100", "v5e"])
+def test_two_percent_by_time_break_no_promise(preset, tmp_path):
+    benchmark = Benchmark(random_cases(DEVICES, TWO_PERCENT, 0, (preset,)), tmp_path)
+    benchmark.ask_peers()
+    benchmark.plan(("time",))
+    broken = {each.title: [row.case.command("time", preset) for _, row in each.rows] for each in failings(benchmark.rows())}
+    assert not {title: commands for title, commands in broken.items() if commands}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
 def test_two_percent_by_bytes_are_at_most_one_percent_above_the_bound(two_percent, devices):
     rows = [row for row in two_percent if row.case.pair.mesh.size == devices and row.ours.bound_bytes]

@@ -10,6 +10,7 @@ from reshard.synthesis.one_permute import one_permute_chains
 from reshard.synthesis.plan import plan
 from reshard.synthesis.problem import Problem, refine
 from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.tile_program import copied_bytes, lower
 from reshard.synthesis.topology import Topology
 
 MOST_OF_A_KIND = {"slice": 1, "permute": 1, "all_gather": 1}
@@ -50,9 +51,16 @@ def test_what_a_dimension_lacks_is_sliced_where_that_saves_an_all_to_all():
     assert ["permute", "all_to_all"] in found and ["slice", "permute", "all_gather"] in found
 
 
+def test_digits_that_leave_together_keep_their_order_in_memory():
+    """One copy, of the tile before the all_to_all: z's digits of 2 and 3 arrive as they left, and y's behind them."""
+    problem = problem_of("x=2,y=2,z=6", (12, 6, 6, 8), '[{"x"}, {"z"}, {"y"}, {}]', '[{"y", "z"}, {}, {}, {"x"}]')
+    copies = [copied_bytes(lower(problem.mesh, problem.source, chain), 32) for chain in one_permute_chains(problem)]
+    assert min(copies) == 4 * 6 * 3 * 8
+
+
 def test_digits_in_each_others_way_give_no_chain():
     """Each of the two dimensions has to be rid of its digit before it takes the other's, of another size."""
-    assert names(problem_of("x=3,y=2", (9, 12, 6), '[{"x"}, {"y"}, {}]', '[{}, {"x"}, {"y"}]')) == []
+    assert names(problem_of("x=2,y=3", (6, 6), '[{"y"}, {"x"}]', '[{"x"}, {"y"}]')) == []
 
 
 @pytest.mark.parametrize(
