@@ -111,9 +111,9 @@ class _Planner:
             return
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
-        if not found.is_optimal or self._has_copies(chain):
-            yield from self._without_search()
         needs_all = every or not self._fits(chain)
+        if needs_all or not found.is_optimal or self._has_copies(chain):
+            yield from self._without_search()
         if self.request.with_exchange and (needs_all or not found.is_unbeatable):
             for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
                 yield self.costing.of_chain(found.problem, typed, False)
