@@ -59,6 +59,15 @@ class Costing:
         program = lower(problem.mesh, source, typed, self.request.reduction)
         return self._plan(program, self._priced_steps(source, program), max(tiles), is_optimal, proved_gap)
 
+    def least_seconds(self, problem: Problem, typed: Sequence[Step]) -> float:
+        """Returns what a chain takes without its copies, which are known only when it is lowered."""
+        layout, seconds = problem.source, 0.0
+        for step in typed:
+            after = steps.apply(layout, step)
+            seconds += self._seconds(layout, step, after, ())
+            layout = after
+        return seconds
+
     def of_exchange(self, found: Exchange) -> Plan:
         """Returns the plan that is one exchange, between placements that no chain of layouts connects."""
         step = steps.Exchanged(found, None)

@@ -102,7 +102,7 @@ class _Planner:
         try:
             found = find_chain(self.request, self.pricing, self.costing.bound)
         except NoPlanError:
-            known = tuple(self._without_search())
+            known = tuple(self._without_search(None))
             if not known and not self.request.with_exchange:
                 raise
             yield from known
@@ -113,7 +113,7 @@ class _Planner:
         yield chain
         needs_all = every or not self._fits(chain)
         if needs_all or not found.is_optimal or self._has_copies(chain):
-            yield from self._without_search()
+            yield from self._without_search(None if needs_all else chain)
         if self.request.with_exchange and (needs_all or not found.is_unbeatable):
             for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
                 yield self.costing.of_chain(found.problem, typed, False)
@@ -125,8 +125,11 @@ class _Planner:
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
-    def _without_search(self) -> Iterator[Plan]:
-        """Yields the plans that need no search; one that stopped early may have found worse, or none."""
+    def _without_search(self, chain: Plan | None) -> Iterator[Plan]:
+        """Yields the plans that need no search; one that stopped early may have found worse, or none.
+
+        Given the plan of a chain, none that is sure to be slower by time.
+        """
         asked = self.request
         if asked.has_sums:
             return
@@ -136,6 +139,8 @@ class _Planner:
             return
         waves = chain_of_waves(problem)
         for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *([waves] if waves else [])):
+            if chain and asked.objective == "time" and self.costing.least_seconds(problem, typed) > chain.time_s:
+                continue
             yield self.costing.of_chain(problem, typed, False)
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:
