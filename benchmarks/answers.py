@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-import contextlib
 from dataclasses import dataclass
 import functools
 import hashlib
 import json
 import multiprocessing
-import os
 from pathlib import Path
 import signal
 import time
 import zlib
 
 from benchmarks.cases import Case
+from benchmarks.fresh import plans_on_disk_left_alone
 from reshard import __version__, synthesis
 from reshard.dialect_utils import peers
 from reshard.dialect_utils.peers import Answer
@@ -96,19 +94,6 @@ def as_answer(name: str, num_devices: int, entry: dict) -> Answer:
 
 
 # ---- ours
-
-
-@contextlib.contextmanager
-def plans_on_disk_left_alone() -> Iterator[None]:
-    """Within it plans are made, neither read from disk nor written there; what XLA compiled is kept as before."""
-    was = os.environ.get("RESHARD_CACHE")
-    os.environ["RESHARD_CACHE"] = "off"
-    try:
-        yield
-    finally:
-        del os.environ["RESHARD_CACHE"]
-        if was is not None:
-            os.environ["RESHARD_CACHE"] = was
 
 
 @dataclass(frozen=True, slots=True)
