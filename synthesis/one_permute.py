@@ -26,7 +26,7 @@ def one_permute_chains(problem: Problem) -> list[list[Step]]:
     other's way.
 
     They differ in how much is sliced at first, in whether an all_to_all comes before the permute already, in who waits where
-    behind it, in how many all_to_alls follow, and in what comes first, these or the gather.
+    behind it, in how many all_to_alls and gathers follow, and in what comes first.
 
     Args:
       problem: refined into primes.
@@ -138,6 +138,10 @@ def _tails(arranged: Layout, target: Layout) -> Iterator[list[Step]]:
         yield [*gathers, AllToAll(moves)]
     if len(by_route) > 1:
         yield [*map(AllToAll, by_route), *gathers]
+    by_dim = itertools.groupby(reversed(gathered), lambda factor: arranged.slot_of(factor).dim)
+    runs = [AllGather(tuple(run)[::-1]) for _, run in by_dim]
+    if len(runs) > 1:  # the one along dimension 0, on the largest tile, puts tiles in place
+        yield [*([AllToAll(moves)] if moves else []), *runs]
 
 
 def _is_within_rules(problem: Problem, chain: list[Step]) -> bool:
