@@ -36,7 +36,7 @@ class Benchmark:
 
     def __init__(self, cases: Sequence[Case], folder: Path):
         self.cases = cases
-        self.answers = Journal(folder / f"peers-jaxlib-{jaxlib_version()}.jsonl")
+        self.answers = Journal(folder / f"peers-with-copies-jaxlib-{jaxlib_version()}.jsonl")
         self.plans = Journal(folder / f"plans-{planner_version()}.jsonl")
 
     def ask_peers(self) -> None:

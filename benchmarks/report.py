@@ -15,10 +15,10 @@ from benchmarks.journal import Journal
 from reshard.dialect_utils.peers import Answer
 from reshard.synthesis.topology import Topology
 
-SAME = 1 + 1e-9  # sums of the same times in another order
+SAME = 1 + 1e-6  # planners count whole picoseconds, and sums of the same times differ in their last digits
 NAMES = {"xla": "XLA", "shardy": "Shardy"}
 PLANNING = "planning, ms of CPU: median, max"
-BYTES, TIME = "received bytes", "modelled time of collectives"
+BYTES, TIME = "received bytes", "modelled time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class Theirs:
     """A peer's answer, priced.
 
     Attributes:
-      cost: in bytes or seconds, None unless the status is "ok".
+      cost: in bytes or seconds, None unless the status is "ok". By time the copies on the device are in it, if they are known.
+      collectives_time_s: without them; None unless the status is "ok".
+      has_copies: whether they are in it.
       is_beyond_ends: a collective has an operand or result above source and target tile; rule R2 forbids that to us.
     """
 
@@ -35,6 +37,8 @@ class Theirs:
     collectives: int
     rounds: int
     is_beyond_ends: bool = False
+    collectives_time_s: float | None = None
+    has_copies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,33 @@ class Row:
     ours: Ours
     theirs: dict[str, Theirs]
 
-    @property
-    def cost(self) -> float:
-        return self.ours.collectives_time_s if self.topology else self.ours.bytes_received
-
     def over(self, peer: str) -> float | None:
-        """Returns our cost ÷ the peer's; None if one of us has no answer."""
-        theirs = self.theirs[peer].cost
-        return None if theirs is None or not self.ours.is_ok else ratio(self.cost, theirs)
+        """Returns our cost ÷ the peer's; None if one of us has no answer. Times are whole, or nobody's copies are in them."""
+        theirs = self.theirs[peer]
+        if theirs.cost is None or not self.ours.is_ok:
+            return None
+        if not self.topology:
+            return ratio(self.ours.bytes_received, theirs.cost)
+        return ratio(self.ours.time_s if theirs.has_copies else self.ours.collectives_time_s, theirs.cost)
+
+    def over_in_collectives(self, peer: str) -> float | None:
+        """Returns the same without anybody's copies; by bytes it is the same."""
+        theirs = self.theirs[peer].collectives_time_s
+        if not self.topology:
+            return self.over(peer)
+        return None if theirs is None or not self.ours.is_ok else ratio(self.ours.collectives_time_s, theirs)
+
+    def lost_by(self, peer: str) -> float | None:
+        """Returns by what factor the peer is better; None if it is not.
+
+        Where the whole times are equal, the collectives alone decide: copies are priced most roughly.
+        """
+        over = self.over(peer)
+        if self.topology is None:
+            return over if over is not None and over > 1 else None
+        if over is not None and 1 / SAME <= over <= SAME:
+            over = self.over_in_collectives(peer)
+        return over if over is not None and over > SAME else None
 
     @property
     def has_more_rounds_for_nothing(self) -> bool:
@@ -83,9 +106,13 @@ def rows_of(cases: Iterable[Case], plans: Journal, answers: Journal, question: C
 
 
 def _theirs(case: Case, answer: Answer, topology: str | None) -> Theirs:
-    cost = answer.collectives_time_s(Topology.parse(topology)) if topology else answer.bytes_received
     largest = max((each.largest_tile_bytes for each in answer.collectives), default=0)
-    return Theirs(answer.status, cost, len(answer.collectives), answer.collective_runs, largest > case.largest_tile_bytes)
+    counts = len(answer.collectives), answer.collective_runs, largest > case.largest_tile_bytes
+    if not topology:
+        return Theirs(answer.status, answer.bytes_received, *counts)
+    network = Topology.parse(topology)
+    talk_s, whole_s = answer.collectives_time_s(network), answer.time_s(network)
+    return Theirs(answer.status, talk_s if whole_s is None else whole_s, *counts, talk_s, whole_s is not None)
 
 
 # ---- what has to be zero
@@ -99,24 +126,33 @@ class Failing:
     rows: tuple[tuple[float, Row], ...]
     peer: str | None = None
 
-    @property
-    def beyond_ends(self) -> int:
-        """Returns in how many of them the peer has a tile that we may not have."""
-        return sum(row.theirs[self.peer].is_beyond_ends for _, row in self.rows) if self.peer else 0
-
 
 def failings(rows: Sequence[Row]) -> list[Failing]:
-    """Returns every promise with the rows that break it, none for most."""
+    """Returns every promise with the rows that break it, none for most.
+
+    By time, peers that are faster with a tile that R2 forbids to us break none; they are in `beyond_rules`.
+    """
     found = [_failing("refusals and crashes", ((math.inf, row) for row in rows if not row.ours.is_ok))]
     by_bytes, by_time = _by_objective(rows)
     needless = (row for row in by_bytes if row.ours.is_ok and row.ours.bytes_received > row.ours.bound_bytes == 0)
     found.append(_failing("bytes received though none are needed", ((math.inf, row) for row in needless)))
     for what, some in ((BYTES, by_bytes), (TIME, by_time)):
         for peer in PEERS:
-            above = ((over, row) for row in some if (over := row.over(peer)) is not None and over > SAME)
-            found.append(_failing(f"{what}: above {NAMES[peer]}", above, peer))
+            own = [row for row in some if not (row.topology and row.theirs[peer].is_beyond_ends)]
+            found.append(_failing(f"{what}: above {NAMES[peer]}", _lost(own, peer), peer))
     more = ((row.over("shardy"), row) for row in by_time if row.has_more_rounds_for_nothing)
     return [*found, _failing("more rounds than Shardy, and no less time", more, "shardy")]
+
+
+def beyond_rules(rows: Sequence[Row]) -> list[Failing]:
+    """Returns for each peer the rows in which it is faster, but only with a tile that R2 forbids to us."""
+    _, by_time = _by_objective(rows)
+    some = {peer: [row for row in by_time if row.theirs[peer].is_beyond_ends] for peer in PEERS}
+    return [_failing(f"{TIME}: above {NAMES[peer]}", _lost(some[peer], peer), peer) for peer in PEERS]
+
+
+def _lost(rows: Iterable[Row], peer: str) -> Iterator[tuple[float, Row]]:
+    return ((lost, row) for row in rows if (lost := row.lost_by(peer)) is not None)
 
 
 def _by_objective(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -136,9 +172,11 @@ def as_markdown(rows: Sequence[Row], show: int) -> str:
     if by_bytes:
         parts += ["### Objective bytes: received bytes ÷ the bound", _bytes_table(by_bytes)]
     if by_time:
-        parts += ["### Objective time: modelled time of the peer's collectives ÷ ours", *_time_tables(by_time)]
+        parts += ["### Objective time: the peer's modelled time ÷ ours, copies on the device included", *_time_tables(by_time)]
         parts += ["### Where we gain most over the better of the peers", *_wins(by_time, show)]
     parts += ["### Must be 0", *(_failing_text(each, show) for each in failings(rows))]
+    if by_time:
+        parts += ["### Faster only with a tile that R2 forbids", *(_failing_text(each, show) for each in beyond_rules(rows))]
     return "\n\n".join(parts)
 
 
@@ -154,7 +192,7 @@ def _bytes_cells(rows: list[Row]) -> Iterator[str]:
     planned = [row for row in rows if row.ours.is_ok]
     moved = [row for row in planned if row.ours.bound_bytes]
     yield str(len(rows))
-    yield _geomean_and_max([row.cost / row.ours.bound_bytes for row in moved])
+    yield _geomean_and_max([row.ours.bytes_received / row.ours.bound_bytes for row in moved])
     yield _share([row.ours.bytes_received == row.ours.bound_bytes for row in planned])
     yield _share([row.ours.is_optimal for row in planned])
     for peer in PEERS:
@@ -175,8 +213,9 @@ def _time_tables(rows: list[Row]) -> Iterator[str]:
 def _time_table(rows: list[Row], key: Callable[[Row], str]) -> str:
     headings = ["", "pairs"]
     for peer in PEERS:
-        headings += [f"{NAMES[peer]} ÷ ours: geomean, min, max", f"ours above {NAMES[peer]}"]
-    headings += ["ours ÷ bound, copies included: geomean", "copies, share of our time", "collectives: ours, XLA, Shardy"]
+        headings += [f"{NAMES[peer]} ÷ ours: geomean, min, max", f"{NAMES[peer]} ÷ ours, collectives only"]
+        headings += [f"ours above {NAMES[peer]}", "of these by R2"]
+    headings += ["ours ÷ bound: geomean", "copies, share of our time", "collectives: ours, XLA, Shardy"]
     headings += ["rounds: ours, XLA, Shardy", "more rounds than Shardy", "and no less time", PLANNING]
     return _table(headings, [[title, *_time_cells(some)] for title, some in _grouped(rows, key)])
 
@@ -185,10 +224,12 @@ def _time_cells(rows: list[Row]) -> Iterator[str]:
     planned = [row for row in rows if row.ours.is_ok]
     yield str(len(rows))
     for peer in PEERS:
-        over = [found for row in planned if (found := row.over(peer)) is not None]
-        inverse = [1 / each if each else math.inf for each in over]
-        yield f"{_geomean(inverse)}, {min(inverse, default=math.nan):.2f}, {max(inverse, default=math.nan):.2f}"
-        yield str(sum(each > SAME for each in over))
+        for over in (Row.over, Row.over_in_collectives):
+            inverse = [1 / found if found else math.inf for row in planned if (found := over(row, peer)) is not None]
+            yield f"{_geomean(inverse)}, {min(inverse, default=math.nan):.2f}, {max(inverse, default=math.nan):.2f}"
+        lost = [row for _, row in _lost(planned, peer)]
+        yield str(len(lost))
+        yield str(sum(row.theirs[peer].is_beyond_ends for row in lost))
     yield _geomean([row.ours.time_s / row.ours.bound_time_s for row in planned if row.ours.bound_time_s])
     all_s = sum(row.ours.time_s for row in planned)
     yield f"{1 - sum(row.ours.collectives_time_s for row in planned) / all_s:.1%}" if all_s else "–"
@@ -216,12 +257,11 @@ def _wins(rows: list[Row], show: int) -> Iterator[str]:
 
 
 def _failing_text(failing: Failing, show: int) -> str:
-    beyond = f", {failing.beyond_ends} against a tile above both ends'" if failing.beyond_ends else ""
-    lines = [f"{failing.title}: {len(failing.rows)}{beyond}"]
+    lines = [f"{failing.title}: {len(failing.rows)}"]
     for over, row in failing.rows[:show]:
         words = f"{over:.3f} times" if math.isfinite(over) else row.ours.message or "more than none"
-        if failing.peer and row.theirs[failing.peer].is_beyond_ends:
-            words += " what takes a tile above both ends'"
+        if failing.peer and row.topology:
+            words += f", {row.over(failing.peer):.3f} whole, {row.over_in_collectives(failing.peer):.3f} in collectives"
         command = row.case.command("time" if row.topology else "bytes", row.topology)
         lines.append(f"    # {words}, {row.ours.rounds} rounds\n    {command}")
     return "\n\n".join(filter(None, [lines[0], "\n".join(lines[1:])]))

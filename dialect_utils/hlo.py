@@ -630,6 +630,94 @@ class _Walk:
         return tuple((i * partitions + p, j * partitions + p) for p in range(partitions) for i, j in pairs)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Copies on the device
+# ---------------------------------------------------------------------------------------------------------------------
+
+_COPYING = ("concatenate", "copy", "dynamic-update-slice", "gather", "pad", "reverse", "scatter", "select")
+_VIEWS = ("bitcast", "reshape")
+_BRANCHING = ("while", "conditional", "call", "fusion")
+
+
+def copied_bytes_in(hlo_text: str) -> int | None:
+    """Returns the bytes that a device copies in its own memory in a program that only moves data; None if it has branches.
+
+    As our plans are charged: transposes count, and so do copies, concatenations, padding and the like; slices and reshapes
+    do not. Collectives work on what lies in one piece, so one along a dimension that is not the leading one needs copies
+    too: of an all-to-all's operand, and of the result.
+
+    Raises: ValueError if the text has no entry computation.
+
+    Example:
+      >>> copied_bytes_in('''HloModule m, num_partitions=4
+      ... ENTRY %main (p: f32[8,4]) -> f32[4,8] {
+      ...   %p = f32[8,4]{1,0} parameter(0)
+      ...   ROOT %t = f32[4,8]{1,0} transpose(%p), dimensions={1,0}
+      ... }''')
+      128
+    """
+    entry = parse_module(hlo_text).entry
+    if any(each.opcode in _BRANCHING for each in entry.instructions.values()):
+        return None
+    return sum(_copied_bytes(entry, each) for each in entry.instructions.values())
+
+
+def _copied_bytes(within: Computation, instruction: Instruction) -> int:
+    match instruction.opcode:
+        case "transpose":
+            return 0 if _keeps_order(within, instruction) else shape_bytes(instruction.shape)
+        case "all-to-all" if not _is_along_leading_dimension(within, instruction):
+            operand_bytes = shape_bytes(within.shape_of(instruction.operands[0]))
+            return operand_bytes + _bytes_put_in_order(within, instruction)
+        case "all-gather" if not _is_along_leading_dimension(within, instruction):
+            return _bytes_put_in_order(within, instruction)
+        case opcode if opcode in _COPYING:
+            return shape_bytes(instruction.shape)
+    return 0
+
+
+def _bytes_put_in_order(within: Computation, collective: Instruction) -> int:
+    """Returns what is to be copied behind a collective: where one instruction uses it, the slice that it takes, if it is one.
+
+    A transpose is charged by itself, and brings the result into order on the way.
+    """
+    user = collective
+    while user is collective or _is_view(within, user):
+        users = [each for each in within.instructions.values() if user.name in each.operands]
+        if len(users) != 1:
+            return shape_bytes(collective.shape)
+        user = users[0]
+    if user.opcode == "transpose":
+        return 0
+    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else collective).shape)
+
+
+def _is_view(within: Computation, instruction: Instruction) -> bool:
+    return instruction.opcode in _VIEWS or instruction.opcode == "transpose" and _keeps_order(within, instruction)
+
+
+def _keeps_order(within: Computation, transpose: Instruction) -> bool:
+    """Returns whether only dimensions of size 1 change their place."""
+    sizes = _sizes(within.shape_of(transpose.operands[0]))
+    moved = [dim for dim in _dimensions(transpose) if sizes[dim] > 1]
+    return moved == sorted(moved)
+
+
+def _is_along_leading_dimension(within: Computation, collective: Instruction) -> bool:
+    """Returns whether all dimensions before the one that the collective works along have size 1; tuples have none."""
+    return all(prod(_sizes(within.shape_of(collective.operands[0]))[:dim]) == 1 for dim in _dimensions(collective))
+
+
+def _dimensions(instruction: Instruction) -> tuple[int, ...]:
+    match = re.search(r"\bdimensions=\{([\d,\s]*)\}", instruction.attributes)
+    return _int_tuple(match[1]) if match else ()
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    (_, dims), *_ = _ARRAY.findall(shape)
+    return _int_tuple(dims.replace("<=", ""))
+
+
 def _has_channel(attributes: str) -> bool:
     return re.search(r"\bchannel_id=[1-9]", attributes) is not None
 

@@ -6,8 +6,7 @@
 **Shardy**'s pass turns an `sdy.reshard` into `sdy` collectives, each with the sharding after it. These are priced from the
 shardings before and after, without lowering them: an `all_gather` works in groups along the axes that it frees, an
 `all_to_all` along those that change their dimension, and it counts as one collective even if it moves several axes. In a
-`collective_permute` devices that hold their block already keep it. So Shardy gets the benefit of every doubt: nothing is
-charged for local copies, nor for how a backend would lower it. Where dimensions do not divide, the array is padded until
+`collective_permute` devices that hold their block already keep it. So Shardy gets the benefit of every doubt. Where dimensions do not divide, the array is padded until
 every sharding on the way divides it, which is what `sdy-pad-for-divisibility` is for; blocks of the padded array have other
 bounds, so that traffic may even be below the bound of the array as it is. The pass runs in a child process as well: it may
 abort.
@@ -16,6 +15,10 @@ abort.
 partial sums are sums. Shardy's pass moves arrays and keeps them unreduced or forgets that they are; what it forgets is
 "unsupported" here.
 
+**Copies on the device.** Ours are the transposes of the tile program, and an exchange puts its result together. Shardy's steps
+are typed steps too, so they are lowered as ours are, and need the copies that ours would. XLA's are read from the HLO. Slices
+are free for everyone.
+
 Bytes are in the program's dtype, as everywhere. PyTorch DTensor is in `peers_dtensor.py`.
 """
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+import itertools
 import json
 import math
 import subprocess
@@ -30,15 +34,15 @@ import sys
 
 import numpy as np
 
-from ..synthesis import cost, traffic
-from ..synthesis.layout import Factor, coordinates, groups, whole_factors
+from ..synthesis import cost, steps, traffic
+from ..synthesis.layout import Factor, Layout, blocked, coordinates, groups, whole_factors
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
-from ..synthesis.tile_program import collectives as collectives_of
+from ..synthesis.tile_program import collectives as collectives_of, copied_bytes, lower
 from ..synthesis.topology import Topology
 from ..synthesis.traffic import Collective
-from .hlo import collectives_in
+from .hlo import collectives_in, copied_bytes_in
 from .mini_modules import rewritten_pair, stock_pair
 from .tile_modules import tile_module
 from .xla_child import XlaChild, cause_of_death, child_environment
@@ -59,6 +63,7 @@ class Answer:
         process died; "hang", out of time.
       message: why it is not ok; else a remark, or nothing.
       collectives: in program order, empty unless ok.
+      copied_bytes: of the tiles that a device copies in its own memory; None where it is not known.
       temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.
     """
 
@@ -68,6 +73,7 @@ class Answer:
     message: str = ""
     collectives: tuple[Collective, ...] = ()
     temp_bytes: int | None = None
+    copied_bytes: int | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -95,16 +101,22 @@ class Answer:
             return None
         return sum(cost.collective_time_s(topology, self.num_devices, each) for each in self.collectives)
 
+    def time_s(self, topology: Topology) -> float | None:
+        """Returns the modelled time with the copies on the device; None where these are not known."""
+        if not self.is_ok or self.copied_bytes is None:
+            return None
+        return self.collectives_time_s(topology) + cost.relayout_time_s(topology, self.copied_bytes)
+
 
 def our_answer(tensor_type: str, plan: Plan, child: XlaChild | None = None) -> Answer:
     """Returns the plan as an answer; with a child it is compiled too, which may fail and gives the temporaries."""
-    found = collectives_of(plan.tile_program, plan.bits)
+    found, copied = collectives_of(plan.tile_program, plan.bits), copied_bytes(plan.tile_program, plan.bits)
     if child is None:
-        return Answer("ours", plan.mesh.size, collectives=found)
+        return Answer("ours", plan.mesh.size, collectives=found, copied_bytes=copied)
     has_sums = plan.source.unreduced or plan.target.unreduced
     module = (tile_module if has_sums else rewritten_pair)(tensor_type, plan)
     compiled = child.compile(module, plan.mesh.size)
-    return Answer("ours", plan.mesh.size, compiled.status, compiled.message, found, compiled.temp_bytes)
+    return Answer("ours", plan.mesh.size, compiled.status, compiled.message, found, compiled.temp_bytes, copied)
 
 
 def xla_answer(
@@ -123,7 +135,8 @@ def xla_answer(
     compiled = child.compile(stock_pair(tensor_type, mesh, layouts), mesh.size, keeps_hlo=True)
     if not compiled.is_ok:
         return Answer("xla", mesh.size, compiled.status, compiled.message)
-    return Answer("xla", mesh.size, collectives=collectives_in(compiled.hlo_text).collectives, temp_bytes=compiled.temp_bytes)
+    found, copied = collectives_in(compiled.hlo_text).collectives, copied_bytes_in(compiled.hlo_text)
+    return Answer("xla", mesh.size, collectives=found, temp_bytes=compiled.temp_bytes, copied_bytes=copied)
 
 
 def shardy_answer(
@@ -225,13 +238,15 @@ def _priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, ste
             raise ShardyFailure("error", f"the pass leaves {op}, which no price is known for")
     moves = [(op, Sharding.parse(text)) for op, text in steps if text]
     padded = _divisible(mesh, shape, [before, *(after for _, after in moves)])
+    copied = _copied_bytes(mesh, padded, bits, before, moves)
     found = []
     for op, after in moves:
         if op in _KINDS:
             num_bytes = -(-math.prod(before.tile_shape(mesh, padded)) * bits // 8)
             found.append(_collective(_KINDS[op], mesh, before, after, num_bytes))
         before = after
-    return Answer("shardy", mesh.size, message=f"padded to {list(padded)}" if padded != shape else "", collectives=tuple(found))
+    message = f"padded to {list(padded)}" if padded != shape else ""
+    return Answer("shardy", mesh.size, message=message, collectives=tuple(found), copied_bytes=copied)
 
 
 def _divisible(mesh: Mesh, shape: tuple[int, ...], shardings: Sequence[Sharding]) -> tuple[int, ...]:
@@ -246,6 +261,41 @@ def _collective(kind: str, mesh: Mesh, before: Sharding, after: Sharding, num_by
     members = groups(mesh, _moved(mesh, before, after))
     after_bytes = traffic.tile_bytes_after(kind, num_bytes, members.shape[1])
     return Collective(kind, num_bytes, after_bytes, groups=tuple(tuple(map(int, group)) for group in members))
+
+
+def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, moves) -> int | None:
+    """Returns what the moves copy on a device, lowered as our steps are; None where they are not the steps that we have."""
+    layouts = _layouts(mesh, shape, [source, *(after for _, after in moves)])
+    if layouts is None:
+        return None
+    typed = [_typed(op, before, after) for (op, _), before, after in zip(moves, layouts, layouts[1:])]
+    try:
+        follows = all(steps.apply(before, step) == after for before, step, after in zip(layouts, typed, layouts[1:]))
+    except steps.RuleError:
+        return None
+    return copied_bytes(lower(mesh, layouts[0], typed), bits) if follows else None
+
+
+def _layouts(mesh: Mesh, shape: tuple[int, ...], shardings: Sequence[Sharding]) -> list[Layout] | None:
+    """Returns the shardings as layouts in the same pieces of axes; None if they cut an axis in two radices, or have sums."""
+    sides = [whole_factors(mesh, sharding) for sharding in shardings]
+    ends = sorted({(f.axis, end) for side in sides for dim in side for f in dim for end in (f.pre, f.pre * f.size)})
+    is_cut_twice = any(a == b and y % x for (a, x), (b, y) in itertools.pairwise(ends))
+    if is_cut_twice or any(sharding.unreduced for sharding in shardings):
+        return None
+    return [blocked(shape, tuple(tuple(piece for f in dim for piece in _cut(f, ends)) for dim in side)) for side in sides]
+
+
+def _typed(op: str, before: Layout, after: Layout) -> steps.Step:
+    moves = tuple((factor, slot) for factor, slot in after.owners if before.slot_of(factor) != slot)
+    match op:
+        case "sdy.all_slice":
+            return steps.Slice(moves)
+        case "sdy.all_gather":
+            return steps.AllGather(tuple(factor for factor, _ in before.owners if after.slot_of(factor) is None))
+        case "sdy.all_to_all":
+            return steps.AllToAll(moves)
+    return steps.Permute(after)
 
 
 def _moved(mesh: Mesh, before: Sharding, after: Sharding) -> tuple[Factor, ...]:

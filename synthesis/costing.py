@@ -69,6 +69,15 @@ class Costing:
             raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
         return [layout.tile_elements for layout in layouts]
 
+    def least_seconds(self, problem: Problem, typed: Sequence[Step]) -> float:
+        """Returns what a chain takes without its copies, which are known only when it is lowered."""
+        layout, seconds = problem.source, 0.0
+        for step in typed:
+            after = steps.apply(layout, step)
+            seconds += self._seconds(layout, step, after, ())
+            layout = after
+        return seconds
+
     def of_no_elements(self) -> Plan:
         """Returns the plan for an array of size 0: at most the tile's shape changes."""
         asked = self.request

@@ -25,7 +25,7 @@ from .sharding import Sharding
 from .tile_program import REDUCTIONS
 from .topology import DEFAULT, Topology
 
-__all__ = ["NoPlanError", "Plan", "PlannedStep", "pareto", "plan"]
+__all__ = ["NoPlanError", "Plan", "PlannedStep", "forget", "pareto", "plan"]
 
 
 def plan(
@@ -130,3 +130,9 @@ def _planned(request: Request) -> Plan:
 
 _planned_canonically = functools.lru_cache(maxsize=16384)(planned_or_read)
 _pareto = functools.lru_cache(maxsize=4096)(planner.pareto)
+
+
+def forget() -> None:
+    """Empties the memory of plans, so that the next ones are made anew, or read from disk; what is on disk stays."""
+    for memory in (_planned, _planned_canonically, _pareto):
+        memory.cache_clear()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+import contextlib
 import functools
 import math
 
@@ -15,6 +16,7 @@ from .exchange import Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
+from .one_permute import one_permute_chains
 from .planned import Plan
 from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
@@ -22,6 +24,7 @@ from .request import Request
 from .routes import Routes, layout_behind, middles
 from .steps import Step
 from .topology import Topology
+from .waves import chain_of_waves
 
 
 def planned(request: Request) -> Plan:
@@ -108,15 +111,19 @@ class _Planner:
         try:
             found = find_chain(asked, self.pricing, self.costing.bound)
         except NoPlanError:
-            if not asked.with_exchange:
+            known = tuple(self._without_search(None))
+            if not known and not asked.with_exchange:
                 raise
-            yield from self._routes().plans_by_exchange()
+            yield from known
+            if asked.with_exchange:
+                with contextlib.suppress(NoPlanError if known else ()):
+                    yield from self._routes().plans_by_exchange()
             return
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
-        if not found.is_optimal and not self.request.has_sums:
-            yield self._on_leading_axes()
         needs_all = every or not self._fits(chain)
+        if needs_all or not found.is_optimal or self._has_copies(chain):
+            yield from self._without_search(None if needs_all else chain)
         if asked.with_exchange and (needs_all or not found.is_unbeatable):
             for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
                 yield self.costing.of_chain(found.problem, typed, False)
@@ -127,15 +134,33 @@ class _Planner:
     def _pricing_of(self, mesh: Mesh) -> Pricing:
         return _pricing(self.request.topology, mesh, self.request.bits)
 
+    def _has_copies(self, chain: Plan) -> bool:
+        """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies."""
+        return self.request.objective == "time" and any(each.op == "relayout" for each in chain.steps)
+
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
-    def _on_leading_axes(self) -> Plan:
-        """Returns the plan that needs no search; one that stopped early may have found worse."""
+    def _without_search(self, chain: Plan | None) -> Iterator[Plan]:
+        """Yields the plans that need no search; one that stopped early may have found worse, or none.
+
+        Given the plan of a chain, none that is sure to be slower by time.
+        """
         asked = self.request
-        problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
-        typed = leading_axes_chain(problem)
-        return self.costing.of_chain(problem, typed if asked.objective == "time" else gathers_apart(problem.source, typed), False)
+        if asked.has_sums:
+            return
+        try:
+            problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
+        except NoPlanError:
+            return
+        waves = chain_of_waves(problem)
+        is_by_time = asked.objective == "time"
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *([waves] if waves else [])):
+            if not is_by_time:
+                typed = gathers_apart(problem.source, typed)
+            if chain and is_by_time and self.costing.least_seconds(problem, typed) > chain.time_s:
+                continue
+            yield self.costing.of_chain(problem, typed, False)
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.

@@ -473,6 +473,24 @@ def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective
     return tuple(found)
 
 
+def copied_bytes(program: TileProgram, bits_per_element: int) -> int:
+    """Returns the bytes of the tiles that the program copies on the device, as plans are priced; slices are not charged.
+
+    A transpose copies its tile, an exchange puts its result together, a loop takes out its slices and puts them into place.
+    """
+    found, shape = 0, program.in_shape
+    for operation in program.operations:
+        before, shape = shape, shape_after(operation, shape)
+        after_bytes = -(-math.prod(shape) * bits_per_element // 8)
+        match operation:
+            case Transpose() | Rounds():
+                found += after_bytes
+            case Loop(count, body=body):
+                found += count * copied_bytes(body, bits_per_element) + after_bytes
+                found += -(-math.prod(before) * bits_per_element // 8)
+    return found
+
+
 def _collectives_of(mesh: Mesh, operation: Operation, tile_bytes: int, bits_per_element: int) -> list[Collective]:
     match operation:
         case Gather(factors):

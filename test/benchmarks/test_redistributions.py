@@ -5,7 +5,9 @@ import dataclasses
 import doctest
 import importlib
 import math
+import os
 import shlex
+import shutil
 
 import pytest
 
@@ -15,10 +17,12 @@ from benchmarks.cases import Case, fitting_presets, network_cases, random_cases
 from benchmarks.journal import Journal
 from benchmarks.pairs import Pair, random_pairs
 from benchmarks.redistributions import DEVICES, Benchmark, question
-from benchmarks.report import Row, Theirs, as_markdown, failings
+from benchmarks.report import Row, Theirs, as_markdown, beyond_rules, failings
 from reshard.dialect_utils.peers import Answer
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import forget, plan
 from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.topology import Topology
 from reshard.synthesis.traffic import Collective
 from reshard.tools.reshard_flags import parse_flags
 
@@ -29,12 +33,22 @@ def a_case(source='[{"x"}, {}]', target='[{}, {"x"}]') -> Case:
     return Case(Pair(Mesh.parse("x=4"), (8, 8), Sharding.parse(source), Sharding.parse(target)), "f32", ("uniform",), "4 devices")
 
 
-def a_row(cost: float, theirs: float, *, topology=None, rounds=1, **fields) -> Row:
-    """Returns a row in which each peer costs `theirs` in one round."""
-    is_time = topology is not None
-    costs = {"collectives_time_s": cost} if is_time else {"bytes_received": cost, "bound_bytes": 1}
-    ours = Ours(**{"status": "ok", "rounds": rounds, **costs, **fields})
-    return Row(a_case(), topology, ours, {name: Theirs("ok", theirs, 1, 1) for name in PEERS})
+def a_row(cost: float, theirs: float | None, *, rounds=1, **fields) -> Row:
+    """Returns a row by bytes in which each peer costs `theirs` in one round."""
+    ours = Ours(**{"status": "ok", "rounds": rounds, "bytes_received": cost, "bound_bytes": 1, **fields})
+    return Row(a_case(), None, ours, {name: Theirs("ok", theirs, 1, 1) for name in PEERS})
+
+
+def timed_row(ours: tuple[float, float], theirs: tuple[float, float | None], *, rounds=1, is_beyond_ends=False) -> Row:
+    """Returns a row by time; each of us takes (in collectives, with copies); None are copies that nobody knows."""
+    talk_s, whole_s = theirs
+    cost = talk_s if whole_s is None else whole_s
+    peer = Theirs("ok", cost, 1, 1, is_beyond_ends, talk_s, whole_s is not None)
+    mine = Ours("ok", rounds=rounds, collectives_time_s=ours[0], time_s=ours[1])
+    return Row(a_case(), "uniform", mine, dict.fromkeys(PEERS, peer))
+
+
+ABOVE_IN_TIME = ["modelled time: above XLA", "modelled time: above Shardy"]
 
 
 def failing_titles(*rows: Row) -> list[str]:
@@ -70,7 +84,7 @@ def test_lines_that_are_no_answers_are_passed_over(tmp_path):
 def test_an_answer_comes_back_as_it_was():
     gather = Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)
     collectives = (gather, Collective("collective_permute", 4, 4, pairs=((0, 1),)))
-    for answer in (Answer("xla", 4, collectives=collectives), Answer("xla", 4, "abort", "SIGABRT: no")):
+    for answer in (Answer("xla", 4, collectives=collectives, copied_bytes=8), Answer("xla", 4, "abort", "SIGABRT: no")):
         assert as_answer("xla", 4, as_entry(answer)) == answer
 
 
@@ -171,13 +185,16 @@ def test_a_crash_of_the_planner_is_an_answer(monkeypatch):
         (a_row(0, 0, bound_bytes=0), []),
         (a_row(1, 1, bound_bytes=0), ["bytes received though none are needed"]),
         (a_row(0, 5, status="no plan"), ["refusals and crashes"]),
-        (a_row(1.0, 1.0, topology="uniform", rounds=2), ["more rounds than Shardy, and no less time"]),
-        (a_row(0.9, 1.0, topology="uniform", rounds=2), []),
-        (a_row(0.1 + 0.2, 0.3, topology="uniform"), []),
-        (
-            a_row(1.1, 1.0, topology="uniform"),
-            ["modelled time of collectives: above XLA", "modelled time of collectives: above Shardy"],
-        ),
+        (timed_row((1.0, 1.0), (1.0, 1.0), rounds=2), ["more rounds than Shardy, and no less time"]),
+        (timed_row((0.9, 0.9), (1.0, 1.0), rounds=2), []),
+        (timed_row((0.1 + 0.2, 0.1 + 0.2), (0.3, 0.3)), []),
+        (timed_row((1.1, 1.1), (1.0, 1.0)), ABOVE_IN_TIME),
+        (timed_row((1.1, 1.1), (1.0, 1.2)), []),
+        (timed_row((1.0, 1.2), (1.0, 1.1)), ABOVE_IN_TIME),
+        (timed_row((1.1, 1.2), (1.0, 1.2)), ABOVE_IN_TIME),
+        (timed_row((1.0, 1.2), (1.1, None)), []),
+        (timed_row((1.1, 1.2), (1.0, None)), ABOVE_IN_TIME),
+        (timed_row((1.1, 1.1), (1.0, 1.0), is_beyond_ends=True), []),
     ],
 )
 def test_promises_are_counted(row, titles):
@@ -201,8 +218,34 @@ def test_a_peer_whose_tile_is_above_both_ends_is_told(tmp_path):
     benchmark.plan(("bytes",))
     (row,) = benchmark.rows()
     assert [row.theirs[name].is_beyond_ends for name in ("xla", "shardy")] == [True, False]
-    slower = dataclasses.replace(row, ours=dataclasses.replace(row.ours, bytes_received=1000))
-    assert "received bytes: above XLA: 1, 1 against a tile above both ends'" in as_markdown([slower], show=1)
+
+
+def test_who_is_faster_with_a_tile_above_both_ends_breaks_no_promise_and_is_listed():
+    row = timed_row((1.1, 1.1), (1.0, 1.0), is_beyond_ends=True)
+    assert failing_titles(row) == [] and [len(each.rows) for each in beyond_rules([row])] == [1, 1]
+    _, listed = as_markdown([row], show=1).split("### Faster only with a tile that R2 forbids")
+    assert "modelled time: above XLA: 1\n\n    # 1.100 times, 1.100 whole, 1.100 in collectives" in listed
+
+
+def test_fewer_bytes_break_a_promise_whatever_the_tile():
+    row = a_row(6, 5)
+    theirs = {name: dataclasses.replace(each, is_beyond_ends=True) for name, each in row.theirs.items()}
+    assert len(failing_titles(dataclasses.replace(row, theirs=theirs))) == len(PEERS)
+
+
+def test_our_time_is_the_plans_own_and_plans_on_disk_are_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("RESHARD_CACHE", raising=False)
+    for case in random_cases((8, 16), 6, 3, ("uniform",)):
+        pair = case.pair
+        options = {"objective": "time", "topology": Topology.parse("h100"), "with_exchange": True}
+        answer = our_answer(case, "h100")
+        assert not any(tmp_path.iterdir()) and "RESHARD_CACHE" not in os.environ
+        found = plan(pair.mesh, pair.shape, case.bits, pair.source, pair.target, **options)
+        assert math.isclose(answer.time_s, found.time_s, rel_tol=1e-5, abs_tol=1e-11)  # steps are in whole picoseconds
+        forget()
+        for each in tmp_path.iterdir():
+            shutil.rmtree(each)
 
 
 def test_a_promise_that_is_broken_is_the_exit_status(tmp_path, monkeypatch):
@@ -259,6 +302,16 @@ def two_percent(tmp_path_factory) -> list[Row]:
 def test_two_percent_by_bytes_breaks_no_promise(two_percent):
     broken = {each.title: [row.case.command("bytes") for _, row in each.rows] for each in failings(two_percent) if each.rows}
     assert not broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["uniform", "h100", "v5e"])
+def test_two_percent_by_time_break_no_promise(preset, tmp_path):
+    benchmark = Benchmark(random_cases(DEVICES, TWO_PERCENT, 0, (preset,)), tmp_path)
+    benchmark.ask_peers()
+    benchmark.plan(("time",))
+    broken = {each.title: [row.case.command("time", preset) for _, row in each.rows] for each in failings(benchmark.rows())}
+    assert not {title: commands for title, commands in broken.items() if commands}
 
 
 @pytest.mark.slow

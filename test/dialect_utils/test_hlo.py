@@ -3,7 +3,7 @@
 
 import pytest
 
-from reshard.dialect_utils.hlo import collectives_in, parse_groups, parse_pairs, shape_bytes
+from reshard.dialect_utils.hlo import collectives_in, copied_bytes_in, parse_groups, parse_pairs, shape_bytes
 
 
 def module(body: str, *, computations: str = "", partitions: int = 8, replicas: int = 1) -> str:
@@ -355,3 +355,48 @@ class TestControlFlow:
 def test_text_without_an_entry_is_refused():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         collectives_in("HloModule m\n")
+
+
+def copied(body: str) -> int | None:
+    return copied_bytes_in(module(body))
+
+
+class TestCopies:
+    """What is charged for elements that change their place in a device's memory; %p has 64 bytes, of s32 an index has 4."""
+
+    @pytest.mark.parametrize(
+        ("what", "size"),
+        [
+            ("  ROOT %t = f32[2,8]{1,0} transpose(%m), dimensions={1,0}", 64),
+            ("  ROOT %t = f32[1,16]{1,0} transpose(%l), dimensions={1,0}", 0),
+            ("  ROOT %c = f32[16]{0} copy(%p)", 64),
+            ("  ROOT %c = f32[32]{0} concatenate(%p, %p), dimensions={0}", 128),
+            ("  %z = f32[] constant(0)\n  ROOT %c = f32[20]{0} pad(%p, %z), padding=0_4", 80),
+            ("  %i = s32[] constant(0)\n  ROOT %s = f32[8]{0} dynamic-slice(%p, %i), dynamic_slice_sizes={8}", 0),
+            ("  ROOT %r = f32[4,4]{1,0} reshape(%p)", 0),
+            ("  ROOT %g = f32[64,2]{1,0} all-gather(%m), replica_groups={}, dimensions={0}", 0),
+            ("  ROOT %g = f32[8,16]{1,0} all-gather(%m), replica_groups={}, dimensions={1}", 512),
+            ("  ROOT %g = f32[16,8]{1,0} all-gather(%l), replica_groups={}, dimensions={1}", 512),
+            ("  ROOT %a = f32[8,2]{1,0} all-to-all(%m), replica_groups={}, dimensions={0}", 0),
+            ("  ROOT %a = f32[8,2]{1,0} all-to-all(%m), replica_groups={}, dimensions={1}", 128),
+        ],
+    )
+    def test_bytes_of(self, what, size):
+        views = "  %m = f32[8,2]{1,0} reshape(%p)\n  %l = f32[16,1]{1,0} reshape(%p)\n"
+        assert copied(views + what) == size
+
+    def test_of_a_gather_only_what_is_sliced_from_it_is_put_in_order(self):
+        gather = "  %m = f32[8,2]{1,0} reshape(%p)\n  %g = f32[8,16]{1,0} all-gather(%m), replica_groups={}, dimensions={1}\n"
+        slice_ = "  ROOT %s = f32[2,16]{1,0} slice(%g), slice={[0:2], [0:16]}"
+        assert copied(gather + slice_) == 128
+
+    def test_a_transpose_puts_a_gathers_result_in_order_on_the_way(self):
+        gather = "  %m = f32[8,2]{1,0} reshape(%p)\n  %g = f32[8,16]{1,0} all-gather(%m), replica_groups={}, dimensions={1}\n"
+        assert copied(gather + "  ROOT %t = f32[16,8]{1,0} transpose(%g), dimensions={1,0}") == 512
+
+    def test_a_transpose_of_size_1_puts_nothing_in_order(self):
+        swap = "  %m = f32[8,1,2]{2,1,0} reshape(%p)\n  %a = f32[8,1,2]{2,1,0} all-to-all(%m), replica_groups={}, dimensions={2}\n"
+        assert copied(swap + "  ROOT %t = f32[1,8,2]{2,1,0} transpose(%a), dimensions={1,0,2}") == 128
+
+    def test_a_program_with_branches_is_not_priced(self):
+        assert copied("  ROOT %w = f32[16]{0} while(%p), condition=%c, body=%b") is None

@@ -12,6 +12,7 @@ from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.topology import Topology
 
 
 def shardy(mesh: str, shape, source: str, target: str, **options) -> peers.Answer:
@@ -36,6 +37,36 @@ def shardy(mesh: str, shape, source: str, target: str, **options) -> peers.Answe
 def test_shardys_collectives_are_priced(mesh, shape, source, target, kinds, received):
     answer = shardy(mesh, shape, source, target)
     assert (answer.status, answer.kinds_text, answer.bytes_received) == ("ok", kinds, received)
+
+
+@pytest.mark.parametrize(
+    "mesh, shape, source, target, copied",
+    [
+        ("x=4", (8,), '[{"x"}]', "[{}]", 0),
+        ("x=4", (4, 8), '[{}, {"x"}]', "[{}, {}]", 4 * 8 * 4),  # the tiles arrive one after the other
+        ("x=4", (8, 8), '[{"x"}, {}]', '[{}, {"x"}]', 4 * 16),  # dimension 1 is split into parts, each in one piece
+        ("x=4", (8, 8), '[{}, {"x"}]', '[{"x"}, {}]', 4 * 16),  # parts along dimension 1 are joined
+        ("x=2,y=2", (8,), '[{"x","y"}]', '[{"y","x"}]', 0),
+        ("x=4", (6, 3), '[{"x"}, {}]', '[{}, {"x"}]', 4 * 8),  # padded to 8x4
+    ],
+)
+def test_shardys_steps_are_charged_for_the_copies_that_ours_would_need(mesh, shape, source, target, copied):
+    assert shardy(mesh, shape, source, target).copied_bytes == copied
+
+
+def test_whoever_takes_the_same_steps_takes_the_same_time():
+    mesh, ends = Mesh.parse("x=4"), (Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    on = Topology.parse("h100")
+    found = plan(mesh, (8, 8), 32, *ends, objective="time", topology=on)
+    ours = peers.our_answer("tensor<8x8xf32>", found)
+    assert ours.time_s(on) == shardy("x=4", (8, 8), *map(str, ends)).time_s(on) > ours.collectives_time_s(on)
+    assert ours.time_s(on) == pytest.approx(found.time_s, rel=1e-6)
+
+
+def test_shardys_steps_nearly_always_have_a_price_with_their_copies():
+    pairs = random_pairs(11, 60, (8, 12, 16, 24))
+    answers = [shardy(str(pair.mesh), pair.shape, str(pair.source), str(pair.target)) for pair in pairs]
+    assert sum(answer.copied_bytes is None for answer in answers) <= 3
 
 
 def test_a_child_answers_as_the_process_itself():
@@ -69,9 +100,11 @@ def test_an_abort_is_an_answer(monkeypatch):
 def test_xla_and_we_are_priced_from_what_xla_compiles():
     mesh, sides = Mesh.parse("x=4"), (Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
     with XlaChild(uses_cache=False, num_devices=4) as child:
+        found_copies = {8: 64, 10: 40}
         for shape in ((8, 8), (10, 3)):
             tensor = f"tensor<{shape[0]}x{shape[1]}xf32>"
             found = plan(mesh, shape, 32, *sides, with_exchange=True)
             ours, theirs = peers.our_answer(tensor, found, child), peers.xla_answer(tensor, mesh, *sides, child)
             assert ours.bytes_received == found.bytes_received and ours.temp_bytes > 0
+            assert ours.copied_bytes == found_copies[shape[0]] and theirs.copied_bytes > 0
             assert theirs.kinds_text == "1 all_to_all" and theirs.bytes_received == {8: 48, 10: 36}[shape[0]]

@@ -8,11 +8,13 @@ from benchmarks.pairs import Pair, random_pairs, random_reductions
 from reshard.synthesis import semantics, steps
 from reshard.synthesis.blocks import Blocks, cut as tiles_of
 from reshard.synthesis.chunks import MOST_CHUNKS, Cut, cuts, untouched_digit
+from reshard.synthesis.cost import collective_time_s, relayout_time_s
 from reshard.synthesis.layout import layout_of
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import Plan, pareto
 from reshard.synthesis.sharding import Sharding
-from reshard.synthesis.tile_program import Loop, Reshape, collectives
+from reshard.synthesis.tile_program import Loop, Reshape, collectives, copied_bytes
+from reshard.synthesis.topology import Topology
 from reshard.synthesis.traffic import bytes_received
 
 
@@ -181,3 +183,16 @@ def test_a_wrong_part_is_seen():
     wrong = {device: tile[:, ::-1] for device, tile in tiles.items()}
     right, other = (semantics.run(half.tile_program, each) for each in (tiles, wrong))
     assert any((right[device] != other[device]).any() for device in tiles)
+
+
+# -- copies
+
+
+def test_copies_are_what_a_plan_takes_beside_its_collectives():
+    """Of plans in one piece, with exchanges and in chunks: as the steps are priced, so are the copies of the program."""
+    topology = Topology.parse("uniform")
+    for pair in random_pairs(5, 40, (4, 6, 8)):
+        for found in pareto(pair.mesh, pair.shape, 32, pair.source, pair.target, with_exchange=True, topology=topology):
+            talk_s = sum(collective_time_s(topology, pair.mesh.size, each) for each in collectives(found.tile_program, 32))
+            copied_s = relayout_time_s(topology, copied_bytes(found.tile_program, 32))
+            assert found.time_s == pytest.approx(talk_s + copied_s, rel=1e-4, abs=1e-10), str(pair)

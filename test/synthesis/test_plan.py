@@ -13,7 +13,7 @@ from reshard.synthesis import semantics, steps
 from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.layout import Factor, Layout, Slot, layout_of, same_placement
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.plan import NoPlanError, Plan, forget, plan
 from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.sharding import Sharding, ShardingError
 from reshard.synthesis.tile_program import lower
@@ -378,3 +378,12 @@ def test_an_optimal_plan_has_no_gap():
 def test_an_effort_below_one_is_refused():
     with pytest.raises(ValueError, match="effort is 0; the least is 1"):
         swapped(0)
+
+
+def test_what_is_forgotten_is_planned_anew():
+    mesh, ends = Mesh.parse("x=2,y=2"), (Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]'))
+    first = plan(mesh, (4, 4), 32, *ends)
+    assert plan(mesh, (4, 4), 32, *ends) is first
+    forget()
+    again = plan(mesh, (4, 4), 32, *ends)
+    assert again == first and again is not first
