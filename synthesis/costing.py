@@ -74,7 +74,7 @@ class Costing:
         layout, seconds = problem.source, 0.0
         for step in typed:
             after = steps.apply(layout, step)
-            seconds += self._seconds(layout, step, after, ())
+            seconds += self._seconds(self.pricing, layout, step, after, ())
             layout = after
         return seconds
 
