@@ -8,6 +8,7 @@ import argparse
 from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
 from reshard.tools import reshard_calibrate
+from reshard.tools.command import whole_number
 
 PEERS = ("xla", "shardy", "dtensor")
 
@@ -27,7 +28,6 @@ exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2
 """
 
 
-
 def parse_flags(argv: list[str]) -> argparse.Namespace:
     """Returns the flags; `command` is "plan", "explain" or "calibrate"."""
     parser = _Parser(
@@ -35,16 +35,16 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate", parser_class=_Parser)
-    for name, help in (("plan", "the cheapest chain, its costs and its bounds"), ("explain", "the same, and why")):
+    for name, help in (("plan", "the cheapest chain, its costs and its bounds"), ("explain", "the same, with layouts, tiles and reasons")):
         command = commands.add_parser(
-            name, help=help, description=f"{help}.", formatter_class=_HelpFormatter, allow_abbrev=False
+            name, help=help, description=f"{help[0].upper()}{help[1:]}.", formatter_class=_HelpFormatter, allow_abbrev=False
         )
         _add_problem(command.add_argument_group("problem"))
         _add_answer(command.add_argument_group("answer"), with_json=name == "plan")
     calibrate = commands.add_parser(
         "calibrate",
         help=reshard_calibrate.SUMMARY,
-        description=f"{reshard_calibrate.SUMMARY}.",
+        description=f"{reshard_calibrate.SUMMARY.capitalize()}.",
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
@@ -96,6 +96,9 @@ def _add_problem(group) -> None:
     )
     group.add_argument(
         "--memory-limit", type=_byte_size, metavar="SIZE", help="the most that the plan's peak may be, per device: 2GiB, 512MB, 4096"
+    )
+    group.add_argument(
+        "--effort", type=whole_number, default=1, metavar="N", help="search N times as long for a cheaper plan, or for the proof that there is none"
     )
     group.add_argument("--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes")
 

@@ -16,14 +16,11 @@ from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import ShardingError
 from reshard.synthesis.topology import Topology, TopologyError
+from reshard.tools.command import UserError
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.peers import Answer
     from reshard.tools.reshard_verify import Verdict
-
-
-class UserError(Exception):
-    """What the user should read in one line."""
 
 
 @dataclass(slots=True)
@@ -68,7 +65,9 @@ def _answered(flags: argparse.Namespace) -> Answered:
         goal = Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh
         problem = {"mesh": mesh, "shape": shape, "dtype": element.name, "topology": topology, "reduction": flags.reduction}
         problem["target_mesh"] = goal
-        planned = plan(source, target, objective=flags.objective, memory_limit=flags.memory_limit, **problem)
+        planned = plan(
+            source, target, objective=flags.objective, memory_limit=flags.memory_limit, effort=flags.effort, **problem
+        )
         others = rejected(planned, topology, memory_limit=flags.memory_limit)
         found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices), others)
         if flags.pareto:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reshard.synthesis.plan import Plan, PlannedStep
 from reshard.synthesis.plan_json import bound_bytes_sent, bound_tile_bytes
 from reshard.synthesis.topology import Topology
-from reshard.tools.text_table import count, microseconds, ratio, table
+from reshard.tools.text_table import count, first_line, microseconds, ratio, table
 
 if TYPE_CHECKING:
     from reshard.tools.reshard_plan import Answered
@@ -122,7 +122,7 @@ def _comparison(found: Answered) -> str:
     headings = ("", "received", "time of collectives", "temporaries", "collectives", "status")
     rows = []
     for each in found.answers:
-        status = f"{each.status}: {_first_line(each.message)}" if each.message else each.status
+        status = f"{each.status}: {first_line(each.message, 120)}" if each.message else each.status
         numbers = (count(each.bytes_received), microseconds(each.collectives_time_s(found.topology)), count(each.temp_bytes))
         rows.append((each.name, *numbers, each.kinds_text if each.is_ok else "-", status))
     return table(headings, rows, "lrrrll")
@@ -131,7 +131,3 @@ def _comparison(found: Answered) -> str:
 def _peak_of(found: Answered) -> str:
     peak = found.verdict.peak_bytes
     return "" if peak is None else f"; XLA's own peak is {peak:,} bytes"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:120]

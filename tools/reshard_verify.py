@@ -19,6 +19,7 @@ from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis import semantics
 from reshard.synthesis.blocks import Blocks, both_ends, cut
 from reshard.synthesis.plan import Plan
+from reshard.tools.text_table import first_line
 
 MOST_DEVICES = 256  # CPU devices that one machine simulates in acceptable time
 MOST_ELEMENTS = 1 << 25  # over all devices; the interpreter holds each as eight bytes
@@ -64,7 +65,7 @@ def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
     take, give = (_stack, _unstacked) if is_on_stacks(plan) else (_in_whole_tiles, _cut)
     ran = child.run(module, [take(values, plan)], devices)
     if ran.status != "ok":
-        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
+        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {first_line(ran.message)}", compiled.peak_bytes)
     if not all(_is_equal(*each) for each in give(ran.outputs[0], values, plan)):
         return Verdict(False, "not verified: XLA on CPU devices ends with other values", compiled.peak_bytes)
     text = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
@@ -83,7 +84,7 @@ def _verify_sums(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
     stack = np.repeat(sums.reshape(*along, 1, *plan.shape), replicas, axis=len(along))
     ran = child.run(module, [stack], devices)
     if ran.status != "ok":
-        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
+        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {first_line(ran.message)}", compiled.peak_bytes)
     got = ran.outputs[0].reshape(-1, leading_sizes(plan.mesh, plan.target)[-1], *plan.shape)
     expected, error = _sum_and_error(sums, plan.reduction)
     totals = _reduced(got, plan.reduction)
@@ -216,7 +217,3 @@ def _unstacked(output: np.ndarray, values: np.ndarray, plan: Plan) -> list[tuple
 
 def _placements(plan: Plan) -> tuple[Blocks, Blocks]:
     return both_ends(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:200] if text.strip() else "no message"
