@@ -66,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(headings, [_cells(kind, rows) for kind in ("chain", "exchange", "chunks")], "lrrrrr"))
     print()
     for row in sorted(rows, key=lambda row: -row.ratio)[: options.show]:
-        print(f"{row.ratio:.3f}  {row.pair}\n       {row.plan.chain_text}\n       peak {row.plan.peak_bytes:,}, XLA's {row.xla_peak:,}")
+        print(f"{row.ratio:.3f}  {row.pair}\n       {row.plan.chain_text}")
+        print(f"       peak {row.plan.peak_bytes:,}, XLA's {row.xla_peak:,}")
     return 0
 
 

@@ -117,7 +117,8 @@ def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
             for number, (kind, attr) in enumerate(zip(types, stated, strict=True)):
                 problem = attr is not None and _does_not_divide(kind, attr, meshes)
                 if problem:
-                    session.error(op, f"{noun} {number} of type {kind} is sharded {_text(attr)}: {problem}; pad it, or shard it otherwise")
+                    stated_as = f"{noun} {number} of type {kind} is sharded {_text(attr)}"
+                    session.error(op, f"{stated_as}: {problem}; pad it, or shard it otherwise")
 
 
 def _does_not_divide(kind: ir.Type, attr: ir.Attribute, meshes) -> str | None:

@@ -79,7 +79,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
     if "dtensor" in flags.compare:
         _refuse_without_torch()
     if planned.target_mesh is not None and flags.compare:
-        raise UserError(f"--compare is about pairs on one mesh; here they are {planned.mesh} and {planned.target_mesh}; leave --compare out")
+        meshes = f"{planned.mesh} and {planned.target_mesh}"
+        raise UserError(f"--compare is about pairs on one mesh; here they are {meshes}; leave --compare out")
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
@@ -160,7 +161,8 @@ def _as_dict(found: Answered) -> dict:
 
 def _pareto_dict(plan: Plan) -> dict:
     totals = plan.to_dict()["totals"]
-    return {"chain": plan.chain_text} | {name: totals[name] for name in ("time_us", "bytes_received", "peak_bytes", "collectives")}
+    shown = ("time_us", "bytes_received", "peak_bytes", "collectives")
+    return {"chain": plan.chain_text} | {name: totals[name] for name in shown}
 
 
 def _answer_dict(answer: Answer, topology: Topology) -> dict:

@@ -56,7 +56,7 @@ def _steps(plan: Plan) -> str:
 
 
 def _what(step: PlannedStep) -> str:
-    """Returns the step's text; of chunks how many they are, since their steps have rows of their own, with the costs of one chunk."""
+    """Returns the step's text; of chunks how many: their steps have rows of their own, with the costs of one chunk."""
     return f"{step.text.split(':')[0]}, each:" if step.inside else step.text
 
 
@@ -106,8 +106,9 @@ def topology_text(topology: Topology) -> str:
 def _rejected(found: Answered) -> str:
     headings = ("rejected", "received", "time", "peak", "collectives", "why")
     rows = [
-        (each.way, count(each.plan.bytes_received), microseconds(each.plan.time_s), count(each.plan.peak_bytes), count(each.plan.collectives), each.reason)
+        (each.way, count(plan.bytes_received), microseconds(plan.time_s), count(plan.peak_bytes), count(plan.collectives), each.reason)
         for each in found.rejected
+        for plan in (each.plan,)
     ]
     chains = [f"  {each.way}: {_clipped(each.plan.chain_text)}" for each in found.rejected]
     return "\n".join([table(headings, rows, "lrrrrl"), "", *chains])

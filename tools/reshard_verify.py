@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two witnesses for a plan: the numpy interpreter, and XLA on CPU devices. Both must end with the target's elements.
 
-Partial sums are random ones. Integers, and what is not rounded, must add up bit for bit; floating-point numbers within the rounding
-error that their additions may have in any order.
+Partial sums are random ones. Integers, and what is not rounded, must add up bit for bit; floating-point numbers within the
+rounding error that their additions may have in any order.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def refusal(plan: Plan) -> str | None:
     """Returns why a plan cannot be run here, None if it can."""
     if plan.devices > MOST_DEVICES:
         return f"--verify runs on at most {MOST_DEVICES} CPU devices; the plan has {plan.devices}; plan without it"
-    tiles = max(math.prod(shape) for shape in (plan.tile_program.in_shape, plan.tile_program.out_shape))
-    if tiles * plan.devices > MOST_ELEMENTS:
-        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {tiles * plan.devices:,}; verify a smaller array"
+    elements = plan.devices * max(math.prod(shape) for shape in (plan.tile_program.in_shape, plan.tile_program.out_shape))
+    if elements > MOST_ELEMENTS:
+        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {elements:,}; verify a smaller array"
     has_sums = plan.source.unreduced or plan.target.unreduced
-    if has_sums and (plan.target_mesh or any(whole_shape(plan.mesh, plan.shape, side) != plan.shape for side in (plan.source, plan.target))):
+    if has_sums and (plan.target_mesh or _is_padded(plan)):
         return "--verify runs partial sums on one mesh, of arrays that divide into their shards; plan without it"
     return None
+
+
+def _is_padded(plan: Plan) -> bool:
+    return any(whole_shape(plan.mesh, plan.shape, side) != plan.shape for side in (plan.source, plan.target))
 
 
 def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
