@@ -129,7 +129,8 @@ def our_answer(case: Case, topology: str | None) -> Ours:
     """Returns our plan by time on a topology, or by bytes without one; nothing that the planner raises gets out."""
     pair, network = case.pair, topology and Topology.parse(topology)
     options = {"objective": "time" if topology else "bytes", "topology": network or None, "with_exchange": True}
-    planning._plan.cache_clear()  # thousands of plans for hundreds of devices fill the memory
+    for kept in (planning._planned, planning._planned_canonically):
+        kept.cache_clear()  # thousands of plans for hundreds of devices fill the memory
     start_s = time.process_time()
     try:
         found = plan(pair.mesh, pair.shape, case.bits, pair.source, pair.target, **options)
