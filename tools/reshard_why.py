@@ -44,12 +44,10 @@ def _crosses(parts: StepCost) -> str:
     return "-" if parts.level is None else f"{parts.level.name}, {parts.level.bandwidth_bytes_per_s / 1e9:g} GB/s"
 
 
-def _purpose(
-    plan: Plan, step: steps.Step, before: Layout | None, after: Layout | None, goal: Layout | None, *, is_last: bool
-) -> str:
+def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout | None, goal: Layout | None, *, is_last: bool) -> str:
     match step:
         case steps.Relayout():
-            return f"puts the tile's elements in {'order' if is_last else 'the order in which the next step takes them'}"
+            return "puts the tile's elements in order" if is_last else "puts the tile's elements in the order in which the next step takes them"
         case steps.Chunked(dim, count):
             return f"does it on one of {count} slices of dim {dim} after the other, which needs less memory at a time"
         case steps.Exchanged():
@@ -57,20 +55,13 @@ def _purpose(
         case steps.Reorder():
             return "hands tiles whole to the devices that have their place in the other mesh"
         case steps.Permute():
-            if after == goal:
-                return "hands blocks to the devices that the target names"
-            return "lets other axes own the blocks, so that they can move on"
+            return "hands blocks to the devices that the target names" if after == goal else "lets other axes own the blocks, so that they can move on"
         case steps.Slice(moves):
-            home = "keeps the part of {dims} that the target has along {axes}"
-            away = "makes tiles smaller along {axes} for the steps behind it"
-            return _sorted_by_goal(plan, moves, goal, home, away)
+            return _sorted_by_goal(plan, moves, goal, "keeps the part of {dims} that the target has along {axes}", "makes tiles smaller along {axes} for the steps behind it")
         case steps.AllToAll(moves):
-            home, away = "brings {axes} to the place that the target names", "moves {axes} out of the way"
-            return _sorted_by_goal(plan, moves, goal, home, away)
+            return _sorted_by_goal(plan, moves, goal, "brings {axes} to the place that the target names", "moves {axes} out of the way")
         case steps.ReduceScatter(moves):
-            home = "adds up the sums along {axes}, each device the part that the target gives it"
-            away = "adds up the sums along {axes}, each device a part"
-            return _sorted_by_goal(plan, moves, goal, home, away)
+            return _sorted_by_goal(plan, moves, goal, "adds up the sums along {axes}, each device the part that the target gives it", "adds up the sums along {axes}, each device a part")
         case steps.AllReduce(factors):
             return f"adds up the sums along {steps.factors_text(factors, plan.mesh)}, on all devices"
         case steps.ToUnreduced(factors):
@@ -79,8 +70,7 @@ def _purpose(
             wanted = [f for f in factors if goal is None or goal.slot_of(f) is None]
             others = [f for f in factors if f not in wanted]
             said = [f"the target has the whole along {steps.factors_text(wanted, plan.mesh)}"] if wanted else []
-            said += [f"takes {steps.factors_text(others, plan.mesh)} off its digit, to own another one"] if others else []
-            return "; ".join(said)
+            return "; ".join([*said, *([f"takes {steps.factors_text(others, plan.mesh)} off its digit, to own another one"] if others else [])])
     raise TypeError(step)
 
 
@@ -100,8 +90,7 @@ def _sorted_by_goal(plan: Plan, moves: tuple[tuple[Factor, Slot], ...], goal: La
 
 
 def _gap(plan: Plan, topology: Topology, costs: tuple[StepCost, ...]) -> str:
-    received, time = _of(plan.bytes_received, plan.bound_bytes), _of(plan.time_s, plan.bound_time_s)
-    lines = [f"distance to the bounds: received {received}, time {time}"]
+    lines = [f"distance to the bounds: received {_of(plan.bytes_received, plan.bound_bytes)}, time {_of(plan.time_s, plan.bound_time_s)}"]
     lines += _byte_lines(plan)
     if plan.time_s:
         lines.append(f"  time: {_parts(plan, topology, costs)}")
@@ -129,16 +118,14 @@ def _byte_lines(plan: Plan) -> list[str]:
         closer = -(-(lacked - lacks) * plan.bits // 8)
         if step.bytes_received > closer:
             lines.append(
-                f"  received: step {number} receives {count(step.bytes_received)} bytes "
-                f"and brings the target {count(closer)} closer: "
+                f"  received: step {number} receives {count(step.bytes_received)} bytes and brings the target {count(closer)} closer: "
                 + ("it undoes more than it does" if closer < 0 else "the rest is passed on later, or was here before")
             )
     return lines
 
 
 def _parts(plan: Plan, topology: Topology, costs: tuple[StepCost, ...]) -> str:
-    parts = ("latency_s", "transfer_s", "copies_s")
-    latency_s, transfer_s, copies_s = (sum(getattr(each, part) for each in costs) for part in parts)
+    latency_s, transfer_s, copies_s = (sum(getattr(each, part) for each in costs) for part in ("latency_s", "transfer_s", "copies_s"))
     mine = (
         f"{microseconds(latency_s)} to start {plan.collectives} collective{'s' * (plan.collectives != 1)}, "
         f"{microseconds(transfer_s)} for bytes, {microseconds(copies_s)} for copies on the device"
