@@ -24,6 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.pairs import Pair, random_pair  # noqa: E402
+from benchmarks.progress import replace_line  # noqa: E402
 from reshard.dialect_utils.hlo import collectives_in  # noqa: E402
 from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # noqa: E402
 from reshard.dialect_utils.xla_child import XlaChild  # noqa: E402
@@ -63,8 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
         for number in range(options.count):
             pair = _pair(rng, options.devices)
             ran += _ran(number, pair, topologies, child, options.repeats)
-            _progress(f"{number + 1} of {options.count} pairs")
-    _progress("")
+            replace_line(f"{number + 1} of {options.count} pairs")
+    replace_line("")
     plans = sum(each.predicted is not None for each in ran)
     print(f"{len(ran)} programs, {plans} of them plans, for {options.count} pairs on {options.devices} CPU devices")
     print(f"calibrated: {calibrated.source}\n")
@@ -141,11 +142,6 @@ def _rank_correlation(a: list[float], b: list[float]) -> float:
 def _ranks(values: list[float]) -> np.ndarray:
     _, which, count = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count + 1) / 2)[which]
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

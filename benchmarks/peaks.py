@@ -18,6 +18,7 @@ import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.arguments import device_counts  # noqa: E402
 from benchmarks.pairs import random_pairs  # noqa: E402
 from benchmarks.random_pairs import BITS, tensor_type  # noqa: E402
 from reshard.dialect_utils.mini_modules import rewritten_pair  # noqa: E402
@@ -66,7 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(headings, [_cells(kind, rows) for kind in ("chain", "exchange", "chunks")], "lrrrrr"))
     print()
     for row in sorted(rows, key=lambda row: -row.ratio)[: options.show]:
-        print(f"{row.ratio:.3f}  {row.pair}\n       {row.plan.chain_text}\n       peak {row.plan.peak_bytes:,}, XLA's {row.xla_peak:,}")
+        print(f"{row.ratio:.3f}  {row.pair}\n       {row.plan.chain_text}")
+        print(f"       peak {row.plan.peak_bytes:,}, XLA's {row.xla_peak:,}")
     return 0
 
 
@@ -82,7 +84,7 @@ def _cells(kind: str, rows: list[Row]) -> tuple[str, ...]:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=_numbers, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
+    parser.add_argument("--devices", type=device_counts, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
     parser.add_argument("--count", type=int, default=20, help="pairs per mesh size, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least-elements", type=int, default=1 << 18, help="of the global array, default %(default)s")
@@ -90,10 +92,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--plans", type=int, default=4, help="of each list, the fastest first, default %(default)s")
     parser.add_argument("--show", type=int, default=3, help="plans listed with the highest ratio, default %(default)s")
     return parser.parse_args(arguments)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

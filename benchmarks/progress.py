@@ -18,6 +18,12 @@ def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
     yield from _with_bar(items, title, progress) if progress else _with_lines(items, title)
 
 
+def replace_line(text: str) -> None:
+    """Writes over the line before, on a terminal; elsewhere it says nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
 def _bar():
     """Returns a progress bar, None without rich."""
     try:

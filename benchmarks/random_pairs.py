@@ -20,7 +20,9 @@ import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.arguments import device_counts  # noqa: E402
 from benchmarks.pairs import Pair, random_pairs  # noqa: E402
+from benchmarks.progress import replace_line  # noqa: E402
 from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # noqa: E402
 from reshard.dialect_utils.xla_child import XlaChild, shared_child  # noqa: E402
 from reshard.synthesis.plan import NoPlanError, plan  # noqa: E402
@@ -95,8 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
     for devices in options.devices:
         for pair in random_pairs(options.seed, options.count, (devices,), least_elements=options.least_elements):
             rows.append(measure(pair, element=options.element))
-            _progress(f"{devices} devices: {len(rows)} of {options.count * len(options.devices)}")
-    _progress("")
+            replace_line(f"{devices} devices: {len(rows)} of {options.count * len(options.devices)}")
+    replace_line("")
     print(table(rows))
     print(_list_of("above the bound", ((_ratio(r.planned, r.bound), r) for r in rows), options.show))
     both = [r for r in rows if r.our_status == r.stock_status == "ok"]
@@ -168,14 +170,9 @@ def _list_of(title: str, ratios: Iterable[tuple[float, Measured]], show: int) ->
     return "\n".join(lines)
 
 
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=_numbers, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
+    parser.add_argument("--devices", type=device_counts, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
     parser.add_argument("--count", type=int, default=40, help="pairs per mesh size, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least-elements", type=int, default=1 << 16, help="of the global array, default %(default)s")
@@ -183,10 +180,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--show", type=int, default=10, help="pairs listed under each heading, default %(default)s")
     parser.add_argument("--out", type=Path, help="write every row as JSON")
     return parser.parse_args(arguments)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ The exit status is 1 if a number that must be 0 is not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 import sys
@@ -19,6 +19,7 @@ import sys
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.answers import PEERS, Peers, as_entry, our_answer, planner_version  # noqa: E402
+from benchmarks.arguments import among, device_counts  # noqa: E402
 from benchmarks.cases import Case, network_cases, random_cases  # noqa: E402
 from benchmarks.journal import Journal, default_folder  # noqa: E402
 from benchmarks.progress import shown  # noqa: E402
@@ -107,12 +108,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--suite", choices=("random", "networks"), default="random", help="random pairs, or programs' meshes on named networks")
-    add("--devices", type=_numbers, default=DEVICES, help="of random pairs, default %(default)s")
+    add("--devices", type=device_counts, default=DEVICES, help="of random pairs, default %(default)s")
     add("--count", type=int, help="pairs for each number of devices, or each mesh; default 1000, or 100")
     add("--fraction", type=float, default=1.0, help="the first part of them, e.g. 0.02")
     add("--seed", type=int, default=0)
-    add("--presets", type=_among(preset_names()), default=preset_names(), help="topologies of random pairs, default all that fit")
-    add("--objectives", type=_among(OBJECTIVES), default=OBJECTIVES, help="default both: bytes,time")
+    add("--presets", type=among(preset_names()), default=preset_names(), help="topologies of random pairs, default all that fit")
+    add("--objectives", type=among(OBJECTIVES), default=OBJECTIVES, help="default both: bytes,time")
     add("--only", choices=("peers", "plans"), help="ask only the peers, or make only our plans")
     add("--report", action="store_true", help="ask nothing, print the tables of what is answered")
     add("--show", type=int, default=5, help="command lines of the worst, default %(default)s")
@@ -122,22 +123,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.count is None:
         options.count = 100 if options.suite == "networks" else 1000
     return options
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    if not all(part.isdecimal() and int(part) > 1 for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f'"{text}" are no numbers of devices; write e.g. 8,12')
-    return tuple(int(part) for part in text.split(","))
-
-
-def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def words(text: str) -> tuple[str, ...]:
-        for word in text.split(","):
-            if word not in known:
-                raise argparse.ArgumentTypeError(f'unknown "{word}"; known: {", ".join(known)}')
-        return tuple(text.split(","))
-
-    return words
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from reshard.dialect_utils.bindings import ir
+from .bindings import ir
 
 ERROR, WARNING, REMARK, NOTE = "error", "warning", "remark", "note"
 

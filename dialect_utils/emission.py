@@ -42,6 +42,7 @@ from ..synthesis.tile_program import (
 )
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
 from .exchange_emission import OnTiles, Side, emit_between, emit_on_stacks, resized, write_rounds, zeros
+from .ops import int32_constant
 from .reductions import neutral_element, write_reducer
 
 
@@ -182,14 +183,14 @@ class _TileWriter:
 
     def write_loop(self, loop: Loop, write_body: Callable[[ir.Value], ir.Value]) -> None:
         """Inserts a `stablehlo.while`: its state is a counter, the tile, and the new tile, which XLA updates in place."""
-        counter = _count(0)
+        counter = int32_constant(0)
         state = [counter, self.tile, zeros(self.tile, loop.out_shape)]
         types = [each.type for each in state]
         done = stablehlo.WhileOp(types, state)
         condition, body = (region.blocks.append(*types) for region in done.operation.regions)
         with ir.InsertionPoint(condition):
             goes_on = stablehlo.CompareOp(
-                condition.arguments[0], _count(loop.count), stablehlo.ComparisonDirectionAttr.get("LT")
+                condition.arguments[0], int32_constant(loop.count), stablehlo.ComparisonDirectionAttr.get("LT")
             )
             stablehlo.ReturnOp([goes_on.result])
         with ir.InsertionPoint(body):
@@ -200,7 +201,7 @@ class _TileWriter:
             part = _part(loop.out_shape, loop.put, loop.count)
             entry = stablehlo.ReshapeOp(self._type(part), entry).result
             result = stablehlo.DynamicUpdateSliceOp(result, entry, _part_start(i, part, loop.put)).result
-            stablehlo.ReturnOp([stablehlo.AddOp(i, _count(1)).result, tile, result])
+            stablehlo.ReturnOp([stablehlo.AddOp(i, int32_constant(1)).result, tile, result])
         self.tile = done.results[2]
 
     @property
@@ -307,16 +308,12 @@ def _integers(array: np.ndarray) -> ir.Attribute:
     return ir.DenseIntElementsAttr.get(np.ascontiguousarray(array, dtype=np.int64))
 
 
-def _count(value: int) -> ir.Value:
-    return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result
-
-
 def _part(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
     return tuple(size // count if each == axis else size for each, size in enumerate(shape))
 
 
 def _part_start(i: ir.Value, part: tuple[int, ...], axis: int) -> list[ir.Value]:
     """Returns where part i of an axis begins."""
-    zero = _count(0)
-    start = stablehlo.MulOp(i, _count(part[axis])).result if part[axis] > 1 else i
+    zero = int32_constant(0)
+    start = stablehlo.MulOp(i, int32_constant(part[axis])).result if part[axis] > 1 else i
     return [start if each == axis else zero for each in range(len(part))]

@@ -36,6 +36,7 @@ from ..synthesis.exchange import Exchange, Round
 from ..synthesis.mesh import Mesh
 from ..synthesis.sharding import AxisRef, Sharding
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
+from .ops import int32_constant
 from .sdy_shardings import sharding_from_attr, sharding_to_attr
 
 
@@ -310,7 +311,7 @@ class _TileWriter:
         if len(each.receivers) == self.exchange.source.devices:
             return None
         ones = np.ones(len(each.receivers), np.int64)
-        return _compared(self.numbers.value(each.receivers, ones, others=0), _number(0), "NE")
+        return _compared(self.numbers.value(each.receivers, ones, others=0), int32_constant(0), "NE")
 
     def _vectors(self, each: Round) -> Iterator[tuple]:
         """Returns all that `_write_round` asks of `numbers`."""
@@ -383,15 +384,15 @@ class _PerDevice:
 
     def _computed(self, a: int, b: int, c: int, d: int) -> ir.Value:
         if b == 1:
-            return _number(d)
+            return int32_constant(d)
         number = self._own()
         if a > 1:
-            number = stablehlo.DivOp(number, _number(a)).result
+            number = stablehlo.DivOp(number, int32_constant(a)).result
         if a * b < self._devices:
-            number = stablehlo.RemOp(number, _number(b)).result
+            number = stablehlo.RemOp(number, int32_constant(b)).result
         if c != 1:
-            number = stablehlo.MulOp(number, _number(c)).result
-        return stablehlo.AddOp(number, _number(d)).result if d else number
+            number = stablehlo.MulOp(number, int32_constant(c)).result
+        return stablehlo.AddOp(number, int32_constant(d)).result if d else number
 
     def _own(self) -> ir.Value:
         if self._partition is None:
@@ -402,7 +403,7 @@ class _PerDevice:
     def _look_up(self, table: np.ndarray) -> ir.Value:
         """Returns the row of the current device."""
         constant = stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.ascontiguousarray(table, dtype=np.int32))).result
-        return stablehlo.DynamicSliceOp(constant, [self._own(), _number(0)], _sizes([1, table.shape[1]])).result
+        return stablehlo.DynamicSliceOp(constant, [self._own(), int32_constant(0)], _sizes([1, table.shape[1]])).result
 
     def _column(self, full: np.ndarray) -> ir.Value:
         at = self._columns[full.tobytes()]
@@ -419,7 +420,3 @@ def _digits(devices: int) -> dict[tuple[int, int], np.ndarray]:
 
 def _compared(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
     return stablehlo.CompareOp(left, right, stablehlo.ComparisonDirectionAttr.get(direction)).result
-
-
-def _number(value: int) -> ir.Value:
-    return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reshard.dialect_utils.diagnostics import ERROR, Diagnostic, Place
+from .diagnostics import ERROR, Diagnostic, Place
 
 _EXPECTED = re.compile(
     r"expected-(?P<severity>error|warning|remark|note)(?P<regex>-re)? *"

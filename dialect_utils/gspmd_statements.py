@@ -18,6 +18,7 @@ from .bindings import ir, sdy
 from .diagnostics import error_at
 from .gspmd_shardings import GspmdError, InexpressibleError, Leaf, Maximal, Named, Synthesis, Tiled, Translation, Uniform
 from .manual_regions import Region, UnliftableError, find_regions, lift
+from .ops import producer_of
 from .propagation import is_public, ops_in
 from .sdy_shardings import SHARDING, sharding_to_attr
 from .string_shardings import GSPMD as GSPMD_SHARDING
@@ -254,7 +255,7 @@ class _Importer:
         ins = [self._outside(op, op.operands[0], is_entry=True) for op in region.entries]
         outs = [self._outside(op, op.results[0], is_entry=False) for op in region.exits]
         stated = [op for op in region.entries if op in self.statement_of]
-        stated += [each for op in region.exits for each in map(_producer, op.operands) if each in self.statement_of]
+        stated += [each for op in region.exits for each in map(producer_of, op.operands) if each in self.statement_of]
         if not stated:
             raise UnliftableError(region.ops[0], "nothing says along which axes its tiles are manual")
         meshes = {index for index, _ in [*ins, *outs]}
@@ -262,7 +263,7 @@ class _Importer:
             raise UnliftableError(region.ops[0], "its tiles are of shardings that no one mesh expresses")
         (index,) = meshes
         mesh = self.synthesis.meshes[index]
-        outer = {axis for op in region.entries for axis in self._manual_of(_producer(op.operands[0]), index)}
+        outer = {axis for op in region.entries for axis in self._manual_of(producer_of(op.operands[0]), index)}
         axes = {tuple(sorted(set(self._manual_of(op, index)) - outer)) for op in stated}
         if len(axes) != 1:
             raise UnliftableError(region.ops[0], "its tiles are manual along different axes")
@@ -504,10 +505,6 @@ def _with_open(sharding: Sharding, open_dims: frozenset[int]) -> Sharding:
 
 def _is_placed(op: ir.Operation) -> bool:
     return op.name in _PLACED or bool(_CALLBACK.match(call_target(op)))
-
-
-def _producer(value: ir.Value) -> ir.Operation | None:
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def _copy_frontend_attributes(op: ir.Operation, new: ir.Operation) -> None:

@@ -17,8 +17,8 @@ from math import prod
 
 import numpy as np
 
-from reshard.synthesis import traffic
-from reshard.synthesis.traffic import Collective
+from ..synthesis import traffic
+from ..synthesis.traffic import Collective
 
 _COLLECTIVES = {kind.replace("_", "-"): kind for kind in traffic.KINDS}
 _FLATTENED_IDS_KINDS = ("all_gather", "all_reduce", "reduce_scatter")

@@ -182,7 +182,8 @@ def neighbourhood(
     if captures_values(op):
         return None
     with op.context, ir.Location.unknown():
-        text = f"module @op attributes {{mhlo.num_partitions = {mesh.size} : i32, mhlo.num_replicas = 1 : i32}} {{\n  sdy.mesh @{_MESH} = {mesh}\n}}"
+        attributes = f"{{mhlo.num_partitions = {mesh.size} : i32, mhlo.num_replicas = 1 : i32}}"
+        text = f"module @op attributes {attributes} {{\n  sdy.mesh @{_MESH} = {mesh}\n}}"
         module = ir.Module.parse(text)
         operand_types, result_types = [v.type for v in op.operands], [v.type for v in op.results]
         with ir.InsertionPoint(module.body):

@@ -11,8 +11,8 @@ import stat
 import sys
 from dataclasses import dataclass, replace
 
-from reshard.dialect_utils.bindings import ir, passmanager, stablehlo
-from reshard.dialect_utils.diagnostics import (
+from .bindings import ir, passmanager, stablehlo
+from .diagnostics import (
     ERROR,
     Collector,
     DiagnosedError,
@@ -154,7 +154,7 @@ def _read_portable_artifact(name: str, content: bytes, context: ir.Context) -> i
 
 
 def _exported_artifact(file: ModuleFile) -> bytes:
-    from reshard.dialect_utils import compat  # imported where it is needed: its own imports take their time
+    from . import compat  # imported where it is needed: its own imports take their time
 
     try:
         return compat.exported_artifact(file.content)
@@ -166,7 +166,7 @@ def _exported_artifact(file: ModuleFile) -> bytes:
 
 
 def _stablehlo_of_hlo(file: ModuleFile) -> bytes:
-    from reshard.dialect_utils import compat
+    from . import compat
 
     try:
         return compat.stablehlo_of_hlo(file.text)
@@ -223,7 +223,7 @@ def _to_portable_artifact(module: ir.Module, source: ModuleFile | None) -> bytes
 
 
 def _to_exported(artifact: bytes, source: ModuleFile) -> bytes:
-    from reshard.dialect_utils import compat
+    from . import compat
 
     try:
         return compat.exported_with_artifact(source.content, artifact)
@@ -246,7 +246,7 @@ def write(path: str, content: bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise file_error(path, error) from None
+        raise file_error("<stdout>" if path == "-" else path, error) from None
 
 
 def unfinished(path: str, process: int) -> str:

@@ -167,7 +167,8 @@ class ShardyFailure(RuntimeError):
 def _reshard_module(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding) -> str:
     before, after = (f"<@mesh, {side.closed()}>" for side in (source, target))
     return f"""sdy.mesh @mesh = {mesh}
-func.func @main(%arg0: {tensor_type} {{sdy.sharding = #sdy.sharding{before}}}) -> ({tensor_type} {{sdy.sharding = #sdy.sharding{after}}}) {{
+func.func @main(%arg0: {tensor_type} {{sdy.sharding = #sdy.sharding{before}}})
+    -> ({tensor_type} {{sdy.sharding = #sdy.sharding{after}}}) {{
   %0 = sdy.reshard %arg0 {after} : {tensor_type}
   return %0 : {tensor_type}
 }}

@@ -36,7 +36,7 @@ from .peers import Answer
 from .xla_child import cause_of_death, child_environment
 
 TIMEOUT_S = 120.0
-HOW_TO_INSTALL = "--compare dtensor plans with PyTorch, which is not installed here; run: pip install 'reshard[torch]'"
+HOW_TO_INSTALL = "--compare dtensor plans with PyTorch, which is not installed here; run: pip install 'torch>=2.13'"
 
 _REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max"}
 _KINDS = {"SR": "all_gather", "SS": "all_to_all", "PR": "all_reduce", "PS": "reduce_scatter"}  # the others are local

@@ -26,6 +26,7 @@ import math
 
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, from_mlir_error
+from .ops import int64_attr
 from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -106,7 +107,7 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
     clone = original.clone().operation
     for index, op in enumerate(ops_in(clone)):
         if op.name not in _UNTAGGED:
-            op.attributes[ID] = _integer(index)
+            op.attributes[ID] = int64_attr(index)
     return ops_in(original), clone
 
 
@@ -128,12 +129,12 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
             pieces[serial], index = index, None
         origin.append(index)
         prepared_ops.append(op)
-        op.attributes[ID] = _integer(serial)
+        op.attributes[ID] = int64_attr(serial)
     carried = capture_invariants(clone)
     opened = {}
     for constraint, loop, operands in open_captured(clone, carried):
         serial = len(origin)
-        constraint.attributes[ID] = _integer(serial)
+        constraint.attributes[ID] = int64_attr(serial)
         opened[serial] = Opened(_tag(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
@@ -676,10 +677,6 @@ def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
 def _tag(op: ir.Operation) -> int | None:
     attributes = op.attributes
     return ir.IntegerAttr(attributes[ID]).value if ID in attributes else None
-
-
-def _integer(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
 def _symbol(op: ir.Operation) -> str:

@@ -20,15 +20,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import reshard
-from reshard.dialect_utils import compat, xla_worker
-from reshard.synthesis import cache_place
+from . import compat, xla_worker
+from ..synthesis import cache_place
 
 DEFAULT_TIMEOUT_S = 300.0
 _MIN_DEVICES = 64  # more than most modules need: a child with a few devices too many starts no slower
@@ -175,21 +175,6 @@ class XlaChild:
             if self._cache is None:
                 return self._compile_now(request, timeout_s)[0]
             return self._compile_cached(request, timeout_s)
-
-    def compile_many(
-        self, requests: Iterable[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> list[Compiled]:
-        """Returns one answer per request, in order; `timeout_s` is per request."""
-        return [
-            self.compile(
-                request.module,
-                request.num_devices,
-                timeout_s=timeout_s,
-                keeps_hlo=request.keeps_hlo,
-                keeps_propagated=request.keeps_propagated,
-            )
-            for request in requests
-        ]
 
     def run(
         self,
@@ -350,14 +335,6 @@ def shared_child() -> XlaChild:
     return XlaChild()
 
 
-def xla_propagated_module(module: str | bytes, num_devices: int, *, child: XlaChild | None = None) -> str | None:
-    """Returns the module as XLA's own sharding propagation leaves it, as text; None if XLA did not get that far.
-
-    Source: the dump `shardy/<module>/02.after_propagation.mlir`.
-    """
-    return (child or shared_child()).compile(module, num_devices, keeps_propagated=True).propagated_text
-
-
 def _compiled_from(reply: dict) -> Compiled:
     """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
     known = {field.name for field in fields(Compiled)}
@@ -429,7 +406,7 @@ def _canonical_text(module: str | bytes) -> str:
     """Returns the module's text without locations; what does not parse stands for itself."""
     if isinstance(module, str) and "loc(" not in module:
         return module
-    from reshard.dialect_utils.bindings import ir, make_context
+    from .bindings import ir, make_context
 
     context = make_context()
     try:

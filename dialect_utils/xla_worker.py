@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from reshard.dialect_utils import compat, hlo
+from . import compat, hlo
 
 # Part of every cache key: raise it when the meaning of a reply changes.
 SCHEMA = 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir, sdy, stablehlo
 from reshard.dialect_utils.diagnostics import DiagnosedError
+from reshard.dialect_utils.ops import producer_of
 from reshard.dialect_utils.propagation import Analysis
 from reshard.dialect_utils.sdy_shardings import (
     Placement,
@@ -116,7 +117,8 @@ def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
             for number, (kind, attr) in enumerate(zip(types, stated, strict=True)):
                 problem = attr is not None and _does_not_divide(kind, attr, meshes)
                 if problem:
-                    session.error(op, f"{noun} {number} of type {kind} is sharded {_text(attr)}: {problem}; pad it, or shard it otherwise")
+                    stated_as = f"{noun} {number} of type {kind} is sharded {_text(attr)}"
+                    session.error(op, f"{stated_as}: {problem}; pad it, or shard it otherwise")
 
 
 def _does_not_divide(kind: ir.Type, attr: ir.Attribute, meshes) -> str | None:
@@ -238,7 +240,7 @@ class Finder:
         if value in restoring:  # restored in two steps
             restoring.add(reshard.results[0])
             return True
-        producer = _producer(value)
+        producer = producer_of(value)
         serial = producer and propagation.serial_of(producer)
         if serial is None:
             return False
@@ -287,7 +289,7 @@ class Finder:
         """
         if _identity(value) == _identity(prepared):
             return True
-        producer = _producer(value)
+        producer = producer_of(value)
         if producer is None or producer.name not in propagation.CONSTRAINTS or not _is_data_flow_target(prepared):
             return False
         constraint = self.analysis.prepared_ops[propagation.serial_of(producer)]
@@ -310,7 +312,7 @@ class Finder:
             self._refuse(edge, "a maximal sharding puts the whole value on one device")
 
     def _is_split(self, op: ir.Operation) -> bool:
-        producers = (_producer(value) for value in op.operands) if op.name == "stablehlo.broadcast_in_dim" else ()
+        producers = (producer_of(value) for value in op.operands) if op.name == "stablehlo.broadcast_in_dim" else ()
         return any(each is not None and propagation.serial_of(each) in self.analysis.pieces for each in producers)
 
     def _refuse(self, edge: _Edge, reason: str) -> None:
@@ -420,7 +422,7 @@ def _first_dynamic_op(module: ir.Module) -> ir.Operation | None:
 
 
 def _kind_by_producer(value: ir.Value) -> str:
-    producer = _producer(value)
+    producer = producer_of(value)
     if producer is not None:
         return kinds.CALL if producer.name == "func.call" else kinds.OPERAND
     owner = value.owner.owner.operation
@@ -431,10 +433,10 @@ def _kind_by_producer(value: ir.Value) -> str:
 
 def _base(value: ir.Value) -> ir.Value | None:
     """Returns the value behind inserted reshards; None if it passes another op that Shardy inserted."""
-    producer = _producer(value)
+    producer = producer_of(value)
     while producer is not None and producer.name == "sdy.reshard" and propagation.serial_of(producer) is None:
         value = producer.operands[0]
-        producer = _producer(value)
+        producer = producer_of(value)
     if producer is None or propagation.serial_of(producer) is not None or producer.name in propagation.CONSTANTS:
         return value
     return None
@@ -442,7 +444,7 @@ def _base(value: ir.Value) -> ir.Value | None:
 
 def _identity(value: ir.Value) -> tuple:
     """Returns what a value and its copy in a clone have in common."""
-    producer = _producer(value)
+    producer = producer_of(value)
     if producer is not None:
         return "result", propagation.serial_of(producer), ir.OpResult(value).result_number
     owner = value.owner.owner.operation
@@ -452,13 +454,8 @@ def _identity(value: ir.Value) -> tuple:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    producer = _producer(value)
+    producer = producer_of(value)
     return producer is not None and producer.name in propagation.CONSTANTS
-
-
-def _producer(value: ir.Value) -> ir.Operation | None:
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def _rank(value: ir.Value) -> int | None:
@@ -514,5 +511,5 @@ def _contracted(op: ir.Operation, number: int, target: ir.Attribute) -> str:
 
 
 def _is_data_flow_target(value: ir.Value) -> bool:
-    owner = _producer(value) or value.owner.owner.operation
+    owner = producer_of(value) or value.owner.owner.operation
     return owner.name in (*propagation.LOOPS, "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.diagnostics import error_at
+from reshard.dialect_utils.ops import int64_attr
 from reshard.dialect_utils.propagation import ops_in
 
 PREFIX = "reshard."
@@ -175,9 +176,9 @@ def attribute_names(op: ir.Operation) -> Iterable[str]:
 
 def _to_attr(finding: Finding) -> ir.DictAttr:
     entries = {
-        "site": _integer(finding.site),
+        "site": int64_attr(finding.site),
         "kind": ir.StringAttr.get(finding.kind),
-        "result" if finding.kind == RESULT else "operand": _integer(finding.number),
+        "result" if finding.kind == RESULT else "operand": int64_attr(finding.number),
         "source": finding.source,
         "target": finding.target,
         "why": ir.StringAttr.get(finding.why),
@@ -210,8 +211,8 @@ def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
 
 def _summary(findings: Findings) -> ir.DictAttr:
     entries = {
-        "version": _integer(VERSION),
-        "sites": _integer(findings.sites),
+        "version": int64_attr(VERSION),
+        "sites": int64_attr(findings.sites),
         "skipped": ir.ArrayAttr.get([_skipped_to_attr(each) for each in findings.skipped]),
     }
     if findings.open_results:
@@ -220,7 +221,7 @@ def _summary(findings: Findings) -> ir.DictAttr:
 
 
 def _open_result_to_attr(result: OpenResult) -> ir.DictAttr:
-    entries = {"function": ir.StringAttr.get(result.function), "result": _integer(result.number)}
+    entries = {"function": ir.StringAttr.get(result.function), "result": int64_attr(result.number)}
     return ir.DictAttr.get({**entries, "sharding": result.sharding})
 
 
@@ -243,7 +244,3 @@ def _skipped_from_attr(attr: ir.Attribute) -> Skipped:
     entries = ir.DictAttr(attr)
     kind, where, reason = (ir.StringAttr(entries[name]).value for name in ("kind", "where", "why"))
     return Skipped(kind, where, reason)
-
-
-def _integer(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

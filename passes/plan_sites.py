@@ -10,6 +10,7 @@ import functools
 from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import bits_of, neighbourhood
+from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
@@ -176,7 +177,7 @@ class SitePlanner:
             if op in followed:
                 continue
             chain = [edge]
-            while (before := _producer(chain[0].op.operands[0])) in followed:
+            while (before := producer_of(chain[0].op.operands[0])) in followed:
                 chain.insert(0, by_op[before])
             if len(chain) > 1:
                 chains[edge.site] = chain
@@ -286,15 +287,15 @@ class SitePlanner:
         }
         if conversion.plan is not None:
             entries["chain"] = ir.StringAttr.get(conversion.plan.chain_text)
-            entries |= {name: _integer(getattr(conversion.plan, name)) for name in _PLAN_ENTRIES}
+            entries |= {name: int64_attr(getattr(conversion.plan, name)) for name in _PLAN_ENTRIES}
         if verdict.stock is not None and verdict.stock.is_ok:
-            entries["stock_bytes"] = _integer(verdict.stock.bytes_received)
-            entries["stock_temp_bytes"] = _integer(verdict.stock.temp_bytes)
+            entries["stock_bytes"] = int64_attr(verdict.stock.bytes_received)
+            entries["stock_temp_bytes"] = int64_attr(verdict.stock.temp_bytes)
         if verdict.ours is not None and verdict.ours.is_ok:
-            entries["our_bytes"] = _integer(verdict.ours.bytes_received)
-            entries["our_temp_bytes"] = _integer(verdict.ours.temp_bytes)
+            entries["our_bytes"] = int64_attr(verdict.ours.bytes_received)
+            entries["our_temp_bytes"] = int64_attr(verdict.ours.temp_bytes)
         if len(chain) > 1 and verdict.is_rewrite:
-            entries["merges"] = ir.ArrayAttr.get([_integer(each.site) for each in chain[:-1]])
+            entries["merges"] = ir.ArrayAttr.get([int64_attr(each.site) for each in chain[:-1]])
         return edge.with_extras(entries)
 
     def _record(self, planned: list[Finding], last_of: dict[int, int]) -> None:
@@ -372,12 +373,3 @@ def _is_data_flow(edge: Finding) -> bool:
 
 def _verdict(edge: Finding) -> str:
     return ir.StringAttr(edge.extra("verdict")).value
-
-
-def _producer(value: ir.Value) -> ir.Operation | None:
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
-
-
-def _integer(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

@@ -53,7 +53,8 @@ def as_text(session: Session) -> str:
     is_measured = any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows)
     received = f"they receive {sums['our_bytes']:,} bytes per device, {sums['stock_bytes']:,} with stock XLA"
     saved = f"; {received}" if is_measured else ""
-    parts.append(f"{sums['sites']} site{'s' * (sums['sites'] != 1)}: {sums['rewritten']} rewritten, {sums['left']} left to XLA{saved}")
+    sites = f"{sums['sites']} site{'s' * (sums['sites'] != 1)}"
+    parts.append(f"{sites}: {sums['rewritten']} rewritten, {sums['left']} left to XLA{saved}")
     parts += [_check_text(each) for each in session.checks]
     parts.append("\n".join(_reason(row) for row in session.report_rows))
     skipped = [str(each) for each in session.remarks if "is left alone" in each.message]

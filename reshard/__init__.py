@@ -25,6 +25,11 @@ _PUBLIC = {
     "AxisRef": "reshard.synthesis.sharding:AxisRef",
     "Sharding": "reshard.synthesis.sharding:Sharding",
     "Topology": "reshard.synthesis.topology:Topology",
+    "MeshError": "reshard.synthesis.mesh:MeshError",
+    "ShardingError": "reshard.synthesis.sharding:ShardingError",
+    "TopologyError": "reshard.synthesis.topology:TopologyError",
+    "ElementTypeError": "reshard.element_types:ElementTypeError",
+    "ByteSizeError": "reshard.byte_sizes:ByteSizeError",
     # compiling
     "optimize": "reshard.optimizing:optimize",
     "Result": "reshard.optimizing:Result",

@@ -131,22 +131,10 @@ class Exchange:
     @property
     def received_elements(self) -> int:
         """Returns what the busiest device receives, padding included, in elements."""
-        return int(self._moved_elements("receivers").max(initial=0))
-
-    @property
-    def sent_elements(self) -> int:
-        return int(self._moved_elements("senders").max(initial=0))
-
-    def _moved_elements(self, ends: str) -> np.ndarray:
-        moved = np.zeros(self.source.devices, np.int64)
+        received = np.zeros(self.source.devices, np.int64)
         for each in self.rounds:
-            moved[getattr(each, ends)] += each.piece_elements
-        return moved
-
-    @property
-    def largest_tile_elements(self) -> int:
-        """Returns the largest tile or piece: by R2 that of source or target, since a piece fits in both."""
-        return max(self.source.tile_elements, self.target.tile_elements)
+            received[each.receivers] += each.piece_elements
+        return int(received.max(initial=0))
 
     def collectives(self, bits: int) -> tuple[Collective, ...]:
         """Returns the rounds as `traffic` prices them; bits: of one element."""

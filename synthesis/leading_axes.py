@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chains of blocked layouts, as the paper has them: axes come and go at the minor end of a dimension's stack.
 
-This is the construction in the proof of Theorem 3 (docs/theory.md): slices, then moves of the minor-most digit from one
+This is the construction in the proof of Theorem 5 (docs/theory.md): slices, then moves of the minor-most digit from one
 dimension to another, then gathers, and permutes where another digit has to be the minor-most one, or in the end. The planner
 does better, since its factors may own any digit; what remains of it here is something to compare plans with.
 

@@ -4,7 +4,7 @@
 | field | |
 |---|---|
 | `schema` | "reshard.plan/1"; readers ignore fields that they do not know |
-| `mesh`, `target_mesh` | Shardy's text; that of the target is the same mesh |
+| `mesh`, `target_mesh` | of source and target, as Shardy's text |
 | `dtype`, `global_shape`, `source`, `target` | the array, and its two shardings as Shardy's text |
 | `steps` | in execution order: `op`, `bytes_received`, `tile_bytes_before`, `tile_bytes_after`, `time_us`, `text` |
 | `steps[].chunks` | where `op` is "chunks": `count` slices along `dim`, and the `steps` on one of them, likewise |

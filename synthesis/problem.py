@@ -130,7 +130,7 @@ class _AxisCuts:
     def add_primes(self) -> None:
         for axis, cuts in self.cuts.items():
             for start, end in zip(tuple(cuts), tuple(cuts[1:])):
-                for prime in _primes(end // start)[:-1]:
+                for prime in primes(end // start)[:-1]:
                     start *= prime
                     self.add(axis, start)
 
@@ -221,7 +221,7 @@ def _spares(shape, places, offsets, factor: Factor) -> list[Slot]:
     ]
 
 
-def _primes(number: int) -> list[int]:
+def primes(number: int) -> list[int]:
     """Returns the prime factors in ascending order, with repetitions."""
     found, divisor = [], 2
     while number > 1:

@@ -37,7 +37,7 @@ from .mesh import Mesh
 from .padding import nearly_padded_shapes, padded_shape, whole_shape
 from .planned import Plan, PlannedStep
 from .pricing import Pricing
-from .problem import NoPlanError
+from .problem import NoPlanError, primes
 from .request import Request
 from .sharding import Sharding
 from .steps import Exchanged, Reorder, Step
@@ -427,21 +427,10 @@ def _cut_into_primes(factors: Sequence[Factor]) -> tuple[Factor, ...]:
     pieces = []
     for factor in factors:
         pre = factor.pre
-        for prime in _primes(factor.size):
+        for prime in primes(factor.size):
             pieces.append(Factor(factor.axis, pre, prime))
             pre *= prime
     return tuple(pieces)
-
-
-def _primes(number: int) -> Iterator[int]:
-    """Yields the prime factors in ascending order, with repetitions."""
-    divisor = 2
-    while number > 1:
-        if number % divisor:
-            divisor += 1
-        else:
-            yield divisor
-            number //= divisor
 
 
 def _spare_digits(layout: Layout, factors: Sequence[Factor]) -> dict[Factor, Slot]:

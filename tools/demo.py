@@ -139,7 +139,10 @@ class _Progress:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="demo", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m reshard.tools.demo",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="examples to run (default: all)")
     parser.add_argument("--size", choices=("demo", "small"), default="demo", help="of the arrays (default: demo)")

@@ -27,7 +27,7 @@ _MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.re
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 up to date, 1 not so with --check."""
-    parser = argparse.ArgumentParser(prog="docs", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m reshard.tools.docs", description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; name the pages that are out of date")
     flags = parser.parse_args(argv)
     outdated = {path: text for path, text in fresh_pages().items() if text != _read(path)}

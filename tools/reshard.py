@@ -4,47 +4,37 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
 if not __package__:  # run as a file: this folder holds `reshard.py`, which must not shadow the package
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from reshard.tools.reshard_flags import parse_flags
+from reshard.tools import command
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line."""
     argv = sys.argv[1:] if argv is None else argv
+    return command.run(lambda: _answer(argv), "reshard", argv)
+
+
+def _answer(argv: list[str]) -> int:
+    from reshard.tools.reshard_flags import parse_flags
+
     flags = parse_flags(argv)
     if flags.version:
-        return _print_versions()
-    from reshard.tools.reshard_plan import UserError, drive
+        return command.print_versions()
+    return _drive(flags)
 
+
+def _drive(flags: argparse.Namespace) -> int:
     if flags.command == "calibrate":
         from reshard.tools.reshard_calibrate import drive
-    try:
-        return drive(flags)
-    except UserError as error:
-        print(f"reshard: error: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader of our output went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        from reshard.tools.reproducer import report_crash
-
-        report_crash(error, "reshard", argv, "")
-        return 1
-
-
-def _print_versions() -> int:
-    from reshard.tools.versions import versions_text
-
-    print(versions_text())
-    return 0
+    else:
+        from reshard.tools.reshard_plan import drive
+    return drive(flags)
 
 
 if __name__ == "__main__":

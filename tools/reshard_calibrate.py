@@ -8,13 +8,14 @@ import contextlib
 from dataclasses import replace
 import os
 from pathlib import Path
-import re
 import sys
 import tempfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reshard.byte_sizes import ByteSizeError, byte_size
+from reshard.tools.command import UserError, whole_number
 from reshard.tools.text_table import table
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure the devices at hand, write a topology"
 _CPU_SIZES, _SIZES = "16KiB,256KiB,2MiB,16MiB", "64KiB,1MiB,16MiB,256MiB"
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _LARGEST = 64 << 30
 _KINDS = ("switch", "bus")
 
@@ -34,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--mesh", required=True, metavar="MESH", help="axes outer to inner, e.g. node=2,gpu=4; each may become a level"
     )
     parser.add_argument(
-        "--devices", type=_whole, metavar="N", help="measure N CPU devices of this host (default: what jax sees)"
+        "--devices", type=whole_number, metavar="N", help="measure N CPU devices of this host (default: what jax sees)"
     )
     parser.add_argument(
         "--distributed", action="store_true", help="start jax.distributed first; for processes that srun or mpirun starts"
@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"of the larger of operand and result tile (default: {_SIZES}; on CPU devices {_CPU_SIZES})",
     )
     parser.add_argument(
-        "--repeats", type=_whole, default=10, metavar="N", help="turns of each measurement, the median counts (default: 10)"
+        "--repeats", type=whole_number, default=10, metavar="N", help="turns of each measurement, the median counts (default: 10)"
     )
     parser.add_argument(
         "--kind",
@@ -61,17 +61,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
-    return int(text)
-
-
 def _sizes(text: str) -> tuple[int, ...]:
-    found = [re.fullmatch(r"(\d+)(KiB|MiB|GiB|)", part.strip()) for part in text.split(",")]
-    if not all(found):
-        raise argparse.ArgumentTypeError(f"cannot read '{text}' as sizes; write {_SIZES}")
-    sizes = tuple(sorted({int(size[1]) * _UNITS[size[2]] for size in found}))
+    try:
+        sizes = tuple(sorted(set(map(byte_size, text.split(",")))))
+    except ByteSizeError:
+        raise argparse.ArgumentTypeError(f"cannot read '{text}' as sizes; write {_SIZES}") from None
     if len(sizes) < 2 or not sizes[0]:
         raise argparse.ArgumentTypeError(f"'{text}': two or more sizes above 0 tell latency from bandwidth; write {_SIZES}")
     if sizes[-1] > _LARGEST:
@@ -92,8 +86,6 @@ def drive(flags: argparse.Namespace) -> int:
     from reshard.synthesis.calibration import CalibrationError
     from reshard.synthesis.mesh import Mesh, MeshError
     from reshard.synthesis.topology import TopologyError
-    from reshard.tools.reshard_plan import UserError
-
     try:
         mesh = Mesh.parse(flags.mesh)
         _check(mesh, flags)
@@ -106,8 +98,6 @@ def drive(flags: argparse.Namespace) -> int:
 
 def _check(mesh: Mesh, flags: argparse.Namespace) -> None:
     """Raises what can be known before minutes of measuring: UserError, MeshError."""
-    from reshard.tools.reshard_plan import UserError
-
     for axis, _ in flags.kind:
         mesh.axis_size(axis)
     if mesh.size == 1:
@@ -121,8 +111,6 @@ def _check(mesh: Mesh, flags: argparse.Namespace) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    from reshard.tools.reshard_plan import UserError
-
     if path.is_dir():
         raise UserError(f"{path}: is a directory")
     if not path.parent.is_dir():
@@ -172,8 +160,6 @@ def _join() -> int:
     """Returns the number of this process in the job that it belongs to."""
     import jax
 
-    from reshard.tools.reshard_plan import UserError
-
     try:
         jax.distributed.initialize()
     except (ValueError, RuntimeError) as error:
@@ -214,8 +200,6 @@ def _progress(is_shown: bool):
 
 def _write(path: Path, text: str) -> None:
     """Replaces the file at once: who reads it, or interrupts this, finds the old one or the new one."""
-    from reshard.tools.reshard_plan import UserError
-
     new = None
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False) as new:

@@ -8,6 +8,7 @@ import argparse
 from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
 from reshard.tools import reshard_calibrate
+from reshard.tools.command import whole_number
 
 PEERS = ("xla", "shardy", "dtensor")
 
@@ -27,7 +28,6 @@ exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2
 """
 
 
-
 def parse_flags(argv: list[str]) -> argparse.Namespace:
     """Returns the flags; `command` is "plan", "explain" or "calibrate"."""
     parser = _Parser(
@@ -35,20 +35,12 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate", parser_class=_Parser)
-    for name, help in (("plan", "the cheapest chain, its costs and its bounds"), ("explain", "the same, and why")):
-        command = commands.add_parser(
-            name, help=help, description=f"{help}.", formatter_class=_HelpFormatter, allow_abbrev=False
-        )
+    plan = _add_command(commands, "plan", "the cheapest chain, its costs and its bounds")
+    explain = _add_command(commands, "explain", "the same, with layouts, tiles and reasons")
+    for command in (plan, explain):
         _add_problem(command.add_argument_group("problem"))
-        _add_answer(command.add_argument_group("answer"), with_json=name == "plan")
-    calibrate = commands.add_parser(
-        "calibrate",
-        help=reshard_calibrate.SUMMARY,
-        description=f"{reshard_calibrate.SUMMARY}.",
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-    )
-    reshard_calibrate.add_flags(calibrate)
+        _add_answer(command.add_argument_group("answer"), with_json=command is plan)
+    reshard_calibrate.add_flags(_add_command(commands, "calibrate", reshard_calibrate.SUMMARY))
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and flags.command is None:
         parser.error("no command; write reshard plan, reshard explain or reshard calibrate")
@@ -66,6 +58,13 @@ def _with_negative_limit(argv: list[str]) -> list[str]:
     return joined
 
 
+def _add_command(commands, name: str, summary: str) -> argparse.ArgumentParser:
+    description = f"{summary[0].upper()}{summary[1:]}."
+    return commands.add_parser(
+        name, help=summary, description=description, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+
+
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=30, width=120)
@@ -79,25 +78,46 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add_problem(group) -> None:
-    group.add_argument("--mesh", required=True, metavar="MESH", help="""x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>""")
+    group.add_argument(
+        "--mesh", required=True, metavar="MESH", help="""x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>"""
+    )
     group.add_argument(
         "--to-mesh", metavar="MESH", help="the mesh of --to, if it is another one; <[], device_ids=[3]> is device 3 alone"
     )
     group.add_argument("--type", required=True, metavar="TYPE", help="of the whole array: f32[16,16], or tensor<16x16xf32>")
     group.add_argument(
-        "--from", dest="source", required=True, metavar="SHARDING", help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it"""
+        "--from",
+        dest="source",
+        required=True,
+        metavar="SHARDING",
+        help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it""",
     )
     group.add_argument("--to", dest="target", required=True, metavar="SHARDING", help="likewise")
     group.add_argument(
-        "--topology", default="uniform", metavar="NAME", help="h100, v5e:4x4*2, ... or a TOML file; see docs/topologies.md (default: uniform)"
+        "--topology",
+        default="uniform",
+        metavar="NAME",
+        help="h100, v5e:4x4*2, ... or a TOML file; see docs/topologies.md (default: uniform)",
     )
     group.add_argument(
         "--reduction", choices=REDUCTIONS, default="sum", help="what makes the array of partial sums, where an axis is unreduced"
     )
     group.add_argument(
-        "--memory-limit", type=_byte_size, metavar="SIZE", help="the most that the plan's peak may be, per device: 2GiB, 512MB, 4096"
+        "--memory-limit",
+        type=_byte_size,
+        metavar="SIZE",
+        help="the most that the plan's peak may be, per device: 2GiB, 512MB, 4096",
     )
-    group.add_argument("--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes")
+    group.add_argument(
+        "--effort",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="search N times as long for a cheaper plan, or a proof that there is none (default: 1)",
+    )
+    group.add_argument(
+        "--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes"
+    )
 
 
 def _add_answer(group, with_json: bool) -> None:
@@ -106,7 +126,9 @@ def _add_answer(group, with_json: bool) -> None:
     else:
         group.set_defaults(json=False)
     group.add_argument("--pareto", action="store_true", help="list the plans that no other one beats in time and in peak")
-    group.add_argument("--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair")
+    group.add_argument(
+        "--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair"
+    )
     group.add_argument(
         "--verify", action="store_true", help="run the plan in a numpy interpreter and with XLA on CPU devices"
     )

@@ -11,6 +11,7 @@ import sys
 if not __package__:  # run as a file: this folder holds `reshard.py`, which must not shadow the package
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+from reshard.tools import command
 from reshard.tools.reshard_opt_flags import parse_flags, pipeline_text
 
 
@@ -22,38 +23,24 @@ def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     flags, parser = parse_flags(given)
     if flags.version:
-        return _print_versions()
+        return command.print_versions()
+
+    def drive() -> int:
+        return command.run(lambda: _drive(flags, parser), "reshard-opt", given)
+
     if argv is not None or flags.list_passes:
-        return _drive(flags, parser, given)
+        return drive()
     from reshard.tools import contained
 
     name = "<stdin>" if flags.input in (None, "-") else flags.input
     outputs = [path for path in (flags.output, flags.report_file) if path and path != "-"]
-    return contained.run(lambda: _drive(flags, parser, given), name, outputs)
+    return contained.run(drive, name, outputs)
 
 
-def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser, argv: list[str]) -> int:
+def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from reshard.tools.reshard_opt_driver import drive
 
-    try:
-        return drive(flags, pipeline_text(flags), parser.error)
-    except BrokenPipeError:  # the reader of our output went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        from reshard.tools.reproducer import report_crash
-
-        report_crash(error, "reshard-opt", argv, "")
-        return 1
-
-
-def _print_versions() -> int:
-    from reshard.tools.versions import versions_text
-
-    print(versions_text())
-    return 0
+    return drive(flags, pipeline_text(flags), parser.error)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
         parser.error("--check compiles the module before and after; say what for with --compile-for=PLATFORM:DEVICES")
     if flags.report_file and not flags.report:
         parser.error("--report-file needs --report=text or --report=json")
+    if flags.report_file and flags.report_file == flags.output:
+        parser.error(f"-o and --report-file both write {flags.output}; choose two files")
     has_no_stdin = sys.stdin is None or sys.stdin.isatty()
     if flags.input is None and has_no_stdin and not (flags.version or flags.list_passes):
         parser.error("no input; give a file, or - for standard input")

@@ -16,14 +16,11 @@ from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import ShardingError
 from reshard.synthesis.topology import Topology, TopologyError
+from reshard.tools.command import UserError
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.peers import Answer
     from reshard.tools.reshard_verify import Verdict
-
-
-class UserError(Exception):
-    """What the user should read in one line."""
 
 
 @dataclass(slots=True)
@@ -68,7 +65,9 @@ def _answered(flags: argparse.Namespace) -> Answered:
         goal = Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh
         problem = {"mesh": mesh, "shape": shape, "dtype": element.name, "topology": topology, "reduction": flags.reduction}
         problem["target_mesh"] = goal
-        planned = plan(source, target, objective=flags.objective, memory_limit=flags.memory_limit, **problem)
+        planned = plan(
+            source, target, objective=flags.objective, memory_limit=flags.memory_limit, effort=flags.effort, **problem
+        )
         others = rejected(planned, topology, memory_limit=flags.memory_limit)
         found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices), others)
         if flags.pareto:
@@ -80,7 +79,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
     if "dtensor" in flags.compare:
         _refuse_without_torch()
     if planned.target_mesh is not None and flags.compare:
-        raise UserError(f"--compare is about pairs on one mesh; here they are {planned.mesh} and {planned.target_mesh}; leave --compare out")
+        meshes = f"{planned.mesh} and {planned.target_mesh}"
+        raise UserError(f"--compare is about pairs on one mesh; here they are {meshes}; leave --compare out")
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
@@ -161,7 +161,8 @@ def _as_dict(found: Answered) -> dict:
 
 def _pareto_dict(plan: Plan) -> dict:
     totals = plan.to_dict()["totals"]
-    return {"chain": plan.chain_text} | {name: totals[name] for name in ("time_us", "bytes_received", "peak_bytes", "collectives")}
+    shown = ("time_us", "bytes_received", "peak_bytes", "collectives")
+    return {"chain": plan.chain_text} | {name: totals[name] for name in shown}
 
 
 def _answer_dict(answer: Answer, topology: Topology) -> dict:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reshard.synthesis.plan import Plan, PlannedStep
 from reshard.synthesis.plan_json import bound_bytes_sent, bound_tile_bytes
 from reshard.synthesis.topology import Topology
-from reshard.tools.text_table import count, microseconds, ratio, table
+from reshard.tools.text_table import count, first_line, microseconds, ratio, table
 
 if TYPE_CHECKING:
     from reshard.tools.reshard_plan import Answered
@@ -56,7 +56,7 @@ def _steps(plan: Plan) -> str:
 
 
 def _what(step: PlannedStep) -> str:
-    """Returns the step's text; of chunks how many they are, since their steps have rows of their own, with the costs of one chunk."""
+    """Returns the step's text; of chunks how many: their steps have rows of their own, with the costs of one chunk."""
     return f"{step.text.split(':')[0]}, each:" if step.inside else step.text
 
 
@@ -106,8 +106,9 @@ def topology_text(topology: Topology) -> str:
 def _rejected(found: Answered) -> str:
     headings = ("rejected", "received", "time", "peak", "collectives", "why")
     rows = [
-        (each.way, count(each.plan.bytes_received), microseconds(each.plan.time_s), count(each.plan.peak_bytes), count(each.plan.collectives), each.reason)
+        (each.way, count(plan.bytes_received), microseconds(plan.time_s), count(plan.peak_bytes), count(plan.collectives), each.reason)
         for each in found.rejected
+        for plan in (each.plan,)
     ]
     chains = [f"  {each.way}: {_clipped(each.plan.chain_text)}" for each in found.rejected]
     return "\n".join([table(headings, rows, "lrrrrl"), "", *chains])
@@ -122,7 +123,7 @@ def _comparison(found: Answered) -> str:
     headings = ("", "received", "time of collectives", "temporaries", "collectives", "status")
     rows = []
     for each in found.answers:
-        status = f"{each.status}: {_first_line(each.message)}" if each.message else each.status
+        status = f"{each.status}: {first_line(each.message, 120)}" if each.message else each.status
         numbers = (count(each.bytes_received), microseconds(each.collectives_time_s(found.topology)), count(each.temp_bytes))
         rows.append((each.name, *numbers, each.kinds_text if each.is_ok else "-", status))
     return table(headings, rows, "lrrrll")
@@ -131,7 +132,3 @@ def _comparison(found: Answered) -> str:
 def _peak_of(found: Answered) -> str:
     peak = found.verdict.peak_bytes
     return "" if peak is None else f"; XLA's own peak is {peak:,} bytes"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:120]

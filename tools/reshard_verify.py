@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two witnesses for a plan: the numpy interpreter, and XLA on CPU devices. Both must end with the target's elements.
 
-Partial sums are random ones. Integers, and what is not rounded, must add up bit for bit; floating-point numbers within the rounding
-error that their additions may have in any order.
+Partial sums are random ones. Integers, and what is not rounded, must add up bit for bit; floating-point numbers within the
+rounding error that their additions may have in any order.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from reshard.dialect_utils.xla_worker import numpy_dtype
 from reshard.synthesis import semantics
 from reshard.synthesis.blocks import Blocks, both_ends, cut
 from reshard.synthesis.plan import Plan
+from reshard.tools.text_table import first_line
 
 MOST_DEVICES = 256  # CPU devices that one machine simulates in acceptable time
 MOST_ELEMENTS = 1 << 25  # over all devices; the interpreter holds each as eight bytes
@@ -41,13 +42,17 @@ def refusal(plan: Plan) -> str | None:
     """Returns why a plan cannot be run here, None if it can."""
     if plan.devices > MOST_DEVICES:
         return f"--verify runs on at most {MOST_DEVICES} CPU devices; the plan has {plan.devices}; plan without it"
-    tiles = max(math.prod(shape) for shape in (plan.tile_program.in_shape, plan.tile_program.out_shape))
-    if tiles * plan.devices > MOST_ELEMENTS:
-        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {tiles * plan.devices:,}; verify a smaller array"
+    elements = plan.devices * max(math.prod(shape) for shape in (plan.tile_program.in_shape, plan.tile_program.out_shape))
+    if elements > MOST_ELEMENTS:
+        return f"--verify holds at most {MOST_ELEMENTS:,} elements on all devices; here they are {elements:,}; verify a smaller array"
     has_sums = plan.source.unreduced or plan.target.unreduced
-    if has_sums and (plan.target_mesh or any(whole_shape(plan.mesh, plan.shape, side) != plan.shape for side in (plan.source, plan.target))):
+    if has_sums and (plan.target_mesh or _is_padded(plan)):
         return "--verify runs partial sums on one mesh, of arrays that divide into their shards; plan without it"
     return None
+
+
+def _is_padded(plan: Plan) -> bool:
+    return any(whole_shape(plan.mesh, plan.shape, side) != plan.shape for side in (plan.source, plan.target))
 
 
 def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
@@ -64,7 +69,7 @@ def verify(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
     take, give = (_stack, _unstacked) if is_on_stacks(plan) else (_in_whole_tiles, _cut)
     ran = child.run(module, [take(values, plan)], devices)
     if ran.status != "ok":
-        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
+        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {first_line(ran.message)}", compiled.peak_bytes)
     if not all(_is_equal(*each) for each in give(ran.outputs[0], values, plan)):
         return Verdict(False, "not verified: XLA on CPU devices ends with other values", compiled.peak_bytes)
     text = f"verified: the numpy interpreter and XLA on {devices} CPU devices end with the target's elements, bit for bit"
@@ -83,7 +88,7 @@ def _verify_sums(plan: Plan, tensor_type: str, child: XlaChild) -> Verdict:
     stack = np.repeat(sums.reshape(*along, 1, *plan.shape), replicas, axis=len(along))
     ran = child.run(module, [stack], devices)
     if ran.status != "ok":
-        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {_first_line(ran.message)}", compiled.peak_bytes)
+        return Verdict(False, f"not verified: XLA on CPU devices: {ran.status}: {first_line(ran.message)}", compiled.peak_bytes)
     got = ran.outputs[0].reshape(-1, leading_sizes(plan.mesh, plan.target)[-1], *plan.shape)
     expected, error = _sum_and_error(sums, plan.reduction)
     totals = _reduced(got, plan.reduction)
@@ -216,7 +221,3 @@ def _unstacked(output: np.ndarray, values: np.ndarray, plan: Plan) -> list[tuple
 
 def _placements(plan: Plan) -> tuple[Blocks, Blocks]:
     return both_ends(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:200] if text.strip() else "no message"

@@ -46,6 +46,16 @@ def microseconds(seconds: float | None) -> str:
     return f"{number:,.{digits}f} us"
 
 
+def first_line(text: str, most: int = 200) -> str:
+    """Returns the first line of a message, cut to `most` characters; `no message` if it says nothing.
+
+    Example:
+      >>> first_line("out of memory\\n  while allocating"), first_line("")
+      ('out of memory', 'no message')
+    """
+    return text.strip().splitlines()[0][:most] if text.strip() else "no message"
+
+
 def ratio(mine: float, bound: float) -> str:
     """Returns mine ÷ bound with three digits; "-" where the bound is zero and something is needed nevertheless."""
     if mine == bound:

@@ -17,7 +17,7 @@ from reshard.synthesis.sharding import Sharding
 
 ISSUE = ("x=4,y=2", (16, 16, 16), '[{"y"}, {}, {"x"}]', '[{}, {"x","y"}, {}]')
 
-needs_torch = pytest.mark.skipif(not peers_dtensor.is_installed(), reason="needs torch: pip install 'reshard[torch]'")
+needs_torch = pytest.mark.skipif(not peers_dtensor.is_installed(), reason="needs torch: pip install 'torch>=2.13'")
 
 
 def dtensor(mesh: str, shape, source: str, target: str, **options) -> Answer:

@@ -148,6 +148,6 @@ def _live(steps: list[dict], used: set[str]) -> list[dict]:
         kept.insert(0, step)
         used |= set(step["args"])
         for body in bodies_of(step):
-            body["steps"] = _live(body["steps"], inner := set(body["results"]))
+            body["steps"] = _live(body["steps"], set(body["results"]))
             used |= _outer_names(body)
     return kept

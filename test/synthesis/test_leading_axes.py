@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chains of Theorem 3: they arrive, within R2, on blocked layouts alone."""
+"""The chains of Theorem 5: they arrive, within R2, on blocked layouts alone."""
 
 import pytest
 

@@ -56,6 +56,7 @@ def run(*arguments) -> int:
         (["--strip-findings", "--policy=always"], "no pass of builtin.module(strip-findings) has an option 'policy'"),
         (["--report=html"], "invalid choice: 'html'"),
         (["--report-file=x"], "--report-file needs --report"),
+        (["--report-file=x", "--report=json", "-o", "x"], "-o and --report-file both write x; choose two files"),
         (["--check"], "--compile-for=PLATFORM:DEVICES"),
         (["--compile-for=cpu"], "'cpu' is not PLATFORM:DEVICES, such as cpu:8"),
         (["--verify-diagnostics=some"], "invalid choice: 'some'"),

@@ -128,7 +128,7 @@ def test_mistakes_are_named_in_one_line_before_anything_is_measured(arguments, t
     [
         ([], "required: --mesh"),
         (["--mesh", "a=2", "--sizes", "4MiB"], "two or more sizes above 0"),
-        (["--mesh", "a=2", "--sizes", "4MB,1MB"], "cannot read '4MB,1MB' as sizes"),
+        (["--mesh", "a=2", "--sizes", "4MQ,1MQ"], "cannot read '4MQ,1MQ' as sizes"),
         (["--mesh", "a=2", "--sizes", "1MiB,999999999GiB"], "tiles of at most 64GiB can be measured"),
         (["--mesh", "a=2", "--repeats", "0"], "'0' is no whole number of at least 1"),
         (["--mesh", "a=2", "--devices", "-1"], "'-1' is no whole number of at least 1"),

@@ -14,6 +14,7 @@ import reshard
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.synthesis.mesh import Mesh
 from reshard.tools import reshard as tool
+from reshard.tools import reshard_plan
 from reshard.tools.reshard_verify import verify
 
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
@@ -157,6 +158,13 @@ def test_a_limit_is_kept_in_chunks(capsys):
     assert rows[0][:5] == ["1", "4", "chunks", "along", "dim"] and rows[0][-5:-2] == ["4,096", "4,096", "3,072"]
     assert rows[1][0] == "relayout" and rows[2][:2] == ["all_to_all", "x:"] and rows[2][-5:-2] == ["1,024", "1,024", "768"]
     assert "4 collectives; peak 10,240 bytes" in "\n".join(lines)
+
+
+def test_effort_searches_longer(monkeypatch, capsys):
+    efforts = []
+    monkeypatch.setattr(reshard_plan, "plan", lambda *ends, **options: efforts.append(options["effort"]) or reshard.plan(*ends, **options))
+    assert run("--effort", "4") == 0 and run() == 0
+    assert efforts == [4, 1]
 
 
 def test_a_limit_below_what_is_needed_is_refused_with_the_least_that_does(capsys):
@@ -316,6 +324,8 @@ def test_the_api_refuses_nonsense_in_the_same_words(changes, text, capsys):
         (["--memory-limit", "much"], "'much' is no number of bytes; write 2GiB, 512MB or 4096"),
         (["--memory-limit=2GG"], "unknown unit 'GG' in '2GG'; known: B, KiB, KB, MiB, MB, GiB, GB, TiB, TB"),
         (["--memory-limit", "-2GiB"], "'-2GiB' is negative; a number of bytes is 0 or more"),
+        (["--effort", "0"], "'0' is no whole number of at least 1"),
+        (["--effort", "-3"], "'-3' is no whole number of at least 1"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
         (["--nope"], "unrecognized arguments: --nope"),
@@ -448,7 +458,7 @@ def test_partial_sums_are_scattered_where_the_target_is_sharded(capsys):
 def test_dtensor_without_torch_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("reshard.dialect_utils.peers_dtensor.is_installed", lambda: False)
     assert run("--compare", "dtensor") == 1
-    assert capsys.readouterr().err.endswith("PyTorch, which is not installed here; run: pip install 'reshard[torch]'\n")
+    assert capsys.readouterr().err.endswith("PyTorch, which is not installed here; run: pip install 'torch>=2.13'\n")
 
 
 def test_dtensor_is_compared_on_partial_sums_too(monkeypatch, capsys):

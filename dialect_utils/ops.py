@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several readers and writers of ops need: who makes a value, numbers as attributes and as values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .bindings import ir, stablehlo
+
+
+def producer_of(value: ir.Value) -> ir.Operation | None:
+    """Returns the op that makes a value, None for an argument of a block."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def int64_attr(value: int) -> ir.Attribute:
+    """Returns `value : i64`; there has to be a current context."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def int32_constant(value: int) -> ir.Value:
+    """Returns the scalar `stablehlo.constant dense<value> : tensor<i32>`, written at the current insertion point."""
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share: how they end, and how they read numbers."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+# What a command may lack; the values are what pip installs.
+_PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
+
+
+class UserError(Exception):
+    """What the user should read in one line."""
+
+
+def run(work: Callable[[], int], tool: str, arguments: Sequence[str]) -> int:
+    """Returns the exit status of `work`, or 1 and says why; 130 after Ctrl-C.
+
+    Args:
+      tool: the command's name, before what it says. arguments: for the reproducer, if the failure is a fault of ours.
+    """
+    try:
+        status = work()
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        return _failed(f"{tool}: error: {error}")
+    except BrokenPipeError:  # the reader of our output went away
+        return _without_stdout()
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _without_stdout()
+            return _failed(f"<stdout>: error: {error.strerror.lower()}")
+        if isinstance(error, ModuleNotFoundError) and (said := _missing(error)):
+            return _failed(f"{tool}: error: {said}")
+        from reshard.tools.reproducer import report_crash
+
+        report_crash(error, tool, arguments, "")
+        return 1
+
+
+def print_versions() -> int:
+    """Prints what a bug report needs, and returns the exit status."""
+    from reshard.tools.versions import versions_text
+
+    print(versions_text())
+    return 0
+
+
+def whole_number(text: str) -> int:
+    """Returns a number of at least 1. Raises: argparse.ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
+    return int(text)
+
+
+def _failed(said: str) -> int:
+    print(said, file=sys.stderr)
+    return 1
+
+
+def _without_stdout() -> int:
+    """Drops what is not yet written: Python would try once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """Returns what to install, None for a module that is not a package of its own."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _PACKAGES:
+        return None
+    return f"{package} is not installed; run: pip install {_PACKAGES[package]}"
