@@ -43,7 +43,6 @@ import math
 
 import numpy as np
 
-from . import traffic
 from .blocks import Blocks, cut
 from .traffic import Collective
 
@@ -156,12 +155,21 @@ class Exchange:
             for size in (-(-each.piece_elements * bits // 8),)
         )
 
+    def bytes_moved(self, bits: int) -> np.ndarray:
+        """Returns what each device receives, and what it sends, padding included, as `traffic` counts: int64 (2, devices)."""
+        moved = np.zeros((2, self.source.devices), np.int64)
+        for each in self.rounds:
+            num_bytes = -(-each.piece_elements * bits // 8)
+            moved[0, each.receivers] += num_bytes  # nobody twice
+            moved[1, each.senders] += num_bytes
+        return moved
+
     def bytes_received(self, bits: int) -> int:
         """Returns R3's number: the bytes that the busiest receiver gets, padding included."""
-        return traffic.bytes_received(self.collectives(bits), self.source.devices)
+        return int(self.bytes_moved(bits)[0].max(initial=0))
 
     def bytes_sent(self, bits: int) -> int:
-        return traffic.bytes_sent(self.collectives(bits), self.source.devices)
+        return int(self.bytes_moved(bits)[1].max(initial=0))
 
     @property
     def text(self) -> str:

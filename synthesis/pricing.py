@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from . import cost
+from .exchange import Exchange, Round
 from .layout import Factor, Layout, groups
 from .mesh import Mesh
 from .sharding import Sharding
@@ -222,6 +223,18 @@ class Pricing:
     def seconds(self, collectives: Iterable[Collective]) -> float:
         """Returns the time of collectives, one after the other."""
         return sum(cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)
+
+    def exchange_seconds(self, exchange: Exchange) -> float:
+        """Returns the time of the rounds of an exchange, one after the other."""
+        return sum(map(self._round_seconds, exchange.rounds))
+
+    def _round_seconds(self, each: Round) -> float:
+        if self.is_flat:  # whoever sends to whom, nobody sends or receives twice
+            latency_s, seconds_per_byte = self.coefficients("permute", ())
+        else:
+            pairs = np.stack([each.senders, each.receivers], axis=1)
+            latency_s, seconds_per_byte = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
+        return latency_s + seconds_per_byte * self.bytes_of(each.piece_elements)
 
     def whole(self, latency_s: float, seconds_per_byte: float, tile: int) -> int:
         """Returns latency_s + seconds_per_byte · the bytes of a tile, in picoseconds."""
