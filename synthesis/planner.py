@@ -11,7 +11,7 @@ from . import budget, steps
 from .blocks import Blocks
 from .chains import find_chain, gathers_apart
 from .costing import Costing
-from .exchange import Exchange, TooManyPieces, plan_exchange
+from .exchange import MOST_PIECES, MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
@@ -149,7 +149,7 @@ class _Planner:
                 continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
-                exchange = self._exchange(*ends)
+                exchange = self._exchange(*ends, MOST_PIECES_BESIDE_CHAIN)
             except (LayoutError, TooManyPieces):
                 continue
             yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
@@ -167,11 +167,12 @@ class _Planner:
         kept = tuple(each.time_s for each in chain.steps if each.step in others)
         return sum(kept) + self.pricing.least_exchange_s(rounds, after.tile_elements), *least
 
-    def _exchange(self, before: Blocks, after: Blocks) -> Exchange:
+    def _exchange(self, before: Blocks, after: Blocks, most_pieces: int = MOST_PIECES) -> Exchange:
         is_by_time = self.request.objective == "time"
         round_elements = self.pricing.round_elements() if is_by_time else 0
         least_s = self.pricing.least_picoseconds(1) / PER_SECOND if is_by_time and self.request.devices > 1 else 0
         most_rounds = self.costing.fastest_s / least_s if least_s and not self.wants_small else math.inf  # no slower than what is known
         distance = None if self.pricing.is_flat else self.pricing.distance
-        return plan_exchange(before, after, distance=distance, round_elements=round_elements, most_rounds=most_rounds)
+        limits = {"most_rounds": most_rounds, "most_pieces": most_pieces}
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements, **limits)
 
