@@ -40,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import copy
 from dataclasses import dataclass
+import functools
 import itertools
 import math
 
@@ -70,7 +71,7 @@ class TooManyPieces(ValueError):
 class Round:
     """One collective_permute of a piece of static shape, or, with senders = receivers, the copy on each device.
 
-    Row i of the arrays (pairs, rank) is about the pair i; all are int64, read-only, and sorted by receiver.
+    Row i of the arrays (pairs, rank) is about the pair i; all are int32 or int64, read-only, and sorted by receiver.
 
     Attributes:
       piece_shape: what each sender reads, from `read` on in its source tile; the window stays inside the tile.
@@ -198,7 +199,7 @@ def plan_exchange(
     distance: Callable[[int, int], float] | None = None,
     round_elements: float = 0,
     most_rounds: float = math.inf,
-    most_pieces: int = MOST_PIECES,
+    most_pieces: float = math.inf,
 ) -> Exchange:
     """Returns the exchange that turns `source` into `target`.
 
@@ -215,7 +216,7 @@ def plan_exchange(
     """
     boxes = _SourceBoxes(source)
     _check(source, target, boxes)
-    pieces, local = _refinement(source, target, boxes, most_pieces)
+    pieces, local = _refinement(source, target, boxes, min(most_pieces, MOST_PIECES))
     arriving = int(np.bincount(pieces.dst, minlength=1).max())
     if arriving > most_rounds:
         raise TooManyPieces(f"the exchange has {arriving} rounds or more; at most {most_rounds:.0f} are of use")
@@ -224,7 +225,8 @@ def plan_exchange(
     rounds = []
     for group in _cheapest_classes(pieces, source.devices, round_elements):
         colour = _edge_colours(group, source.devices)
-        order = np.argsort(colour * source.devices + group.dst)
+        order = _order(group.dst)
+        order = order[_order(colour[order])]
         rounds += _rounds(source, target, group.at(order), np.flatnonzero(np.diff(colour[order])) + 1)
     rounds.sort(key=lambda each: (-each.piece_elements, each.piece_shape, each.senders[0], each.receivers[0]))
     return Exchange(
@@ -241,7 +243,7 @@ def plan_exchange(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Pieces:
     """Boxes [lo, hi) in global indices, one per row; src is a device id, or before it is known a source box."""
 
@@ -250,7 +252,7 @@ class _Pieces:
     lo: np.ndarray
     hi: np.ndarray
 
-    @property
+    @functools.cached_property
     def extents(self) -> np.ndarray:
         return self.hi - self.lo
 
@@ -258,10 +260,10 @@ class _Pieces:
     def elements(self) -> np.ndarray:
         return self.extents.prod(axis=1)
 
-    def at(self, rows: np.ndarray | slice) -> _Pieces:
-        return _Pieces(self.src[rows], self.dst[rows], self.lo[rows], self.hi[rows])
+    def at(self, rows: np.ndarray) -> _Pieces:
+        return _Pieces(*(each.take(rows, axis=0) for each in (self.src, self.dst, self.lo, self.hi)))
 
-    @property
+    @functools.cached_property
     def are_alike(self) -> bool:
         """Returns whether all have one shape."""
         return bool((self.extents == self.extents[:1]).all())
@@ -327,8 +329,8 @@ def _refinement(source: Blocks, target: Blocks, boxes: _SourceBoxes, most_pieces
         np.minimum(target.stops[device], boxes.stops[box]),
     )
     is_own = boxes.of_device[device] == box
-    own = pieces.at(is_own)
-    return pieces.at(~is_own), _Pieces(own.dst, own.dst, own.lo, own.hi)
+    own = pieces.at(np.flatnonzero(is_own))
+    return pieces.at(np.flatnonzero(~is_own)), _Pieces(own.dst, own.dst, own.lo, own.hi)
 
 
 def _meetings(target: Blocks, boxes: _SourceBoxes, most_pieces: int) -> tuple[np.ndarray, np.ndarray]:
@@ -377,7 +379,7 @@ def _with_senders(pieces: _Pieces, boxes: _SourceBoxes, distance, round_elements
         return _Pieces(boxes.holders[boxes.first[pieces.src]], pieces.dst, pieces.lo, pieces.hi)
     weights = pieces.elements + int(min(round_elements, MOST_ROUND_WEIGHT))
     is_even = bool((weights == weights[:1]).all())
-    order = _sorted_by_box(pieces) if is_even else np.lexsort((pieces.dst, -weights, pieces.src))
+    order = _order(pieces.src) if is_even else np.lexsort((pieces.dst, -weights, pieces.src))
     box = pieces.src[order]
     rank = np.arange(len(order)) - np.searchsorted(box, box)  # of a piece among those of its box
     sender = np.empty(len(order), np.int64)
@@ -394,10 +396,10 @@ def _with_senders(pieces: _Pieces, boxes: _SourceBoxes, distance, round_elements
     return _Pieces(sender, pieces.dst, pieces.lo, pieces.hi)
 
 
-def _sorted_by_box(pieces: _Pieces) -> np.ndarray:
-    """Returns the rows by source box, then by receiver, which they ascend by."""
-    small = pieces.src.astype(np.uint16) if pieces.src.max(initial=0) < 1 << 16 else pieces.src  # counted, not compared
-    return np.argsort(small, kind="stable")
+def _order(numbers: np.ndarray) -> np.ndarray:
+    """Returns the rows by their numbers, from 0, rows of equal numbers as they are."""
+    is_small = numbers.max(initial=0) < 1 << 16
+    return np.argsort(numbers.astype(np.uint16) if is_small else numbers, kind="stable")  # small ones are counted, not compared
 
 
 def _runs(sorted_keys: np.ndarray, order: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -648,11 +650,10 @@ def _edge_colours(pieces: _Pieces, devices: int) -> np.ndarray:
     degree = int(max(np.bincount(pieces.src).max(), np.bincount(pieces.dst).max()))
     if degree == 1:
         return np.zeros(len(pieces.src), np.int64)
-    if np.diff(np.sort(pieces.src * devices + pieces.dst)).all():  # no two pieces between the same devices
-        for shift in ((pieces.dst - pieces.src) % devices, pieces.dst ^ pieces.src):
-            number = np.cumsum(np.bincount(shift) > 0) - 1
-            if number[-1] + 1 == degree:
-                return number[shift]
+    for shift in ((pieces.dst - pieces.src) % devices, pieces.dst ^ pieces.src):
+        number = np.cumsum(np.bincount(shift) > 0) - 1
+        if number[-1] + 1 == degree and np.diff(np.sort(pieces.src * devices + pieces.dst)).all():  # each pair of devices once
+            return number[shift]
     width = 1 << (degree - 1).bit_length()
     if MOST_EDGES_BY_PATHS < len(pieces.src) and width * devices <= MOST_STUBS_PER_EDGE * len(pieces.src) and pieces.are_alike:
         return _coloured_by_halves(pieces.src, pieces.dst, degree, width, devices)
@@ -667,7 +668,7 @@ def _coloured_by_halves(src: np.ndarray, dst: np.ndarray, degree: int, width: in
     send and receive one. Of these `width` colours the smallest ones are given up, and their edges coloured by paths.
     """
     ends = [np.concatenate([end, np.repeat(np.arange(devices), width - np.bincount(end, minlength=devices))]) for end in (src, dst)]
-    by_end = [np.argsort(end, kind="stable") for end in ends]
+    by_end = [_order(end) for end in ends]
     colour, bit = np.zeros(len(ends[0]), np.int64), 1
     while bit < width:
         second = _second_half(*by_end)
@@ -763,13 +764,17 @@ def _rounds(source: Blocks, target: Blocks, pieces: _Pieces, cuts: np.ndarray) -
     """Returns a round of each run of the pieces, which are cut there."""
     runs = [slice(a, b) for a, b in itertools.pairwise([0, *cuts.tolist(), len(pieces.src)])]
     if not pieces.are_alike:
-        return [_round(source, target, pieces.at(run)) for run in runs]
+        rows = np.arange(len(pieces.src))
+        return [_round(source, target, pieces.at(rows[run])) for run in runs]
     shape = pieces.extents[0]
-    read, write = pieces.lo - source.starts[pieces.src], pieces.lo - target.starts[pieces.dst]
+    dtype = np.int32 if max(len(source.starts), *source.tile_shape, *target.tile_shape) < 1 << 31 else np.int64
+    read = (pieces.lo - source.starts[pieces.src]).astype(dtype)
+    write = (pieces.lo - target.starts[pieces.dst]).astype(dtype)
+    src, dst = pieces.src.astype(dtype), pieces.dst.astype(dtype)
     found = []
     for run in runs:
         nowhere = np.broadcast_to(np.zeros_like(shape), read[run].shape)  # pieces fill their windows
-        ends = pieces.src[run], pieces.dst[run]
+        ends = src[run], dst[run]
         found.append(Round(tuple(shape.tolist()), *ends, read[run], write[run], nowhere, nowhere, np.broadcast_to(shape, nowhere.shape)))
     return found
 

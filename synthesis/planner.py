@@ -11,7 +11,7 @@ from . import budget, steps
 from .blocks import Blocks
 from .chains import find_chain, gathers_apart
 from .costing import Costing
-from .exchange import MOST_PIECES, MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
+from .exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
@@ -175,7 +175,7 @@ class _Planner:
         return sum(kept) + self.pricing.least_exchange_s(rounds, after.tile_elements), *least
 
     def _exchange(
-        self, before: Blocks, after: Blocks, most_pieces: int = MOST_PIECES, most_rounds: float = math.inf
+        self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf
     ) -> Exchange:
         is_by_time = self.request.objective == "time"
         round_elements = self.pricing.round_elements() if is_by_time else 0
