@@ -107,18 +107,19 @@ class _Searches:
             self._search_primes()
         if self._is_proved():
             return
-        primes = self._wide(into_primes=True)
+        problem = self._refine(with_detours=True, into_primes=True)
+        primes = self._wide(problem)
         self._raise_least(primes.least_cost())
         if self._is_proved():
             return
-        wide = self._wide(into_primes=False)
-        if wide.problem != primes.problem:
-            self._improve(wide, MOST_EDGES_FOR_DETOURS)
-        if not self._is_proved() and (not self._meets_bound() or wide.problem == primes.problem):
+        coarse = self._refine(with_detours=True)
+        is_prime = coarse == problem
+        if not is_prime:
+            self._improve(self._wide(coarse), MOST_EDGES_FOR_DETOURS)
+        if not self._is_proved() and (not self._meets_bound() or is_prime):
             self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
 
-    def _wide(self, into_primes: bool) -> Search:
-        problem = self._refine(with_detours=True, into_primes=into_primes)
+    def _wide(self, problem: Problem) -> Search:
         return Search(problem, self.pricing, exhaustive=problem.is_misaligned)
 
     def _search_coarse(self) -> None:
@@ -263,6 +264,8 @@ def gathers_apart(source: Layout, typed: Sequence[Step]) -> list[Step]:
 
 def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:
     """Returns the steps with gathers in a row sorted: one along dimension 0 puts tiles in place, so it ends the row."""
+    if not any(isinstance(a, steps.AllGather) and isinstance(b, steps.AllGather) for a, b in itertools.pairwise(typed)):
+        return typed
     ordered: list[Step] = []
     for is_gather, run in itertools.groupby(typed, lambda step: isinstance(step, steps.AllGather)):
         run = list(run)

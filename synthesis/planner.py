@@ -171,8 +171,10 @@ class _Planner:
         least = chain.bound_bytes, rounds + sum(map(steps.collectives, others))
         if self.request.objective == "bytes":
             return least
-        kept = tuple(each.time_s for each in chain.steps if each.step in others)
-        return sum(kept) + self.pricing.least_exchange_s(rounds, after.tile_elements), *least
+        kept = [each for each in chain.steps if each.step in others]
+        received_bytes = max(0, chain.bound_bytes - sum(each.bytes_received for each in kept))  # the others see to the rest
+        least_s = self.pricing.least_exchange_s(rounds, after.tile_elements, received_bytes)
+        return sum(each.time_s for each in kept) + least_s, *least
 
     def _exchange(
         self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf

@@ -21,6 +21,7 @@ from .topology import Level, Topology
 from .traffic import Collective
 
 PER_SECOND = 10**12
+_ROUNDING = 1e-9  # more than sums of times are off
 
 
 class Pricing:
@@ -185,9 +186,10 @@ class Pricing:
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too: steps pay for these
         return math.floor((self.topology.launch_latency_s + self.least_hop_s + seconds) * PER_SECOND)
 
-    def least_exchange_s(self, rounds: int, tile: int) -> float:
-        """Returns a lower bound on the time of an exchange that ends with tiles of `tile` elements."""
-        return rounds * (self.topology.launch_latency_s + self.least_hop_s) + self.relayout_seconds(tile)
+    def least_exchange_s(self, rounds: int, tile: int, received_bytes: int) -> float:
+        """Returns a lower bound on the time of an exchange in which a device receives so much; it ends with `tile` elements."""
+        transfer_s = (1 - _ROUNDING) * received_bytes / self._ports_bytes_per_s
+        return rounds * (self.topology.launch_latency_s + self.least_hop_s) + transfer_s + self.relayout_seconds(tile)
 
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
