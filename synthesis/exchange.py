@@ -766,7 +766,7 @@ def _rounds(source: Blocks, target: Blocks, pieces: _Pieces, cuts: np.ndarray) -
     if not pieces.are_alike:
         rows = np.arange(len(pieces.src))
         return [_round(source, target, pieces.at(rows[run])) for run in runs]
-    shape = pieces.extents[0]
+    shape = pieces.extents[0].copy()  # a view would keep all
     dtype = np.int32 if max(len(source.starts), *source.tile_shape, *target.tile_shape) < 1 << 31 else np.int64
     read = (pieces.lo - source.starts[pieces.src]).astype(dtype)
     write = (pieces.lo - target.starts[pieces.dst]).astype(dtype)
