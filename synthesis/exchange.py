@@ -667,7 +667,8 @@ def _coloured_by_halves(src: np.ndarray, dst: np.ndarray, degree: int, width: in
     The multigraph is filled up until every device sends and receives `width` pieces, a power of two, and halved until they
     send and receive one. Of these `width` colours the smallest ones are given up, and their edges coloured by paths.
     """
-    ends = [np.concatenate([end, np.repeat(np.arange(devices), width - np.bincount(end, minlength=devices))]) for end in (src, dst)]
+    lacking = [width - np.bincount(end, minlength=devices) for end in (src, dst)]
+    ends = [np.concatenate([end, np.repeat(np.arange(devices), more)]) for end, more in zip((src, dst), lacking)]
     by_end = [_order(end) for end in ends]
     colour, bit = np.zeros(len(ends[0]), np.int64), 1
     while bit < width:
@@ -774,8 +775,8 @@ def _rounds(source: Blocks, target: Blocks, pieces: _Pieces, cuts: np.ndarray) -
     found = []
     for run in runs:
         nowhere = np.broadcast_to(np.zeros_like(shape), read[run].shape)  # pieces fill their windows
-        ends = src[run], dst[run]
-        found.append(Round(tuple(shape.tolist()), *ends, read[run], write[run], nowhere, nowhere, np.broadcast_to(shape, nowhere.shape)))
+        moved = src[run], dst[run], read[run], write[run]
+        found.append(Round(tuple(shape.tolist()), *moved, nowhere, nowhere, np.broadcast_to(shape, nowhere.shape)))
     return found
 
 

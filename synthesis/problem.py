@@ -52,9 +52,8 @@ class Problem:
     def is_misaligned(self) -> bool:
         """Returns whether digits of the two sides are none of one mixed-radix number: 2·3 against 3·2."""
         ends = {(slot.dim, slot.start, slot.end) for layout in (self.source, self.target) for _, slot in layout.owners}
-        return any(
-            dim == other and start % last and first % end for (dim, first, last), (other, start, end) in itertools.combinations(ends, 2)
-        )
+        pairs = itertools.combinations(ends, 2)
+        return any(dim == other and start % last and first % end for (dim, first, last), (other, start, end) in pairs)
 
 
 def refine(

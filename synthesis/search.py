@@ -424,8 +424,8 @@ class Search:
     def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int):
         """Returns a collective for each way to give free digits to some of the factors.
 
-        A branch, None in the list, ends where the step and the collective that has to follow leave no room: each factor is in the group, or
-        divides what a device has of its target tile (`divisor`, see `CostToGo`).
+        A branch, None in the list, ends where the step and the collective that has to follow leave no room: each factor is in
+        the group, or divides what a device has of its target tile (`divisor`, see `CostToGo`).
         """
         clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
         found: list[_Edge | None] = []
