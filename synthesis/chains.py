@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 import itertools
+import math
 
 from . import steps
 from .layout import Layout
-from .pricing import Pricing
+from .leading_axes import leading_axes_chain
+from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
 from .reduced_ends import completed, frozen, has_sums, reduced_first
 from .request import Request
@@ -28,8 +30,8 @@ MOST_EDGES_WITH_GREED = 2_000
 MOST_EDGES_FOR_DETOURS = 2_000
 MOST_EDGES_OF_PRIMES = 1_000
 EFFORT_ON_LEVELS = 2  # where it matters who sends to whom, the bounds say less
-MOST_EDGES_IN_NEED = 100_000  # where no chain is known; a second at worst
-MOST_EDGES_WITH_SUMS = 100_000
+MOST_EDGES_IN_NEED = 10_000  # where no chain is known but the one on leading axes
+MOST_EDGES_WITH_SUMS = 100_000  # where none is; a second at worst
 MOST_EDGES_WITH_SUMS_BELOW = 20_000  # where one is known
 GREED_OF_LAST_RESORT = 3
 
@@ -105,18 +107,19 @@ class _Searches:
             self._search_primes()
         if self._is_proved():
             return
-        primes = self._wide(into_primes=True)
+        problem = self._refine(with_detours=True, into_primes=True)
+        primes = self._wide(problem)
         self._raise_least(primes.least_cost())
         if self._is_proved():
             return
-        wide = self._wide(into_primes=False)
-        if wide.problem != primes.problem:
-            self._improve(wide, MOST_EDGES_FOR_DETOURS)
-        if not self._is_proved() and (not self._meets_bound() or wide.problem == primes.problem):
+        coarse = self._refine(with_detours=True)
+        is_prime = coarse == problem
+        if not is_prime:
+            self._improve(self._wide(coarse), MOST_EDGES_FOR_DETOURS)
+        if not self._is_proved() and (not self._meets_bound() or is_prime):
             self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
 
-    def _wide(self, into_primes: bool) -> Search:
-        problem = self._refine(with_detours=True, into_primes=into_primes)
+    def _wide(self, problem: Problem) -> Search:
         return Search(problem, self.pricing, exhaustive=problem.is_misaligned)
 
     def _search_coarse(self) -> None:
@@ -127,8 +130,6 @@ class _Searches:
             greedy = {"max_edges": MOST_EDGES_WITH_GREED * self.effort, "greed": GREED_OF_LAST_RESORT}
             found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
             self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
-            if self.chain is None:
-                self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED)
 
     def _is_proved(self) -> bool:
         return self.chain.cost <= self.least
@@ -176,16 +177,50 @@ class _Searches:
 
     def _search_primes(self) -> None:
         self.problem = self._refine(into_primes=True)
+        if not has_sums(self.problem):
+            greedy = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED * self.effort, greed=GREED_OF_LAST_RESORT)
+            self.chain = min(filter(None, (greedy, self._on_leading_axes())), key=lambda chain: chain.cost)
+            return
         for greed in (GREED_OF_LAST_RESORT, 1):
-            self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_IN_NEED, greed=greed)
+            self.chain = self._chain_or_none(self.problem, max_edges=MOST_EDGES_WITH_SUMS, greed=greed)
             if self.chain is not None:
                 return
         asked = self.request
         raise NoPlanError(f"no chain found from {asked.source} to {asked.target} on {asked.mesh}")
 
+    def _on_leading_axes(self) -> Chain:
+        """Returns the chain of the problem in primes that needs no search."""
+        typed = leading_axes_chain(self.problem)
+        return chain_of(self.problem, typed if self.is_by_time else gathers_apart(self.problem.source, typed), self.pricing)
+
     def _refine(self, **options: bool) -> Problem:
         asked = self.request
         return refine(asked.mesh, asked.shape, asked.source, asked.target, **options)
+
+
+def chain_of(problem: Problem, typed: Sequence[Step], pricing: Pricing | None) -> Chain:
+    """Returns the chain that slices, gathers, all_to_alls and permutes are, with its cost as the search counts."""
+    layouts, cost = [problem.source], [0, 0, 0]
+    for step in typed:
+        before, after = layouts[-1], steps.apply(layouts[-1], step)
+        layouts.append(after)
+        cost[0] += _picoseconds(before, step, after, pricing) if pricing else 0
+        cost[1] += steps.received_elements(before, step)
+        cost[2] += steps.collectives(step)
+    return Chain(tuple(layouts), tuple(map(steps.name, typed)), tuple(cost if pricing else cost[1:]), 0)
+
+
+def _picoseconds(before: Layout, step: Step, after: Layout, pricing: Pricing) -> int:
+    match step:
+        case steps.AllGather(factors):
+            is_joint = len({before.slot_of(factor).dim for factor in factors}) > 1
+            copied = math.ceil(pricing.relayout_seconds(after.tile_elements) * PER_SECOND) if is_joint else 0
+            return copied + pricing.picoseconds("all_gather", factors, before.tile_elements)
+        case steps.AllToAll():
+            return pricing.picoseconds("all_to_all", step.factors, before.tile_elements)
+        case steps.Permute():
+            return pricing.permute_picoseconds(before, after, before.tile_elements)
+    return 0
 
 
 def typed_steps(chain: Chain) -> list[Step]:
@@ -229,6 +264,8 @@ def gathers_apart(source: Layout, typed: Sequence[Step]) -> list[Step]:
 
 def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:
     """Returns the steps with gathers in a row sorted: one along dimension 0 puts tiles in place, so it ends the row."""
+    if not any(isinstance(a, steps.AllGather) and isinstance(b, steps.AllGather) for a, b in itertools.pairwise(typed)):
+        return typed
     ordered: list[Step] = []
     for is_gather, run in itertools.groupby(typed, lambda step: isinstance(step, steps.AllGather)):
         run = list(run)

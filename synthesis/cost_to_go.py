@@ -44,8 +44,8 @@ class CostToGo:
     """Lower bounds from any state of one problem.
 
     State: `common[i][s]` is by what factor i, which owns slot s, divides what a device holds of its target tile; 0 is
-    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`: size, common, and the part of slot s that is
-    local in the target.
+    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`: size, common, the part of slot s that is
+    local in the target, the latency of a step that brings factor i home, and what its target digit clashes with.
     """
 
     def __init__(self, digits: Digits, pricing: Pricing | None):
@@ -54,13 +54,14 @@ class CostToGo:
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
         vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
-        self._rows = [
-            [(size, common, vacates) for common, vacates in zip(row, vacated)] for size, row in zip(digits.sizes, self.common)
-        ]
         self._levels = self._outer_levels() if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
-        self._goal_clash = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
+        clashes = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
+        self._rows = [
+            [(size, common, vacates, hop_s, clash) for common, vacates in zip(row, vacated)]
+            for size, row, hop_s, clash in zip(digits.sizes, self.common, self.hops_s, clashes)
+        ]
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
 
@@ -111,23 +112,31 @@ class CostToGo:
         if self.digits.has_sums:
             return self._with_sums(state)
         owned, displaced, divisor, vacated, hop_s = 0, 1, 1, 1, 0.0
-        for slot, goal, row, factor_hop_s in zip(state, self.digits.target, self._rows, self.hops_s):
+        moved, wanted, has_goals = 1, 0, True  # of those that are not at home: sizes, clashes, whether all have a home
+        for slot, goal, row in zip(state, self.digits.target, self._rows):
             if slot >= 0:
                 owned |= 1 << slot
                 if slot != goal:
-                    size, common, vacates = row[slot]
+                    size, common, vacates, factor_hop_s, clash = row[slot]
                     displaced *= size
                     divisor *= common
                     vacated *= vacates
                     if factor_hop_s > hop_s:
                         hop_s = factor_hop_s
+                    if goal < 0:
+                        has_goals = False
+                    else:
+                        moved *= size
+                        wanted |= clash
         received = self.lacks(divisor)
         if not received:
             return 0, 0, 0
         if self.is_misaligned:
             collectives, vacated = 1, self._lost(state)
         else:
-            collectives = 1 if vacated == 1 or self._may_be_one(state, owned) else 2
+            is_move = has_goals and not wanted & owned  # all may move to their target digits at once
+            is_gather = self._target_size // moved >= self._least_owned  # all may be gathered at once
+            collectives = 1 if vacated == 1 or is_move or is_gather else 2
         if self.pricing is None:
             return 0, received, collectives
         seconds = received * self._seconds_per_element
@@ -153,17 +162,6 @@ class CostToGo:
             if slot != goal and slot >= 0:
                 divisor *= common[slot]
         return wanted + wanted // -divisor if divisor else wanted
-
-    def _may_be_one(self, state: State, owned: int) -> bool:
-        """Returns whether all may move to their target digits at once, or be gathered at once."""
-        kept, is_move = self._target_size, True
-        for size, slot, goal, clash in zip(self.digits.sizes, state, self.digits.target, self._goal_clash):
-            if slot != goal and slot >= 0:
-                if goal < 0 or clash & owned:
-                    is_move = False
-                if goal >= 0:
-                    kept //= size
-        return is_move or kept >= self._least_owned
 
     def _lost(self, state: State) -> int:
         """Returns by how much the numbers of shards of all dimensions have to shrink in all."""

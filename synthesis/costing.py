@@ -17,7 +17,7 @@ from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 from .request import Request
 from .steps import Step
-from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower, shape_after
+from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, bytes_moved, collectives, lower, shape_after
 from .traffic import Collective
 
 
@@ -107,7 +107,7 @@ class Costing:
         return PlannedStep(
             step=step,
             text=f"{cut.count} chunks along dim {cut.dim}: {words}",
-            bytes_received=traffic.bytes_received(collectives(program, plan.bits), self.request.devices),
+            bytes_received=bytes_moved(program, plan.bits, self.request.devices)[0],
             tile_bytes_before=self.request.bytes_of(before),
             tile_bytes_after=self.request.bytes_of(after),
             time_s=cut.count * sum(each.time_s for each in inside) + copied_s,
@@ -169,7 +169,7 @@ class Costing:
 
     def priced_exchange(self, step: steps.Exchanged) -> PlannedStep:
         """Returns an exchange with its costs, those of a copy into the new tile included."""
-        found, bits = step.exchange, self.request.bits
+        found = step.exchange
         copied_s = self.pricing.relayout_seconds(found.target.tile_elements)
         return PlannedStep(
             step=step,
@@ -177,7 +177,7 @@ class Costing:
             bytes_received=self.request.bytes_of(found.received_elements),
             tile_bytes_before=self.request.bytes_of(found.source.tile_elements),
             tile_bytes_after=self.request.bytes_of(found.target.tile_elements),
-            time_s=self.pricing.seconds(found.collectives(bits)) + copied_s,
+            time_s=self.pricing.exchange_seconds(found) + copied_s,
         )
 
     def priced_reorder(self, step: steps.Reorder, elements: int) -> PlannedStep:
@@ -212,8 +212,8 @@ class Costing:
         """
         asked = self.request
         self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
-        moved = collectives(program, asked.bits)
-        received, bound_bytes = traffic.bytes_received(moved, asked.devices), asked.bytes_of(self.bound)
+        received, sent = bytes_moved(program, asked.bits, asked.devices)
+        bound_bytes = asked.bytes_of(self.bound)
         is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
         found = Plan(
             mesh=asked.mesh,
@@ -224,7 +224,7 @@ class Costing:
             steps=priced,
             tile_program=program,
             bytes_received=received,
-            bytes_sent=traffic.bytes_sent(moved, asked.devices),
+            bytes_sent=sent,
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
             peak_bytes=peak_bytes(program, asked.bits),

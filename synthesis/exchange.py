@@ -21,7 +21,8 @@ most pieces that one device sends or receives.
 
 **Rounds.** Each class is a bipartite multigraph of senders and receivers; it is coloured with as many colours as its
 largest degree (Koenig, 1916): by the shift from sender to receiver where that is a proper colouring, else edge by edge with
-alternating paths, large pieces first, so that large ones share a round. Each colour is a round.
+alternating paths, large pieces first, so that large ones share a round; where many pieces have one shape, by halving it
+over and over (Gabow, 1976). Each colour is a round.
 
     >>> from reshard.synthesis.mesh import Mesh
     >>> from reshard.synthesis.sharding import Sharding
@@ -39,18 +40,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import copy
 from dataclasses import dataclass
+import functools
+import itertools
 import math
 
 import numpy as np
 
-from . import traffic
 from .blocks import Blocks, cut
 from .traffic import Collective
 
 __all__ = ["Exchange", "Round", "TooManyPieces", "check_exchange", "plan_exchange", "run_exchange"]
 
 MOST_PIECES = 1 << 20  # copies included; 1,024 devices that all exchange with all
+MOST_PIECES_BESIDE_CHAIN = 1 << 17  # where it is not all there is; 512 devices with 256 rounds, 4,096 with 32
 MOST_PAIRS = 1 << 28  # of a device and a source box, all of which are compared: 16,384 devices with different boxes
+MOST_EDGES_BY_PATHS = 1 << 12  # of pieces of one shape, which are coloured one by one; more are halved
+MOST_STUBS_PER_EDGE = 4  # where devices have so many fewer pieces than the busiest one, halving has too much to fill up
 MOST_CUTS = 5  # ways of cutting pieces that are compared
 MOST_CHUNKS_PER_PIECE = 6
 MOST_CLASSES_FOR_ALL_MERGES = 16
@@ -66,7 +71,7 @@ class TooManyPieces(ValueError):
 class Round:
     """One collective_permute of a piece of static shape, or, with senders = receivers, the copy on each device.
 
-    Row i of the arrays (pairs, rank) is about the pair i; all are int64, read-only, and sorted by receiver.
+    Row i of the arrays (pairs, rank) is about the pair i; all are int32 or int64, read-only, and sorted by receiver.
 
     Attributes:
       piece_shape: what each sender reads, from `read` on in its source tile; the window stays inside the tile.
@@ -144,12 +149,21 @@ class Exchange:
             for size in (-(-each.piece_elements * bits // 8),)
         )
 
+    def bytes_moved(self, bits: int) -> np.ndarray:
+        """Returns what each device receives, and what it sends, padding included, as `traffic` counts: int64 (2, devices)."""
+        moved = np.zeros((2, self.source.devices), np.int64)
+        for each in self.rounds:
+            num_bytes = -(-each.piece_elements * bits // 8)
+            moved[0, each.receivers] += num_bytes  # nobody twice
+            moved[1, each.senders] += num_bytes
+        return moved
+
     def bytes_received(self, bits: int) -> int:
         """Returns R3's number: the bytes that the busiest receiver gets, padding included."""
-        return traffic.bytes_received(self.collectives(bits), self.source.devices)
+        return int(self.bytes_moved(bits)[0].max(initial=0))
 
     def bytes_sent(self, bits: int) -> int:
-        return traffic.bytes_sent(self.collectives(bits), self.source.devices)
+        return int(self.bytes_moved(bits)[1].max(initial=0))
 
     @property
     def text(self) -> str:
@@ -173,6 +187,7 @@ def plan_exchange(
     distance: Callable[[int, int], float] | None = None,
     round_elements: float = 0,
     most_rounds: float = math.inf,
+    most_pieces: float = math.inf,
 ) -> Exchange:
     """Returns the exchange that turns `source` into `target`.
 
@@ -182,14 +197,14 @@ def plan_exchange(
       distance: of two device ids; the nearest replicas serve a piece. None: all are equally near.
       round_elements: what a round costs besides its traffic, as the number of elements that would take the time of its
         latency; 0 keeps the traffic at the bound.
-      most_rounds: more are of no use.
+      most_rounds, most_pieces: more are of no use.
     Raises:
       ValueError: placements of different arrays or device counts, or a source that lacks an element.
       TooManyPieces: an exchange of all with all over thousands of devices, or one that surely has more rounds than `most_rounds`.
     """
     boxes = _SourceBoxes(source)
     _check(source, target, boxes)
-    pieces, local = _refinement(source, target, boxes)
+    pieces, local = _refinement(source, target, boxes, min(most_pieces, MOST_PIECES))
     arriving = int(np.bincount(pieces.dst, minlength=1).max())
     if arriving > most_rounds:
         raise TooManyPieces(f"the exchange has {arriving} rounds or more; at most {most_rounds:.0f} are of use")
@@ -198,10 +213,10 @@ def plan_exchange(
     rounds = []
     for group in _cheapest_classes(pieces, source.devices, round_elements):
         colour = _edge_colours(group, source.devices)
-        order = np.argsort(colour * source.devices + group.dst)
-        ends = np.flatnonzero(np.diff(colour[order])) + 1
-        rounds += [_round(source, target, group.at(members)) for members in np.split(order, ends)]
-    rounds.sort(key=lambda each: (-each.piece_elements, each.piece_shape, each.pairs[0]))
+        order = _order(group.dst)
+        order = order[_order(colour[order])]
+        rounds += _rounds(source, target, group.at(order), np.flatnonzero(np.diff(colour[order])) + 1)
+    rounds.sort(key=lambda each: (-each.piece_elements, each.piece_shape, each.senders[0], each.receivers[0]))
     return Exchange(
         source,
         target,
@@ -216,7 +231,7 @@ def plan_exchange(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Pieces:
     """Boxes [lo, hi) in global indices, one per row; src is a device id, or before it is known a source box."""
 
@@ -225,7 +240,7 @@ class _Pieces:
     lo: np.ndarray
     hi: np.ndarray
 
-    @property
+    @functools.cached_property
     def extents(self) -> np.ndarray:
         return self.hi - self.lo
 
@@ -234,7 +249,12 @@ class _Pieces:
         return self.extents.prod(axis=1)
 
     def at(self, rows: np.ndarray) -> _Pieces:
-        return _Pieces(self.src[rows], self.dst[rows], self.lo[rows], self.hi[rows])
+        return _Pieces(*(each.take(rows, axis=0) for each in (self.src, self.dst, self.lo, self.hi)))
+
+    @functools.cached_property
+    def are_alike(self) -> bool:
+        """Returns whether all have one shape."""
+        return bool((self.extents == self.extents[:1]).all())
 
 
 class _SourceBoxes:
@@ -255,6 +275,20 @@ class _SourceBoxes:
         self.count = np.bincount(number.reshape(-1), minlength=len(boxes))
         self.first = np.cumsum(self.count) - self.count
 
+    def intervals(self) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """Returns (starts, stops) of the intervals of each dimension whose grid the boxes are, row-major; None if of none."""
+        found = []
+        for starts, stops in zip(self.starts.T, self.stops.T):
+            first, at = np.unique(starts, return_index=True)
+            found.append((first, stops[at]))
+        if not found or math.prod(len(first) for first, _ in found) != len(self.count):
+            return None
+        for dim, (first, ends) in enumerate(found):
+            at = np.searchsorted(first, self.starts[:, dim])
+            if (ends[:-1] > first[1:]).any() or (ends[at] != self.stops[:, dim]).any():
+                return None
+        return found
+
     def holders_of(self, box: int) -> np.ndarray:
         return self.holders[self.first[box] : self.first[box] + self.count[box]]
 
@@ -269,17 +303,13 @@ def _check(source: Blocks, target: Blocks, boxes: _SourceBoxes) -> None:
         raise ValueError(f"the source's boxes have {covered} of {math.prod(source.shape)} elements; each is needed once")
 
 
-def _refinement(source: Blocks, target: Blocks, boxes: _SourceBoxes) -> tuple[_Pieces, _Pieces]:
+def _refinement(source: Blocks, target: Blocks, boxes: _SourceBoxes, most_pieces: int) -> tuple[_Pieces, _Pieces]:
     """Returns the pieces to move, from source boxes to devices, and those to copy, from device to device."""
-    if target.devices * len(boxes.count) > MOST_PAIRS:
-        raise TooManyPieces(f"{target.devices} devices and {len(boxes.count)} source tiles are too many for an exchange")
-    meets = np.repeat((target.elements > 0)[:, None], len(boxes.count), axis=1)
-    for dim in range(len(source.shape)):
-        meets &= target.starts[:, None, dim] < boxes.stops[None, :, dim]
-        meets &= boxes.starts[None, :, dim] < target.stops[:, None, dim]
-    if np.count_nonzero(meets) > MOST_PIECES:
-        raise TooManyPieces(f"the exchange has {np.count_nonzero(meets)} pieces; at most {MOST_PIECES} are scheduled")
-    device, box = np.nonzero(meets)
+    intervals = boxes.intervals()
+    if intervals is None:
+        device, box = _meetings(target, boxes, most_pieces)
+    else:
+        device, box = _meetings_on_grid(target, intervals, most_pieces)
     pieces = _Pieces(
         box,
         device,
@@ -287,8 +317,43 @@ def _refinement(source: Blocks, target: Blocks, boxes: _SourceBoxes) -> tuple[_P
         np.minimum(target.stops[device], boxes.stops[box]),
     )
     is_own = boxes.of_device[device] == box
-    own = pieces.at(is_own)
-    return pieces.at(~is_own), _Pieces(own.dst, own.dst, own.lo, own.hi)
+    own = pieces.at(np.flatnonzero(is_own))
+    return pieces.at(np.flatnonzero(~is_own)), _Pieces(own.dst, own.dst, own.lo, own.hi)
+
+
+def _meetings(target: Blocks, boxes: _SourceBoxes, most_pieces: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (device, source box) wherever a device's target box has something of a source box, in ascending order."""
+    if target.devices * len(boxes.count) > MOST_PAIRS:
+        raise TooManyPieces(f"{target.devices} devices and {len(boxes.count)} source tiles are too many for an exchange")
+    meets = np.repeat((target.elements > 0)[:, None], len(boxes.count), axis=1)
+    for dim in range(len(target.shape)):
+        meets &= target.starts[:, None, dim] < boxes.stops[None, :, dim]
+        meets &= boxes.starts[None, :, dim] < target.stops[:, None, dim]
+    _check_number(np.count_nonzero(meets), most_pieces)
+    return np.nonzero(meets)
+
+
+def _meetings_on_grid(target: Blocks, intervals, most_pieces: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the same where the source boxes are all those of a grid: those that a box meets are a box of the grid."""
+    first = [np.searchsorted(stops, target.starts[:, dim], side="right") for dim, (_, stops) in enumerate(intervals)]
+    last = [np.searchsorted(starts, target.stops[:, dim], side="left") for dim, (starts, _) in enumerate(intervals)]
+    counts = [np.where(target.elements > 0, b - a, 0) for a, b in zip(first, last)]
+    number = np.multiply.reduce(counts)
+    total = int(number.sum())
+    _check_number(total, most_pieces)
+    device = np.repeat(np.arange(target.devices), number)
+    left = np.arange(total) - np.repeat(np.cumsum(number) - number, number)  # of those that the device meets
+    box, place = np.zeros(total, np.int64), 1
+    for (starts, _), at, count in reversed(list(zip(intervals, first, counts))):
+        box += (at[device] + left % count[device]) * place
+        left //= count[device]
+        place *= len(starts)
+    return device, box
+
+
+def _check_number(pieces: int, most_pieces: int) -> None:
+    if pieces > most_pieces:
+        raise TooManyPieces(f"the exchange has {pieces} pieces; at most {most_pieces} are scheduled")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -301,13 +366,14 @@ def _with_senders(pieces: _Pieces, boxes: _SourceBoxes, distance, round_elements
     if (boxes.count == 1).all():
         return _Pieces(boxes.holders[boxes.first[pieces.src]], pieces.dst, pieces.lo, pieces.hi)
     weights = pieces.elements + int(min(round_elements, MOST_ROUND_WEIGHT))
-    order = np.lexsort((pieces.dst, -weights, pieces.src))
+    is_even = bool((weights == weights[:1]).all())
+    order = _order(pieces.src) if is_even else np.lexsort((pieces.dst, -weights, pieces.src))
     box = pieces.src[order]
     rank = np.arange(len(order)) - np.searchsorted(box, box)  # of a piece among those of its box
     sender = np.empty(len(order), np.int64)
     sender[order] = boxes.holders[boxes.first[box] + rank % boxes.count[box]]
     search = _Spread()
-    for each, rows in _runs(box, order):
+    for each, rows in _runs(box, order) if distance is not None or not is_even else ():
         holders = boxes.holders_of(each)
         if len(holders) == 1:
             continue
@@ -316,6 +382,12 @@ def _with_senders(pieces: _Pieces, boxes: _SourceBoxes, distance, round_elements
         elif weights[rows[0]] != weights[rows[-1]]:
             sender[rows] = holders[search.spread(weights[rows].tolist(), len(holders))]
     return _Pieces(sender, pieces.dst, pieces.lo, pieces.hi)
+
+
+def _order(numbers: np.ndarray) -> np.ndarray:
+    """Returns the rows by their numbers, from 0, rows of equal numbers as they are."""
+    is_small = numbers.max(initial=0) < 1 << 16
+    return np.argsort(numbers.astype(np.uint16) if is_small else numbers, kind="stable")  # small ones are counted, not compared
 
 
 def _runs(sorted_keys: np.ndarray, order: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -411,6 +483,8 @@ def _cheapest_classes(pieces: _Pieces, devices: int, round_elements: float) -> l
     """Returns pieces, perhaps cut, in the classes whose rounds are cheapest together."""
     if not len(pieces.src):
         return []
+    if pieces.are_alike:
+        return [pieces]
     best, least = None, None
     round_elements = float(round_elements)
     for candidate in (pieces, *_ways_to_cut(pieces)):
@@ -564,24 +638,80 @@ def _edge_colours(pieces: _Pieces, devices: int) -> np.ndarray:
     degree = int(max(np.bincount(pieces.src).max(), np.bincount(pieces.dst).max()))
     if degree == 1:
         return np.zeros(len(pieces.src), np.int64)
-    if np.diff(np.sort(pieces.src * devices + pieces.dst)).all():  # no two pieces between the same devices
-        for shift in ((pieces.dst - pieces.src) % devices, pieces.dst ^ pieces.src):
-            number = np.cumsum(np.bincount(shift) > 0) - 1
-            if number[-1] + 1 == degree:
-                return number[shift]
+    for shift in ((pieces.dst - pieces.src) % devices, pieces.dst ^ pieces.src):
+        number = np.cumsum(np.bincount(shift) > 0) - 1
+        if number[-1] + 1 == degree and np.diff(np.sort(pieces.src * devices + pieces.dst)).all():  # each pair of devices once
+            return number[shift]
+    width = 1 << (degree - 1).bit_length()
+    if MOST_EDGES_BY_PATHS < len(pieces.src) and width * devices <= MOST_STUBS_PER_EDGE * len(pieces.src) and pieces.are_alike:
+        return _coloured_by_halves(pieces.src, pieces.dst, degree, width, devices)
     order = np.lexsort((pieces.dst, (pieces.dst - pieces.src) % devices, -pieces.elements))
     return _coloured_by_paths(pieces.src.tolist(), (pieces.dst + devices).tolist(), order.tolist(), degree, 2 * devices)
 
 
-def _coloured_by_paths(src: list[int], dst: list[int], order: list[int], degree: int, nodes: int) -> np.ndarray:
+def _coloured_by_halves(src: np.ndarray, dst: np.ndarray, degree: int, width: int, devices: int) -> np.ndarray:
+    """Returns a proper colouring with `degree` colours.
+
+    The multigraph is filled up until every device sends and receives `width` pieces, a power of two, and halved until they
+    send and receive one. Of these `width` colours the smallest ones are given up, and their edges coloured by paths.
+    """
+    lacking = [width - np.bincount(end, minlength=devices) for end in (src, dst)]
+    ends = [np.concatenate([end, np.repeat(np.arange(devices), more)]) for end, more in zip((src, dst), lacking)]
+    by_end = [_order(end) for end in ends]
+    colour, bit = np.zeros(len(ends[0]), np.int64), 1
+    while bit < width:
+        second = _second_half(*by_end)
+        colour += bit * second
+        by_end = [np.concatenate([order[~second[order]], order[second[order]]]) for order in by_end]
+        bit *= 2
+    colour = colour[: len(src)]
+    if degree == width:
+        return colour
+    kept = np.argsort(-np.bincount(colour, minlength=width), kind="stable")[:degree]
+    number = np.full(width, -1)
+    number[kept] = np.arange(degree)
+    colour = number[colour]
+    order = np.flatnonzero(colour < 0)
+    return _coloured_by_paths(src.tolist(), (dst + devices).tolist(), order.tolist(), degree, 2 * devices, colour.tolist())
+
+
+def _second_half(*by_end: np.ndarray) -> np.ndarray:
+    """Returns whether each edge is in the second half: each node has as many edges there as in the first.
+
+    Args:
+      by_end: the edges in the order of their senders, and of their receivers. Every node has an even number, so two in a row
+        share it. One of each two is in the second half: along the cycles of neighbours in both orders, every other one.
+    """
+    beside = []
+    for order in by_end:
+        other = np.empty_like(order)
+        other[order[::2]], other[order[1::2]] = order[1::2], order[::2]
+        beside.append(other)
+    ahead = beside[1][beside[0]]  # the edge after the next one of the cycle
+    least = np.arange(len(ahead))  # of those up to where `ahead` leads, and in the end of every other one of the cycle
+    while (further := np.minimum(least, least[ahead])).tobytes() != least.tobytes():
+        least, ahead = further, ahead[ahead]
+    return least > least[beside[0]]
+
+
+def _coloured_by_paths(
+    src: list[int], dst: list[int], order: list[int], degree: int, nodes: int, colour: list[int] | None = None
+) -> np.ndarray:
     """Returns a proper colouring with `degree` colours: the lowest that is free at both ends, made free if none is.
+
+    Given a `colour` of the edges that are not in `order`, these may change it along a path too.
 
     If a is free at the sender and b at the receiver, the path from the receiver whose edges have colours a, b, a, ... ends
     before it reaches the sender; with a and b swapped along it, a is free at both.
     """
     free = [(1 << degree) - 1] * nodes  # bits of the colours that no edge at the node has
     edge_at: list[dict[int, int]] = [{} for _ in range(nodes)]
-    colour = [-1] * len(src)
+    colour = colour or [-1] * len(src)
+    for edge, chosen in enumerate(colour):
+        if chosen >= 0:
+            edge_at[src[edge]][chosen] = edge_at[dst[edge]][chosen] = edge
+            free[src[edge]] ^= 1 << chosen
+            free[dst[edge]] ^= 1 << chosen
     for edge in order:
         sender, receiver = src[edge], dst[edge]
         common = free[sender] & free[receiver]
@@ -617,6 +747,25 @@ def _swap_along_path(node: int, a: int, b: int, src, dst, edge_at, free, colour)
         edge_at[src[edge]][colour[edge]] = edge_at[dst[edge]][colour[edge]] = edge
     for end in (node, at):  # those between have both colours, before and after
         free[end] ^= 1 << a | 1 << b
+
+
+def _rounds(source: Blocks, target: Blocks, pieces: _Pieces, cuts: np.ndarray) -> list[Round]:
+    """Returns a round of each run of the pieces, which are cut there."""
+    runs = [slice(a, b) for a, b in itertools.pairwise([0, *cuts.tolist(), len(pieces.src)])]
+    if not pieces.are_alike:
+        rows = np.arange(len(pieces.src))
+        return [_round(source, target, pieces.at(rows[run])) for run in runs]
+    shape = pieces.extents[0].copy()  # a view would keep all
+    dtype = np.int32 if max(len(source.starts), *source.tile_shape, *target.tile_shape) < 1 << 31 else np.int64
+    read = (pieces.lo - source.starts[pieces.src]).astype(dtype)
+    write = (pieces.lo - target.starts[pieces.dst]).astype(dtype)
+    src, dst = pieces.src.astype(dtype), pieces.dst.astype(dtype)
+    found = []
+    for run in runs:
+        nowhere = np.broadcast_to(np.zeros_like(shape), read[run].shape)  # pieces fill their windows
+        moved = src[run], dst[run], read[run], write[run]
+        found.append(Round(tuple(shape.tolist()), *moved, nowhere, nowhere, np.broadcast_to(shape, nowhere.shape)))
+    return found
 
 
 def _round(source: Blocks, target: Blocks, pieces: _Pieces) -> Round:

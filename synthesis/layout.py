@@ -91,7 +91,26 @@ class Layout:
     unreduced: tuple[Factor, ...] = ()
 
     def __post_init__(self):
-        object.__setattr__(self, "owners", tuple(sorted(self.owners, key=lambda owner: owner[1])))
+        owners = tuple(sorted(self.owners, key=lambda owner: (owner[1].dim, owner[1].start, owner[1].end)))
+        object.__setattr__(self, "owners", owners)
+        if not self._is_chain() or len(dict(owners)) < len(owners):
+            self._refuse()
+        if self.unreduced:
+            self._check_unreduced()
+
+    def _is_chain(self) -> bool:
+        """Returns whether each slot fits its factor and its dimension and begins at a multiple of the end of the one before."""
+        dim, end = -1, 1
+        for factor, slot in self.owners:
+            if slot.end != slot.start * factor.size or self.shape[slot.dim] % slot.end:
+                return False
+            if slot.start % (end if slot.dim == dim else 1):
+                return False
+            dim, end = slot.dim, slot.end
+        return True
+
+    def _refuse(self) -> None:
+        """Raises: LayoutError with what is wrong with the owners."""
         seen: list[tuple[Factor, Slot]] = []
         for factor, slot in self.owners:
             if slot.size != factor.size or slot.end % slot.start or self.shape[slot.dim] % slot.end:
@@ -100,8 +119,6 @@ class Layout:
                 if other == factor or not slot.agrees_with(taken):
                     raise LayoutError(f"{factor} at {slot} collides with {other} at {taken}")
             seen.append((factor, slot))
-        if self.unreduced:
-            self._check_unreduced()
 
     def _check_unreduced(self) -> None:
         object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))

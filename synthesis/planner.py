@@ -12,7 +12,7 @@ from . import budget, steps
 from .blocks import Blocks
 from .chains import find_chain, gathers_apart
 from .costing import Costing
-from .exchange import Exchange, TooManyPieces, plan_exchange
+from .exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
@@ -50,8 +50,7 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
 
 def with_rounds(request: Request, problem: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
     """Yields the plans in which an exchange does the middle of a chain, or all of it."""
-    planner = _Planner(request)
-    return (planner.costing.of_chain(problem, each, False) for each in planner._with_rounds(problem, typed, None))
+    return _Planner(request)._with_rounds(problem, typed, None)
 
 
 def exchange_alone(request: Request) -> Iterator[Plan]:
@@ -125,8 +124,7 @@ class _Planner:
         if needs_all or not found.is_optimal or self._has_copies(chain):
             yield from self._without_search(None if needs_all else chain)
         if asked.with_exchange and (needs_all or not found.is_unbeatable):
-            for typed in self._with_rounds(found.problem, found.steps, None if needs_all else chain):
-                yield self.costing.of_chain(found.problem, typed, False)
+            yield from self._with_rounds(found.problem, found.steps, None if needs_all else chain)
 
     def _routes(self) -> Routes:
         return Routes(self.request, self.costing, self._pricing_of, self._exchange)
@@ -162,22 +160,31 @@ class _Planner:
                 continue
             yield self.costing.of_chain(problem, typed, False)
 
-    def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[list[Step]]:
+    def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[Plan]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.
 
-        Given the plan of the chain, none that is sure to be no better.
+        Given the plan of the chain, none that is sure to be no better than it and those before.
         """
-        mesh = self.request.mesh
+        mesh, best = self.request.mesh, chain
         for start, end in middles(problem.source, typed):
             before, after = (layout_behind(problem.source, typed[:at]) for at in (start, end))
-            if chain and self._least_with_rounds(before, after, [*typed[:start], *typed[end:]], chain) >= self._key(chain):
+            others = [*typed[:start], *typed[end:]]
+            if chain and self._least_with_rounds(before, after, others, chain) >= self._key(best):
                 continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
-                exchange = self._exchange(*ends)
+                exchange = self._exchange(*ends, MOST_PIECES_BESIDE_CHAIN, self._most_rounds(others, best))
             except (LayoutError, TooManyPieces):
                 continue
-            yield [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]]
+            plan = self.costing.of_chain(problem, [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]], False)
+            yield plan
+            best = best and min(best, plan, key=self._key)
+
+    def _most_rounds(self, others: Sequence[Step], best: Plan | None) -> float:
+        """Returns how many rounds beside other steps may still be better: by bytes fewer, where the bound is met already."""
+        if best is None or self.request.objective == "time" or best.bytes_received > best.bound_bytes:
+            return math.inf
+        return best.collectives - 1 - sum(map(steps.collectives, others))
 
     def _least_with_rounds(self, before: Layout, after: Layout, others: Sequence[Step], chain: Plan) -> tuple:
         """Returns what `chain` costs at least with an exchange between two layouts and only the `others` of its steps.
@@ -189,14 +196,20 @@ class _Planner:
         least = chain.bound_bytes, rounds + sum(map(steps.collectives, others))
         if self.request.objective == "bytes":
             return least
-        kept = tuple(each.time_s for each in chain.steps if each.step in others)
-        return sum(kept) + self.pricing.least_exchange_s(rounds, after.tile_elements), *least
+        kept = [each for each in chain.steps if each.step in others]
+        received_bytes = max(0, chain.bound_bytes - sum(each.bytes_received for each in kept))  # the others see to the rest
+        least_s = self.pricing.least_exchange_s(rounds, after.tile_elements, received_bytes)
+        return sum(each.time_s for each in kept) + least_s, *least
 
-    def _exchange(self, before: Blocks, after: Blocks) -> Exchange:
+    def _exchange(
+        self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf
+    ) -> Exchange:
         is_by_time = self.request.objective == "time"
         round_elements = self.pricing.round_elements() if is_by_time else 0
         least_s = self.pricing.least_picoseconds(1) / PER_SECOND if is_by_time and self.request.devices > 1 else 0
-        most_rounds = self.costing.fastest_s / least_s if least_s and not self.wants_small else math.inf  # no slower than what is known
+        if least_s and not self.wants_small:
+            most_rounds = min(most_rounds, self.costing.fastest_s / least_s)  # no slower than what is known
         distance = None if self.pricing.is_flat else self.pricing.distance
-        return plan_exchange(before, after, distance=distance, round_elements=round_elements, most_rounds=most_rounds)
+        limits = {"most_rounds": most_rounds, "most_pieces": most_pieces}
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements, **limits)
 

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from . import cost
+from .exchange import Exchange, Round
 from .layout import Factor, Layout, groups
 from .mesh import Mesh
 from .sharding import Sharding
@@ -20,6 +21,7 @@ from .topology import Level, Topology
 from .traffic import Collective
 
 PER_SECOND = 10**12
+_ROUNDING = 1e-9  # more than sums of times are off
 
 
 class Pricing:
@@ -184,9 +186,10 @@ class Pricing:
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too: steps pay for these
         return math.floor((self.topology.launch_latency_s + self.least_hop_s + seconds) * PER_SECOND)
 
-    def least_exchange_s(self, rounds: int, tile: int) -> float:
-        """Returns a lower bound on the time of an exchange that ends with tiles of `tile` elements."""
-        return rounds * (self.topology.launch_latency_s + self.least_hop_s) + self.relayout_seconds(tile)
+    def least_exchange_s(self, rounds: int, tile: int, received_bytes: int) -> float:
+        """Returns a lower bound on the time of an exchange in which a device receives so much; it ends with `tile` elements."""
+        transfer_s = (1 - _ROUNDING) * received_bytes / self._ports_bytes_per_s
+        return rounds * (self.topology.launch_latency_s + self.least_hop_s) + transfer_s + self.relayout_seconds(tile)
 
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
@@ -222,6 +225,18 @@ class Pricing:
     def seconds(self, collectives: Iterable[Collective]) -> float:
         """Returns the time of collectives, one after the other."""
         return sum(cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)
+
+    def exchange_seconds(self, exchange: Exchange) -> float:
+        """Returns the time of the rounds of an exchange, one after the other."""
+        return sum(map(self._round_seconds, exchange.rounds))
+
+    def _round_seconds(self, each: Round) -> float:
+        if self.is_flat:  # whoever sends to whom, nobody sends or receives twice
+            latency_s, seconds_per_byte = self.coefficients("permute", ())
+        else:
+            pairs = np.stack([each.senders, each.receivers], axis=1)
+            latency_s, seconds_per_byte = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
+        return latency_s + seconds_per_byte * self.bytes_of(each.piece_elements)
 
     def whole(self, latency_s: float, seconds_per_byte: float, tile: int) -> int:
         """Returns latency_s + seconds_per_byte · the bytes of a tile, in picoseconds."""

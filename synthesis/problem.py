@@ -51,8 +51,9 @@ class Problem:
     @property
     def is_misaligned(self) -> bool:
         """Returns whether digits of the two sides are none of one mixed-radix number: 2·3 against 3·2."""
-        ends = [slot for layout in (self.source, self.target) for _, slot in layout.owners]
-        return any(a != b and not a.agrees_with(b) for a in ends for b in ends)
+        ends = {(slot.dim, slot.start, slot.end) for layout in (self.source, self.target) for _, slot in layout.owners}
+        pairs = itertools.combinations(ends, 2)
+        return any(dim == other and start % last and first % end for (dim, first, last), (other, start, end) in pairs)
 
 
 def refine(
@@ -136,7 +137,10 @@ class _AxisCuts:
 
     def pieces(self, factor: Factor) -> tuple[Factor, ...]:
         """Returns the factors that `factor` is cut into, major to minor."""
-        inside = [c for c in self.cuts[factor.axis] if factor.pre <= c <= factor.pre * factor.size]
+        cuts = self.cuts[factor.axis]
+        if len(cuts) == 2:
+            return (factor,)
+        inside = [c for c in cuts if factor.pre <= c <= factor.pre * factor.size]
         return tuple(Factor(factor.axis, a, b // a) for a, b in zip(inside, inside[1:]))
 
     def refined(self, side) -> tuple[tuple[Factor, ...], ...]:

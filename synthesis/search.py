@@ -217,6 +217,8 @@ class Search:
             try:
                 for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
                     self._spend(1)
+                    if edge is None:
+                        continue
                     if self.allows is not None and not self.allows(edge.kind, len(edge.moved)):
                         continue
                     after = edge.after
@@ -317,7 +319,11 @@ class Search:
     # Edges
 
     def edges(self, state: State, room: int, is_permuted: bool):
-        """Yields every step that is worth considering; `room` is what the rest of the chain has to stay below."""
+        """Yields every step that is worth considering, None for ways that leave no room.
+
+        Args:
+          room: what the rest of the chain has to stay below.
+        """
         blocked = 0
         for slot in state:
             if slot >= 0:
@@ -416,43 +422,56 @@ class Search:
                 yield _Edge("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)))
 
     def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int):
-        """Yields a collective for each way to give free digits to some of the factors.
+        """Returns a collective for each way to give free digits to some of the factors.
 
-        A branch ends where the step and the collective that has to follow leave no room: each factor is in the group, or
-        divides what a device has of its target tile (`divisor`, see `CostToGo`).
+        A branch, None in the list, ends where the step and the collective that has to follow leave no room: each factor is in
+        the group, or divides what a device has of its target tile (`divisor`, see `CostToGo`).
         """
         clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
+        found: list[_Edge | None] = []
+        steps: dict[int, int] = {}
+        behind, spares_of, is_spare, last = self.least_behind, self.digits.spares, self.digits.is_spare, len(factors)
         divisor, hop_s = 1, 0.0
         for i, slot in enumerate(state):
             if slot >= 0 and slot != target[i] and i not in factors:
                 divisor *= common[i][slot]
                 hop_s = max(hop_s, hops_s[i])
 
-        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float):
-            if self._least_step(n, tile) + self._least_behind(divisor, hop_s) >= room:
-                self._spend(1)
+        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float) -> None:
+            step, rest = steps.get(n), behind.get((divisor, hop_s))
+            if step is None:
+                step = steps[n] = self._least_step(n, tile)
+            if rest is None:
+                rest = self._least_behind(divisor, hop_s)
+            if step + rest >= room:
+                found.append(None)
                 return
-            if at == len(factors):
+            if at == last:
                 if n > 1:
                     kept = tile if kind == "all_to_all" else tile // n
-                    yield _Edge(kind, tuple(after), tile // n * (n - 1), kept, moved)
+                    found.append(_Edge(kind, tuple(after), tile // n * (n - 1), kept, moved))
                 return
+            if len(found) > self.left:
+                return  # more than may be considered
             i = factors[at]
-            slot, goal = state[i], target[i]
+            slot, goal, row, size = state[i], target[i], common[i], sizes[i]
             far_s = max(hop_s, hops_s[i])
             if slot < 0 or slot == goal:
-                yield from choose(at + 1, after, taken, n, moved, divisor, hop_s)
+                choose(at + 1, after, taken, n, moved, divisor, hop_s)
             else:
-                yield from choose(at + 1, after, taken, n, moved, divisor * common[i][slot], far_s)
-            spares = () if slot >= 0 and self.digits.is_spare[slot] else self._spares(i, taken)
+                choose(at + 1, after, taken, n, moved, divisor * row[slot], far_s)
+            spares = () if not spares_of[i] or slot >= 0 and is_spare[slot] else self._spares(i, taken)
             for s in (*free[i], *spares):
                 if not taken >> s & 1:
                     after[i] = s
-                    left = (divisor, hop_s) if s == goal else (divisor * common[i][s], far_s)
-                    yield from choose(at + 1, after, taken | clash[s], n * sizes[i], (*moved, i), *left)
+                    if s == goal:
+                        choose(at + 1, after, taken | clash[s], n * size, (*moved, i), divisor, hop_s)
+                    else:
+                        choose(at + 1, after, taken | clash[s], n * size, (*moved, i), divisor * row[s], far_s)
             after[i] = slot
 
-        yield from choose(0, list(state), blocked, 1, (), divisor, hop_s)
+        choose(0, list(state), blocked, 1, (), divisor, hop_s)
+        return found
 
     def _least_step(self, n: int, tile: int) -> int:
         """Returns what an all_to_all or a reduce_scatter in groups of n costs at least."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+import functools
 import math
 
 import numpy as np
@@ -32,7 +33,7 @@ from .steps import (
     ToUnreduced,
     apply,
 )
-from .traffic import Collective
+from .traffic import Collective, moved_in_pairs, received_in_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +411,7 @@ def _runs_kept_together(atoms: list[Slot], wanted: list[Slot]) -> list[list[Slot
     return runs
 
 
+@functools.lru_cache(maxsize=8)  # who prices a permute also lowers it
 def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int, int], ...]:
     """Returns (from device, to device) pairs of T4, one for each device as the receiver.
 
@@ -422,8 +424,10 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     senders = np.flatnonzero(~stays)
     receivers = receivers[np.argsort(wanted[receivers], kind="stable")]
     senders = senders[np.argsort(held[senders], kind="stable")]
-    pairs = [(int(p), int(p)) for p in np.flatnonzero(stays)] + list(zip(senders.tolist(), receivers.tolist()))
-    return tuple(sorted((mesh.device_at(a), mesh.device_at(b)) for a, b in pairs))
+    kept = np.flatnonzero(stays)
+    pairs = np.stack([np.concatenate([kept, senders]), np.concatenate([kept, receivers])], axis=1)
+    devices = pairs if mesh.device_ids is None else np.array(mesh.device_ids)[pairs]
+    return tuple(map(tuple, devices[np.argsort(devices[:, 0])].tolist()))
 
 
 def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
@@ -513,4 +517,46 @@ def _collectives_of(mesh: Mesh, operation: Operation, tile_bytes: int, bits_per_
 
 
 def _as_tuples(array: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(i) for i in row) for row in array)
+    return tuple(map(tuple, array.tolist()))
+
+
+def bytes_moved(program: TileProgram, bits_per_element: int, num_devices: int) -> tuple[int, int]:
+    """Returns what the busiest device receives, and what the busiest one sends, in bytes.
+
+    Both are what `traffic` says of `collectives`, without a list of who works with whom.
+    """
+    moved = np.zeros((2, num_devices), np.int64)
+    _add_moved(program, bits_per_element, moved)
+    received, sent = moved.max(axis=1).tolist()
+    return received, sent
+
+
+def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> None:
+    """Adds the bytes that each device receives, and those that it sends, to the rows of `moved`."""
+    shape, devices = program.in_shape, _devices_of(program.mesh, moved)
+    for operation in program.operations:
+        tile_bytes = -(-math.prod(shape) * bits // 8)
+        match operation:
+            case On(mesh):
+                devices = _devices_of(mesh, moved)
+            case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors):
+                size = math.prod(factor.size for factor in factors)
+                if size > 1:
+                    moved[:, devices] += received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
+            case Rounds(exchange):
+                moved += exchange.bytes_moved(bits)
+            case Send(pairs):
+                moved += moved_in_pairs(pairs, tile_bytes, moved.shape[1])
+            case Loop(count, body=body):
+                once = np.zeros_like(moved)
+                _add_moved(body, bits, once)
+                moved += count * once
+        shape = shape_after(operation, shape)
+
+
+_GROUPED = {Gather: "all_gather", Swap: "all_to_all", Reduce: "all_reduce", ReduceOwn: "reduce_scatter"}
+
+
+def _devices_of(mesh: Mesh, moved: np.ndarray) -> slice | list[int]:
+    """Returns the columns of `moved` that are the devices of a mesh."""
+    return slice(None) if mesh.size == moved.shape[1] else list(mesh.device_ids or range(mesh.size))

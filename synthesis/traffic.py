@@ -17,7 +17,7 @@ device before the collective and n the size of its group, a device receives from
 Fractions of a byte round up. Loops' trip counts multiply. This is what rule R3 (traffic) speaks of.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,18 +108,26 @@ def _per_device(
 
 
 def _add_received(collective: Collective, received: np.ndarray) -> None:
-    for source, target in collective.pairs:
-        if source != target:
-            received[target] += collective.bytes_before
+    received += moved_in_pairs(collective.pairs, collective.bytes_before, len(received))[0]
     for group in collective.groups:
         if len(group) > 1:
-            received[_receivers(collective, group)] += _received_in_group(collective, len(group))
+            received[_receivers(collective, group)] += received_in_group(collective, len(group))
+
+
+def moved_in_pairs(pairs: Sequence[tuple[int, int]], num_bytes: int, num_devices: int) -> np.ndarray:
+    """Returns what each device receives, and what it sends, where so much goes along each pair: int64 (2, num_devices).
+
+    Example:
+      >>> moved_in_pairs([(0, 1), (0, 2), (2, 2)], 8, 3).tolist()
+      [[0, 8, 8], [16, 0, 0]]
+    """
+    sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
+    apart = sources != targets
+    return num_bytes * np.stack([np.bincount(ends[apart], minlength=num_devices) for ends in (targets, sources)])
 
 
 def _add_sent(collective: Collective, sent: np.ndarray) -> None:
-    for source, target in collective.pairs:
-        if source != target:
-            sent[source] += collective.bytes_before
+    sent += moved_in_pairs(collective.pairs, collective.bytes_before, len(sent))[1]
     for group in collective.groups:
         if len(group) < 2:
             continue
@@ -128,10 +136,10 @@ def _add_sent(collective: Collective, sent: np.ndarray) -> None:
         elif collective.kind == "ragged_all_to_all":
             sent[list(group)] += collective.bytes_before
         else:
-            sent[list(group)] += _received_in_group(collective, len(group))
+            sent[list(group)] += received_in_group(collective, len(group))
 
 
-def _received_in_group(collective: Collective, group_size: int) -> int:
+def received_in_group(collective: Collective, group_size: int) -> int:
     """Returns the bytes that one member of a group of two or more receives in one run."""
     before, others = collective.bytes_before, group_size - 1
     match collective.kind:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from reshard.synthesis import bounds
+from reshard.synthesis import bounds, exchange
 from reshard.synthesis.blocks import Blocks, cut
 from reshard.synthesis.exchange import TooManyPieces, check_exchange, plan_exchange, run_exchange
 from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, layout_of
@@ -339,6 +339,47 @@ def test_same_exchange_under_any_hash_seed():
         for seed in ("1", "2")
     }
     assert found == {digest() + "\n"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_pieces_coloured_by_halves_have_as_few_rounds(problem):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(exchange, "MOST_EDGES_BY_PATHS", 0)
+        halved = plan_exchange(*problem)
+    check_exchange(halved)
+    by_paths = plan_exchange(*problem)
+    assert len(halved.rounds) == len(by_paths.rounds)
+    assert halved.received_elements == by_paths.received_elements
+
+
+@pytest.mark.parametrize("width, degree", [(4, 4), (8, 7), (8, 5), (2, 1)])
+def test_halves_colour_a_graph_of_any_degree(width, degree):
+    devices = 9
+    numbers = np.random.default_rng(0).permuted(np.tile(np.arange(devices), (degree, 1)), axis=1)
+    src, dst = np.tile(np.arange(devices), degree), numbers.ravel()
+    colour = exchange._coloured_by_halves(src, dst, degree, width, devices)
+    assert set(colour.tolist()) == set(range(degree))
+    for each in range(degree):
+        assert len(set(src[colour == each])) == len(set(dst[colour == each])) == (colour == each).sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_pieces_on_a_grid_are_those_of_all_pairs_of_boxes(problem):
+    source, target = problem
+    boxes = exchange._SourceBoxes(source)
+    intervals = boxes.intervals()
+    assert intervals is not None
+    on_grid, by_pairs = exchange._meetings_on_grid(target, intervals, 1 << 20), exchange._meetings(target, boxes, 1 << 20)
+    assert [each.tolist() for each in on_grid] == [each.tolist() for each in by_pairs]
+
+
+def test_more_pieces_than_are_of_use_are_refused():
+    ends = blocks("x=2,y=3", (6,), '[{"x"}]'), blocks("x=2,y=3", (6,), '[{"y"}]')
+    with pytest.raises(TooManyPieces, match="has 8 pieces; at most 7 are scheduled"):
+        plan_exchange(*ends, most_pieces=7)
+    assert len(plan_exchange(*ends, most_pieces=8).rounds) == 1
 
 
 def test_the_interpreter_keeps_the_dtype():

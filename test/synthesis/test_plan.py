@@ -9,14 +9,16 @@ from hypothesis import given, settings, strategies as st
 import pytest
 
 from benchmarks.pairs import random_pairs, random_reductions, rotations
-from reshard.synthesis import semantics, steps
+from reshard.synthesis import chains, planner, semantics, steps, traffic
 from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.layout import Factor, Layout, Slot, layout_of, same_placement
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import NoPlanError, Plan, forget, plan
+from reshard.synthesis.planner import chain_plan
 from reshard.synthesis.pricing import Pricing
+from reshard.synthesis.request import Request
 from reshard.synthesis.sharding import Sharding, ShardingError
-from reshard.synthesis.tile_program import lower
+from reshard.synthesis.tile_program import collectives, lower
 from reshard.synthesis.topology import Topology
 
 QUICK = random_pairs(1, 200, (4, 6, 8, 12, 16)) + random_pairs(2, 40, (24, 36, 48, 64))
@@ -387,3 +389,37 @@ def test_what_is_forgotten_is_planned_anew():
     forget()
     again = plan(mesh, (4, 4), 32, *ends)
     assert again == first and again is not first
+
+
+@pytest.mark.parametrize("pair", [*QUICK[::8], *random_reductions(3, 20, (4, 8, 12))], ids=str)
+def test_bytes_are_those_of_the_collectives_of_the_program(pair):
+    for objective in ("bytes", "time"):
+        found = plan(pair.mesh, pair.shape, 12, pair.source, pair.target, objective=objective, with_exchange=True)
+        moved = collectives(found.tile_program, found.bits)
+        assert found.bytes_received == traffic.bytes_received(moved, found.devices)
+        assert found.bytes_sent == traffic.bytes_sent(moved, found.devices)
+
+
+@pytest.mark.parametrize("objective", ["bytes", "time"])
+def test_where_searches_find_nothing_the_chain_is_that_on_leading_axes(monkeypatch, objective):
+    for limit in ("AT_FIRST", "WITH_GREED", "FOR_DETOURS", "OF_PRIMES", "IN_NEED"):
+        monkeypatch.setattr(chains, f"MOST_EDGES_{limit}", 1)
+    topology = Topology.parse("uniform")
+    for pair in QUICK[:60]:
+        request = Request(pair.mesh, pair.shape, 32, pair.source, pair.target, objective, topology, False, "sum")
+        bound = received_elements_bound(pair.mesh, pair.shape, pair.source, pair.target)
+        found = chains.find_chain(request, Pricing(topology, pair.mesh, 32), bound)
+        planned = chain_plan(request, found.problem, found.steps, False, found.proved_gap)
+        assert found.cost[-2:] == (sum(step.bytes_received for step in planned.steps) // 4, planned.collectives)
+        assert found.cost >= found.least_cost
+
+
+def test_an_exchange_of_more_pieces_than_are_worth_it_gives_way_to_a_chain_with_its_gap(monkeypatch):
+    ends = Sharding.parse('[{"x","y"}, {}, {"z"}]'), Sharding.parse('[{"z"}, {"y"}, {}]')
+    mesh, shape = Mesh.parse("x=4,y=2,z=2"), (16, 16, 16)
+    exchanged = plan(mesh, shape, 32, *ends, with_exchange=True)
+    monkeypatch.setattr(planner, "MOST_PIECES_BESIDE_CHAIN", 4)
+    request = Request(mesh, shape, 32, *ends, "bytes", Topology.parse("uniform"), True, "sum")
+    chain = planner.planned(request)
+    assert chain.bytes_received > chain.bound_bytes == exchanged.bytes_received
+    assert chain.proved_gap > 1
