@@ -8,6 +8,8 @@ import dataclasses
 import itertools
 import math
 
+import numpy as np
+
 from . import bounds, chunks, cost, steps, traffic
 from .blocks import both_ends
 from .layout import Layout
@@ -17,7 +19,7 @@ from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 from .request import Request
 from .steps import Step
-from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, lower, shape_after
+from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, collectives, collectives_by_step, lower, shape_after
 from .traffic import Collective
 
 
@@ -203,8 +205,10 @@ class Costing:
         """
         asked = self.request
         self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
-        moved = collectives(program, asked.bits)
-        received, bound_bytes = traffic.bytes_received(moved, asked.devices), asked.bytes_of(self.bound)
+        by_step = collectives_by_step(program, asked.bits)
+        moved = tuple(itertools.chain(*by_step))
+        each_received = [traffic.bytes_received_per_device(own, asked.devices) for own in by_step]
+        received, bound_bytes = int(sum(each_received, np.zeros(asked.devices, np.int64)).max()), asked.bytes_of(self.bound)
         is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
         found = Plan(
             mesh=asked.mesh,
@@ -212,7 +216,7 @@ class Costing:
             bits=asked.bits,
             source=asked.source,
             target=asked.target,
-            steps=priced,
+            steps=tuple(map(_receiving, priced, (int(each.max()) for each in each_received))),
             tile_program=program,
             bytes_received=received,
             bytes_sent=traffic.bytes_sent(moved, asked.devices),
@@ -227,10 +231,7 @@ class Costing:
             reduction=asked.reduction,
             target_mesh=asked.target_mesh,
         )
-        if found.proved_gap is None:
-            gap = found.time_s / found.bound_time_s if asked.objective == "time" and found.bound_time_s else found.ratio_to_bound
-            found = dataclasses.replace(found, proved_gap=gap)
-        return found
+        return found if found.proved_gap else dataclasses.replace(found, proved_gap=_gap_to_bounds(found))
 
     def _bound_seconds(self) -> float:
         """Returns what any method takes on the topology, at least."""
@@ -251,3 +252,18 @@ class Costing:
         ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
         boxes = ((side.starts, side.stops) for side in ends)
         return cost.cut_bytes_bound(self.pricing.topology, *boxes, asked.bits).time_s
+
+
+def _receiving(step: PlannedStep, num_bytes: int) -> PlannedStep:
+    """Returns the step with what its collectives bring; packed elements are whole bytes on their way."""
+    return step if step.bytes_received == num_bytes else dataclasses.replace(step, bytes_received=num_bytes)
+
+
+def _gap_to_bounds(plan: Plan) -> float | None:
+    """Returns by what factor any method receives less, or takes less time, at most; None if the bound is 0 and the plan above it."""
+    if not plan.collectives:
+        return 1.0
+    spent, least = (plan.time_s, plan.bound_time_s) if plan.objective == "time" else (plan.bytes_received, plan.bound_bytes)
+    if spent <= least:
+        return 1.0
+    return spent / least if least else None
