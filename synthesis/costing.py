@@ -222,7 +222,7 @@ class Costing:
             bytes_sent=traffic.bytes_sent(moved, asked.devices),
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
-            peak_bytes=peak_bytes(program, asked.bits),
+            peak_bytes=peak_bytes(program, asked.bits, is_padded=asked.is_source_padded),
             is_optimal=is_optimal,
             proved_gap=1.0 if is_optimal else proved_gap,
             objective=asked.objective,

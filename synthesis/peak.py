@@ -11,6 +11,7 @@ the operand unless it is the source tile, the result unless it is the last one, 
 | exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out |
 | loop | those of its body on one chunk, with the chunk and its result; |
 |      | its result, where a reshape behind it ends in dimensions of size 1: XLA puts these elsewhere in memory, and copies |
+|      | the source tile, if it is padded: XLA fills its padding in a copy, which no step of a loop can take in |
 | to_unreduced of owned digits | its result, which XLA copies if it is the last one |
 | others | none |
 
@@ -27,12 +28,17 @@ from .exchange import Exchange
 from .tile_program import Loop, On, PutOwn, Reshape, Rounds, Swap, TileProgram, shape_after
 
 
-def peak_bytes(program: TileProgram, bits: int) -> int:
-    """Returns the most that a device holds at once, in bytes; bits: of one element. No operation: the source tile alone."""
+def peak_bytes(program: TileProgram, bits: int, *, is_padded: bool = False) -> int:
+    """Returns the most that a device holds at once, in bytes. No operation: the source tile alone.
+
+    Args:
+      bits: of one element. is_padded: whether the source's tiles reach beyond the array's end.
+    """
     source, target = (_bytes(math.prod(shape), bits) for shape in (program.in_shape, program.out_shape))
     if not program.operations:
         return source
-    return source + target + _temporary_bytes(program, bits, holds_ends=False)
+    filled = source if is_padded and any(isinstance(each, Loop) for each in program.operations) else 0
+    return source + target + filled + _temporary_bytes(program, bits, holds_ends=False)
 
 
 def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:

@@ -17,16 +17,12 @@ def layouts(plan: Plan) -> list[Layout] | None:
         return None
     typed = [each.step for each in plan.steps]
     try:
-        layout = in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)
-    except LayoutError:
+        found = [in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)]
+        for step in typed:
+            found.append(steps.apply(found[-1], step))
+    except (LayoutError, steps.RuleError):  # tiles are padded on their way, or an exchange leads from one in no digits
         return None
-    found = [layout]
-    for step in typed:
-        layout = steps.apply(layout, step)
-        if layout is None:
-            return None
-        found.append(layout)
-    return found
+    return None if None in found else found
 
 
 def in_pieces(layout: Layout, typed: Sequence[Step]) -> Layout:
