@@ -19,10 +19,13 @@ def layouts(plan: Plan) -> list[Layout] | None:
     try:
         found = [in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)]
         for step in typed:
-            found.append(steps.apply(found[-1], step))
-    except (LayoutError, steps.RuleError):  # tiles are padded on their way, or an exchange leads from one in no digits
+            layout = steps.apply(found[-1], step)
+            if layout is None:
+                return None
+            found.append(layout)
+    except (LayoutError, steps.RuleError):  # tiles are padded on their way
         return None
-    return None if None in found else found
+    return found
 
 
 def in_pieces(layout: Layout, typed: Sequence[Step]) -> Layout:
