@@ -59,14 +59,22 @@ class Costing:
         if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal, proved_gap)
+        found = self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal, proved_gap)
+        if self.request.bits % 8 and self.request.objective == "bytes":
+            return self._proved_in_bytes(found, sum(map(steps.received_elements, _layouts(source, typed), typed)))
+        return found
+
+    def _proved_in_bytes(self, plan: Plan, elements: int) -> Plan:
+        """Returns the plan of a chain that the search counted in elements, where packed tiles are whole bytes on their way."""
+        least = self.request.bytes_of(elements)
+        if plan.bytes_received <= max(least, plan.bound_bytes) or plan.proved_gap is None:
+            return plan
+        return dataclasses.replace(plan, is_optimal=False, proved_gap=plan.proved_gap * plan.bytes_received / least)
 
     @staticmethod
     def checked_tiles(source: Layout, target: Layout, typed: Sequence[Step]) -> list[int]:
         """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 is broken."""
-        layouts = [source]
-        for step in typed:
-            layouts.append(steps.apply(layouts[-1], step))
+        layouts = _layouts(source, typed)
         if layouts[-1] != target:
             raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
         return [layout.tile_elements for layout in layouts]
@@ -252,6 +260,11 @@ class Costing:
         ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
         boxes = ((side.starts, side.stops) for side in ends)
         return cost.cut_bytes_bound(self.pricing.topology, *boxes, asked.bits).time_s
+
+
+def _layouts(source: Layout, typed: Sequence[Step]) -> list[Layout]:
+    """Returns the layouts before, between and after steps."""
+    return list(itertools.accumulate(typed, steps.apply, initial=source))
 
 
 def _receiving(step: PlannedStep, num_bytes: int) -> PlannedStep:
