@@ -61,9 +61,11 @@ class FoundChain:
         return self.cost <= self.least_cost
 
     @property
-    def proved_gap(self) -> float:
-        """Returns by what factor, at most, such a chain receives less, or by time takes less in collectives."""
-        return self.cost[0] / self.least_cost[0] if self.least_cost[0] else 1.0
+    def proved_gap(self) -> float | None:
+        """Returns by what factor, at most, such a chain receives less, or by time takes less in collectives; None if nothing is proved."""
+        if self.cost[0] <= self.least_cost[0]:
+            return 1.0
+        return self.cost[0] / self.least_cost[0] if self.least_cost[0] else None
 
 
 def find_chain(request: Request, pricing: Pricing, bound: int) -> FoundChain:

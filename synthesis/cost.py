@@ -581,7 +581,7 @@ def cut_bytes_bound(
     levels, latency_s, least_step_s = [], 0.0, math.inf
     for depth, view in enumerate(network.views):
         elements = _entering(positions // view.unit, network.size // view.unit, held, wanted)
-        needed = -(-elements * bits // 8)
+        needed = elements * bits / 8  # parts of bytes too, as steps pay for them
         seconds = float((needed / _into_units(network, depth, view.unit)).max())
         if view.level.kind == "bus":
             ports = _into_units(network, depth - 1, view.unit * view.level.size) if depth else 0.0
@@ -590,7 +590,7 @@ def cut_bytes_bound(
         least_step_s = min(least_step_s, view.level.latency_s)
         if elements.any():
             latency_s = max(latency_s, network.topology.launch_latency_s + least_step_s)
-        levels.append(LevelBound(view.level.name, int(needed.max()), seconds))
+        levels.append(LevelBound(view.level.name, math.ceil(needed.max()), seconds))
     return CutBound(tuple(levels), latency_s)
 
 

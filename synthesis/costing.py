@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 
+
 from . import bounds, chunks, cost, steps, traffic
 from .blocks import both_ends
 from .layout import Layout
@@ -17,7 +18,19 @@ from .pricing import PER_SECOND, Pricing
 from .problem import Problem
 from .request import Request
 from .steps import Step
-from .tile_program import Loop, Relayout, Reshape, Rounds, TileProgram, Transpose, bytes_moved, collectives, lower, shape_after
+from .tile_program import (
+    Loop,
+    Relayout,
+    Reshape,
+    Rounds,
+    TileProgram,
+    Transpose,
+    bytes_moved,
+    collectives,
+    collectives_by_step,
+    lower,
+    shape_after,
+)
 from .traffic import Collective
 
 
@@ -57,14 +70,22 @@ class Costing:
         if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, source, typed, self.request.reduction)
-        return self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal, proved_gap)
+        found = self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal, proved_gap)
+        if self.request.bits % 8 and self.request.objective == "bytes":
+            return self._proved_in_bytes(found, sum(map(steps.received_elements, _layouts(source, typed), typed)))
+        return found
+
+    def _proved_in_bytes(self, plan: Plan, elements: int) -> Plan:
+        """Returns the plan of a chain that the search counted in elements, where packed tiles are whole bytes on their way."""
+        least = self.request.bytes_of(elements)
+        if plan.bytes_received <= max(least, plan.bound_bytes) or plan.proved_gap is None:
+            return plan
+        return dataclasses.replace(plan, is_optimal=False, proved_gap=plan.proved_gap * plan.bytes_received / least)
 
     @staticmethod
     def checked_tiles(source: Layout, target: Layout, typed: Sequence[Step]) -> list[int]:
         """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 is broken."""
-        layouts = [source]
-        for step in typed:
-            layouts.append(steps.apply(layouts[-1], step))
+        layouts = _layouts(source, typed)
         if layouts[-1] != target:
             raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
         return [layout.tile_elements for layout in layouts]
@@ -214,6 +235,8 @@ class Costing:
         self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
         received, sent = bytes_moved(program, asked.bits, asked.devices)
         bound_bytes = asked.bytes_of(self.bound)
+        if asked.bits % 8:  # a tile of packed elements is whole bytes on its way
+            priced = self._receiving_whole_bytes(priced, program)
         is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
         found = Plan(
             mesh=asked.mesh,
@@ -227,7 +250,7 @@ class Costing:
             bytes_sent=sent,
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
-            peak_bytes=peak_bytes(program, asked.bits),
+            peak_bytes=peak_bytes(program, asked.bits, is_padded=asked.is_source_padded),
             is_optimal=is_optimal,
             proved_gap=1.0 if is_optimal else proved_gap,
             objective=asked.objective,
@@ -236,10 +259,13 @@ class Costing:
             reduction=asked.reduction,
             target_mesh=asked.target_mesh,
         )
-        if found.proved_gap is None:
-            gap = found.time_s / found.bound_time_s if asked.objective == "time" and found.bound_time_s else found.ratio_to_bound
-            found = dataclasses.replace(found, proved_gap=gap)
-        return found
+        return found if found.proved_gap else dataclasses.replace(found, proved_gap=_gap_to_bounds(found))
+
+    def _receiving_whole_bytes(self, priced: tuple[PlannedStep, ...], program: TileProgram) -> tuple[PlannedStep, ...]:
+        devices = self.request.devices
+        by_step = collectives_by_step(program, self.request.bits)
+        received = (int(traffic.bytes_received_per_device(own, devices).max()) for own in by_step)
+        return tuple(map(_receiving, priced, received))
 
     def _bound_seconds(self) -> float:
         """Returns what any method takes on the topology, at least."""
@@ -260,3 +286,23 @@ class Costing:
         ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
         boxes = ((side.starts, side.stops) for side in ends)
         return cost.cut_bytes_bound(self.pricing.topology, *boxes, asked.bits).time_s
+
+
+def _layouts(source: Layout, typed: Sequence[Step]) -> list[Layout]:
+    """Returns the layouts before, between and after steps."""
+    return list(itertools.accumulate(typed, steps.apply, initial=source))
+
+
+def _receiving(step: PlannedStep, num_bytes: int) -> PlannedStep:
+    """Returns the step with what its collectives bring; packed elements are whole bytes on their way."""
+    return step if step.bytes_received == num_bytes else dataclasses.replace(step, bytes_received=num_bytes)
+
+
+def _gap_to_bounds(plan: Plan) -> float | None:
+    """Returns by what factor any method receives less, or takes less time, at most; None if the bound is 0 and the plan above it."""
+    if not plan.collectives:
+        return 1.0
+    spent, least = (plan.time_s, plan.bound_time_s) if plan.objective == "time" else (plan.bytes_received, plan.bound_bytes)
+    if spent <= least:
+        return 1.0
+    return spent / least if least else None

@@ -8,9 +8,11 @@ the operand unless it is the source tile, the result unless it is the last one, 
 |---|---|
 | all_to_all | its operand cut into n pieces and as many that arrive, where operand and result are gone or not yet there; |
 |            | one piece, where a program has pieces of several sizes, whose places do not fit each other |
-| exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out |
+| exchange | the pieces of all rounds, which XLA starts before it writes the first one down, and one on its way out; |
+|          | or its result once more, where some device keeps what it has in a round: XLA writes that into a copy |
 | loop | those of its body on one chunk, with the chunk and its result; |
 |      | its result, where a reshape behind it ends in dimensions of size 1: XLA puts these elsewhere in memory, and copies |
+|      | the source tile, if it is padded: XLA fills its padding in a copy, which no step of a loop can take in |
 | to_unreduced of owned digits | its result, which XLA copies if it is the last one |
 | others | none |
 
@@ -27,12 +29,17 @@ from .exchange import Exchange
 from .tile_program import Loop, On, PutOwn, Reshape, Rounds, Swap, TileProgram, shape_after
 
 
-def peak_bytes(program: TileProgram, bits: int) -> int:
-    """Returns the most that a device holds at once, in bytes; bits: of one element. No operation: the source tile alone."""
+def peak_bytes(program: TileProgram, bits: int, *, is_padded: bool = False) -> int:
+    """Returns the most that a device holds at once, in bytes. No operation: the source tile alone.
+
+    Args:
+      bits: of one element. is_padded: whether the source's tiles reach beyond the array's end.
+    """
     source, target = (_bytes(math.prod(shape), bits) for shape in (program.in_shape, program.out_shape))
     if not program.operations:
         return source
-    return source + target + _temporary_bytes(program, bits, holds_ends=False)
+    filled = source if is_padded and any(isinstance(each, Loop) for each in program.operations) else 0
+    return source + target + filled + _temporary_bytes(program, bits, holds_ends=False)
 
 
 def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
@@ -56,7 +63,7 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
                 held = 2 * before
                 pieces.add(-(-before // math.prod(factor.size for factor in factors)))
             case Rounds(exchange):
-                held = operand + result + _bytes(_pieces(exchange), bits)
+                held = operand + result + _exchange_bytes(exchange, after, bits)
             case PutOwn():
                 held = operand + after
             case Loop(body=body):
@@ -74,10 +81,16 @@ def has_inner_one(shape: tuple[int, ...]) -> bool:
     return 1 in sizes
 
 
-def _pieces(exchange: Exchange) -> int:
-    """Returns the elements of the pieces that all arrive before they are written, with one that leaves."""
+def _exchange_bytes(exchange: Exchange, result: int, bits: int) -> int:
+    """Returns the bytes of the pieces that all arrive before they are written, with one that leaves, or the copied result."""
     sizes = [each.piece_elements for each in exchange.rounds]
-    return sum(sizes) + max(sizes, default=0)
+    arrived, leaving = _bytes(sum(sizes), bits), _bytes(max(sizes, default=0), bits)
+    return arrived + max(leaving, result if _keeps_some(exchange) else 0)
+
+
+def _keeps_some(exchange: Exchange) -> bool:
+    """Returns whether a device writes no piece in some round, or a part of one: what it holds there is read, and the rest written."""
+    return any(not each.is_exact or len(each.receivers) < exchange.source.devices for each in exchange.rounds)
 
 
 def _bytes(elements: int, bits: int) -> int:

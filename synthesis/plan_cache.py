@@ -165,7 +165,7 @@ def _decoded(entry: bytes, request: Request) -> Plan:
     return _replayed(request, body["steps"], bool(body["is_optimal"]), body["proved_gap"])
 
 
-def _replayed(request: Request, written: list, is_optimal: bool, proved_gap: float) -> Plan:
+def _replayed(request: Request, written: list, is_optimal: bool, proved_gap: float | None) -> Plan:
     """Returns the plan of written steps; each is read on the layout that those before lead to."""
     draft = [_READERS[step["op"]](step, request.shape) for step in written]
     source, target = (in_pieces(layout_of(request.mesh, request.shape, side), draft) for side in (request.source, request.target))

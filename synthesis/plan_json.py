@@ -11,7 +11,7 @@
 | `totals` | `bytes_received`, `bytes_sent`, `time_us`, `peak_bytes`, `largest_tile_bytes`, `collectives` |
 | `bounds` | what no method goes below: `bytes_received`, `bytes_sent`, `time_us`, `largest_tile_bytes` |
 | `optimal` | whether the plan is proved to be the cheapest by `objective` ("time" or "bytes") |
-| `proved_gap` | by what factor, at most, a plan costs less by `objective`; 1 if `optimal` |
+| `proved_gap` | by what factor, at most, a plan costs less by `objective`; 1 if `optimal`, null if nothing is proved |
 | `topology` | its name |
 | `seconds` | how long planning took |
 | `versions` | of reshard, Python and numpy |

@@ -17,15 +17,14 @@ def layouts(plan: Plan) -> list[Layout] | None:
         return None
     typed = [each.step for each in plan.steps]
     try:
-        layout = in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)
-    except LayoutError:
+        found = [in_pieces(layout_of(plan.mesh, plan.shape, plan.source), typed)]
+        for step in typed:
+            layout = steps.apply(found[-1], step)
+            if layout is None:
+                return None
+            found.append(layout)
+    except (LayoutError, steps.RuleError):  # tiles are padded on their way
         return None
-    found = [layout]
-    for step in typed:
-        layout = steps.apply(layout, step)
-        if layout is None:
-            return None
-        found.append(layout)
     return found
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+import math
 
 from . import plan_json, steps
 from .mesh import Mesh
@@ -47,7 +48,7 @@ class Plan:
         that no chain within the digits that `problem.py` offers does; by time, that no such chain spends less in collectives.
         Copies on the device are outside of the proof, and so are exchanges where the bound is not met.
       proved_gap: by what factor, at most, such a chain receives less, or spends less time in collectives; 1 if optimal. Of a
-        plan with an exchange, by what factor any method does, at most.
+        plan with an exchange, by what factor any method does, at most. None if nothing is proved.
       objective: "bytes" or "time". topology: its name. bound_time_s: what any method takes there, at least.
       dtype, seconds: what a caller who knows them adds: the element type's name, how long planning took.
       reduction: what makes an array of partial sums where source or target has unreduced axes.
@@ -106,5 +107,7 @@ class Plan:
 
     @property
     def ratio_to_bound(self) -> float:
-        """Returns bytes received over the bound; 1 where both are zero."""
-        return self.bytes_received / self.bound_bytes if self.bound_bytes else 1.0
+        """Returns bytes received over the bound; 1 where both are zero, infinity where the bound alone is."""
+        if not self.bound_bytes:
+            return math.inf if self.bytes_received else 1.0
+        return self.bytes_received / self.bound_bytes

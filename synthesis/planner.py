@@ -63,7 +63,7 @@ def exchange_between(request: Request, before: Layout, after: Layout) -> Exchang
     return _Planner(request)._exchange(*(Blocks.of_layout(request.mesh, each) for each in (before, after)))
 
 
-def chain_plan(request: Request, problem: Problem, typed: Sequence[Step], is_optimal: bool, proved_gap: float) -> Plan:
+def chain_plan(request: Request, problem: Problem, typed: Sequence[Step], is_optimal: bool, proved_gap: float | None) -> Plan:
     """Returns the plan of typed steps: their rules are applied, and they are priced. Raises: RuleError if a rule forbids one."""
     return _Planner(request).costing.of_chain(problem, typed, is_optimal, proved_gap)
 

@@ -220,7 +220,7 @@ class Pricing:
         if not received_elements:
             return 0.0
         latency_s = self.topology.launch_latency_s + self.least_hop_s
-        return latency_s + self.bytes_of(received_elements) / self._ports_bytes_per_s
+        return latency_s + received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too, as steps pay for them
 
     def seconds(self, collectives: Iterable[Collective]) -> float:
         """Returns the time of collectives, one after the other."""

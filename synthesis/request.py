@@ -68,6 +68,11 @@ class Request:
         return self.target_mesh is None and not any(size % n for each in shards for size, n in zip(self.shape, each))
 
     @property
+    def is_source_padded(self) -> bool:
+        """Returns whether tiles of the source reach beyond the array's end."""
+        return any(size % n for size, n in zip(self.shape, self.source.shards(self.mesh)))
+
+    @property
     def has_sums(self) -> bool:
         """Returns whether tiles of source or target are partial sums."""
         return bool(self.source.unreduced or self.target.unreduced)

@@ -126,7 +126,8 @@ class Routes:
         inner = self._inner(target, mesh)
         found = find_chain(inner, self.pricing_of(inner.mesh), self.costing.bound)
         self.is_settled = found.is_unbeatable
-        is_proved = found.is_unbeatable or found.is_optimal and inner.shape == self.request.shape
+        is_packed = self.request.objective == "bytes" and self.request.bits % 8 != 0  # the search counts parts of bytes
+        is_proved = not is_packed and (found.is_unbeatable or found.is_optimal and inner.shape == self.request.shape)
         yield self._assembled([self._leg(found, 0, len(found.steps))], is_proved)
         if self.request.with_exchange and not self.is_settled:
             yield from self._with_middle(found)

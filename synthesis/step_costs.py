@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import cost, steps
 from .planned import Plan
-from .tile_program import collectives
+from .tile_program import collectives_by_step
 from .topology import Level, Topology
 from .traffic import Collective
 
@@ -38,24 +37,12 @@ def step_costs(plan: Plan, topology: Topology) -> tuple[StepCost, ...]:
     Args:
       topology: the one that the plan was made for, fitted to its mesh or not.
     """
-    moved = iter(collectives(plan.tile_program, plan.bits))
-    found = []
-    for each in plan.steps:
-        own = tuple(_next_runs(moved, steps.collectives(each.step)))
-        found.append(_step_cost(plan, topology, each, own))
-    return tuple(found)
-
-
-def _next_runs(moved: Iterator[Collective], runs: int) -> Iterator[Collective]:
-    """Yields the next collectives that make so many runs; those in a loop run several times."""
-    while runs:
-        each = next(moved)
-        runs -= each.trip_count
-        yield each
+    by_step = collectives_by_step(plan.tile_program, plan.bits)
+    return tuple(_step_cost(plan, topology, *each) for each in zip(plan.steps, by_step, strict=True))
 
 
 def _step_cost(plan: Plan, topology: Topology, step, own: tuple[Collective, ...]) -> StepCost:
-    devices, latency_s, transfer_s = plan.mesh.size, 0.0, 0.0
+    devices, latency_s, transfer_s = plan.devices, 0.0, 0.0
     for each in own:
         start_s, seconds_per_byte = cost.coefficients(topology, devices, each.kind, each.groups or None, each.pairs)
         latency_s += each.trip_count * start_s

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -466,14 +467,22 @@ def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]
 
 def collectives(program: TileProgram, bits_per_element: int) -> tuple[Collective, ...]:
     """Returns the program's collectives as `traffic` prices them."""
-    found: list[Collective] = []
+    return tuple(itertools.chain(*collectives_by_step(program, bits_per_element)))
+
+
+def collectives_by_step(program: TileProgram, bits_per_element: int) -> tuple[tuple[Collective, ...], ...]:
+    """Returns, for each step of the program, its collectives as `traffic` prices them."""
+    found: list[tuple[Collective, ...]] = []
     shape, mesh = program.in_shape, program.mesh
-    for operation in program.operations:
-        if isinstance(operation, On):
-            mesh = operation.mesh
-        tile_bytes = -(-math.prod(shape) * bits_per_element // 8)
-        found += _collectives_of(mesh, operation, tile_bytes, bits_per_element)
-        shape = shape_after(operation, shape)
+    for _, operations in program.steps:
+        own: list[Collective] = []
+        for operation in operations:
+            if isinstance(operation, On):
+                mesh = operation.mesh
+            tile_bytes = -(-math.prod(shape) * bits_per_element // 8)
+            own += _collectives_of(mesh, operation, tile_bytes, bits_per_element)
+            shape = shape_after(operation, shape)
+        found.append(tuple(own))
     return tuple(found)
 
 

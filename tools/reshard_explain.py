@@ -77,7 +77,8 @@ def _bounds(plan: Plan, topology: Topology) -> str:
 
 
 def _bounds_of_sums(plan: Plan) -> str:
-    before, after = (math.prod(axis.resolve(plan.mesh)[1] for axis in side.unreduced) for side in (plan.source, plan.target))
+    ends = (plan.mesh, plan.source), (plan.goal_mesh, plan.target)
+    before, after = (math.prod(axis.resolve(mesh)[1] for axis in side.unreduced) for mesh, side in ends)
     sums = [f"{each} partial sum{'s' * (each > 1)}" if each > 1 else "itself" for each in (before, after)]
     return "\n".join(
         [

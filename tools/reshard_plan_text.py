@@ -90,6 +90,8 @@ def _facts(plan: Plan, topology: Topology) -> str:
 def _proof(plan: Plan) -> str:
     if plan.is_optimal:
         return f"proved optimal by {plan.objective}"
+    if plan.proved_gap is None:
+        return f"how far from the least {plan.objective} is not proved"
     return f"within {math.ceil(100 * plan.proved_gap) / 100:.2f}x of the least {plan.objective}"
 
 

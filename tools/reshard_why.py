@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from reshard.synthesis import bounds, cost, steps
+from reshard.synthesis.blocks import both_ends
 from reshard.synthesis.layout import Factor, Layout, Slot
+from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import Plan
 from reshard.synthesis.plan_layouts import layouts
 from reshard.synthesis.step_costs import StepCost, step_costs
+from reshard.synthesis.tile_program import On
 from reshard.synthesis.topology import Topology
 from reshard.tools.text_table import count, microseconds, ratio, table
 
@@ -32,19 +36,27 @@ def as_text(found: Answered) -> str:
 def _purposes(plan: Plan, costs: tuple[StepCost, ...]) -> str:
     at = layouts(plan)
     rows = []
-    for number, (step, parts) in enumerate(zip(plan.steps, costs), 1):
+    for number, (step, parts, mesh) in enumerate(zip(plan.steps, costs, _meshes(plan)), 1):
         before, after = (at[number - 1], at[number]) if at else (None, None)
-        purpose = _purpose(plan, step.step, before, after, at and at[-1], is_last=number == len(plan.steps))
+        purpose = _purpose(mesh, step.step, before, after, at and at[-1], is_last=number == len(plan.steps))
         share = f"{step.time_s / plan.time_s:.0%}" if plan.time_s else "-"
         rows.append((str(number), step.op, _crosses(parts), microseconds(step.time_s), share, purpose))
     return table(("why", "this chain", "crosses", "time", "share", "what it is for"), rows, "rllrrl")
+
+
+def _meshes(plan: Plan) -> Iterator[Mesh]:
+    """Yields the mesh that each step's axes are of."""
+    mesh = plan.mesh
+    for _, operations in plan.tile_program.steps:
+        mesh = next((each.mesh for each in operations if isinstance(each, On)), mesh)
+        yield mesh
 
 
 def _crosses(parts: StepCost) -> str:
     return "-" if parts.level is None else f"{parts.level.name}, {parts.level.bandwidth_bytes_per_s / 1e9:g} GB/s"
 
 
-def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout | None, goal: Layout | None, *, is_last: bool) -> str:
+def _purpose(mesh: Mesh, step: steps.Step, before: Layout | None, after: Layout | None, goal: Layout | None, *, is_last: bool) -> str:
     match step:
         case steps.Relayout():
             return "puts the tile's elements in order" if is_last else "puts the tile's elements in the order in which the next step takes them"
@@ -57,30 +69,30 @@ def _purpose(plan: Plan, step: steps.Step, before: Layout | None, after: Layout 
         case steps.Permute():
             return "hands blocks to the devices that the target names" if after == goal else "lets other axes own the blocks, so that they can move on"
         case steps.Slice(moves):
-            return _sorted_by_goal(plan, moves, goal, "keeps the part of {dims} that the target has along {axes}", "makes tiles smaller along {axes} for the steps behind it")
+            return _sorted_by_goal(mesh, moves, goal, "keeps the part of {dims} that the target has along {axes}", "makes tiles smaller along {axes} for the steps behind it")
         case steps.AllToAll(moves):
-            return _sorted_by_goal(plan, moves, goal, "brings {axes} to the place that the target names", "moves {axes} out of the way")
+            return _sorted_by_goal(mesh, moves, goal, "brings {axes} to the place that the target names", "moves {axes} out of the way")
         case steps.ReduceScatter(moves):
-            return _sorted_by_goal(plan, moves, goal, "adds up the sums along {axes}, each device the part that the target gives it", "adds up the sums along {axes}, each device a part")
+            return _sorted_by_goal(mesh, moves, goal, "adds up the sums along {axes}, each device the part that the target gives it", "adds up the sums along {axes}, each device a part")
         case steps.AllReduce(factors):
-            return f"adds up the sums along {steps.factors_text(factors, plan.mesh)}, on all devices"
+            return f"adds up the sums along {steps.factors_text(factors, mesh)}, on all devices"
         case steps.ToUnreduced(factors):
-            return f"lets the tiles along {steps.factors_text(factors, plan.mesh)} be partial sums, with zeros elsewhere"
+            return f"lets the tiles along {steps.factors_text(factors, mesh)} be partial sums, with zeros elsewhere"
         case steps.AllGather(factors):
             wanted = [f for f in factors if goal is None or goal.slot_of(f) is None]
             others = [f for f in factors if f not in wanted]
-            said = [f"the target has the whole along {steps.factors_text(wanted, plan.mesh)}"] if wanted else []
-            return "; ".join([*said, *([f"takes {steps.factors_text(others, plan.mesh)} off its digit, to own another one"] if others else [])])
+            said = [f"the target has the whole along {steps.factors_text(wanted, mesh)}"] if wanted else []
+            return "; ".join([*said, *([f"takes {steps.factors_text(others, mesh)} off its digit, to own another one"] if others else [])])
     raise TypeError(step)
 
 
-def _sorted_by_goal(plan: Plan, moves: tuple[tuple[Factor, Slot], ...], goal: Layout | None, arrived: str, aside: str) -> str:
+def _sorted_by_goal(mesh: Mesh, moves: tuple[tuple[Factor, Slot], ...], goal: Layout | None, arrived: str, aside: str) -> str:
     """Returns what a step does for the factors that it brings to their place in the target, and for the others."""
     said = []
     for words, is_there in ((arrived, True), (aside, False)):
         chosen = [(factor, slot) for factor, slot in moves if (goal is not None and goal.slot_of(factor) == slot) == is_there]
         if chosen:
-            axes, dims = steps.factors_text([factor for factor, _ in chosen], plan.mesh), sorted({slot.dim for _, slot in chosen})
+            axes, dims = steps.factors_text([factor for factor, _ in chosen], mesh), sorted({slot.dim for _, slot in chosen})
             dims_text = f"dim{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
             said.append(words.format(axes=axes, dims=dims_text))
     return "; ".join(said)
@@ -132,6 +144,7 @@ def _parts(plan: Plan, topology: Topology, costs: tuple[StepCost, ...]) -> str:
     )
     if plan.source.unreduced or plan.target.unreduced:
         return mine
-    ends = (cost.boxes(plan.mesh, plan.shape, side) for side in (plan.source, plan.target))
+    sides = both_ends(plan.mesh, plan.shape, plan.source, plan.target, plan.target_mesh)
+    ends = ((side.starts, side.stops) for side in sides)
     bound = cost.cut_bytes_bound(topology, *ends, plan.bits)
     return f"{mine}; the bound has {microseconds(bound.latency_s)}, {microseconds(bound.seconds)} and nothing for copies"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans: the guarantees R1 to R5 on examples and on random pairs."""
 
+import math
 import os
 import subprocess
 import sys
@@ -423,3 +424,36 @@ def test_an_exchange_of_more_pieces_than_are_worth_it_gives_way_to_a_chain_with_
     chain = planner.planned(request)
     assert chain.bytes_received > chain.bound_bytes == exchanged.bytes_received
     assert chain.proved_gap > 1
+
+
+def test_what_is_above_a_bound_of_zero_is_not_within_a_factor_of_it():
+    """Chunks that take four times as long as all at once were said to be within 1.00x: of partial sums no bound is known."""
+    ends = (Sharding.parse(text) for text in ('[{"w"}, {}], unreduced={"z"}', '[{}, {"w"}], unreduced={"z"}'))
+    found = plan(Mesh.parse("z=2,w=2"), (8, 2), 32, *ends, objective="time", with_exchange=True, memory_limit=115)
+    assert [step.op for step in found.steps] == ["chunks"] and found.bound_time_s == 0
+    assert found.proved_gap is None and not found.is_optimal and math.isinf(found.ratio_to_bound)
+
+
+# -- packed elements --
+
+
+def test_steps_receive_whole_bytes_of_packed_elements():
+    """A tile of two bits is a byte on its way; the total said so, the step did not."""
+    found = plan(Mesh.parse("u=3"), (3,), 2, Sharding.parse('[{"u"}]'), Sharding.parse("[{}]"))
+    assert found.bytes_received == sum(step.bytes_received for step in found.steps) == 2
+
+
+@pytest.mark.parametrize("topology", ["uniform", "h100:1x2"])
+def test_a_bound_on_time_counts_parts_of_bytes_as_steps_do(topology):
+    ends = Sharding.parse('[{"u"}, {}]'), Sharding.parse('[{}, {"u"}]')
+    found = plan(Mesh.parse("u=2"), (4, 2), 2, *ends, objective="time", topology=Topology.parse(topology), with_exchange=True)
+    assert found.bound_time_s <= found.time_s
+
+
+def test_fewest_elements_are_not_claimed_to_be_fewest_bytes():
+    """Gathered along x first, tiles of 3 bits fill bytes better: 7 bytes instead of 13."""
+    ends = Sharding.parse('[{"x", "u"}]'), Sharding.parse("[{}]")
+    found = plan(Mesh.parse("u=7,x=2"), (42,), 1, *ends)
+    assert not found.is_optimal and found.bytes_received <= 7 * found.proved_gap
+    whole = plan(Mesh.parse("u=7,x=2"), (14 * 8,), 1, *ends)
+    assert whole.is_optimal and whole.proved_gap == 1

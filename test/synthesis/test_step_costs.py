@@ -36,3 +36,10 @@ def test_levels_by_axis():
 def test_pairs_that_stay_cross_nothing():
     stay = Collective("collective_permute", 4, 4, pairs=((0, 0), (1, 1)))
     assert crossed_level(Topology.parse("h100:2x4"), 8, stay) is None
+
+
+def test_a_step_to_devices_that_only_the_target_has_is_priced_on_all_devices():
+    on = Topology.parse("uniform")
+    ends = Sharding.parse('[{"x"}]'), Sharding.parse('[{"z"}]')
+    found = plan(Mesh.parse("x=2"), (4,), 32, *ends, topology=on, with_exchange=True, target_mesh=Mesh.parse("z=4"))
+    assert sum(parts.collectives for parts in step_costs(found, on)) == found.collectives > 0

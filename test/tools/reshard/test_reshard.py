@@ -552,3 +552,27 @@ def test_random_partial_sums_are_verified(element):
             found = reshard.plan(pair.source, pair.target, mesh=pair.mesh, shape=pair.shape, dtype=element)
             tensor = f"tensor<{'x'.join(map(str, (*pair.shape, element)))}>"
             assert (verdict := verify(found, tensor, child)).is_verified, (str(pair), verdict.text)
+
+
+TWO_MESHES = {"--mesh": "y=4,v=2", "--to-mesh": "a=2,z=4", "--type": "f32[4,4]", "--from": '[{"y"}, {}]', "--to": '[{"a"}, {"z"}]'}
+TO_MORE = {"--mesh": "y=2", "--to-mesh": "u=4,x=2", "--type": "i4[]", "--from": "[]", "--to": "[]", "--topology": "h100:1x8"}
+SUMS_OF_TWO = {"--mesh": "y=6", "--to-mesh": "u=3,w=2", "--type": "f32[1]"}
+SUMS_OF_TWO |= {"--from": '[{}], unreduced={"y"}', "--to": '[{}], unreduced={"w"}'}
+PADDED_SUMS = {"--mesh": "x=2,z=2", "--type": "f32[15]", "--from": '[{}], unreduced={"x"}', "--to": '[{"z"}], unreduced={"x"}'}
+SUMS_BEHIND_ROUNDS = {"--mesh": "x=7,z=3", "--type": "c64[9,2]", "--objective": "bytes"}
+SUMS_BEHIND_ROUNDS |= {"--from": '[{"z"}, {}], unreduced={"x"}', "--to": '[{"x"}, {}], unreduced={"z"}'}
+GATHERED_BEHIND_ROUNDS = {"--mesh": "y=4", "--type": "i2[5,10,6,4]", "--from": '[{}, {"y":(1)2}, {}, {"y":(2)2}]', "--to": '[{}, {"y"}, {}, {}]'}
+EXPLAINED = [TWO_MESHES, TO_MORE, SUMS_OF_TWO, PADDED_SUMS, SUMS_BEHIND_ROUNDS, GATHERED_BEHIND_ROUNDS]
+
+
+@pytest.mark.parametrize("problem", EXPLAINED, ids=["two meshes", "more devices", "sums", "padded", "rounds and sums", "rounds"])
+def test_explain_says_why_where_axes_are_of_two_meshes_or_tiles_padded(problem, capsys):
+    """Each ended in a traceback."""
+    text = output(capsys, command="explain", problem=problem)
+    assert "why" in text and "distance to the bounds" in text and "tiles:" in text
+
+
+def test_text_says_if_nothing_is_proved(capsys):
+    sums = {"--mesh": "z=2,w=2", "--type": "f32[8,2]", "--from": '[{"w"}, {}], unreduced={"z"}', "--to": '[{}, {"w"}], unreduced={"z"}'}
+    assert "how far from the least time is not proved" in output(capsys, "--memory-limit", 115, problem=sums)
+    assert json.loads(output(capsys, "--memory-limit", 115, "--json", problem=sums))["proved_gap"] is None
