@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard: plans redistributions of one array, explains them, measures networks. Neither jax nor MLIR is imported at start-up."""
+"""reshard: plans redistributions of one array, explains them, measures networks, verifies modules. Neither jax nor MLIR is imported at start-up."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from reshard.tools.reshard_flags import parse_flags
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Returns the exit status: 0 done, 1 diagnosed; `verify` has more. Raises SystemExit(2) for a wrong command line."""
+    is_command = argv is None
+    argv = sys.argv[1:] if is_command else argv
     flags = parse_flags(argv)
     if flags.version:
         return _print_versions()
@@ -23,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
 
     if flags.command == "calibrate":
         from reshard.tools.reshard_calibrate import drive
+    if flags.command == "verify":
+        from reshard.tools.reshard_module_verify import contained_drive, drive
+
+        drive = contained_drive if is_command else drive
     try:
         return drive(flags)
     except UserError as error:
