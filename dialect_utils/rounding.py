@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import math
 
 from .array_differences import epsilon
-from .bindings import ir
+from .bindings import ir, stablehlo
 from .propagation import ops_in
 from .watched_modules import entry_function
 from .xla_worker import numpy_dtype
@@ -116,15 +116,23 @@ def _epsilon(value: ir.Value) -> float:
 
 
 def _terms(op: ir.Operation) -> int:
-    """Returns how many terms each sum of an op has; 0 if it makes none."""
-    name = op.name.removeprefix("stablehlo.")
-    if name in ("dot_general", "dot"):
-        operands, result = math.prod(_shape(op.operands[0])) * math.prod(_shape(op.operands[1])), math.prod(_shape(op.results[0]))
-        return math.isqrt(max(0, operands // max(1, result)))  # batch dimensions count too: an upper bound
+    """Returns how many terms each sum of an op has, or a bound; 0 if it makes none."""
+    name, operands = op.name.removeprefix("stablehlo."), op.operands
+    if name == "dot_general":
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        return math.prod(_shape(operands[0])[dim] for dim in numbers.lhs_contracting_dimensions)
+    if name == "dot":
+        return _shape(operands[0])[-1]
     if name == "convolution":
-        return math.prod(_shape(op.operands[1]))
-    if name in ("reduce", "reduce_window", "select_and_scatter", "scatter", "fft", "batch_norm_training", "batch_norm_grad"):
-        return math.prod(_shape(op.operands[len(op.operands) - 1 if name == "scatter" else 0]))
+        return math.prod(_shape(operands[1]))
+    if name == "reduce":
+        return math.prod(_shape(operands[0])) // max(1, math.prod(_shape(op.results[0])))
+    if name in ("reduce_window", "select_and_scatter"):
+        return math.prod(ir.DenseI64ArrayAttr(op.attributes["window_dimensions"])) if "window_dimensions" in op.attributes else 0
+    if name == "scatter":
+        return math.prod(_shape(operands[len(operands) // 2]))  # all indices may be the same
+    if name.startswith("batch_norm_") or name == "fft":
+        return math.prod(_shape(operands[0]))
     return 0
 
 

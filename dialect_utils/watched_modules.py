@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import math
 
 from .bindings import ir
-from .diagnostics import Place, place_of
-from .propagation import ops_in
+from .canary import FRONTEND, FRONTEND_ID
+from .diagnostics import Place, error_at, place_of
+from .propagation import nth_sharding, ops_in, result_layouts
+from .sdy_shardings import SHARDING
 
 NUMBER = "reshard_verify.op"
 ARGUMENT, RESULT, OPERAND = "argument", "result", "operand"
@@ -52,7 +54,7 @@ _OF_DEVICES = frozenset(
         "send",
     )
 )
-_SHARDINGS = ("sdy.sharding", "sdy.sharding_rule", "mhlo.sharding")
+_SHARDINGS = (SHARDING, "sdy.sharding_rule", "mhlo.sharding")
 
 
 class NoUnshardedForm(ValueError):
@@ -100,7 +102,7 @@ class WatchedOp:
     """An op of the entry function in the unsharded module.
 
     Attributes:
-      sources: what its operands are; captured: what its regions use beside them.
+      name: for people; a call names its callee. sources: what its operands are; captured: what its regions use beside them.
       results: those that are tensors.
     """
 
@@ -118,10 +120,10 @@ class WatchedOp:
 
 
 def entry_function(module: ir.Module) -> ir.Operation:
-    """Returns the function `main`, else the first; raises ValueError if there is none."""
+    """Returns the function `main`, else the first; raises DiagnosedError if there is none."""
     functions = [each.operation for each in module.body.operations if each.operation.name == "func.func"]
     if not functions:
-        raise ValueError("the module has no function")
+        raise error_at(module.operation, "the module has no function to run")
     return next((each for each in functions if ir.StringAttr(each.attributes["sym_name"]).value == "main"), functions[0])
 
 
@@ -163,6 +165,29 @@ def unsharded(module: ir.Module) -> ir.Module:
         if "mhlo.num_partitions" in attributes:
             attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
     return clone
+
+
+def pinned(module: ir.Module, propagated_text: str) -> ir.Module:
+    """Returns the module with the layouts that XLA propagates stated on the ops of its entry function.
+
+    Propagation looks at how often a value is used; so one that is returned beside its other uses may get another layout, and the
+    fault that is searched for goes away. `watched` returns values in the layouts that are stated.
+
+    Args:
+      propagated_text: what XLA dumped when it compiled `canary.tagged_text(module)`.
+    """
+    clone = _copy(module)
+    with clone.context:
+        propagated = ir.Module.parse(propagated_text)
+        ops, body = ops_in(clone.operation), set(_body(clone))
+        for seen in ops_in(propagated.operation):
+            attributes = seen.attributes
+            if SHARDING not in attributes or FRONTEND not in attributes or FRONTEND_ID not in (own := ir.DictAttr(attributes[FRONTEND])):
+                continue
+            op = ops[int(ir.StringAttr(own[FRONTEND_ID]).value)]
+            if op in body and op.name == seen.name and [each.type for each in op.results] == [each.type for each in seen.results]:
+                op.attributes[SHARDING] = attributes[SHARDING]
+        return clone if clone.operation.verify() else module
 
 
 def watched_ops(reference: ir.Module) -> list[WatchedOp]:
@@ -251,7 +276,8 @@ def _watched_op(op: ir.Operation, origin: dict[ir.Value, Key]) -> WatchedOp:
     keys = tuple(Key(RESULT, number, at) for at, value in enumerate(op.results) if value in tensors)
     captured = tuple(origin[value] for value in _captured(op) if value in origin)
     size = sum(_bytes(value) for value in (*op.operands, *tensors) if isinstance(value.type, ir.RankedTensorType))
-    return WatchedOp(number, op.name, place_of(op), sources, captured, keys, size)
+    name = f"{op.name} {op.attributes['callee']}" if op.name == "func.call" else op.name
+    return WatchedOp(number, name, place_of(op), sources, captured, keys, size)
 
 
 def _captured(op: ir.Operation) -> list[ir.Value]:
@@ -316,19 +342,26 @@ def _remove_numbers(module: ir.Module) -> None:
 
 
 def _return_also(module: ir.Module, values: list[ir.Value]) -> None:
-    """Makes the entry function return more values, in layouts that XLA may choose."""
+    """Makes the entry function return more values, in the layouts that their ops state, else in one that XLA may choose."""
     function = entry_function(module)
     block = function.regions[0].blocks[0]
     end = block.operations[len(block.operations) - 1].operation
     with module.context, ir.Location.unknown():
+        own = list(function.attributes["res_attrs"]) if "res_attrs" in function.attributes else [ir.DictAttr.get({})] * len(end.operands)
+        function.attributes["res_attrs"] = ir.ArrayAttr.get([*own, *map(_stated_layout, values)])
         returned = [*end.operands, *values]
         with ir.InsertionPoint(end):
             ir.Operation.create("func.return", operands=returned)
-        if "res_attrs" in function.attributes:
-            more = [ir.DictAttr.get({})] * len(values)
-            function.attributes["res_attrs"] = ir.ArrayAttr.get([*function.attributes["res_attrs"], *more])
         end.erase()
         _set_signature(function, [each.type for each in block.arguments], [each.type for each in returned])
+
+
+def _stated_layout(value: ir.Value) -> ir.Attribute:
+    """Returns the attributes of a function's result that is this value."""
+    owner = value.owner
+    layouts = None if isinstance(owner, ir.Block) else result_layouts(owner.operation)
+    layout = layouts and nth_sharding(layouts, ir.OpResult(value).result_number)
+    return ir.DictAttr.get({SHARDING: layout} if layout else {})
 
 
 def _set_signature(function: ir.Operation, inputs: list[ir.Type], results: list[ir.Type]) -> None:

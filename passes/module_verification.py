@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from reshard.dialect_utils import watched_modules, xla_worker
+from reshard.dialect_utils import canary, watched_modules, xla_worker
 from reshard.dialect_utils.array_differences import Difference, difference
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.diagnostics import Place, error_at, place_of
@@ -32,11 +32,12 @@ class Fault:
     """The first op that is not right for what it takes, or whose operand arrives as another value than its producer gave.
 
     Attributes:
-      op: its name. place: its location. what: "result 0", "operand 1" or "output 0". difference: from what it should be.
+      op: its name. number: in the entry function. place: its location. what: "result 0", "operand 1" or "output 0". difference: from what it should be.
       how: how it was found, if not by watching all ops at once.
     """
 
     op: str
+    number: int
     place: Place | None
     what: str
     difference: Difference
@@ -72,7 +73,7 @@ class Verification:
     Attributes:
       stock, ours: against the unsharded run; without one, stock is UNKNOWN, and ours is against stock.
       is_rewritten: whether ours is another module than stock.
-      is_same_fault: whether both are wrong with the same outputs: then the fault is not in what we rewrote.
+      is_same_fault: whether both are wrong with the same outputs or at the same op: then the fault is not in what we rewrote.
       no_reference: why there is no unsharded run; empty if there is one.
       outputs: how many were compared. not_finite: entries of the unsharded outputs that are infinite or NaN, and compare nothing.
       inputs: what the inputs are, in words.
@@ -137,7 +138,7 @@ class _Verifier:
             return self._without_reference(stock, ours, no_reference)
         verdicts = [self._judged(self.original, stock, "stock XLA")]
         verdicts.append(verdicts[0] if self.rewritten is None else self._judged(self.rewritten, ours, "our module"))
-        is_same = self.rewritten is None or (verdicts[0].status == verdicts[1].status == WRONG and self._are_alike(stock, ours))
+        is_same = self.rewritten is None or (verdicts[0].status == verdicts[1].status == WRONG and self._is_same(*verdicts, stock, ours))
         return Verification(
             *verdicts,
             is_rewritten=self.rewritten is not None,
@@ -217,6 +218,12 @@ class _Verifier:
         worst = max(inexact, key=lambda number: found[number].fraction / found[number].limit)
         return Verdict(WITHIN, output=worst, difference=found[worst])
 
+    def _is_same(self, stock_verdict: Verdict, our_verdict: Verdict, stock: Ran, ours: Ran) -> bool:
+        """Returns whether both are wrong alike, or wrong at the same op, which in ours is right about all that it takes."""
+        first, second = stock_verdict.fault, our_verdict.fault
+        is_same_op = first and second and first.number == second.number and second.what.startswith("result")
+        return bool(is_same_op) or self._are_alike(stock, ours)
+
     def _are_alike(self, stock: Ran, ours: Ran) -> bool:
         pairs = zip(stock.outputs, ours.outputs, self.roundings, strict=True)
         return all(difference(a, b, rounding.limit).is_within_limit for a, b, rounding in pairs)
@@ -229,7 +236,7 @@ class _Search:
     """
 
     def __init__(self, verifier: _Verifier, module: ir.Module, verdict: Verdict):
-        self.verifier, self.module, self.verdict = verifier, module, verdict
+        self.verifier, self.module, self.verdict = verifier, self._pinned(verifier, module), verdict
         self.reference = verifier.reference
         behind = {watched_modules.number_of(op) for op in ops_behind(verdict.output, self.reference)}
         *ops, self.end = watched_modules.watched_ops(self.reference)
@@ -256,6 +263,13 @@ class _Search:
         if not self.is_complete:
             return self._bisected("the module lacks ops of the original")
         return replace(self.verdict, status=ROUNDED, message="every op is right for what it took: rounding, made large on the way")
+
+    @staticmethod
+    def _pinned(verifier: _Verifier, module: ir.Module) -> ir.Module:
+        """Returns the module with XLA's layouts on its ops, so that watching changes none; as it is if XLA tells none."""
+        text = canary.tagged_text(module)
+        told = verifier.child.compile(text, verifier.devices, timeout_s=verifier.timeout_s, keeps_propagated=True).propagated_text
+        return module if told is None else watched_modules.pinned(module, told)
 
     # ---- all ops at once
 
@@ -293,12 +307,12 @@ class _Search:
             if seen is not None and source in values:
                 arrived = difference(values[source], seen, 0.0)
                 if not arrived.is_within_limit:
-                    return Fault(op.name, op.place, f"operand {number}", arrived)
+                    return Fault(op.name, op.number, op.place, f"operand {number}", arrived)
         for key in op.results:
             if key in values and key in replayed:
                 given = difference(replayed[key], values[key], self.rounding[op.number].limit)
                 if not given.is_within_limit:
-                    return Fault(op.name, op.place, f"result {key.number}", given)
+                    return Fault(op.name, op.number, op.place, f"result {key.number}", given)
         return None
 
     def _fault_of_output(self, output: np.ndarray, values: Mapping[Key, np.ndarray]) -> Fault | None:
@@ -307,7 +321,7 @@ class _Search:
         if source not in values:
             return None
         left = difference(values[source], output, 0.0)
-        return None if left.is_within_limit else Fault(self.end.name, self.end.place, f"output {self.verdict.output}", left)
+        return None if left.is_within_limit else Fault(self.end.name, self.end.number, self.end.place, f"output {self.verdict.output}", left)
 
     # ---- one op at a time
 
@@ -326,7 +340,7 @@ class _Search:
             return replace(self.verdict, message=f"{why}; no single op departs when it is watched")
         op, (number, off) = last
         how = f"{why}; found by watching one op at a time"
-        return replace(self.verdict, fault=Fault(op.name, op.place, f"result {number}", off, how))
+        return replace(self.verdict, fault=Fault(op.name, op.number, op.place, f"result {number}", off, how))
 
     def _departure(self, op: WatchedOp) -> tuple[int, Difference] | None:
         watched, count = watched_modules.watched(self.module, [op], operands=False), len(self.verifier.expected)
