@@ -349,11 +349,22 @@ def _return_also(module: ir.Module, values: list[ir.Value]) -> None:
     with module.context, ir.Location.unknown():
         own = list(function.attributes["res_attrs"]) if "res_attrs" in function.attributes else [ir.DictAttr.get({})] * len(end.operands)
         function.attributes["res_attrs"] = ir.ArrayAttr.get([*own, *map(_stated_layout, values)])
-        returned = [*end.operands, *values]
+        held = [_held(value, end) for value in values]
+        returned = [*end.operands, *held]
         with ir.InsertionPoint(end):
             ir.Operation.create("func.return", operands=returned)
         end.erase()
         _set_signature(function, [each.type for each in block.arguments], [each.type for each in returned])
+
+
+def _held(value: ir.Value, end: ir.Operation) -> ir.Value:
+    """Returns a value behind a barrier, as all its users get it: XLA would compute it anew for some, and round otherwise."""
+    with ir.InsertionPoint(end):
+        barrier = ir.Operation.create("stablehlo.optimization_barrier", operands=[value], results=[value.type])
+    value.replace_all_uses_with(barrier.results[0])
+    barrier.operands[0] = value
+    barrier.move_after(value.owner.operation)
+    return barrier.results[0]
 
 
 def _stated_layout(value: ir.Value) -> ir.Attribute:

@@ -29,9 +29,9 @@ def sharded(dims: str) -> str:
 MOVED = f"""{HEAD}
   func.func public @main(%arg0: tensor<8x16xf32> {sharded('{"x"}, {}')}, %arg1: tensor<8x16xf32> {sharded('{"x"}, {}')})
       -> (tensor<8x16xf32> {sharded('{}, {"x"}')}) {{
-    %0 = stablehlo.sine %arg0 : tensor<8x16xf32> loc("moved.py":1:1)
+    %0 = stablehlo.negate %arg0 : tensor<8x16xf32> loc("moved.py":1:1)
     %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{"x"}}]> : tensor<8x16xf32> loc("moved.py":2:1)
-    %2 = stablehlo.tanh %1 : tensor<8x16xf32> loc("moved.py":3:1)
+    %2 = stablehlo.floor %1 : tensor<8x16xf32> loc("moved.py":3:1)
     return %2 : tensor<8x16xf32>
   }}
 }}
@@ -166,9 +166,9 @@ def with_negated_island(text: str) -> str:
     return re.sub(r"sdy\.return (%\w+) : (tensor<[^>]*>)", r"%bad = stablehlo.negate \1 : \2\n sdy.return %bad : \2", text, count=1)
 
 
-def with_tangent(text: str) -> str:
-    assert "stablehlo.tanh" in text
-    return text.replace("stablehlo.tanh", "stablehlo.tan")
+def with_ceiling(text: str) -> str:
+    assert "stablehlo.floor" in text
+    return text.replace("stablehlo.floor", "stablehlo.ceil")
 
 
 # ---- verdicts
@@ -213,14 +213,14 @@ def test_a_wrong_island_is_our_fault_and_is_told_at_the_operand_that_it_brings(c
     found = verify(MOVED, child, tamper=with_negated_island)
     assert found.stock.status == EQUAL and found.ours.status == WRONG
     fault = found.ours.fault
-    assert (fault.op, str(fault.place), fault.what) == ("stablehlo.tanh", "moved.py:3:1", "operand 0")
+    assert (fault.op, str(fault.place), fault.what) == ("stablehlo.floor", "moved.py:3:1", "operand 0")
     assert float(fault.difference.found) == -float(fault.difference.expected)
     assert exit_status(found) == OURS_IS_WRONG
 
 
 def test_a_wrong_op_of_ours_is_told_though_all_it_takes_is_right(context, child):
-    found = verify(MOVED, child, tamper=with_tangent)
-    assert (found.ours.fault.op, found.ours.fault.what) == ("stablehlo.tanh", "result 0")
+    found = verify(MOVED, child, tamper=with_ceiling)
+    assert (found.ours.fault.op, found.ours.fault.what) == ("stablehlo.floor", "result 0")
     assert exit_status(found) == OURS_IS_WRONG
 
 
@@ -289,7 +289,7 @@ def test_a_replay_gives_what_the_unsharded_module_gives(context, child):
 
 
 def test_inputs_are_made_positive_where_others_compare_nothing(context, child):
-    found = verify(MOVED.replace("stablehlo.sine", "stablehlo.log"), child, rewrites=False)
+    found = verify(MOVED.replace("stablehlo.negate", "stablehlo.log"), child, rewrites=False)
     assert found.not_finite == 0 and found.inputs.startswith("positive floats")
     assert found.stock.status in (EQUAL, WITHIN)
 
