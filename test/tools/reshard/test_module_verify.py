@@ -3,6 +3,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -290,7 +292,7 @@ def test_a_replay_gives_what_the_unsharded_module_gives(context, child):
 
 def test_inputs_are_made_positive_where_others_compare_nothing(context, child):
     found = verify(MOVED.replace("stablehlo.negate", "stablehlo.log"), child, rewrites=False)
-    assert found.not_finite == 0 and found.inputs.startswith("positive floats")
+    assert found.not_finite == 0 and found.inputs.startswith("small positive floats")
     assert found.stock.status in (EQUAL, WITHIN)
 
 
@@ -393,3 +395,43 @@ def test_what_cannot_be_run_is_an_error(capsys, tmp_path, text, words):
     assert run(path) == 1
     out, err = capsys.readouterr()
     assert words in err and not out and "fault of its own" not in err
+
+
+GSPMD = """module @m attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<8x8xf32> {mhlo.sharding = "{devices=[8,1]<=[8]}"}) -> (tensor<8x8xf32> {mhlo.sharding = "LAST"}) {
+    %0 = stablehlo.negate %arg0 : tensor<8x8xf32>
+    return %0 : tensor<8x8xf32>
+  }
+}
+"""
+
+
+def test_gspmd_shardings_are_imported_and_the_check_may_drop_rewrites(capsys, tmp_path):
+    path = tmp_path / "gspmd.mlir"
+    path.write_text(GSPMD.replace("LAST", "{devices=[1,8]<=[8]}"))
+    assert run(path, "--policy", "always", "--check") == RIGHT
+    out, _ = capsys.readouterr()
+    assert "remark: GSPMD shardings are now on mesh" in out and out.endswith("=> right\n")
+
+
+def test_gspmd_shardings_that_cannot_be_imported_are_an_error(capsys, tmp_path):
+    path = tmp_path / "gspmd.mlir"
+    path.write_text(GSPMD.replace("LAST", "{maximal device=1}"))
+    assert run(path) == 1
+    out, err = capsys.readouterr()
+    assert not out and "error: the module has GSPMD shardings that Shardy has no form for" in err and "note: " in err
+
+
+def test_a_module_without_a_mesh_runs_on_as_many_devices_as_are_asked_for(capsys, tmp_path):
+    path = tmp_path / "plain.mlir"
+    path.write_text("func.func @main(%a: tensor<8xi32>) -> tensor<8xi32> {\n  return %a : tensor<8xi32>\n}")
+    assert run(path, "--devices", 2) == RIGHT
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{path}: 2 devices, ") and "  ours:      nothing is rewritten: as stock XLA" in lines
+
+
+def test_the_command_is_contained_and_its_exit_status_is_that_of_the_work(tmp_path):
+    path = tmp_path / "updated.mlir"
+    path.write_text(UPDATED)
+    done = subprocess.run([sys.executable, "-m", "reshard.tools.reshard", "verify", str(path)], capture_output=True, text=True)
+    assert done.returncode == STOCK_IS_WRONG and "stablehlo.dynamic_update_slice" in done.stdout, done.stderr
