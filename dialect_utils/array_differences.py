@@ -56,7 +56,8 @@ def difference(expected: np.ndarray, found: np.ndarray, limit: float) -> Differe
         return Difference(0.0, limit)
     if expected.dtype.kind in "biu" or "int" in expected.dtype.name:
         is_off = np.asarray(expected != found)
-        return _at_first(is_off, expected, found, np.inf, 0.0, f"differs in {np.count_nonzero(is_off)} of {expected.size} integers")
+        problem = f"differs in {np.count_nonzero(is_off)} of {expected.size} integers"
+        return _at_first(is_off, expected, found, np.inf, 0.0, problem)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     right, got = np.asarray(expected).astype(wide), np.asarray(found).astype(wide)
     is_finite = np.isfinite(right)
@@ -87,6 +88,8 @@ def epsilon(dtype) -> float:
     return float(ml_dtypes.finfo(dtype).eps)
 
 
-def _at_first(is_off: np.ndarray, expected: np.ndarray, found: np.ndarray, fraction: float, limit: float, problem: str) -> Difference:
+def _at_first(
+    is_off: np.ndarray, expected: np.ndarray, found: np.ndarray, fraction: float, limit: float, problem: str
+) -> Difference:
     index = tuple(int(at) for at in np.unravel_index(int(np.argmax(is_off)), is_off.shape))
     return Difference(fraction, limit, problem, index, str(expected[index]), str(found[index]))

@@ -182,7 +182,9 @@ def pinned(module: ir.Module, propagated_text: str) -> ir.Module:
         ops, body = ops_in(clone.operation), set(_body(clone))
         for seen in ops_in(propagated.operation):
             attributes = seen.attributes
-            if SHARDING not in attributes or FRONTEND not in attributes or FRONTEND_ID not in (own := ir.DictAttr(attributes[FRONTEND])):
+            if SHARDING not in attributes or FRONTEND not in attributes:
+                continue
+            if FRONTEND_ID not in (own := ir.DictAttr(attributes[FRONTEND])):
                 continue
             op = ops[int(ir.StringAttr(own[FRONTEND_ID]).value)]
             if op in body and op.name == seen.name and [each.type for each in op.results] == [each.type for each in seen.results]:
@@ -284,7 +286,8 @@ def _captured(op: ir.Operation) -> list[ir.Value]:
     """Returns the values from outside that the regions of an op use, each once."""
     nested = [each for each in ops_in(op) if each != op]
     inside = {result for each in nested for result in each.results}
-    inside |= {argument for each in (op, *nested) for region in each.regions for block in region.blocks for argument in block.arguments}
+    blocks = [block for each in (op, *nested) for region in each.regions for block in region.blocks]
+    inside |= {argument for block in blocks for argument in block.arguments}
     return list(dict.fromkeys(value for each in nested for value in each.operands if value not in inside))
 
 
@@ -347,7 +350,8 @@ def _return_also(module: ir.Module, values: list[ir.Value]) -> None:
     block = function.regions[0].blocks[0]
     end = block.operations[len(block.operations) - 1].operation
     with module.context, ir.Location.unknown():
-        own = list(function.attributes["res_attrs"]) if "res_attrs" in function.attributes else [ir.DictAttr.get({})] * len(end.operands)
+        has_own = "res_attrs" in function.attributes
+        own = function.attributes["res_attrs"] if has_own else [ir.DictAttr.get({})] * len(end.operands)
         function.attributes["res_attrs"] = ir.ArrayAttr.get([*own, *map(_stated_layout, values)])
         held = [_held(value, end) for value in values]
         returned = [*end.operands, *held]

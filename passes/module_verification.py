@@ -22,7 +22,8 @@ from reshard.dialect_utils.rounding import Rounding, ops_behind, rounding_of, ro
 from reshard.dialect_utils.watched_modules import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
 from reshard.dialect_utils.xla_child import DEFAULT_TIMEOUT_S, Ran, XlaChild
 
-EQUAL, WITHIN, ROUNDED, WRONG, FAILED, UNKNOWN = "equal", "within tolerance", "rounded", "wrong", "failed", "unknown"
+EQUAL, WITHIN, ROUNDED = "equal", "within tolerance", "rounded"
+WRONG, FAILED, UNKNOWN = "wrong", "failed", "unknown"
 RIGHT = (EQUAL, WITHIN, ROUNDED)
 MOST_WATCHED_BYTES = 1 << 28  # that one run returns beside the outputs; more ops are watched in several runs
 
@@ -32,7 +33,8 @@ class Fault:
     """The first op that is not right for what it takes, or whose operand arrives as another value than its producer gave.
 
     Attributes:
-      op: its name. number: in the entry function. place: its location. what: "result 0", "operand 1" or "output 0". difference: from what it should be.
+      op: its name. number: in the entry function. place: its location. what: "result 0", "operand 1" or "output 0".
+      difference: from what it should be.
       how: how it was found, if not by watching all ops at once.
     """
 
@@ -97,6 +99,7 @@ def verify(
     *,
     seed: int = 0,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    every_op: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Verification:
     """Returns what running a module in three ways gives.
@@ -105,8 +108,9 @@ def verify(
       original: with Shardy's shardings, its ops numbered (`watched_modules.number_ops`).
       rewritten: made of it, with the numbers; None if nothing was rewritten.
       seed: of the inputs. timeout_s: for each run, compilation included; what takes longer is a hang.
+      every_op: whether each op is judged where the outputs are right, too.
     """
-    return _Verifier(original, rewritten, devices, child, seed, timeout_s, progress).verify()
+    return _Verifier(original, rewritten, devices, child, seed, timeout_s, every_op, progress).verify()
 
 
 @dataclass
@@ -119,6 +123,7 @@ class _Verifier:
     child: XlaChild
     seed: int
     timeout_s: float
+    every_op: bool
     progress: Callable[[str], None]
     inputs: list[np.ndarray] = field(default_factory=list)
     inputs_text: str = ""
@@ -138,7 +143,8 @@ class _Verifier:
             return self._without_reference(stock, ours, no_reference)
         verdicts = [self._judged(self.original, stock, "stock XLA")]
         verdicts.append(verdicts[0] if self.rewritten is None else self._judged(self.rewritten, ours, "our module"))
-        is_same = self.rewritten is None or (verdicts[0].status == verdicts[1].status == WRONG and self._is_same(*verdicts, stock, ours))
+        are_wrong = all(each.status == WRONG for each in verdicts)
+        is_same = self.rewritten is None or (are_wrong and self._is_same(*verdicts, stock, ours))
         return Verification(
             *verdicts,
             is_rewritten=self.rewritten is not None,
@@ -202,6 +208,9 @@ class _Verifier:
         if ran.status != "ok":
             return Verdict(FAILED, failure_text(ran))
         verdict = self._compared(ran)
+        if verdict.status != WRONG and self.every_op:
+            self.progress(f"judging every op of {name}")
+            return _Search(self, module, verdict).run_on_every_op()
         if verdict.status != WRONG:
             return verdict
         self.progress(f"{name} departs at output {verdict.output}; searching for the op")
@@ -238,9 +247,10 @@ class _Search:
     def __init__(self, verifier: _Verifier, module: ir.Module, verdict: Verdict):
         self.verifier, self.module, self.verdict = verifier, self._pinned(verifier, module), verdict
         self.reference = verifier.reference
-        behind = {watched_modules.number_of(op) for op in ops_behind(verdict.output, self.reference)}
-        *ops, self.end = watched_modules.watched_ops(self.reference)
-        self.ops = [op for op in ops if op.number in behind]
+        *self.all_ops, self.end = watched_modules.watched_ops(self.reference)
+        wrong = [] if verdict.status != WRONG else ops_behind(verdict.output, self.reference)
+        behind = {watched_modules.number_of(op) for op in wrong}
+        self.ops = [op for op in self.all_ops if op.number in behind]
         self.rounding = self._roundings()
         self.is_complete = True
 
@@ -262,7 +272,18 @@ class _Search:
             return self._bisected("the fault vanishes when all ops are watched")
         if not self.is_complete:
             return self._bisected("the module lacks ops of the original")
-        return replace(self.verdict, status=ROUNDED, message="every op is right for what it took: rounding, made large on the way")
+        return replace(self.verdict, status=ROUNDED, message="every op is right for what it took, so this is rounding")
+
+    def run_on_every_op(self) -> Verdict:
+        """Returns the verdict, one that the outputs are right; WRONG if an op is not right for what it took."""
+        for window in _windows(self.all_ops):
+            outcome = self._watch(window)
+            if isinstance(outcome, str):
+                return replace(self.verdict, message=f"not every op could be judged: {outcome}")
+            if outcome[0] is not None:
+                return replace(self.verdict, status=WRONG, message="the outputs are right, an op is not", fault=outcome[0])
+        message = "so is every op" if self.is_complete else "so is every op that is still there"
+        return replace(self.verdict, message=message)
 
     @staticmethod
     def _pinned(verifier: _Verifier, module: ir.Module) -> ir.Module:
@@ -288,10 +309,12 @@ class _Search:
         if isinstance(replayed, str):
             return replayed
         fault = next(filter(None, (self._fault_of(op, values, replayed) for op in window)), None)
+        if fault is not None or self.verdict.status != WRONG:
+            return fault, False
         output = self.verdict.output
         limit = self.verifier.roundings[output].limit
         departs = not difference(self.verifier.expected[output], outputs[output], limit).is_within_limit
-        return fault or self._fault_of_output(outputs[output], values), departs
+        return self._fault_of_output(outputs[output], values), departs
 
     def _replay(self, window: Sequence[WatchedOp], values: Mapping[Key, np.ndarray], aliases: Mapping[Key, Key]) -> dict | str:
         """Returns what each op gives, unsharded, for what it took."""
@@ -321,7 +344,9 @@ class _Search:
         if source not in values:
             return None
         left = difference(values[source], output, 0.0)
-        return None if left.is_within_limit else Fault(self.end.name, self.end.number, self.end.place, f"output {self.verdict.output}", left)
+        if left.is_within_limit:
+            return None
+        return Fault(self.end.name, self.end.number, self.end.place, f"output {self.verdict.output}", left)
 
     # ---- one op at a time
 

@@ -28,12 +28,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("module", metavar="MODULE", help="whatever reshard-opt reads; - is stdin")
     parser.add_argument("--devices", type=_positive, metavar="N", help="CPU devices (default: those of the module's mesh)")
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
-    parser.add_argument("--timeout", type=_positive, default=300, metavar="SECONDS", help="what takes longer is a hang (default: 300)")
+    parser.add_argument(
+        "--timeout", type=_positive, default=300, metavar="SECONDS", help="a run that takes longer is a hang (default: 300)"
+    )
     parser.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
     parser.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
     parser.add_argument("--emit", metavar="manual", help="the form that rewritten sites take")
     parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes that rewrite, as for reshard-opt")
-    parser.add_argument("--check", action="store_true", help="drop rewrites that make the whole module worse, as reshard-opt --check")
+    parser.add_argument("--check", action="store_true", help="drop rewrites that make the module worse, as reshard-opt does")
+    parser.add_argument("--every-op", action="store_true", help="judge each op, even where the outputs are right")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -56,7 +59,8 @@ def drive(flags: argparse.Namespace) -> int:
         return OURS_IS_WRONG
     except PipelineError as error:
         flags.usage_error(str(error))
-    print(json.dumps(as_dict(found, devices, remarks, flags), indent=2) if flags.json else as_text(found, devices, remarks, flags))
+    facts = found, devices, remarks, flags
+    print(json.dumps(as_dict(*facts), indent=2) if flags.json else as_text(*facts))
     return exit_status(found)
 
 
@@ -98,6 +102,7 @@ def _verified(flags: argparse.Namespace) -> tuple[Verification, int, list[str]]:
                 child,
                 seed=flags.seed,
                 timeout_s=flags.timeout,
+                every_op=flags.every_op,
                 progress=_progress,
             )
     return found, devices, remarks
@@ -115,7 +120,8 @@ def _imported(chunk: Chunk, context) -> tuple:
     remarks = [each.in_file(chunk.file.name) for each in session.remarks]
     if string_shardings.kind_of(module) is not None and not any(session.statistics.values()):
         notes = [note(each.message, each.place) for each in remarks]
-        error = error_at(None, "the module has GSPMD shardings that Shardy has no form for, so no run here would be partitioned", *notes)
+        text = "the module has GSPMD shardings that Shardy has no form for, so no run here would be partitioned"
+        error = error_at(None, text, *notes)
         error.diagnostics = tuple(each.in_file(chunk.file.name) for each in error.diagnostics)
         raise error
     return module, [each.message for each in remarks]
@@ -159,7 +165,8 @@ def as_text(found: Verification, devices: int, remarks: list[str], flags: argpar
     if found.no_reference:
         lines.append(f"  no unsharded run, so ours is compared with stock XLA alone: {found.no_reference}")
     if found.not_finite:
-        lines.append(f"  {found.not_finite} entries of the unsharded outputs are infinite or NaN: they compare nothing; try another --seed")
+        what = f"{found.not_finite} entries of the unsharded outputs are infinite or NaN"
+        lines.append(f"  {what}: they compare nothing; try another --seed")
     lines += _verdict_lines("stock XLA", found.stock)
     lines += _verdict_lines("ours", found.ours) if found.is_rewritten else ["  ours:      nothing is rewritten: as stock XLA"]
     return "\n".join([*lines, f"  {_conclusion(found)}"])

@@ -271,6 +271,21 @@ def test_loops_and_calls_are_watched_as_one_op(context, child, before, after, op
     assert not found.ours.fault.how
 
 
+def with_hidden_sum(text: str) -> str:
+    """Returns a module in which what the island moves is too small to be seen in the output."""
+    after = 'stablehlo.constant dense<1.0e20> : tensor<8x16xf32>\n%5 = stablehlo.add %2, %4 : tensor<8x16xf32>\nreturn %5'
+    return text.replace("return %2", f"%4 = {after}")
+
+
+def test_every_op_is_judged_where_a_fault_is_too_small_for_the_output(context, child):
+    hidden = with_hidden_sum(MOVED)
+    assert verify(hidden, child, tamper=with_negated_island).ours.is_right
+    found = verify(hidden, child, tamper=with_negated_island, every_op=True)
+    assert (found.stock.status, found.stock.message) == (EQUAL, "so is every op")
+    assert found.ours.status == WRONG and (found.ours.fault.op, found.ours.fault.what) == ("stablehlo.floor", "operand 0")
+    assert exit_status(found) == OURS_IS_WRONG
+
+
 def test_a_replay_gives_what_the_unsharded_module_gives(context, child):
     """Every op on what it took, captured values of loops included."""
     original = numbered(LOOPED)
