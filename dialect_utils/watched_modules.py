@@ -103,7 +103,7 @@ class WatchedOp:
 
     Attributes:
       name: for people; a call names its callee. sources: what its operands are; captured: what its regions use beside them.
-      results: those that are tensors.
+      results: those that are tensors, and their bytes.
     """
 
     number: int
@@ -277,9 +277,8 @@ def _watched_op(op: ir.Operation, origin: dict[ir.Value, Key]) -> WatchedOp:
     sources = tuple(origin.get(value, Key(OPERAND, number, at)) for at, value in enumerate(op.operands))
     keys = tuple(Key(RESULT, number, at) for at, value in enumerate(op.results) if value in tensors)
     captured = tuple(origin[value] for value in _captured(op) if value in origin)
-    size = sum(_bytes(value) for value in (*op.operands, *tensors) if isinstance(value.type, ir.RankedTensorType))
     name = f"{op.name} {op.attributes['callee']}" if op.name == "func.call" else op.name
-    return WatchedOp(number, name, place_of(op), sources, captured, keys, size)
+    return WatchedOp(number, name, place_of(op), sources, captured, keys, sum(map(_bytes, tensors)))
 
 
 def _captured(op: ir.Operation) -> list[ir.Value]:

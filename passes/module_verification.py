@@ -25,7 +25,7 @@ from reshard.dialect_utils.xla_child import DEFAULT_TIMEOUT_S, Ran, XlaChild
 EQUAL, WITHIN, ROUNDED = "equal", "within tolerance", "rounded"
 WRONG, FAILED, UNKNOWN = "wrong", "failed", "unknown"
 RIGHT = (EQUAL, WITHIN, ROUNDED)
-MOST_WATCHED_BYTES = 1 << 28  # that one run returns beside the outputs; more ops are watched in several runs
+MOST_WATCHED_BYTES = 1 << 29  # of results that one run returns beside the outputs; more ops are watched in several runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +257,7 @@ class _Search:
     def run(self) -> Verdict:
         """Returns the verdict with the fault; ROUNDED if the outputs depart and every op is right for what it took."""
         is_seen = True
-        windows = list(_windows(self.ops))
-        for count, window in enumerate(windows, start=1):
-            if len(windows) > 1:
-                self.verifier.progress(f"watching ops: run {count} of {len(windows)}")
+        for window in self._told_windows(self.ops):
             outcome = self._watch(window)
             if isinstance(outcome, str):
                 return self._bisected(f"the module with all ops watched: {outcome}")
@@ -276,7 +273,7 @@ class _Search:
 
     def run_on_every_op(self) -> Verdict:
         """Returns the verdict, one that the outputs are right; WRONG if an op is not right for what it took."""
-        for window in _windows(self.all_ops):
+        for window in self._told_windows(self.all_ops):
             outcome = self._watch(window)
             if isinstance(outcome, str):
                 return replace(self.verdict, message=f"not every op could be judged: {outcome}")
@@ -284,6 +281,12 @@ class _Search:
                 return replace(self.verdict, status=WRONG, message="the outputs are right, an op is not", fault=outcome[0])
         message = "so is every op" if self.is_complete else "so is every op that is still there"
         return replace(self.verdict, message=message)
+
+    def _told_windows(self, ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
+        windows = list(_windows(ops))
+        for count, window in enumerate(windows, start=1):
+            self.verifier.progress(f"watching ops: run {count} of {len(windows)}")
+            yield window
 
     @staticmethod
     def _pinned(verifier: _Verifier, module: ir.Module) -> ir.Module:
@@ -387,7 +390,7 @@ class _Search:
 
 
 def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
-    """Yields the ops in groups that take and give no more than MOST_WATCHED_BYTES, but for single ops that do."""
+    """Yields the ops in groups that give no more than MOST_WATCHED_BYTES, but for single ops that do."""
     window, size = [], 0
     for op in ops:
         if window and size + op.bytes > MOST_WATCHED_BYTES:
