@@ -251,7 +251,7 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
     clone = op.operation.clone().operation
     names = [each if isinstance(each, str) else each.name for each in clone.attributes]
     for name in names:
-        if name.startswith("reshard.") or name == SHARDING:
+        if name.startswith(("reshard.", "reshard_verify.")) or name == SHARDING:
             del clone.attributes[name]
     return clone
 

@@ -237,7 +237,7 @@ def _run(request: dict, scratch: Path) -> dict:
     """Runs a module and returns its global outputs and the median of the run times in seconds."""
     executable, main, devices = _load(request, None, {})
     inputs = request["inputs"]
-    inputs = _seeded(main.inputs, request["seed"]) if inputs is None else inputs
+    inputs = seeded_inputs(main.inputs, request["seed"]) if inputs is None else inputs
     parameters = compat.parameter_shardings(executable, len(main.inputs))
     shardings = [compat.array_sharding(sharding, devices) for sharding in parameters]
     seconds = []
@@ -271,7 +271,7 @@ def _gather(executable, types: list, shards: list[list], devices: list) -> list:
     return [np.asarray(array) for array in arrays]
 
 
-def _seeded(types: list, seed: int) -> list:
+def seeded_inputs(types: list, seed: int) -> list:
     """Returns random inputs for tensor types: standard normal floats, small integers, booleans."""
     import numpy as np
     from jaxlib.mlir import ir

@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import math
 
-
 from . import bounds, chunks, cost, steps, traffic
 from .blocks import both_ends
 from .layout import Layout

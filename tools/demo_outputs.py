@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reshard.dialect_utils.array_differences import difference, epsilon
+
 ULPS = 64  # a sum of n terms in another order moves by some sqrt(n) ulps; the examples sum over some 2,000 tokens
 
 
@@ -62,21 +64,9 @@ class _Off:
 
     @classmethod
     def between(cls, name: str, stock: np.ndarray, ours: np.ndarray) -> _Off:
-        if (stock.dtype, stock.shape) != (ours.dtype, ours.shape):
-            return cls(name, np.inf, 0, f"is {ours.dtype}{list(ours.shape)}, not {stock.dtype}{list(stock.shape)}")
-        if stock.tobytes() == ours.tobytes():
-            return cls(name, 0.0, 0)
-        if stock.dtype.kind in "biu" or "int" in stock.dtype.name:
-            return cls(name, np.inf, 0, f"differs in {np.count_nonzero(stock != ours)} of {stock.size} integers")
-        wide = np.complex128 if stock.dtype.kind == "c" else np.float64
-        limit = ULPS * _epsilon(stock.dtype)
-        stock, ours = stock.astype(wide), ours.astype(wide)
-        is_finite = np.isfinite(stock)
-        if not np.array_equal(stock[~is_finite], ours[~is_finite], equal_nan=True) or not np.isfinite(ours[is_finite]).all():
-            return cls(name, np.inf, limit, "has infinities or NaNs in other places")
-        largest = np.abs(stock[is_finite]).max(initial=0)
-        off = np.abs(stock[is_finite] - ours[is_finite]).max(initial=0)
-        return cls(name, float(off / largest) if largest else float(np.inf if off else 0), limit)
+        is_exact = stock.dtype.kind in "biu" or "int" in stock.dtype.name
+        found = difference(stock, ours, 0.0 if is_exact else ULPS * epsilon(stock.dtype))
+        return cls(name, found.fraction, 0 if found.is_equal else found.limit, found.problem)
 
     @property
     def is_within_limit(self) -> bool:
@@ -88,14 +78,6 @@ class _Off:
     def text(self) -> str:
         what = self.problem or "is off by " + self.measure().replace("their", "its")
         return f"{self.name or 'the output'} {what}"
-
-
-def _epsilon(dtype: np.dtype) -> float:
-    if dtype.kind in "fc":
-        return float(np.finfo(dtype).eps)
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps)
 
 
 def load(path: str, dtypes: Sequence[str]) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard: plans redistributions of one array, explains them, measures networks. Neither jax nor MLIR is imported at start-up."""
+"""reshard: plans redistributions of one array, explains them, measures networks, verifies modules. Neither jax nor MLIR is imported at start-up."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from reshard.tools import command
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line."""
-    argv = sys.argv[1:] if argv is None else argv
-    return command.run(lambda: _answer(argv), "reshard", argv)
+    """Returns the exit status: 0 done, 1 diagnosed; `verify` has more. Raises SystemExit(2) for a wrong command line."""
+    is_command = argv is None
+    argv = sys.argv[1:] if is_command else argv
+    return command.run(lambda: _answer(argv, is_command), "reshard", argv)
 
 
-def _answer(argv: list[str]) -> int:
+def _answer(argv: list[str], is_command: bool) -> int:
     from reshard.tools.reshard_flags import parse_flags
 
     flags = parse_flags(argv)
     if flags.version:
         return command.print_versions()
-    return _drive(flags)
+    return _drive(flags, is_command)
 
 
-def _drive(flags: argparse.Namespace) -> int:
+def _drive(flags: argparse.Namespace, is_command: bool) -> int:
     if flags.command == "calibrate":
         from reshard.tools.reshard_calibrate import drive
+    elif flags.command == "verify":
+        from reshard.tools.reshard_module_verify import contained_drive, drive
+
+        drive = contained_drive if is_command else drive
     else:
         from reshard.tools.reshard_plan import drive
     return drive(flags)

@@ -7,7 +7,7 @@ import argparse
 
 from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
-from reshard.tools import reshard_calibrate
+from reshard.tools import reshard_calibrate, reshard_module_verify
 from reshard.tools.command import whole_number
 
 PEERS = ("xla", "shardy", "dtensor")
@@ -23,27 +23,32 @@ examples:
   reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
   reshard explain ...                                 layouts, bound and tiles in words
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
+  reshard verify module.mlir --policy always          runs a module as it came, as rewritten and unsharded, and compares
 
-exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error.
+exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error;
+of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is wrong or fails.
 """
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain" or "calibrate"."""
+    """Returns the flags; `command` is "plan", "explain", "calibrate" or "verify"."""
     parser = _Parser(
         prog="reshard", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate", parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate|verify", parser_class=_Parser)
     plan = _add_command(commands, "plan", "the cheapest chain, its costs and its bounds")
     explain = _add_command(commands, "explain", "the same, with layouts, tiles and reasons")
     for command in (plan, explain):
         _add_problem(command.add_argument_group("problem"))
         _add_answer(command.add_argument_group("answer"), with_json=command is plan)
     reshard_calibrate.add_flags(_add_command(commands, "calibrate", reshard_calibrate.SUMMARY))
+    verify = _add_command(commands, "verify", reshard_module_verify.SUMMARY, epilog=reshard_module_verify.EXIT_STATUS)
+    reshard_module_verify.add_flags(verify)
+    verify.set_defaults(usage_error=verify.error)
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and flags.command is None:
-        parser.error("no command; write reshard plan, reshard explain or reshard calibrate")
+        parser.error("no command; write reshard plan, reshard explain, reshard calibrate or reshard verify")
     return flags
 
 
@@ -58,10 +63,10 @@ def _with_negative_limit(argv: list[str]) -> list[str]:
     return joined
 
 
-def _add_command(commands, name: str, summary: str) -> argparse.ArgumentParser:
+def _add_command(commands, name: str, summary: str, epilog: str | None = None) -> argparse.ArgumentParser:
     description = f"{summary[0].upper()}{summary[1:]}."
     return commands.add_parser(
-        name, help=summary, description=description, formatter_class=_HelpFormatter, allow_abbrev=False
+        name, help=summary, description=description, epilog=epilog, formatter_class=_HelpFormatter, allow_abbrev=False
     )
 
 

@@ -27,7 +27,7 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
     try:
         context = make_context()
         context.allow_unregistered_dialects = flags.allow_unregistered_dialect
-        pipeline = _pipeline(flags, pipeline_text, context)
+        pipeline = checked_pipeline(flags, pipeline_text, context)
     except PipelineError as error:
         usage_error(str(error))
     if flags.dump_pass_pipeline:
@@ -42,7 +42,8 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
         return 1
 
 
-def _pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
+def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
+    """Returns the pipeline with the options that flags give. Raises: PipelineError, also for what MLIR does not know."""
     pipeline = Pipeline.parse(text)
     options = {name: getattr(flags, name) for name in ("policy", "oracle", "emit")}
     pipeline = pipeline.with_options({name: value for name, value in options.items() if value is not None})
@@ -105,7 +106,7 @@ class _Run:
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
-        contained.enter("reading", cpu_s=_reading_limit_s(self.file))
+        contained.enter("reading", cpu_s=reading_limit_s(self.file))
         try:
             module = chunk.parse(self.context)
         except DiagnosedError as error:
@@ -194,7 +195,7 @@ class _Run:
         report_crash(error, "reshard-opt", arguments, text, self.file.name)
 
 
-def _reading_limit_s(file: ModuleFile) -> float:
+def reading_limit_s(file: ModuleFile) -> float:
     """Returns how long reading may take: damaged bytecode can send MLIR's reader into a loop without end."""
     start_s = 20 if file.form in (module_files.EXPORTED, module_files.HLO) else 5  # the former load jax, or XLA's converter
     return start_s + len(file.content) / 1e6
