@@ -25,6 +25,7 @@ from reshard.dialect_utils.xla_child import DEFAULT_TIMEOUT_S, Ran, XlaChild
 EQUAL, WITHIN, ROUNDED = "equal", "within tolerance", "rounded"
 WRONG, FAILED, UNKNOWN = "wrong", "failed", "unknown"
 RIGHT = (EQUAL, WITHIN, ROUNDED)
+_HOLD_OTHERS = frozenset({"func.call", "stablehlo.case", "stablehlo.composite", "stablehlo.if", "stablehlo.while"})  # ours, too
 MOST_WATCHED_BYTES = 1 << 29  # of results that one run returns beside the outputs; more ops are watched in several runs
 
 
@@ -230,8 +231,10 @@ class _Verifier:
     def _is_same(self, stock_verdict: Verdict, our_verdict: Verdict, stock: Ran, ours: Ran) -> bool:
         """Returns whether both are wrong alike, or wrong at the same op, which in ours is right about all that it takes."""
         first, second = stock_verdict.fault, our_verdict.fault
-        is_same_op = first and second and first.number == second.number and second.what.startswith("result")
-        return bool(is_same_op) or self._are_alike(stock, ours)
+        if first and second and first.number == second.number and second.what.startswith("result"):
+            if second.op.split()[0] not in _HOLD_OTHERS:
+                return True
+        return self._are_alike(stock, ours)
 
     def _are_alike(self, stock: Ran, ours: Ran) -> bool:
         pairs = zip(stock.outputs, ours.outputs, self.roundings, strict=True)
