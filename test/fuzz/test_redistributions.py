@@ -23,7 +23,7 @@ from reshard.tools.reshard_plan_text import as_text
 from reshard.tools.reshard_verify import refusal, verify
 
 ELEMENTS = {1: ("bool",), 4: ("i4", "u4"), 8: ("i8", "f8E5M2"), 16: ("bf16", "i16"), 32: ("f32", "u32"), 64: ("f64", "c64"), 128: ("c128",)}
-SUMS = {"and": "i32", "or": "u8", "min": "f32", "max": "bf16", "sum": "i32", "prod": "f64"}
+SUMS = {"and": "bool", "or": "bool", "min": "f32", "max": "bf16", "sum": "i32", "prod": "f64"}
 
 
 @pytest.mark.parametrize("start", range(0, 120, 20))
@@ -33,9 +33,9 @@ def test_random_redistributions(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(10_000, 20_000, 500))
-def test_thousands_of_random_redistributions(start):
-    outcomes = [check(draw(seed)) for seed in range(start, start + 500)]
+@pytest.mark.parametrize("start", range(10_000, 11_000, 250))
+def test_a_thousand_random_redistributions(start):
+    outcomes = [check(draw(seed)) for seed in range(start, start + 250)]
     assert outcomes.count("refused") < len(outcomes) // 2
 
 
@@ -90,9 +90,9 @@ def test_no_other_way_shows_a_plan_wrong(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(50_000, 53_000, 500))
-def test_of_thousands_no_other_way_shows_a_plan_wrong(start):
-    for seed in range(start, start + 500):
+@pytest.mark.parametrize("start", range(50_000, 50_400, 200))
+def test_of_hundreds_no_other_way_shows_a_plan_wrong(start):
+    for seed in range(start, start + 200):
         check_against_others(draw(seed))
 
 
@@ -169,7 +169,7 @@ def test_xla_ends_with_the_same_elements(child):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(2_000, 3_000, 100))
-def test_xla_ends_with_the_same_elements_of_thousands(child, start):
-    for seed in range(start, start + 100):
+@pytest.mark.parametrize("start", range(2_000, 2_120, 40))
+def test_xla_ends_with_the_same_elements_of_a_hundred(child, start):
+    for seed in range(start, start + 40):
         check_in_xla(seed, child)
