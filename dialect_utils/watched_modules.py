@@ -179,17 +179,40 @@ def pinned(module: ir.Module, propagated_text: str) -> ir.Module:
     clone = _copy(module)
     with clone.context:
         propagated = ir.Module.parse(propagated_text)
-        ops, body = ops_in(clone.operation), set(_body(clone))
-        for seen in ops_in(propagated.operation):
-            attributes = seen.attributes
-            if SHARDING not in attributes or FRONTEND not in attributes:
-                continue
-            if FRONTEND_ID not in (own := ir.DictAttr(attributes[FRONTEND])):
-                continue
-            op = ops[int(ir.StringAttr(own[FRONTEND_ID]).value)]
-            if op in body and op.name == seen.name and [each.type for each in op.results] == [each.type for each in seen.results]:
-                op.attributes[SHARDING] = attributes[SHARDING]
+        body = set(_body(clone))
+        for seen, op in _counterparts(propagated, ops_in(clone.operation)):
+            if SHARDING in seen.attributes and op in body:
+                op.attributes[SHARDING] = seen.attributes[SHARDING]
         return clone if clone.operation.verify() else module
+
+
+def _counterparts(propagated: ir.Module, ops: Sequence[ir.Operation]) -> list[tuple[ir.Operation, ir.Operation]]:
+    """Returns pairs of an op as XLA propagates it and the op that it was.
+
+    XLA keeps the ids of most ops, but for slices and some others in old versions: those are the producers of the operands of an op
+    that is known.
+    """
+    known: dict[ir.Operation, ir.Operation] = {}
+    for seen in ops_in(propagated.operation):
+        own = ir.DictAttr(seen.attributes[FRONTEND]) if FRONTEND in seen.attributes else ()
+        if FRONTEND_ID in own:
+            op = ops[int(ir.StringAttr(own[FRONTEND_ID]).value)]
+            if _are_alike(seen, op):
+                known[seen] = op
+    found = list(known.items())
+    for seen, op in found:
+        for theirs, ours in zip(seen.operands, op.operands, strict=False):
+            if isinstance(theirs.owner, ir.Block) or isinstance(ours.owner, ir.Block):
+                continue
+            producer, original = theirs.owner.operation, ours.owner.operation
+            if producer not in known and FRONTEND not in producer.attributes and _are_alike(producer, original):
+                known[producer] = original
+                found.append((producer, original))
+    return found
+
+
+def _are_alike(first: ir.Operation, second: ir.Operation) -> bool:
+    return first.name == second.name and [each.type for each in first.results] == [each.type for each in second.results]
 
 
 def watched_ops(reference: ir.Module) -> list[WatchedOp]:

@@ -19,9 +19,14 @@ def test_a_row_for_each_objective_with_and_without_exchange(capsys):
     assert all(float(row[4]) > 0 and int(row[-1]) > 0 for row in rows)
 
 
-def test_a_row_ends_in_the_middle_of_a_plan_when_its_time_is_over():
+def test_a_row_ends_in_the_middle_of_a_plan_when_its_time_is_over(monkeypatch):
+    def plan_without_end(*_, **__):
+        while True:
+            pass
+
+    monkeypatch.setattr(planner, "plan", plan_without_end)
     found = Run(512, "time", True, "v5e", 1000, 0, 0.05).measured()
-    assert found.is_cut and 1 <= len(found.new_s) == found.done + 1 < 1000
+    assert found.is_cut and (len(found.new_s), found.done) == (1, 0)
 
 
 def test_meshes_of_many_devices_have_five_axes():
