@@ -29,6 +29,7 @@ MOST_EDGES_AT_FIRST = 800
 MOST_EDGES_WITH_GREED = 2_000
 MOST_EDGES_FOR_DETOURS = 2_000
 MOST_EDGES_OF_PRIMES = 1_000
+MOST_EDGES_MISALIGNED = 64_000  # in place of both where the ends cut devices in two radices, if bounds on levels do not draw it out
 EFFORT_ON_LEVELS = 2  # where it matters who sends to whom, the bounds say less
 MOST_EDGES_IN_NEED = 10_000  # where no chain is known but the one on leading axes
 MOST_EDGES_WITH_SUMS = 100_000  # where none is; a second at worst
@@ -117,9 +118,13 @@ class _Searches:
         coarse = self._refine(with_detours=True)
         is_prime = coarse == problem
         if not is_prime:
-            self._improve(self._wide(coarse), MOST_EDGES_FOR_DETOURS)
+            self._improve(self._wide(coarse), self._most_edges(coarse, MOST_EDGES_FOR_DETOURS))
         if not self._is_proved() and (not self._meets_bound() or is_prime):
-            self._raise_least(self._improve(primes, MOST_EDGES_OF_PRIMES))
+            self._raise_least(self._improve(primes, self._most_edges(problem, MOST_EDGES_OF_PRIMES)))
+
+    def _most_edges(self, problem: Problem, usual: int) -> int:
+        has_levels = self.is_by_time and not self.pricing.is_flat
+        return MOST_EDGES_MISALIGNED if problem.is_misaligned and not has_levels else usual
 
     def _wide(self, problem: Problem) -> Search:
         return Search(problem, self.pricing, exhaustive=problem.is_misaligned)
