@@ -37,6 +37,8 @@ ELEMENT_BYTES = 4
 _OF_ALL_AXES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 _ALIKE = 0.15  # rates of kinds that differ by less are one bandwidth; shapes whose errors differ by less fit equally well
 _WORTH_S = 0.02  # of mean relative error that a level more, or a parameter more, has to save beyond that
+_CLEARLY = 4  # times smaller an error is that saves less, but that noise does not explain
+_ROUNDING = 1e-6  # errors that say nothing
 _LEAST_SLOWDOWN = 1.05
 _FAST = 1e30
 _MOST_LEVELS = 6
@@ -234,10 +236,20 @@ def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, s
         best = math.inf
         for family in _candidates(levels[at], math.prod(sizes[at + 1 :]), kinds.get(axes[0])):
             tried = [_Equations(mesh, (*levels[:at], each, *levels[at + 1 :]), mine, start_s).solved()[1] for each in family]
-            if min(tried) < best / (1 + _ALIKE) - _WORTH_S or best == math.inf:
+            if best == math.inf or _is_better(min(tried), best):
                 levels[at], best = family[int(np.argmin(tried))], min(tried)
         errors += [best] * len(mine)
     return _Shape(tuple(levels), tuple(grouping), float(np.mean(errors)))
+
+
+def _is_better(error: float, other: float) -> bool:
+    """Returns whether an error is so much smaller that it is worth a less simple level.
+
+    Example:
+      >>> _is_better(0.03, 0.06), _is_better(0.03, 0.05), _is_better(0.001, 0.01)
+      (True, False, True)
+    """
+    return error < other / (1 + _ALIKE) - _WORTH_S or _ROUNDING < other > _CLEARLY * error
 
 
 def _level_name(axes: Sequence[str], grouping) -> str:
