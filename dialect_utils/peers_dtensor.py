@@ -344,7 +344,7 @@ def _specs(request: dict) -> list:
 def _step_of(planner, info) -> tuple[list[int], str, str]:
     source, target = (f"S{p.dim}" if p.is_shard() else "P" if p.is_partial() else "R" for p in info.src_dst_placements)
     if (source[0], target) == ("S", "P") and not hasattr(planner.DTensorRedistributePlanner, "_get_shard_to_partial_target_states"):
-        raise NotImplementedError("shards do not become partial sums")
+        raise _Failure("error", f"torch {_torch_version()} turns no shards into partial sums")
     return [info.mesh_dim], source, target
 
 

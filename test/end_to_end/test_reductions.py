@@ -34,10 +34,13 @@ def check(pair: Pair, element: str = "i32", bits: int = 32, reduction: str = "su
     return found
 
 
-@pytest.mark.parametrize("pair", random_reductions(33, 10, (4, 6, 8), least_elements=1 << 12), ids=str)
+def has_thin_tiles(pair: Pair) -> bool:
+    """Returns whether a tile has a size of 1: around an island of such tiles, XLA makes copies of reshapes to stacks of tiles."""
+    return any(1 in side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target))
+
+
+@pytest.mark.parametrize("pair", [each for each in random_reductions(33, 16, (4, 6, 8), least_elements=1 << 12) if not has_thin_tiles(each)], ids=str)
 def test_the_modelled_peak_is_above_that_of_xla(pair):
-    if any(1 in side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target)):
-        pytest.skip("around an island of tiles with sizes of 1 inside, reshapes to stacks of tiles are copies")
     for found in pareto(pair.mesh, pair.shape, 32, pair.source, pair.target)[:2]:
         compiled = shared_child().compile(tile_module(f"tensor<{'x'.join(map(str, (*pair.shape, 'i32')))}>", found), pair.mesh.size)
         assert compiled.status == "ok", compiled.message

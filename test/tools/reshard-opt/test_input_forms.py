@@ -185,9 +185,8 @@ def test_the_exit_status_of_contained_work_is_that_of_the_work(tmp_path):
     assert contained("return 3", tmp_path / "out").returncode == 3
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux alone")
 def test_the_work_ends_with_the_process_that_watches_it(tmp_path):
-    if sys.platform != "linux":
-        pytest.skip("the kernel does this on Linux alone")
     command = [sys.executable, "-m", "reshard.tools.reshard_opt", "-", NOTHING]
     watching = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
     children = Path(f"/proc/{watching.pid}/task/{watching.pid}/children")
