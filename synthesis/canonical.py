@@ -18,7 +18,7 @@ from .planned import Plan, PlannedStep
 from .request import Request
 from .sharding import AxisRef, Sharding
 from .steps import Step
-from .tile_program import Gather, KeepFirst, Loop, Operation, PutOwn, Reduce, ReduceOwn, Swap, TakeOwn, TileProgram
+from .tile_program import Gather, KeepFirst, Loop, On, Operation, PutOwn, Reduce, ReduceOwn, Swap, TakeOwn, TileProgram
 
 _NAME = re.compile(r"axis\d{2,}")
 
@@ -83,7 +83,8 @@ class _Names:
         return _NAME.sub(lambda name: self.names[name[0]], text)
 
     def factor(self, factor: Factor) -> Factor:
-        return Factor(self.names[factor.axis], factor.pre, factor.size)
+        """Returns the factor; those of a mesh that was made for some steps keep their names."""
+        return Factor(self.names.get(factor.axis, factor.axis), factor.pre, factor.size)
 
     def factors(self, factors) -> tuple[Factor, ...]:
         return tuple(map(self.factor, factors))
@@ -122,4 +123,6 @@ class _Names:
                 return replace(operation, factors=self.factors(factors))
             case Loop(body=body):
                 return replace(operation, body=self.program(mesh, body))
+            case On(on):
+                return On(Mesh(tuple((self.names.get(name, name), size) for name, size in on.axes), on.device_ids))
         return operation

@@ -11,7 +11,7 @@ Source: the idea of arranging all axes by one permute is that of Shardy's `sdy-r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import itertools
 import math
@@ -44,13 +44,60 @@ def one_permute_chains(problem: Problem) -> list[list[Step]]:
     found: list[list[Step]] = []
     for head, layout in _heads(problem):
         kept = (_arranged(layout, problem.target, who_is_there_stays) for who_is_there_stays in (True, False))
-        for arranged in dict.fromkeys(kept):
-            permute = [Permute(arranged)] if arranged != layout else []
-            for tail in _tails(arranged, problem.target):
-                chain = [*head, *permute, *tail]
-                if chain not in found and _is_within_rules(problem, chain):
-                    found.append(chain)
+        for arranged in dict.fromkeys((*kept, layout)):
+            found += [chain for chain in _by_way_of(problem, head, layout, arranged) if chain not in found]
     return found
+
+
+def rearranged(problem: Problem, chain: Sequence[Step], seconds: Callable[[Sequence[Step]], float]) -> Sequence[Step]:
+    """Returns a chain of this kind with what is not in its last place behind the permute put there in the order that is fastest.
+
+    Which of the factors lie where that all_to_alls and gathers take away does not matter for the bytes, but for who talks to
+    whom. Two change their places, or one with a replicated one, as long as that makes the chain faster.
+
+    Args:
+      problem: refined into primes. seconds: what a chain takes.
+    """
+    at = next((at for at, step in enumerate(chain) if isinstance(step, Permute)), None)
+    if at is None:
+        return chain
+    head, layout = list(chain[:at]), problem.source
+    for step in head:
+        layout = apply(layout, step)
+    best_s = seconds(chain)
+    arranged = chain[at].after
+    while True:
+        tried = [(other, each) for other in _neighbours(problem, arranged) for each in _by_way_of(problem, head, layout, other)]
+        priced = [(seconds(each), number) for number, (_, each) in enumerate(tried)]
+        if not priced or min(priced)[0] >= best_s:
+            return chain
+        best_s, number = min(priced)
+        arranged, chain = tried[number]
+
+
+def _neighbours(problem: Problem, arranged: Layout) -> Iterator[Layout]:
+    """Yields the layout with two factors of a size exchanged that are both not in their last place, or one of them for one that is free."""
+    target = problem.target
+    passing = [(factor, slot) for factor, slot in arranged.owners if target.slot_of(factor) != slot]
+    for (one, here), (other, there) in itertools.combinations(passing, 2):
+        if one.size == other.size:
+            yield arranged.with_moved({one: there, other: here})
+    free = [f for f in problem.movable if arranged.slot_of(f) is None and target.slot_of(f) is None]
+    for (one, here), other in itertools.product(passing, free):
+        if one.size == other.size and target.slot_of(one) is None:
+            owners = [(other, here) if factor == one else (factor, slot) for factor, slot in arranged.owners]
+            yield Layout(arranged.shape, tuple(sorted(owners, key=lambda owner: owner[1])))
+
+
+def _by_way_of(problem: Problem, head: list[Step], layout: Layout, arranged: Layout) -> Iterator[list[Step]]:
+    """Yields the chains within the rules that permute what lies as in `layout`, behind the head, to `arranged`."""
+    permute = [Permute(arranged)] if arranged != layout else []
+    if any(arranged.slot_of(factor) is None for factor, _ in problem.target.owners):
+        return
+    for tail in _tails(arranged, problem.target):
+        chain = [*head, *permute, *tail]
+        if _is_within_rules(problem, chain):
+            yield chain
 
 
 def _heads(problem: Problem) -> Iterator[tuple[list[Step], Layout]]:

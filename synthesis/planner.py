@@ -16,7 +16,7 @@ from .exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_ex
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
-from .one_permute import one_permute_chains
+from .one_permute import one_permute_chains, rearranged
 from .planned import Plan
 from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
@@ -25,6 +25,8 @@ from .routes import Routes, layout_behind, middles
 from .steps import Step
 from .topology import Topology
 from .waves import chain_of_waves
+
+MOST_REARRANGED = 6  # chains with one permute whose arrangement is worked on, the fastest ones
 
 
 def planned(request: Request) -> Plan:
@@ -123,8 +125,28 @@ class _Planner:
         needs_all = every or not self._fits(chain)
         if needs_all or not found.is_optimal or self._has_copies(chain):
             yield from self._without_search(None if needs_all else chain)
+        if asked.with_exchange and self._may_gain_by_other_meshes(found.problem):
+            yield from self._on_other_meshes(found.problem, found.steps)
         if asked.with_exchange and (needs_all or not found.is_unbeatable):
             yield from self._with_rounds(found.problem, found.steps, None if needs_all else chain)
+
+    def _may_gain_by_other_meshes(self, problem: Problem) -> bool:
+        is_by_time = self.request.objective == "time" and not self.request.has_sums
+        return is_by_time and (not self.pricing.is_flat or problem.is_misaligned)
+
+    def _on_other_meshes(self, problem: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
+        """Yields chains on meshes that are made for them; see `block_meshes.py`."""
+        routes, asked = self._routes(), self.request
+        yield from routes.on_block_meshes()
+        yield from routes.matched_along_replicas(problem, typed)
+        primes = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
+        seconds = functools.partial(self.costing.least_seconds, primes)
+        others = sorted(one_permute_chains(primes), key=seconds)
+        for number, other in enumerate(others):
+            if number < MOST_REARRANGED:
+                other = rearranged(primes, other, seconds)
+                yield self.costing.of_chain(primes, other, False)
+            yield from routes.matched_along_replicas(primes, other)
 
     def _routes(self) -> Routes:
         return Routes(self.request, self.costing, self._pricing_of, self._exchange)

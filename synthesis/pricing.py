@@ -223,20 +223,21 @@ class Pricing:
         return latency_s + received_elements * self.bits / 8 / self._ports_bytes_per_s  # parts of bytes too, as steps pay for them
 
     def seconds(self, collectives: Iterable[Collective]) -> float:
-        """Returns the time of collectives, one after the other."""
-        return sum(cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)
+        """Returns the time of collectives, one after the other, each in whole picoseconds."""
+        times = (cost.collective_time_s(self.topology, self.mesh.size, each) for each in collectives)
+        return sum(math.ceil(seconds * PER_SECOND) for seconds in times) / PER_SECOND
 
     def exchange_seconds(self, exchange: Exchange) -> float:
-        """Returns the time of the rounds of an exchange, one after the other."""
-        return sum(map(self._round_seconds, exchange.rounds))
+        """Returns the time of the rounds of an exchange, one after the other, each in whole picoseconds."""
+        return sum(map(self._round_picoseconds, exchange.rounds)) / PER_SECOND
 
-    def _round_seconds(self, each: Round) -> float:
+    def _round_picoseconds(self, each: Round) -> int:
         if self.is_flat:  # whoever sends to whom, nobody sends or receives twice
             latency_s, seconds_per_byte = self.coefficients("permute", ())
         else:
             pairs = np.stack([each.senders, each.receivers], axis=1)
             latency_s, seconds_per_byte = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
-        return latency_s + seconds_per_byte * self.bytes_of(each.piece_elements)
+        return self.whole(latency_s, seconds_per_byte, each.piece_elements)
 
     def whole(self, latency_s: float, seconds_per_byte: float, tile: int) -> int:
         """Returns latency_s + seconds_per_byte · the bytes of a tile, in picoseconds."""

@@ -11,7 +11,8 @@ Kinds of route, all priced alike:
 - if no padded shape has the tiles of both ends, one leg on a shape with nearly these, and exchanges of the rest at its ends;
 - the exchange alone; or to a layout that splits what the target replicates, padded where it does not divide, and then an
   all_gather, which pays where links are slow between some of the devices, or where few devices have all there is;
-- partial sums are reduced first, and made (zeros, but on one device) last.
+- partial sums are reduced first, and made (zeros, but on one device) last;
+- chains on meshes that are made for them (`block_meshes.py`), which pays where links differ or radices do.
 
 R2 on padded tiles: none is larger than the tiles at both ends, padded as the first and the last leg want them.
 """
@@ -19,6 +20,7 @@ R2 on padded tiles: none is larger than the tiles at both ends, padded as the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 from dataclasses import dataclass, replace
 import itertools
 import math
@@ -27,17 +29,18 @@ import operator
 import numpy as np
 
 from . import steps
+from .block_meshes import block_mesh, chains_by_counts, inverted, matched_along, replicated_from
 from .blocks import Blocks, both_ends
 from .bounds import received_elements_bound
 from .chains import FoundChain, find_chain
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces
-from .layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, unreduced_factors, whole_factors
+from .layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, layout_of, unreduced_factors, whole_factors
 from .mesh import Mesh
 from .padding import nearly_padded_shapes, padded_shape, whole_shape
 from .planned import Plan, PlannedStep
 from .pricing import Pricing
-from .problem import NoPlanError, primes
+from .problem import NoPlanError, Problem, primes
 from .request import Request
 from .sharding import Sharding
 from .steps import Exchanged, Reorder, Step
@@ -300,6 +303,44 @@ class Routes:
                 f"partial sums on {mesh.size} of {self.request.devices} devices are not moved; reduce them on {mesh} first"
             )
 
+    # Other meshes of the same devices, for requests on one mesh whose dimensions divide, without partial sums
+
+    def on_block_meshes(self) -> Iterator[Plan]:
+        """Yields chains on the mesh of the source's blocks, then a permute to their devices; and those behind a permute to the target's."""
+        mesh = self.request.mesh
+        before, after = (layout_of(mesh, self.shape, side) for side in (self.source, self.target))
+        for here, there in ((before, after), (after, before)):
+            on = block_mesh(mesh, here, self._places())
+            replicas = mesh.size * here.tile_elements // math.prod(self.shape)
+            for start, typed in chains_by_counts(here, there, replicas):
+                with contextlib.suppress(steps.RuleError):
+                    if here is after:
+                        start, typed = inverted(start, typed)
+                    leg = Leg(self.pricing_of(on), start, layout_behind(start, typed), typed)
+                    if here is after:
+                        parts = [*_reordered(mesh, before, on, leg.source), leg]
+                    else:
+                        parts = [leg, *_reordered(on, leg.target, mesh, after)]
+                    yield self._assembled(parts)
+
+    def matched_along_replicas(self, found: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
+        """Yields the chain with the groups of some steps, behind which factors stay replicated, made of the nearest replicas."""
+        layouts = list(itertools.accumulate(typed, steps.apply, initial=found.source))
+        free = replicated_from(found.mesh, layouts)
+        starts = [at for at in range(len(typed)) if free[at] and (at == 0 or free[at] != free[at - 1])]
+        for cuts in {(start,) for start in starts} | {tuple(starts)} if starts else ():
+            legs = []
+            mesh = found.mesh
+            for a, b in itertools.pairwise((0, *cuts, len(typed))):
+                mesh = matched_along(found.mesh, free[a], self._places()) if a in cuts else mesh
+                legs.append(Leg(self.pricing_of(mesh), layouts[a], layouts[b], tuple(typed[a:b])))
+            if mesh != found.mesh:
+                yield self._assembled(legs)
+
+    def _places(self) -> np.ndarray:
+        """Returns the place of each device id in the network."""
+        return self.request.topology.fitted(self.request.devices).positions()
+
     # Plans
 
     def _assembled(self, parts: Sequence[Part], is_proved: bool = False, ends: Sequence[int] | None = None) -> Plan:
@@ -387,6 +428,12 @@ def _resizing(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Operatio
     if not after:
         return Resize((1,) * len(before)), Reshape(after)
     return (Resize(after),)
+
+
+def _reordered(before: Mesh, held: Layout, after: Mesh, wanted: Layout) -> tuple[Reorder, ...]:
+    """Returns the permute of whole tiles to their places; nothing if all are there."""
+    pairs = reorder_pairs(before, after, held, wanted)
+    return (Reorder(pairs),) if any(a != b for a, b in pairs) else ()
 
 
 def layout_behind(layout: Layout, typed: Sequence[Step]) -> Layout:

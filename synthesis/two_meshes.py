@@ -30,7 +30,7 @@ def expressed(sharding: Sharding, mesh: Mesh, on: Mesh) -> Sharding | None:
     """Returns the sharding on mesh `on` that places arrays as `sharding` does on `mesh`; None if there is none in digits."""
     if mesh.size != on.size or mesh.devices != on.devices:
         return None
-    to = _places(on)[_device_ids(mesh)]
+    to = _places(on)[ids_of(mesh)]
     dims = [_digits_on(on, _starts(mesh, axes), to) for axes in (*sharding.dims, *((axis,) for axis in sharding.unreduced))]
     if any(dim is None for dim in dims):
         return None
@@ -47,32 +47,35 @@ def in_another_order(mesh: Mesh, ids_of: Mesh) -> Mesh:
     return Mesh(mesh.axes, ids_of.device_ids)
 
 
-def reorder_pairs(before: Mesh, after: Mesh, layout: Layout) -> tuple[tuple[int, int], ...]:
+def reorder_pairs(before: Mesh, after: Mesh, layout: Layout, layout_after: Layout | None = None) -> tuple[tuple[int, int], ...]:
     """Returns (from device, to device) pairs that take each tile of `layout` to its place on a mesh in another order.
 
     A device that holds its tile already keeps it; of replicas it does not matter which one goes where.
+
+    Args:
+      layout_after: the layout in the axes of the mesh after, blocked alike; None if they are called the same there.
 
     Example:
       >>> one, other = Mesh.parse("x=2"), Mesh.parse('<["x"=2], device_ids=[1, 0]>')
       >>> reorder_pairs(one, other, Layout((2,), ()))
       ((0, 0), (1, 1))
     """
-    block = block_ids(before, layout)
-    held, wanted = (block[_places(mesh)] for mesh in (before, after))
+    sides = (before, layout), (after, layout if layout_after is None else layout_after)
+    held, wanted = (block_ids(mesh, side)[_places(mesh)] for mesh, side in sides)
     moves = np.flatnonzero(held != wanted)
     senders, receivers = (moves[np.argsort(side[moves], kind="stable")] for side in (held, wanted))
     stays = np.flatnonzero(held == wanted)
     return tuple(sorted(zip([*stays.tolist(), *senders.tolist()], [*stays.tolist(), *receivers.tolist()])))
 
 
-def _device_ids(mesh: Mesh) -> np.ndarray:
-    """Returns the device id at each position."""
+def ids_of(mesh: Mesh) -> np.ndarray:
+    """Returns the device id at each position, row-major."""
     return np.arange(mesh.size) if mesh.device_ids is None else np.array(mesh.device_ids)
 
 
 def _places(mesh: Mesh) -> np.ndarray:
     """Returns the position of each device id."""
-    return np.argsort(_device_ids(mesh))
+    return np.argsort(ids_of(mesh))
 
 
 def _starts(mesh: Mesh, axes: Sequence[AxisRef]) -> np.ndarray:

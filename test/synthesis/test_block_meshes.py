@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains on meshes that are made of the blocks, or match replicas by their places: they are right, and faster where they should be."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from reshard.synthesis import semantics
+from reshard.synthesis.block_meshes import block_mesh, chains_by_counts, inverted, matched_along, replicated_from
+from reshard.synthesis.layout import Factor, layout_of
+from reshard.synthesis.leading_axes import leading_axes_chain
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import forget, plan
+from reshard.synthesis.planner import _Planner
+from reshard.synthesis.problem import refine
+from reshard.synthesis.request import Request
+from reshard.synthesis.routes import Routes, layout_behind
+from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.steps import RuleError, apply
+from reshard.synthesis.tile_program import On, block_ids
+from reshard.synthesis.topology import Topology
+
+SHUFFLED = '<["x"=2, "y"=8], device_ids=[11, 12, 3, 0, 1, 8, 15, 4, 6, 13, 2, 5, 7, 14, 10, 9]>'
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_disk(monkeypatch):
+    monkeypatch.setenv("RESHARD_CACHE", "off")
+
+
+def planned(mesh: str, shape, source: str, target: str, topology: str, with_exchange: bool = True):
+    ends = Sharding.parse(source), Sharding.parse(target)
+    options = {"objective": "time", "topology": Topology.parse(topology), "with_exchange": with_exchange}
+    return plan(Mesh.parse(mesh), shape, 32, *ends, **options)
+
+
+def random_sides(rng: random.Random) -> tuple[Mesh, tuple[int, ...], Sharding, Sharding]:
+    sizes = rng.choice([(2, 3), (4, 3), (2, 2, 3), (6, 2), (2, 2, 2), (4, 4)])
+    ids = rng.sample(range(int(np.prod(sizes))), int(np.prod(sizes))) if rng.random() < 0.5 else None
+    mesh = Mesh(tuple(zip("xyz", sizes)), ids and tuple(ids))
+
+    def side() -> Sharding:
+        dims = [[], []]
+        for name, _ in mesh.axes:
+            if (place := rng.choice((0, 1, None))) is not None:
+                dims[place].insert(rng.randint(0, len(dims[place])), name)
+        return Sharding.parse("[" + ", ".join("{" + ", ".join(f'"{name}"' for name in dim) + "}" for dim in dims) + "]")
+
+    return mesh, (48, 144), side(), side()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_route_on_made_meshes_brings_every_element_home(seed):
+    mesh, shape, source, target = random_sides(random.Random(seed))
+    request = Request(mesh, shape, 32, source, target, "time", Topology.parse("v5e"), True, "sum")
+    planner = _Planner(request)
+    routes: Routes = planner._routes()
+    found = [*routes.on_block_meshes()]
+    for each in planner._candidates():
+        if any(isinstance(op, On) for op in each.tile_program.operations):
+            found.append(each)
+    for each in found:
+        semantics.check(each.tile_program, shape, source, target)
+
+
+def test_a_block_mesh_numbers_blocks_and_puts_replicas_in_the_order_of_their_places():
+    mesh = Mesh.parse(SHUFFLED)
+    layout = layout_of(mesh, (8, 16), Sharding.parse('[{}, {"x"}]'))
+    found = block_mesh(mesh, layout, np.arange(16))
+    assert found.axes == (("block1", 2), ("replica", 8))
+    halves = np.array(found.device_ids).reshape(2, 8)
+    block_of = dict(zip(mesh.device_ids, block_ids(mesh, layout).tolist()))
+    assert [{block_of[device] for device in half} for half in halves.tolist()] == [{0}, {1}]
+    assert (np.diff(halves) > 0).all()
+    backwards = block_mesh(mesh, layout, np.arange(16)[::-1])
+    assert (np.diff(np.array(backwards.device_ids).reshape(2, 8)) < 0).all()
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(['[{}, {"x"}]', '[{"x", "y"}, {}]', '[{"y"}, {"x"}]', "[{}, {}]"], 2)))
+def test_chains_by_counts_have_the_counts_of_the_other_side_and_can_be_inverted(before, after):
+    mesh = Mesh.parse("x=4,y=6")
+    here, there = (layout_of(mesh, (48, 48), Sharding.parse(side)) for side in (before, after))
+    replicas = 24 * here.tile_elements // (48 * 48)
+    several = list(chains_by_counts(here, there, replicas))
+    assert several
+    for start, typed in several:
+        assert start.tile_shape == here.tile_shape
+        try:
+            end = layout_behind(start, typed)
+        except RuleError:
+            continue
+        assert end.tile_shape == there.tile_shape
+        back_start, back = inverted(start, typed)
+        assert back_start == end and layout_behind(back_start, back) == start
+
+
+def test_devices_are_matched_within_groups_of_replicas_alone():
+    mesh = Mesh.parse(SHUFFLED)
+    matched = matched_along(mesh, [Factor("y", 1, 8)], np.arange(16))
+    for side in ('[{"x"}]', "[{}]"):
+        layout = layout_of(mesh, (16,), Sharding.parse(side))
+        held = [dict(zip(each.device_ids, block_ids(each, layout).tolist())) for each in (mesh, matched)]
+        assert held[0] == held[1]
+    assert matched != mesh and matched_along(matched, [Factor("y", 1, 8)], np.arange(16)) == matched
+
+
+def test_factors_are_replicated_from_where_no_step_takes_them_again():
+    mesh = Mesh.parse("x=2,y=4")
+    problem = refine(mesh, (8, 8), Sharding.parse('[{"y"}, {}]'), Sharding.parse('[{"x"}, {}]'), into_primes=True)
+    layouts = list(itertools.accumulate(leading_axes_chain(problem), apply, initial=problem.source))
+    free = replicated_from(mesh, layouts)
+    assert free[-1] and all(set(a) <= set(b) for a, b in itertools.pairwise(free))
+    assert {factor.axis for factor in free[-1]} == {"y"}
+
+
+# ---- what it is for
+
+
+FASTER = {
+    "axes in another radix": ("x=4,y=9", (512, 288, 32), '[{}, {"x", "y"}, {}]', '[{}, {"y"}, {"x"}]', "v5p", 1.2),
+    "replicas next to each other": (SHUFFLED, (8, 2, 32), '[{"x"}, {}, {"y"}]', '[{}, {"x"}, {}]', "h100", 1.15),
+    "a permute to gather near": ("x=2,y=2,z=16,w=2,u=2", (16, 128, 4, 8), '[{"w"}, {"z", "y"}, {}, {"x"}]', '[{"x"}, {"w"}, {}, {"u"}]', "v5p", 1.15),
+}
+
+
+@pytest.mark.parametrize("what", FASTER)
+def test_made_meshes_make_plans_faster(what, monkeypatch):
+    *case, factor = FASTER[what]
+    forget()
+    found = planned(*case)
+    forget()
+    with monkeypatch.context() as patched:
+        patched.setattr(_Planner, "_on_other_meshes", lambda *_: iter(()))
+        assert planned(*case).time_s > factor * found.time_s
+    forget()
+    semantics.check(found.tile_program, found.shape, found.source, found.target)
+
+
+def test_steps_on_made_meshes_name_their_blocks_in_any_names_of_the_axes():
+    case = (512, 288, 32), '[{}, {"%s", "%s"}, {}]', '[{}, {"%s"}, {"%s"}]', "v5p"
+    for a, b in (("x", "y"), ("model", "data")):
+        found = planned(f"{a}=4,{b}=9", case[0], case[1] % (a, b), case[2] % (b, a), case[3])
+        assert found.chain_text == "all_to_all block1:(9)4: dim 1 -> 2; permute to the devices of the target mesh"
+        (on,) = (each.mesh for each in found.tile_program.operations if isinstance(each, On))
+        assert on == Mesh.parse("block1=36")
