@@ -17,10 +17,12 @@ _passes_are_registered = False
 def make_context() -> ir.Context:
     """Returns a context with every dialect a JAX module may hold, and with Shardy's and StableHLO's passes registered.
 
-    Unregistered dialects stay forbidden, so that a misspelt op is an error at its place.
+    Unregistered dialects stay forbidden, so that a misspelt op is an error at its place. There is one thread: a diagnostic from
+    another one waits for Python's lock, which the thread that waits for that one holds.
     """
     global _passes_are_registered
     context = ir.Context()
+    context.enable_multithreading(False)
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)  # builtin, func, arith, ... that jaxlib links
     context.append_dialect_registry(registry)

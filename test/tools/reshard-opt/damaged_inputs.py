@@ -11,6 +11,7 @@ exists, through the command's own containment. File number N of a seed is the sa
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib.util
 import os
 import random
@@ -162,6 +163,7 @@ def _run(arguments: list[str], folder: Path) -> tuple[int | None, str]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         outputs = [arguments[arguments.index("-o") + 1]]
         status = contained.run(lambda: reshard_opt.main(arguments), arguments[0], outputs)
+        atexit._run_exitfuncs()  # what ends and cleans up after XLA's child processes, as in a process of its own
         sys.stderr.flush()
         os._exit(status)
     deadline = time.monotonic() + PATIENCE_S
