@@ -165,6 +165,15 @@ def _errors_behind(error: ir.MLIRError, failures: list[Exception], collected: li
     return list(failures[0].diagnostics)
 
 
+def is_mlir_pass(name: str) -> bool:
+    """Returns whether MLIR has a pass of this name, inside the current context."""
+    try:
+        passmanager.PassManager(ANCHOR).add(name)
+    except ValueError as error:
+        return "does not refer to a registered pass" not in str(error)
+    return True
+
+
 def _complaint(text: str, element: str) -> tuple[str, int]:
     """Returns what MLIR has against an element, and the column in it, from 0; the name's, where MLIR says none."""
     lines = [line for line in text.strip().splitlines() if line.strip()]

@@ -48,8 +48,8 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
     if flags.report_file and flags.report_file == flags.output:
         parser.error(f"-o and --report-file both write {flags.output}; choose two files")
     _check_prints(flags, parser)
-    has_no_stdin = sys.stdin is None or sys.stdin.isatty()
-    if flags.input is None and has_no_stdin and not asks_for_no_module(flags):
+    has_no_stdin = sys.stdin is None or (flags.input is None and sys.stdin.isatty())
+    if flags.input in (None, "-") and has_no_stdin and not asks_for_no_module(flags):
         parser.error("no input; give a file, or - for standard input")
     return flags, parser
 
@@ -64,6 +64,21 @@ def pipeline_text(flags: argparse.Namespace) -> str:
     if flags.pass_pipeline is not None:
         return flags.pass_pipeline
     return ",".join(flags.passes) or registry.DEFAULT_PIPELINE
+
+
+def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split: bool = True) -> list[str]:
+    """Returns the flags on which the work at a module depends, with the pipeline in place of those that make one."""
+    made = [f"--pass-pipeline={pipeline}"]
+    made += [f"--{name}={value}" for name in ("policy", "oracle", "emit") if (value := getattr(flags, name)) is not None]
+    if flags.compile_for:
+        made.append("--compile-for={}:{}".format(*flags.compile_for))
+    if flags.check is not None:
+        made.append("--check" if flags.check else "--no-check")
+    if with_split and flags.split_input_file:
+        made.append(f"--split-input-file={flags.split_input_file}")
+    made += [] if flags.verify_each else ["--verify-each=false"]
+    bare = ("allow_unregistered_dialect", "emit_text", "emit_bytecode", "emit_portable_artifact", "mlir_print_debuginfo")
+    return made + [f"--{name.replace('_', '-')}" for name in bare if getattr(flags, name)]
 
 
 def unknown_flag(name: str) -> str:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reshard-opt does about a child process that died at its work: it makes another one write the module down."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import tempfile
+
+from reshard.tools import contained
+from reshard.tools.reproducer import Reproducer
+
+_NOTHING = "builtin.module()"
+
+
+def with_stdin_kept(flags: argparse.Namespace) -> None:
+    """Reads standard input, where that is the input, into this process: a child that dies takes along what it has read."""
+    if flags.input in (None, "-") and sys.stdin is not None:
+        sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read()))
+
+
+def leave_reproducer(flags: argparse.Namespace, stage: str, what: str) -> None:
+    """Leaves a reproducer of a death. While reading there is no module yet, and the input itself is what reproduces it."""
+    if stage in ("reading", "starting"):
+        return
+    from reshard.tools.reshard_opt_flags import flags_of_reproducer, pipeline_text
+
+    arguments = flags_of_reproducer(flags, pipeline_text(flags))
+    path = flags.mlir_pass_pipeline_crash_reproducer
+    reproducer = Reproducer("reshard-opt", arguments, _module_text(flags), flags.input, path)
+    reproducer.report(f"{stage} {what}", "versions")
+
+
+def _module_text(flags: argparse.Namespace) -> str:
+    """Returns the input as text with locations, read in one more child process; empty if that dies too."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "module.mlir")
+        contained.run(lambda: _write_text(flags, path), "", [path])
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+            return file.read()
+    return ""
+
+
+def _write_text(flags: argparse.Namespace, path: str) -> int:
+    from reshard.tools.reshard_opt import main
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        split = [f"--split-input-file={flags.split_input_file}"] if flags.split_input_file else []
+        alien = ["--allow-unregistered-dialect"] if flags.allow_unregistered_dialect else []
+        pipeline = f"--pass-pipeline={_NOTHING}"
+        return main([flags.input or "-", pipeline, "--emit-text", "--mlir-print-debuginfo", *split, *alien, "-o", path])
