@@ -33,12 +33,21 @@ def main(argv: list[str] | None = None) -> int:
     if argv is not None or asks_for_no_module(flags):
         return drive()
     from reshard.tools import contained
-    from reshard.tools.reshard_opt_death import leave_reproducer, with_stdin_kept
+    from reshard.tools.reshard_opt_death import KeptStdin, leave_reproducer
 
     name = "<stdin>" if flags.input in (None, "-") else flags.input
     outputs = [path for path in (flags.output, flags.report_file) if path and path != "-"]
-    with_stdin_kept(flags)
-    return contained.run(drive, name, outputs, lambda stage, what: leave_reproducer(flags, stage, what))
+    stdin = KeptStdin(is_input=flags.input in (None, "-"))
+
+    def work() -> int:
+        stdin.read_in_child()
+        return drive()
+
+    def on_death(stage: str, what: str) -> None:
+        stdin.reread()
+        leave_reproducer(flags, stage, what)
+
+    return contained.run(work, name, outputs, on_death)
 
 
 def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -16,10 +16,23 @@ from reshard.tools.reproducer import Reproducer
 _NOTHING = "builtin.module()"
 
 
-def with_stdin_kept(flags: argparse.Namespace) -> None:
-    """Reads standard input, where that is the input, into this process: a child that dies takes along what it has read."""
-    if flags.input in (None, "-") and sys.stdin is not None:
-        sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read()))
+class KeptStdin:
+    """Standard input for a second reading: a child that dies takes along what it has read, so it copies that to a file first."""
+
+    def __init__(self, is_input: bool):
+        self._copy = tempfile.TemporaryFile() if is_input else None
+
+    def read_in_child(self) -> None:
+        if self._copy is not None:
+            content = sys.stdin.buffer.read()
+            self._copy.write(content)
+            self._copy.flush()
+            sys.stdin = io.TextIOWrapper(io.BytesIO(content))
+
+    def reread(self) -> None:
+        if self._copy is not None:
+            self._copy.seek(0)
+            sys.stdin = io.TextIOWrapper(self._copy)
 
 
 def leave_reproducer(flags: argparse.Namespace, stage: str, what: str) -> None:

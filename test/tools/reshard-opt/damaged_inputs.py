@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import importlib.util
 import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,8 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     flags = parser.parse_args(argv)
     outcomes: Counter[tuple[str, str]] = Counter()
     wrong, slowest_s, start = 0, 0.0, time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        tempfile.tempdir = folder  # for reproducers
+    with _folder() as folder:
         wholes = _whole_files(Path(folder))
         for number in range(flags.first, flags.first + flags.count):
             rng = random.Random(f"{flags.seed}.{number}")
@@ -79,6 +81,16 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{form:18} {outcome:54} {count}")
     print(f"{flags.count} damaged files, {wrong} handled wrongly; the slowest took {slowest_s:.1f} s of processor time")
     return 1 if wrong else 0
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """Gives a folder for all files, reproducers included. Its end is not left to atexit, which each child runs."""
+    tempfile.tempdir = tempfile.mkdtemp()
+    try:
+        yield tempfile.tempdir
+    finally:
+        shutil.rmtree(tempfile.tempdir)
 
 
 def _keep(folder: str | None, name: str, content: bytes) -> None:
