@@ -45,7 +45,8 @@ def dialect_names(context: ir.Context) -> list[str]:
         ir.Module.parse("no_such_dialect.op", context)
     except ir.MLIRError as error:
         said = " ".join(note.message for each in error.error_diagnostics for note in each.notes)
-        return sorted(re.findall(r"\w+", said.partition("Available dialects:")[2].partition(";")[0]))
+        listed = said.partition("Available dialects:")[2].partition("(* corresponding")[0].partition(";")[0]
+        return sorted(re.findall(r"\w+", listed))
     return []
 
 

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import tempfile
+from typing import NoReturn
 
 from reshard.tools import contained
 from reshard.tools.reproducer import Reproducer
@@ -48,7 +49,7 @@ def leave_reproducer(flags: argparse.Namespace, stage: str, what: str) -> None:
 
 
 def _module_text(flags: argparse.Namespace) -> str:
-    """Returns the input as text with locations, read in one more child process; empty if that dies too."""
+    """Returns the input as text, read in one more child process; empty if that dies too."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.mlir")
         contained.run(lambda: _write_text(flags, path), "", [path])
@@ -57,11 +58,11 @@ def _module_text(flags: argparse.Namespace) -> str:
     return ""
 
 
-def _write_text(flags: argparse.Namespace, path: str) -> int:
+def _write_text(flags: argparse.Namespace, path: str) -> NoReturn:
+    """Writes the module and ends this process: what follows in the caller is the business of its parent."""
     from reshard.tools.reshard_opt import main
 
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        split = [f"--split-input-file={flags.split_input_file}"] if flags.split_input_file else []
-        alien = ["--allow-unregistered-dialect"] if flags.allow_unregistered_dialect else []
-        pipeline = f"--pass-pipeline={_NOTHING}"
-        return main([flags.input or "-", pipeline, "--emit-text", "--mlir-print-debuginfo", *split, *alien, "-o", path])
+    split = [f"--split-input-file={flags.split_input_file}"] if flags.split_input_file else []
+    alien = ["--allow-unregistered-dialect"] if flags.allow_unregistered_dialect else []
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os._exit(main([flags.input or "-", f"--pass-pipeline={_NOTHING}", "--emit-text", *split, *alien, "-o", path]))

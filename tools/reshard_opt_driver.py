@@ -203,7 +203,8 @@ class _Run:
         )
 
     def _output_is_input_form(self) -> bool:
-        return self.file.form == self.output_form and not any(self._printing().values())
+        has_own_marker = self.flags.output_split_marker not in (None, self.flags.split_input_file)
+        return self.file.form == self.output_form and not has_own_marker and not any(self._printing().values())
 
     def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
         expected = expectations.expectations_in(chunk.text, chunk.lines_above)

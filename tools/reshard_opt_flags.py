@@ -37,7 +37,7 @@ _LONG_FLAG = re.compile(r"--?([A-Za-z][\w-]+)(?:=(.*))?", re.DOTALL)
 
 def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """Returns the flags and the parser, whose `error(text)` ends the process with exit status 2."""
-    parser = _parser()
+    parser = make_parser()
     flags = parser.parse_args([word for each in _with_two_dashes(argv) for word in _spelled_out(each, parser)])
     if flags.passes and flags.pass_pipeline is not None:
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
@@ -83,7 +83,7 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
 
 def unknown_flag(name: str) -> str:
     """Returns what to say of a flag that is neither one of the tool's nor a pass that MLIR knows."""
-    known = [flag.removeprefix("--") for action in _parser()._actions for flag in action.option_strings]
+    known = [flag.removeprefix("--") for action in make_parser()._actions for flag in action.option_strings]
     close = difflib.get_close_matches(name, [*known, *registry.names(), *registry.MLIR_PASSES], n=1)
     return f"unrecognized arguments: --{name}" + (f"; did you mean --{close[0]}?" if close else "")
 
@@ -126,7 +126,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=34, width=120)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reshard-opt",
         usage="reshard-opt [INPUT] [-o OUTPUT] [flags]",
