@@ -65,4 +65,8 @@ def _write_text(flags: argparse.Namespace, path: str) -> NoReturn:
     split = [f"--split-input-file={flags.split_input_file}"] if flags.split_input_file else []
     alien = ["--allow-unregistered-dialect"] if flags.allow_unregistered_dialect else []
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os._exit(main([flags.input or "-", f"--pass-pipeline={_NOTHING}", "--emit-text", *split, *alien, "-o", path]))
+    status = 1
+    try:
+        status = main([flags.input or "-", f"--pass-pipeline={_NOTHING}", "--emit-text", *split, *alien, "-o", path])
+    finally:
+        os._exit(status)
