@@ -157,7 +157,7 @@ def _add_files(group) -> None:
     form.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
     form.add_argument("--emit-portable-artifact", action="store_true", help="write a StableHLO portable artifact")
     group.add_argument(
-        "--split-input-file", metavar="MARKER", help="treat the parts between lines that hold the marker, '// -----', on their own"
+        "--split-input-file", nargs="?", metavar="=MARKER", help="treat the parts between lines that hold the marker, '// -----', on their own"
     )
     group.add_argument(
         "--output-split-marker", metavar="MARKER", help="the line between the parts in the output (default: the input's marker)"
@@ -200,7 +200,8 @@ def _add_debugging(group) -> None:
     group.add_argument(
         "--verify-diagnostics",
         choices=("all", "only-expected"),
-        metavar="all|only-expected",
+        nargs="?",
+        metavar="=all|only-expected",
         help="compare diagnostics with comments '// expected-error@+1 {{text}}'",
     )
     for when in ("before", "after"):

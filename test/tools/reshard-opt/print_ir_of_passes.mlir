@@ -5,7 +5,6 @@
 
 // The IR before and after the passes that are named, wherever in the pipeline they are; after those that change it or fail.
 
-// CHECK-NOT:   IR Dump
 // CHECK:       IR Dump After strip-findings
 // CHECK-NEXT:  module {
 // CHECK:       IR Dump Before cse

@@ -190,6 +190,11 @@ def test_a_failed_pass_leaves_a_reproducer_where_one_is_asked_for(installed, mod
     assert first_error(rerun(installed, path)) == "no such luck"
 
 
+def test_the_ir_after_a_failure_is_printed(installed, module):
+    done = run(installed, module, "--tiny-greet", "--tiny-refuse", "--mlir-print-ir-after-failure")
+    assert "IR Dump After RefusePass Failed" in done.stderr and "After GreetPass" not in done.stderr
+
+
 def test_a_reproducer_holds_the_part_that_failed(installed, module, tmp_path):
     module.write_text(f"{MODULE.replace('@f', '@one')}// -----\n{MODULE.replace('@f', '@two')}")
     path = tmp_path / "reproducer.mlir"

@@ -271,7 +271,8 @@ def test_dialects_are_named(capfd):
 
 def test_an_error_in_one_of_many_functions_does_not_wait_for_ever(tmp_path):
     path = tmp_path / "in.mlir"
-    path.write_text((ROOT / "examples/fft_pencil.mlir").read_text().replace("dims = [2, 0, 1]", "dims = [9, 0, 1]"))
+    before, after = (ROOT / "examples/fft_pencil.mlir").read_text().rsplit("dims = [2, 0, 1]", 1)
+    path.write_text(f"{before}dims = [9, 0, 1]{after}")
     command = [sys.executable, "-m", "reshard.tools.reshard_opt", path, "-o", tmp_path / "out.mlir"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "must be a permutation of [0, 1, 2] but got 9, 0, 1" in done.stderr
