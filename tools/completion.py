@@ -90,7 +90,8 @@ def _zsh(tool: str, commands: list[str], flags: list[Flag]) -> str:
     function = "_" + re.sub(r"\W", "_", tool)
     own = "".join(f"    {_zsh_spec(each)}\n" for each in flags if not each.command)
     if not commands:
-        return f"{function}() {{\n  local -a specs=(\n{own}  )\n  _arguments $specs '*:file:_files'\n}}\ncompdef {function} {tool}\n"
+        specs = f"  local -a specs=(\n{own}  )\n  _arguments $specs '*:file:_files'\n"
+        return f"{function}() {{\n{specs}}}\ncompdef {function} {tool}\n"
     cases = "".join(
         f"    {name}) specs=(\n" + "".join(f"      {_zsh_spec(each)}\n" for each in flags if each.command == name) + "    ) ;;\n"
         for name in commands

@@ -31,7 +31,7 @@ class Reproducer:
     path: str | None = None
 
     def write(self, why: str) -> tuple[str, str]:
-        """Writes the file, with the command, the versions and `why` as comments above the module; returns its path and the command."""
+        """Writes the file: command, versions and `why` as comments, and the module; returns its path and the command."""
         path = os.path.abspath(self.path) if self.path else self._new_path()
         module = [path] if self.module_text else [self.given] if self.given else []
         command = shlex.join([self.tool, *module, *self.arguments])

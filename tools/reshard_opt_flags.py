@@ -157,7 +157,10 @@ def _add_files(group) -> None:
     form.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
     form.add_argument("--emit-portable-artifact", action="store_true", help="write a StableHLO portable artifact")
     group.add_argument(
-        "--split-input-file", nargs="?", metavar="=MARKER", help="treat the parts between lines that hold the marker, '// -----', on their own"
+        "--split-input-file",
+        nargs="?",
+        metavar="=MARKER",
+        help="treat the parts between lines that hold the marker, '// -----', on their own",
     )
     group.add_argument(
         "--output-split-marker", metavar="MARKER", help="the line between the parts in the output (default: the input's marker)"
@@ -217,7 +220,10 @@ def _add_debugging(group) -> None:
     )
     group.add_argument("--mlir-timing", action="store_true", help="print the time of each pass on stderr")
     group.add_argument(
-        "--mlir-timing-display", choices=("tree", "list"), default="tree", help="as the passes nest (default), or the longest first"
+        "--mlir-timing-display",
+        choices=("tree", "list"),
+        default="tree",
+        help="as the passes nest (default), or the longest first",
     )
     group.add_argument("--mlir-pass-statistics", action="store_true", help="print what each pass counted on stderr")
     group.add_argument(
