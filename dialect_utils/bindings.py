@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import re
+
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
 DEVICE_TO_DEVICE = 1  # StableHLO's channel type of a collective between the partitions of one program
 
-__all__ = ["DEVICE_TO_DEVICE", "ir", "passmanager", "chlo", "func", "sdy", "stablehlo", "make_context"]
+__all__ = ["DEVICE_TO_DEVICE", "ir", "passmanager", "chlo", "func", "sdy", "stablehlo", "dialect_names", "make_context"]
 
 _passes_are_registered = False
 
@@ -17,10 +19,12 @@ _passes_are_registered = False
 def make_context() -> ir.Context:
     """Returns a context with every dialect a JAX module may hold, and with Shardy's and StableHLO's passes registered.
 
-    Unregistered dialects stay forbidden, so that a misspelt op is an error at its place.
+    Unregistered dialects stay forbidden, so that a misspelt op is an error at its place. There is one thread: a diagnostic from
+    another one waits for Python's lock, which the thread that waits for that one holds.
     """
     global _passes_are_registered
     context = ir.Context()
+    context.enable_multithreading(False)
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)  # builtin, func, arith, ... that jaxlib links
     context.append_dialect_registry(registry)
@@ -33,6 +37,17 @@ def make_context() -> ir.Context:
         stablehlo.register_stablehlo_passes()
         _passes_are_registered = True
     return context
+
+
+def dialect_names(context: ir.Context) -> list[str]:
+    """Returns the names of the dialects that a context has; the bindings tell them in the error of one that it has not."""
+    try:
+        ir.Module.parse("no_such_dialect.op", context)
+    except ir.MLIRError as error:
+        said = " ".join(note.message for each in error.error_diagnostics for note in each.notes)
+        listed = said.partition("Available dialects:")[2].partition("(* corresponding")[0].partition(";")[0]
+        return sorted(re.findall(r"\w+", listed))
+    return []
 
 
 def _register_mhlo(context: ir.Context) -> None:

@@ -40,9 +40,19 @@ class Expectation:
     def _matches(self, message: str) -> bool:
         if not self.is_regex:
             return self.text in message
+        return re.search(self._pattern(), message) is not None
+
+    def _pattern(self) -> str:
         literal_and_regex = re.split(r"\{\{(.*?)\}\}", self.text)
-        parts = [re.escape(each) if i % 2 == 0 else f"(?:{each})" for i, each in enumerate(literal_and_regex)]
-        return re.search("".join(parts), message) is not None
+        return "".join(re.escape(each) if i % 2 == 0 else f"(?:{each})" for i, each in enumerate(literal_and_regex))
+
+    def fault(self) -> str | None:
+        """Returns what is wrong with the regular expression of an `-re` comment, None if nothing is."""
+        try:
+            re.compile(self._pattern() if self.is_regex else "")
+        except re.error as error:
+            return f"invalid regular expression in expected-{self.severity}-re: {error}"
+        return None
 
 
 def expectations_in(text: str, lines_above: int = 0) -> list[Expectation]:
@@ -64,7 +74,8 @@ def disagreements(
     Args:
       file: the name that places in the source have. only_expected: let unexpected diagnostics pass.
     """
-    open_expectations = list(expected)
+    faults = [Diagnostic(ERROR, fault, Place(file, each.comment_line, 1)) for each in expected if (fault := each.fault())]
+    open_expectations = [each for each in expected if not each.fault()]
     unexpected = []
     for diagnostic in _with_notes(emitted):
         fitting = next((each for each in open_expectations if each.fits(diagnostic, file)), None)
@@ -77,7 +88,7 @@ def disagreements(
         Diagnostic(ERROR, f'expected {each.severity} "{each.text}" was not produced', Place(file, each.comment_line, 1))
         for each in open_expectations
     ]
-    return unexpected + missing
+    return faults + unexpected + missing
 
 
 def _expectation(match: re.Match, line: int | None, comment_line: int) -> Expectation:

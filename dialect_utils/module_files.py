@@ -79,16 +79,25 @@ class ModuleFile:
         found = _VERSION.search(self.content)
         return found[1].decode() if found else stablehlo.get_current_version()
 
-    def chunks(self, split: bool) -> list[Chunk]:
-        """Returns the modules between the lines `// -----`, or the whole file."""
-        if not split or self.form != TEXT:
+    def chunks(self, marker: str | None = None) -> list[Chunk]:
+        """Returns the modules between the lines that hold the marker, or the whole file without one."""
+        if not marker or self.form != TEXT:
             return [Chunk(self, self.text, 0)]
         chunks, lines, first = [], self.text.splitlines(keepends=True), 0
         for index, line in enumerate(lines):
-            if line.rstrip() == SPLIT_MARKER:
+            if line.rstrip() == marker:
                 chunks.append(Chunk(self, "".join(lines[first:index]), first))
                 first = index + 1
         return [*chunks, Chunk(self, "".join(lines[first:]), first)]
+
+    def near_markers(self, marker: str) -> list[Place]:
+        """Returns the lines that look like the marker and do not split: one dash too few or too many."""
+        lines = [line.rstrip() for line in self.text.splitlines()]
+        return [
+            Place(self.name, number, 1)
+            for number, line in enumerate(lines, start=1)
+            if line != marker and line.startswith(marker[:-2]) and set(line) <= set(marker)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +140,15 @@ class Chunk:
             return ir.Module.parse(self.file.content, context)
         if self.text == self.file.text and os.path.isfile(self.file.path):
             return ir.Module.parseFile(self.file.path, context)  # puts the file's name into locations, not "-"
-        return ir.Module.parse("\n" * self.lines_above + self.text, context)
+        module = ir.Module.parse("\n" * self.lines_above + self.text, context)
+        return _with_locations_in(self.file.path, module) if os.path.isfile(self.file.path) else module
+
+
+def _with_locations_in(path: str, module: ir.Module) -> ir.Module:
+    """Returns the module with the file's name in its locations, in the place of the "-" that MLIR gives to text without a file."""
+    text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)
+    named = path.replace("\\", "\\\\").replace('"', '\\"')
+    return ir.Module.parse(re.sub(r'(?<=loc\()"-"(?=:\d)', lambda _: f'"{named}"', text), module.context)
 
 
 def _with_hint(error: Diagnostic) -> Diagnostic:
@@ -191,16 +208,18 @@ def _legalized(module: ir.Module, file: ModuleFile) -> ir.Module:
     return module
 
 
-def to_bytes(module: ir.Module, form: str = TEXT, *, debug_info: bool = False, source: ModuleFile | None = None) -> bytes:
+def to_bytes(
+    module: ir.Module, form: str = TEXT, *, debug_info: bool = False, source: ModuleFile | None = None, **printing
+) -> bytes:
     """Returns the module in one of the forms; text ends in one newline.
 
     Args:
-      debug_info: whether text has locations.
+      debug_info: whether text has locations. printing: how else text is printed, as `ir.Operation.get_asm` takes it.
       source: for EXPORTED the file whose calling convention is kept; for PORTABLE the one whose StableHLO version is.
     Raises: DiagnosedError if the module cannot be written in this form.
     """
     if form == TEXT:
-        return module.operation.get_asm(enable_debug_info=debug_info).rstrip("\n").encode() + b"\n"
+        return module.operation.get_asm(enable_debug_info=debug_info, **printing).rstrip("\n").encode() + b"\n"
     if form == BYTECODE:
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)

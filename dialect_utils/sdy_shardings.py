@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 import math
 
-from ..synthesis.mesh import Mesh
+from ..synthesis.mesh import Mesh, MeshError
 from ..synthesis.sharding import AxisRef, Sharding
 from .bindings import ir, sdy
 
@@ -17,13 +17,19 @@ SHARDING = "sdy.sharding"
 
 
 def mesh_from_attr(attr: ir.Attribute) -> Mesh:
-    """Returns the mesh of an `#sdy.mesh` attribute. A maximal (single-device) mesh has no axes and one device id."""
+    """Returns the mesh of an `#sdy.mesh` attribute. A maximal (single-device) mesh has no axes and one device id.
+
+    Raises: UnsupportedSharding for a maximal mesh on another device than 0, and for more devices than a `Mesh` may have.
+    """
     mesh = sdy.MeshAttr(attr)
     axes = tuple((axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes))
     ids = tuple(mesh.device_ids)
     if not axes and ids and ids != (0,):
         raise UnsupportedSharding(f"maximal mesh on device {ids[0]}")
-    return Mesh(axes, ids or None)
+    try:
+        return Mesh(axes, ids or None)
+    except MeshError as error:
+        raise UnsupportedSharding(str(error)) from None
 
 
 class UnsupportedSharding(ValueError):
@@ -31,7 +37,7 @@ class UnsupportedSharding(ValueError):
 
 
 def module_meshes(module: ir.Module | ir.Operation) -> dict[str, Mesh]:
-    """Returns the meshes that a module declares, by symbol name; maximal meshes are left out."""
+    """Returns the meshes that a module declares, by symbol name; maximal meshes and those too large are left out."""
     meshes = {}
     for op in module.operation.regions[0].blocks[0].operations:
         if op.operation.name != "sdy.mesh":

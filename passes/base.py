@@ -33,7 +33,14 @@ if TYPE_CHECKING:
 
 
 class OptionError(ValueError):
-    """A pass option that does not exist or has a value out of its range; the message is for the user."""
+    """A pass option that does not exist or has a value out of its range; the message is for the user.
+
+    Fields: option: as it was written, `name=value`.
+    """
+
+    def __init__(self, message: str, option: str = ""):
+        super().__init__(message)
+        self.option = option
 
 
 @dataclasses.dataclass
@@ -144,7 +151,7 @@ class Pass:
         for name, text in values.items():
             if name not in known:
                 has = ", ".join(known) or "none"
-                raise OptionError(f"{self.name} has no option '{name}'; its options: {has}")
+                raise OptionError(f"{self.name} has no option '{name}'; its options: {has}", f"{name}={text}")
             changes[name.replace("-", "_")] = _read_value(self.name, known[name], text)
         return dataclasses.replace(self, **changes)
 
@@ -158,23 +165,24 @@ class Pass:
 def _split_option(cls: type[Pass], text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise OptionError(f"{cls.name}: option '{text}' has no value; write {text}=VALUE")
+        raise OptionError(f"{cls.name}: option '{text}' has no value; write {text}=VALUE", text)
     return name, value
 
 
 def _read_value(pass_name: str, option: Option, text: str) -> Any:
+    given = f"{option.name}={text}"
     if option.choices and text not in option.choices:
-        raise OptionError(f"{pass_name}: {option.name}={text} is not available; choose from {', '.join(option.choices)}")
+        raise OptionError(f"{pass_name}: {given} is not available; choose from {', '.join(option.choices)}", given)
     if isinstance(option.default, bool):
         if text not in ("true", "false"):
-            raise OptionError(f"{pass_name}: {option.name}={text} is neither true nor false")
+            raise OptionError(f"{pass_name}: {given} is neither true nor false", given)
         return text == "true"
     kind = str if option.default is None else type(option.default)
     try:
         return kind(text)
     except ValueError:
         noun = {int: "an integer", float: "a number"}[kind]
-        raise OptionError(f"{pass_name}: {option.name}={text} is not {noun}") from None
+        raise OptionError(f"{pass_name}: {given} is not {noun}", given) from None
 
 
 def _write_value(value: Any) -> str:

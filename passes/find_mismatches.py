@@ -309,7 +309,7 @@ class Finder:
             if self._placement(source, rank) != self._placement(target, rank):
                 self._found[edge] = source, target
         except UnsupportedSharding:
-            self._refuse(edge, "a maximal sharding puts the whole value on one device")
+            self._refuse(edge, "no layout has its sharding: the whole value is on one device, or the mesh is too large")
 
     def _is_split(self, op: ir.Operation) -> bool:
         producers = (producer_of(value) for value in op.operands) if op.name == "stablehlo.broadcast_in_dim" else ()

@@ -11,43 +11,32 @@ Example:
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from reshard.dialect_utils.bindings import ir, passmanager
 from reshard.dialect_utils.diagnostics import DiagnosedError, Diagnostic, from_mlir_error
-from reshard.passes import registry
+from reshard.passes import pipeline_text, registry
 from reshard.passes.base import OptionError, Pass, Session
+from reshard.passes.instrumentation import Instrumentation
+from reshard.passes.pipeline_text import ANCHOR, Element, PipelineError
 
-_ANCHOR = "builtin.module"
-_OPENING, _CLOSING = "({", ")}"
-# name, {options}, (nested pipeline); MLIR judges the rest of the text
-_ELEMENT = re.compile(r"([\w.-]+)\s*(\{.*\})?\s*(\(.*\))?", re.DOTALL)
-
-
-class PipelineError(ValueError):
-    """A pipeline text that names no pass, or not rightly; the message is for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Instrumentation:
-    """What MLIR's pass manager reports on stderr while it runs."""
-
-    print_before_all: bool = False
-    print_after_all: bool = False
-    timing: bool = False
-
-    @property
-    def prints_ir(self) -> bool:
-        return self.print_before_all or self.print_after_all
+_FAILED_TO_ADD = re.compile(r"failed to add `([^`]+)` with options")
+_MLIR_PLACE = re.compile(r"^MLIR Textual PassPipeline Parser:1:(\d+): error: ")
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Elements in order: a pass of ours, or the text of a pass or nested pipeline of MLIR."""
+    """Elements in order: a pass of ours, or the text of a pass or nested pipeline of MLIR.
+
+    Fields: text, offsets: what was read, and where in it each element begins, for errors; none in a pipeline made of passes.
+    """
 
     elements: tuple[Pass | str, ...]
+    text: str = field(default="", compare=False)
+    offsets: tuple[int, ...] = field(default=(), compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Pipeline:
@@ -55,11 +44,8 @@ class Pipeline:
 
         Raises: PipelineError where the text is malformed or one of our passes has a wrong option or place.
         """
-        body = _strip_anchor(text.strip())
-        elements: list[Pass | str] = []
-        for element in _split(body):
-            elements += _read_element(element)
-        return cls(tuple(elements))
+        read = [(each, element.offset) for element in pipeline_text.read(text) for each in _passes_of(element, text)]
+        return cls(tuple(each for each, _ in read), text, tuple(offset for _, offset in read))
 
     @classmethod
     def default(cls) -> Pipeline:
@@ -72,7 +58,7 @@ class Pipeline:
         return tuple(each for each in self.elements if isinstance(each, Pass))
 
     def __str__(self) -> str:
-        return f"{_ANCHOR}({','.join(map(str, self.elements))})"
+        return f"{ANCHOR}({','.join(map(str, self.elements))})"
 
     def with_options(self, values: Mapping[str, str]) -> Pipeline:
         """Returns the pipeline with each option set on every pass of ours that has it.
@@ -87,10 +73,24 @@ class Pipeline:
         except OptionError as error:
             raise PipelineError(str(error)) from None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all passes in order, those nested in MLIR's pipelines too."""
+        return tuple(leaf.name for element in pipeline_text.read(str(self)) for leaf in element.leaves())
+
     def check(self, context: ir.Context) -> None:
         """Raises PipelineError if MLIR knows no such pass or option."""
         with context:
-            self._build(Session(), module=None, failures=[])
+            for index, element in enumerate(self.elements):
+                if isinstance(element, str):
+                    self._check_mlir_element(element, self.offsets[index] if self.offsets else None)
+
+    def _check_mlir_element(self, element: str, offset: int | None) -> None:
+        try:
+            passmanager.PassManager(ANCHOR).add(element)
+        except ValueError as error:
+            message, column = _complaint(str(error), element)
+            raise PipelineError(message, self.text, None if offset is None else offset + column) from None
 
     def run(self, module: ir.Module, session: Session, instrumentation: Instrumentation = Instrumentation()) -> None:
         """Runs on `module` in place.
@@ -103,27 +103,37 @@ class Pipeline:
         failures: list[Exception] = []
         errors_before = len(session.errors)
         with context, ir.Location.unknown(), session.diagnostics.listening(context):
-            manager = self._build(session, module, failures)
-            _instrument(manager, instrumentation)
+            manager = self._build(session, module, failures, instrumentation)
             try:
                 manager.run(module.operation)
             except ir.MLIRError as error:
                 session.diagnostics.diagnostics += _errors_behind(error, failures, session.errors[errors_before:])
                 raise DiagnosedError(session.errors[errors_before:]) from None
+            finally:
+                with instrumentation.reporting():  # MLIR reports the time when the manager goes
+                    del manager
 
-    def _build(self, session: Session, module: ir.Module | None, failures: list[Exception]) -> passmanager.PassManager:
-        manager = passmanager.PassManager(_ANCHOR)
+    def _build(
+        self, session: Session, module: ir.Module, failures: list[Exception], instrumentation: Instrumentation
+    ) -> passmanager.PassManager:
+        manager = passmanager.PassManager(ANCHOR)
         for element in self.elements:
-            if isinstance(element, str):
-                _add_mlir_passes(manager, element)
+            name = None if isinstance(element, str) else element.name
+            if name is None:
+                manager.add(instrumentation.with_prints(element))
                 continue
+            for text in instrumentation.prints_before(name):
+                manager.add(text)
             # An op_name would make MLIR look the pass up by it and fail; it stays empty.
             manager.add(
                 _as_callable(element, module, session, failures),
                 name=type(element).__name__,
-                argument=element.name,
+                argument=name,
                 description=element.summary,
             )
+            for text in instrumentation.prints_after(name):
+                manager.add(text)
+        instrumentation.attach(manager)
         return manager
 
 
@@ -136,6 +146,7 @@ def _as_callable(element: Pass, module: ir.Module | None, session: Session, fail
         try:
             element.run(module, session)
         except Exception as failure:
+            failure.add_note(f"in pass {element.name}")
             failures.append(failure)
         finally:
             session.current_pass = None
@@ -154,88 +165,82 @@ def _errors_behind(error: ir.MLIRError, failures: list[Exception], collected: li
     return list(failures[0].diagnostics)
 
 
-def _instrument(manager: passmanager.PassManager, wanted: Instrumentation) -> None:
-    if wanted.prints_ir:
-        manager.enable_ir_printing(print_before_all=wanted.print_before_all, print_after_all=wanted.print_after_all)
-    if wanted.timing:
-        manager.enable_timing()
-
-
-def _add_mlir_passes(manager: passmanager.PassManager, text: str) -> None:
+def is_mlir_pass(name: str) -> bool:
+    """Returns whether MLIR has a pass of this name, inside the current context."""
     try:
-        manager.add(text)
+        passmanager.PassManager(ANCHOR).add(name)
     except ValueError as error:
-        raise PipelineError(_first_complaint(str(error))) from None
+        return "does not refer to a registered pass" not in str(error)
+    return True
 
 
-def _first_complaint(text: str) -> str:
-    """Returns the sentence of MLIR's pipeline parser without its position in a text the user did not write as such."""
-    first = text.strip().splitlines()[0]
-    return re.sub(r"^(MLIR Textual PassPipeline Parser:\d+:\d+: error|<Pass-Options-Parser>): ", "", first)
+def _complaint(text: str, element: str) -> tuple[str, int]:
+    """Returns what MLIR has against an element, and the column in it, from 0; the name's, where MLIR says none."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    found = _MLIR_PLACE.match(lines[0])
+    if found:
+        column = int(found[1]) - 1
+        return lines[0][found.end() :] + _suggestion(element[column:]), column
+    failed = _FAILED_TO_ADD.search(text)
+    name = failed[1] if failed else element
+    what = lines[0].removeprefix("<Pass-Options-Parser>: ")
+    if what.startswith("no such option"):
+        what = f"{name}: {what}; its options: {', '.join(_mlir_options(name)) or 'none'}"
+    elif "did you intend to nest?" in what:
+        what += f" Write func.func({name})"
+    return what, max(0, element.find(name))
 
 
-def _strip_anchor(text: str) -> str:
-    if text.startswith(_ANCHOR):
-        inner = text[len(_ANCHOR) :].strip()
-        if inner.startswith("(") and _split(inner) == [inner] and inner.endswith(")"):
-            return inner[1:-1]
-    return text
+def _suggestion(text: str) -> str:
+    wrong = re.match(r"[\w.-]*", text)[0]
+    known = (*registry.names(), *registry.PIPELINES, *registry.MLIR_PASSES, *registry.MLIR_FUNCTION_PASSES)
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else "; --list-passes names them"
 
 
-def _split(text: str) -> list[str]:
-    """Returns the elements between commas outside brackets, stripped.
-
-    Raises: PipelineError if brackets do not match or an element is empty.
-    """
-    elements, start, open_brackets = [], 0, []
-    for index, char in enumerate(text):
-        if char in _OPENING:
-            open_brackets.append(_CLOSING[_OPENING.index(char)])
-        elif char in _CLOSING and (not open_brackets or open_brackets.pop() != char):
-            raise PipelineError(f"unmatched '{char}' in pipeline '{text}'")
-        elif char == "," and not open_brackets:
-            elements.append(text[start:index].strip())
-            start = index + 1
-    if open_brackets:
-        raise PipelineError(f"missing '{open_brackets[-1]}' in pipeline '{text}'")
-    elements.append(text[start:].strip())
-    if elements == [""]:
-        return []
-    if "" in elements:
-        raise PipelineError(f"empty pass name in pipeline '{text}'")
-    return elements
-
-
-def _read_element(text: str) -> list[Pass | str]:
-    """Returns the passes that one element stands for: a named pipeline has several."""
-    found = _ELEMENT.fullmatch(text)
-    if found is None:
-        raise PipelineError(f"cannot read '{text}' in the pipeline")
-    name, options, nested = found.groups()
-    if name in registry.PIPELINES:
-        if options or nested:
-            raise PipelineError(f"pipeline '{name}' takes no options; name its passes instead")
-        return list(Pipeline.parse(registry.PIPELINES[name]).elements)
-    if name in registry.PASSES:
-        if nested:
-            raise PipelineError(f"'{name}' is a pass and holds no others")
-        return [_make_pass(name, options)]
-    if nested:
-        _refuse_nested_passes(name, nested)
-    return [text]
-
-
-def _make_pass(name: str, options: str | None) -> Pass:
+def _mlir_options(name: str) -> list[str]:
+    """Returns the options that MLIR prints for a pass of its own, inside the current context."""
+    manager = passmanager.PassManager("any")
     try:
-        return registry.load(name).parse((options or "{}")[1:-1])
+        manager.add(name)
+    except ValueError:
+        return []
+    options = str(manager).partition("{")[2]
+    return re.findall(r"(?:^| )([\w-]+)=", options)
+
+
+def _passes_of(element: Element, text: str) -> Iterator[Pass | str]:
+    """Yields the passes that one element stands for: a named pipeline has several."""
+    if element.name in registry.PIPELINES:
+        if element.options is not None or element.nested is not None:
+            raise PipelineError(
+                f"pipeline '{element.name}' takes no options; name its passes instead", text, element.offset
+            )
+        yield from Pipeline.parse(registry.PIPELINES[element.name]).elements
+    elif element.name in registry.names():
+        if element.nested is not None:
+            raise PipelineError(f"'{element.name}' is a pass and holds no others", text, element.offset)
+        yield _make_pass(element, text)
+    else:
+        _refuse_nested_passes(element, text)
+        yield element.text
+
+
+def _make_pass(element: Element, text: str) -> Pass:
+    try:
+        return registry.load(element.name).parse(element.options or "")
+    except registry.PluginError as error:
+        raise PipelineError(str(error), text, element.offset) from None
     except OptionError as error:
-        raise PipelineError(str(error)) from None
+        at = max(0, (element.options or "").find(error.option))
+        raise PipelineError(str(error), text, element.options_offset + at) from None
 
 
-def _refuse_nested_passes(anchor: str, nested: str) -> None:
-    for name in re.findall(r"[\w-]+", nested):
-        if name in registry.PASSES or name in registry.PIPELINES:
-            raise PipelineError(f"'{name}' runs on {_ANCHOR}, not inside {anchor}(...)")
+def _refuse_nested_passes(element: Element, text: str) -> None:
+    for leaf in element.leaves():
+        if leaf is not element and (leaf.name in registry.names() or leaf.name in registry.PIPELINES):
+            where = "the outermost builtin.module" if element.name == ANCHOR else ANCHOR
+            raise PipelineError(f"'{leaf.name}' runs on {where}, not inside {element.name}(...)", text, leaf.offset)
 
 
 def _option_names(element: Pass | str) -> list[str]:

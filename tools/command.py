@@ -39,9 +39,9 @@ def run(work: Callable[[], int], tool: str, arguments: Sequence[str]) -> int:
             return _failed(f"<stdout>: error: {error.strerror.lower()}")
         if isinstance(error, ModuleNotFoundError) and (said := _missing(error)):
             return _failed(f"{tool}: error: {said}")
-        from reshard.tools.reproducer import report_crash
+        from reshard.tools.reproducer import Reproducer, report_crash
 
-        report_crash(error, tool, arguments, "")
+        report_crash(error, Reproducer(tool, arguments))
         return 1
 
 
@@ -50,6 +50,14 @@ def print_versions() -> int:
     from reshard.tools.versions import versions_text
 
     print(versions_text())
+    return 0
+
+
+def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Prints what a shell evaluates to complete the command's flags, and returns the exit status."""
+    from reshard.tools import completion
+
+    print(completion.script(parser, shell), end="")
     return 0
 
 

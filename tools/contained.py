@@ -24,11 +24,14 @@ _PR_SET_PDEATHSIG = 1
 _stage: mmap.mmap | None = None
 
 
-def run(work: Callable[[], int], name: str, outputs: Sequence[str] = ()) -> int:
+def run(
+    work: Callable[[], int], name: str, outputs: Sequence[str] = (), on_death: Callable[[str, str], None] | None = None
+) -> int:
     """Returns the exit status of `work`, run in a child process; 1, with a diagnostic, if a signal ended that.
 
     Args:
       name: of the input, for the diagnostic. outputs: files that the child may have begun, beside which nothing is to be left.
+      on_death: called after the diagnostic with the stage that the child was at and what became of it.
     """
     global _stage
     if not hasattr(os, "fork"):
@@ -49,7 +52,11 @@ def run(work: Callable[[], int], name: str, outputs: Sequence[str] = ()) -> int:
     _remove_begun(outputs, child)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         return 128 + number
-    _explain(name, number)
+    stage = bytes(_stage).rstrip(b"\0").decode() or "starting"
+    what = "took too long" if number == signal.SIGXCPU else f"ended the process ({signal.Signals(number).name})"
+    _explain(name, stage, what)
+    if on_death is not None:
+        on_death(stage, what)
     return 1
 
 
@@ -74,9 +81,7 @@ def _wait(child: int) -> int:
             continue
 
 
-def _explain(name: str, number: int) -> None:
-    stage = bytes(_stage).rstrip(b"\0").decode() or "starting"
-    what = "took too long" if number == signal.SIGXCPU else f"ended the process ({signal.Signals(number).name})"
+def _explain(name: str, stage: str, what: str) -> None:
     print(f"{name}: error: {stage} {what}; no output is written", file=sys.stderr)
     where = "the file is damaged, or shows a fault of" if stage == "reading" else "this is a fault of reshard or of"
     from reshard.tools.versions import versions_text

@@ -1,37 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a tool leaves behind when it fails through its own fault: one file that reruns the failure."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from reshard.tools.versions import versions_text
 
 
-def report_crash(error: Exception, tool: str, arguments: Sequence[str], module_text: str, file: str | None = None) -> None:
-    """Prints an error without a traceback, and where the reproducer lies.
+@dataclass(frozen=True, slots=True)
+class Reproducer:
+    """A command that fails, and the module on which it does.
 
-    Args:
-      tool: command name. arguments: its flags without input and output. module_text: the input as text, empty if it is
-        not to blame. file: the name of the input.
+    Fields:
+      tool: the command's name. arguments: its flags without input and output. module_text: the module; empty if there is none,
+        or none that can be written as text. given: the input as it was named, for the command where `module_text` is empty.
+      path: the file to write; None for a new one.
+    """
+
+    tool: str
+    arguments: Sequence[str]
+    module_text: str = ""
+    given: str | None = None
+    path: str | None = None
+
+    def write(self, why: str) -> tuple[str, str]:
+        """Writes the file: command, versions and `why` as comments, and the module; returns its path and the command."""
+        path = os.path.abspath(self.path) if self.path else self._new_path()
+        module = [path] if self.module_text else [self.given] if self.given else []
+        command = shlex.join([self.tool, *module, *self.arguments])
+        head = f"{self.tool} reproducer\nrerun: {command}\n{versions_text()}\n{why}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("".join(f"// {line}".rstrip() + "\n" for line in head.splitlines()))
+            file.write(self.module_text)
+        return path, command
+
+    def report(self, why: str, about: str) -> None:
+        """Writes the file and says on stderr where it is, or why it cannot be written."""
+        try:
+            path, command = self.write(why)
+        except OSError as error:
+            print(f"{self.path}: warning: no reproducer is written: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+            return
+        print(f"{path}: note: reproducer with {about}; rerun with: {command}", file=sys.stderr)
+
+    def _new_path(self) -> str:
+        with tempfile.NamedTemporaryFile("w", prefix=f"{self.tool}-", suffix=".mlir", delete=False) as file:
+            return file.name
+
+
+def report_crash(error: Exception, reproducer: Reproducer, file: str | None = None) -> None:
+    """Prints an error without a traceback, and where the reproducer lies; `file` is the name of the input.
+
     Raises: the error itself under RESHARD_TRACEBACK=1.
     """
     if os.environ.get("RESHARD_TRACEBACK") == "1":
         raise error
-    path, command = _write_reproducer(error, tool, arguments, module_text)
     what = " ".join(str(error).split()) or type(error).__name__
-    print(f"{file or tool}: error: {tool} failed through a fault of its own: {what}", file=sys.stderr)
-    print(f"{path}: note: reproducer with versions and traceback; rerun with: {command}", file=sys.stderr)
-
-
-def _write_reproducer(error: Exception, tool: str, arguments: Sequence[str], module_text: str) -> tuple[str, str]:
-    with tempfile.NamedTemporaryFile("w", prefix=f"{tool}-", suffix=".mlir", delete=False, encoding="utf-8") as file:
-        command = shlex.join([tool, *([file.name] if module_text else []), *arguments])
-        trace = "".join(traceback.format_exception(error))
-        head = f"{tool} reproducer\nrerun: {command}\n{versions_text()}\n{trace}"
-        file.write("".join(f"// {line}\n" for line in head.splitlines()))
-        file.write(module_text)
-    return file.name, command
+    where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    tool = reproducer.tool
+    print(f"{file or tool}: error: {tool} failed through a fault of its own: {what}{where}", file=sys.stderr)
+    reproducer.report("".join(traceback.format_exception(error)), "versions and traceback")

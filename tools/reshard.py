@@ -22,11 +22,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _answer(argv: list[str], is_command: bool) -> int:
-    from reshard.tools.reshard_flags import parse_flags
+    from reshard.tools.reshard_flags import make_parser, parse_flags
 
     flags = parse_flags(argv)
     if flags.version:
         return command.print_versions()
+    if flags.completion:
+        return command.print_completion(make_parser(), flags.completion)
     return _drive(flags, is_command)
 
 

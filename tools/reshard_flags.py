@@ -7,7 +7,7 @@ import argparse
 
 from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
-from reshard.tools import reshard_calibrate, reshard_module_verify
+from reshard.tools import completion, reshard_calibrate, reshard_module_verify
 from reshard.tools.command import whole_number
 
 PEERS = ("xla", "shardy", "dtensor")
@@ -32,10 +32,22 @@ of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
     """Returns the flags; `command` is "plan", "explain", "calibrate" or "verify"."""
+    parser = make_parser()
+    flags = parser.parse_args(_with_negative_limit(argv))
+    if not flags.version and not flags.completion and flags.command is None:
+        parser.error("no command; write reshard plan, reshard explain, reshard calibrate or reshard verify")
+    return flags
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser, also for the completion of its flags in shells."""
     parser = _Parser(
         prog="reshard", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
+    parser.add_argument(
+        "--completion", choices=completion.SHELLS, help="print a script that completes these flags in a shell, and stop"
+    )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate|verify", parser_class=_Parser)
     plan = _add_command(commands, "plan", "the cheapest chain, its costs and its bounds")
     explain = _add_command(commands, "explain", "the same, with layouts, tiles and reasons")
@@ -46,10 +58,7 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     verify = _add_command(commands, "verify", reshard_module_verify.SUMMARY, epilog=reshard_module_verify.EXIT_STATUS)
     reshard_module_verify.add_flags(verify)
     verify.set_defaults(usage_error=verify.error)
-    flags = parser.parse_args(_with_negative_limit(argv))
-    if not flags.version and flags.command is None:
-        parser.error("no command; write reshard plan, reshard explain, reshard calibrate or reshard verify")
-    return flags
+    return parser
 
 
 def _with_negative_limit(argv: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ if not __package__:  # run as a file: this folder holds `reshard.py`, which must
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from reshard.tools import command
-from reshard.tools.reshard_opt_flags import parse_flags, pipeline_text
+from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags, pipeline_text
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,17 +24,30 @@ def main(argv: list[str] | None = None) -> int:
     flags, parser = parse_flags(given)
     if flags.version:
         return command.print_versions()
+    if flags.completion:
+        return command.print_completion(parser, flags.completion)
 
     def drive() -> int:
         return command.run(lambda: _drive(flags, parser), "reshard-opt", given)
 
-    if argv is not None or flags.list_passes:
+    if argv is not None or asks_for_no_module(flags):
         return drive()
     from reshard.tools import contained
+    from reshard.tools.reshard_opt_death import KeptStdin, leave_reproducer
 
     name = "<stdin>" if flags.input in (None, "-") else flags.input
     outputs = [path for path in (flags.output, flags.report_file) if path and path != "-"]
-    return contained.run(drive, name, outputs)
+    stdin = KeptStdin(is_input=flags.input in (None, "-"))
+
+    def work() -> int:
+        stdin.read_in_child()
+        return drive()
+
+    def on_death(stage: str, what: str) -> None:
+        stdin.reread()
+        leave_reproducer(flags, stage, what)
+
+    return contained.run(work, name, outputs, on_death)
 
 
 def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

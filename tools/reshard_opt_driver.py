@@ -9,32 +9,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reshard.dialect_utils import expectations, module_files
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, DiagnosedError, Diagnostic, is_bad_string
+from reshard.dialect_utils.bindings import dialect_names, ir, make_context
+from reshard.dialect_utils.diagnostics import REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry
 from reshard.passes.base import Session
-from reshard.passes.pipeline import Instrumentation, Pipeline, PipelineError
+from reshard.passes.instrumentation import Instrumentation
+from reshard.passes.pipeline import Pipeline, PipelineError, is_mlir_pass
 from reshard.tools import contained
-from reshard.tools.reproducer import report_crash
+from reshard.tools.reproducer import Reproducer, report_crash
+from reshard.tools.reshard_opt_flags import flags_of_reproducer, unknown_flag
 
 
 def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[str], None]) -> int:
     """Returns the exit status. Diagnostics go to stderr, the output to where the flags say, and only on success."""
     if flags.list_passes:
+        registry.plugin_faults(lambda said: print(f"reshard-opt: warning: {said}", file=sys.stderr))
         print(registry.listing(), end="")
         return 0
+    context = make_context()
+    if flags.show_dialects:
+        print(f"available dialects: {', '.join(dialect_names(context))}")
+        return 0
     try:
-        context = make_context()
         context.allow_unregistered_dialects = flags.allow_unregistered_dialect
         pipeline = checked_pipeline(flags, pipeline_text, context)
     except PipelineError as error:
-        usage_error(str(error))
+        unknown = _unknown_flags(flags, context)
+        usage_error(unknown_flag(unknown[0]) if unknown else str(error))
     if flags.dump_pass_pipeline:
         print(pipeline, file=sys.stderr)
+    missing = [name for name in (*flags.mlir_print_ir_before, *flags.mlir_print_ir_after) if name not in pipeline.names]
+    if missing:
+        usage_error(f"the IR cannot be printed around '{missing[0]}': {pipeline} has no such pass")
+    reproducers = (flags.mlir_generate_reproducer, flags.mlir_pass_pipeline_crash_reproducer)
     try:
-        for path in (flags.output, flags.report_file or "-"):
-            module_files.refuse_unwritable(path)
+        for path in (flags.output, flags.report_file, *reproducers):
+            module_files.refuse_unwritable(path or "-")
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:
@@ -49,6 +60,13 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     pipeline = pipeline.with_options({name: value for name, value in options.items() if value is not None})
     pipeline.check(context)
     return pipeline
+
+
+def _unknown_flags(flags: argparse.Namespace, context: ir.Context) -> list[str]:
+    """Returns the flags of single passes that no pass is behind, not even of MLIR."""
+    names = [each.partition("{")[0] for each in flags.passes]
+    with context:
+        return [name for name in names if name not in (*registry.names(), *registry.PIPELINES) and not is_mlir_pass(name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +89,12 @@ class _Run:
         self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
-        outcomes = [self._one_chunk(each) for each in self.file.chunks(self.flags.split_input_file)]
+        marker = self.flags.split_input_file
+        for place in self.file.near_markers(marker) if marker else ():
+            self._print([Diagnostic(WARNING, f"this line does not split the input; the marker is '{marker}'", place)])
+        outcomes = [self._one_chunk(each) for each in self.file.chunks(marker)]
         if self.flags.mlir_pass_statistics:
-            _print_statistics(self.pipeline, self.session)
+            _print_statistics(self.pipeline, self.session, self.flags.mlir_pass_statistics_display)
         if any(each is None for each in outcomes):
             return 1
         report_text = self._report_text()
@@ -81,7 +102,8 @@ class _Run:
         if len(produced) == len(outcomes) and self._output_is_input_form() and all(each.is_unchanged for each in outcomes):
             module_files.write(self.flags.output, self.file.content)
         else:
-            separator = f"{module_files.SPLIT_MARKER}\n".encode()
+            marker = self.flags.output_split_marker or self.flags.split_input_file or module_files.SPLIT_MARKER
+            separator = f"{marker}\n".encode()
             module_files.write(self.flags.output, separator.join(each.content for each in produced))
         self._write_report(report_text)
         return 0
@@ -115,7 +137,9 @@ class _Run:
         before = module_files.to_bytes(module, debug_info=True)
         rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
         contained.enter("running the passes")
-        self.pipeline.run(module, self.session, self._instrumentation())
+        if self.flags.mlir_generate_reproducer:
+            self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
+        self._run_passes(chunk, module)
         rows = self.session.report_rows[rows_before:]
         module = self._checked_as_a_whole(chunk, module, rows)
         contained.enter("writing")
@@ -125,13 +149,31 @@ class _Run:
         is_unchanged = before == module_files.to_bytes(module, debug_info=True)
         return _Outcome(self._to_bytes(module), is_unchanged)
 
-    def _to_bytes(self, module: ir.Module) -> bytes:
-        debug_info = self.flags.mlir_print_debuginfo
+    def _run_passes(self, chunk: Chunk, module: ir.Module) -> None:
+        path = self.flags.mlir_pass_pipeline_crash_reproducer
         try:
-            return module_files.to_bytes(module, self.output_form, debug_info=debug_info, source=self.file)
+            self.pipeline.run(module, self.session, self._instrumentation())
+        except DiagnosedError as error:
+            if path:
+                self._reproducer(chunk, path).report(str(error), "versions and errors")
+            raise
+
+    def _to_bytes(self, module: ir.Module) -> bytes:
+        try:
+            return module_files.to_bytes(module, self.output_form, source=self.file, **self._printing())
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
+
+    def _printing(self) -> dict[str, object]:
+        """Returns how text is printed, as `ir.Operation.get_asm` takes it."""
+        flags = self.flags
+        return {
+            "debug_info": flags.mlir_print_debuginfo,
+            "print_generic_op_form": flags.mlir_print_op_generic,
+            "use_local_scope": flags.mlir_print_local_scope,
+            "large_elements_limit": flags.mlir_elide_elementsattrs_if_larger,
+        }
 
     def _imports_to_rewrite(self) -> bool:
         """Returns whether shardings are imported for the sake of the rewriting alone: without one, the module stays as it came."""
@@ -149,13 +191,20 @@ class _Run:
     def _instrumentation(self) -> Instrumentation:
         flags = self.flags
         return Instrumentation(
+            print_before=flags.mlir_print_ir_before,
+            print_after=flags.mlir_print_ir_after,
             print_before_all=flags.mlir_print_ir_before_all,
             print_after_all=flags.mlir_print_ir_after_all,
-            timing=flags.mlir_timing,
+            only_changes=flags.mlir_print_ir_after_change,
+            only_failures=flags.mlir_print_ir_after_failure,
+            module_scope=flags.mlir_print_ir_module_scope,
+            timing=flags.mlir_timing_display if flags.mlir_timing else None,
+            verify_each=flags.verify_each,
         )
 
     def _output_is_input_form(self) -> bool:
-        return self.file.form == self.output_form and not self.flags.mlir_print_debuginfo
+        has_own_marker = self.flags.output_split_marker not in (None, self.flags.split_input_file)
+        return self.file.form == self.output_form and not has_own_marker and not any(self._printing().values())
 
     def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
         expected = expectations.expectations_in(chunk.text, chunk.lines_above)
@@ -190,9 +239,12 @@ class _Run:
             return ""
 
     def _crashed(self, error: Exception, chunk: Chunk) -> None:
-        text = chunk.text or self._as_text(chunk)
-        arguments = [f"--pass-pipeline={self.pipeline}"]
-        report_crash(error, "reshard-opt", arguments, text, self.file.name)
+        reproducer = self._reproducer(chunk, self.flags.mlir_pass_pipeline_crash_reproducer)
+        report_crash(error, reproducer, self.file.name)
+
+    def _reproducer(self, chunk: Chunk, path: str | None) -> Reproducer:
+        arguments = flags_of_reproducer(self.flags, str(self.pipeline), with_split=False)
+        return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
 
 
 def reading_limit_s(file: ModuleFile) -> float:
@@ -214,11 +266,12 @@ def _imports(session: Session) -> int:
     return sum(amount for (name, _), amount in session.statistics.items() if name == "import-gspmd")
 
 
-def _print_statistics(pipeline: Pipeline, session: Session) -> None:
+def _print_statistics(pipeline: Pipeline, session: Session, display: str) -> None:
     """Prints what our passes counted as MLIR prints its statistics; jaxlib's MLIR is built without those of its own."""
     rule = f"==={'-' * 73}==="
     print(rule, f"{'... Pass statistics report ...':^79}".rstrip(), rule, sep="\n", file=sys.stderr)
-    for each in dict.fromkeys(pipeline.passes):
-        print(type(each).__name__, file=sys.stderr)
+    classes = list(dict.fromkeys(type(each) for each in pipeline.passes))
+    for each in sorted(classes, key=lambda cls: cls.__name__) if display == "list" else classes:
+        print(each.__name__, file=sys.stderr)
         for name, meaning in each.statistics.items():
             print(f"  (S) {session.statistics[each.name, name]} {name} - {meaning}", file=sys.stderr)

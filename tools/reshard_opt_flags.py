@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
 
 from reshard.passes import registry
+from reshard.tools import completion
 
 _DESCRIPTION = """\
 Finds the places in a StableHLO module where a tensor is produced with one sharding and used with another, and replaces
@@ -28,13 +30,15 @@ exit status: 0 done, 1 the module or a file has an error (file:line:col: error: 
 _PASS_HELP = "run this pass, in the order of the flags; --list-passes describes it"
 
 # Values of flags whose value may be left out; argparse alone would take the input file for the value.
-_BARE_FLAGS = {"--verify-diagnostics": "all"}
+_BARE_FLAGS = {"--verify-diagnostics": "all", "--split-input-file": "// -----"}
+_TRUE, _FALSE = ("true", "1"), ("false", "0")
+_LONG_FLAG = re.compile(r"--?([A-Za-z][\w-]+)(?:=(.*))?", re.DOTALL)
 
 
 def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """Returns the flags and the parser, whose `error(text)` ends the process with exit status 2."""
-    parser = _parser()
-    flags = parser.parse_args([_spell_out(each) for each in argv])
+    parser = make_parser()
+    flags = parser.parse_args([word for each in _with_two_dashes(argv) for word in _spelled_out(each, parser)])
     if flags.passes and flags.pass_pipeline is not None:
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
     if flags.check and not flags.compile_for:
@@ -43,10 +47,16 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
         parser.error("--report-file needs --report=text or --report=json")
     if flags.report_file and flags.report_file == flags.output:
         parser.error(f"-o and --report-file both write {flags.output}; choose two files")
-    has_no_stdin = sys.stdin is None or sys.stdin.isatty()
-    if flags.input is None and has_no_stdin and not (flags.version or flags.list_passes):
+    _check_prints(flags, parser)
+    has_no_stdin = sys.stdin is None or (flags.input is None and sys.stdin.isatty())
+    if flags.input in (None, "-") and has_no_stdin and not asks_for_no_module(flags):
         parser.error("no input; give a file, or - for standard input")
     return flags, parser
+
+
+def asks_for_no_module(flags: argparse.Namespace) -> bool:
+    """Returns whether the flags ask about the tool itself."""
+    return bool(flags.version or flags.list_passes or flags.show_dialects or flags.completion)
 
 
 def pipeline_text(flags: argparse.Namespace) -> str:
@@ -56,13 +66,59 @@ def pipeline_text(flags: argparse.Namespace) -> str:
     return ",".join(flags.passes) or registry.DEFAULT_PIPELINE
 
 
-def _spell_out(argument: str) -> str:
-    """Rewrites `--plan-sites=policy=always` to `--pass=plan-sites{policy=always}`, and flags that were left bare."""
-    flag, _, value = argument.partition("=")
-    name = flag.removeprefix("--")
-    if flag.startswith("--") and (name in registry.PASSES or name in registry.PIPELINES):
-        return f"--pass={name}{{{value}}}" if value else f"--pass={name}"
-    return f"{argument}={_BARE_FLAGS[argument]}" if argument in _BARE_FLAGS else argument
+def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split: bool = True) -> list[str]:
+    """Returns the flags on which the work at a module depends, with the pipeline in place of those that make one."""
+    made = [f"--pass-pipeline={pipeline}"]
+    made += [f"--{name}={value}" for name in ("policy", "oracle", "emit") if (value := getattr(flags, name)) is not None]
+    if flags.compile_for:
+        made.append("--compile-for={}:{}".format(*flags.compile_for))
+    if flags.check is not None:
+        made.append("--check" if flags.check else "--no-check")
+    if with_split and flags.split_input_file:
+        made.append(f"--split-input-file={flags.split_input_file}")
+    made += [] if flags.verify_each else ["--verify-each=false"]
+    bare = ("allow_unregistered_dialect", "emit_text", "emit_bytecode", "emit_portable_artifact", "mlir_print_debuginfo")
+    return made + [f"--{name.replace('_', '-')}" for name in bare if getattr(flags, name)]
+
+
+def unknown_flag(name: str) -> str:
+    """Returns what to say of a flag that is neither one of the tool's nor a pass that MLIR knows."""
+    known = [flag.removeprefix("--") for action in make_parser()._actions for flag in action.option_strings]
+    close = difflib.get_close_matches(name, [*known, *registry.names(), *registry.MLIR_PASSES], n=1)
+    return f"unrecognized arguments: --{name}" + (f"; did you mean --{close[0]}?" if close else "")
+
+
+def _check_prints(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    if flags.mlir_print_ir_after_change and not flags.mlir_print_ir_after_all:
+        parser.error("--mlir-print-ir-after-change needs --mlir-print-ir-after-all")
+    around_all = flags.mlir_print_ir_before_all or flags.mlir_print_ir_after_all or flags.mlir_print_ir_after_failure
+    if flags.mlir_print_ir_module_scope and not around_all:
+        parser.error("--mlir-print-ir-module-scope needs --mlir-print-ir-before-all, -after-all or -after-failure")
+
+
+def _with_two_dashes(argv: list[str]) -> list[str]:
+    """Returns the arguments with `-cse`, as mlir-opt takes it too, as `--cse`; `-ofile` stays."""
+    is_short = [each.startswith("-") and not each.startswith(("--", "-o")) and _LONG_FLAG.fullmatch(each) for each in argv]
+    return [f"-{each}" if short else each for each, short in zip(argv, is_short)]
+
+
+def _spelled_out(argument: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Returns `--pass=plan-sites{policy=always}` for `--plan-sites=policy=always`, and what else argparse would not take.
+
+    Flags without a value may have `=true` or `=false`, as in mlir-opt; flags that are not declared are passes of MLIR.
+    """
+    found = _LONG_FLAG.fullmatch(argument)
+    if found is None or not argument.startswith("--"):
+        return [argument]
+    name, value = found.groups()
+    if argument in _BARE_FLAGS:
+        return [f"{argument}={_BARE_FLAGS[argument]}"]
+    action = parser._option_string_actions.get(f"--{name}")
+    if action is None or action.dest == "passes" and name != "pass":
+        return [f"--pass={name}{{{value}}}" if value else f"--pass={name}"]
+    if action.nargs == 0 and value in (*_TRUE, *_FALSE):
+        return [f"--{name}"] if value in _TRUE else []
+    return [argument]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -70,7 +126,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=34, width=120)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reshard-opt",
         usage="reshard-opt [INPUT] [-o OUTPUT] [flags]",
@@ -84,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_rewriting(parser.add_argument_group("rewriting"))
     _add_report(parser.add_argument_group("report"))
     _add_debugging(parser.add_argument_group("debugging"))
-    parser.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
+    _add_about(parser.add_argument_group("about the tool"))
     return parser
 
 
@@ -100,17 +156,27 @@ def _add_files(group) -> None:
     form.add_argument("--emit-text", action="store_true", help="write MLIR text (default, but jax.export files stay such files)")
     form.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
     form.add_argument("--emit-portable-artifact", action="store_true", help="write a StableHLO portable artifact")
-    group.add_argument("--split-input-file", action="store_true", help="treat parts between lines '// -----' on their own")
+    group.add_argument(
+        "--split-input-file",
+        nargs="?",
+        metavar="=MARKER",
+        help="treat the parts between lines that hold the marker, '// -----', on their own",
+    )
+    group.add_argument(
+        "--output-split-marker", metavar="MARKER", help="the line between the parts in the output (default: the input's marker)"
+    )
     group.add_argument("--allow-unregistered-dialect", action="store_true", help="accept ops of unknown dialects")
 
 
 def _add_passes(group) -> None:
     group.add_argument("--pass-pipeline", metavar="TEXT", help="passes as 'builtin.module(a,b{option=value},func.func(c))'")
     group.add_argument("--pass", dest="passes", action="append", default=[], help=argparse.SUPPRESS)
-    for name in registry.PASSES:
+    for name in registry.names():
         group.add_argument(f"--{name}", dest="passes", nargs="?", metavar="=OPTIONS", help=_PASS_HELP)
-    group.add_argument("--list-passes", action="store_true", help="describe every pass with its options, and stop")
     group.add_argument("--dump-pass-pipeline", action="store_true", help="print the pipeline on stderr before it runs")
+    group.add_argument(
+        "--verify-each", metavar="true|false", type=_truth, default=True, help="verify the module after each pass (default: true)"
+    )
 
 
 def _add_rewriting(group) -> None:
@@ -137,14 +203,66 @@ def _add_debugging(group) -> None:
     group.add_argument(
         "--verify-diagnostics",
         choices=("all", "only-expected"),
-        metavar="all|only-expected",
+        nargs="?",
+        metavar="=all|only-expected",
         help="compare diagnostics with comments '// expected-error@+1 {{text}}'",
     )
-    group.add_argument("--mlir-print-ir-before-all", action="store_true", help="print the IR before each pass on stderr")
-    group.add_argument("--mlir-print-ir-after-all", action="store_true", help="print the IR after each pass on stderr")
+    for when in ("before", "after"):
+        group.add_argument(
+            f"--mlir-print-ir-{when}", metavar="PASS,...", action="extend", type=_names, default=[],
+            help=f"print the IR {when} these passes on stderr",
+        )  # fmt: skip
+        group.add_argument(f"--mlir-print-ir-{when}-all", action="store_true", help=f"print the IR {when} each pass on stderr")
+    group.add_argument("--mlir-print-ir-after-change", action="store_true", help="with -after-all: where a pass changed it")
+    group.add_argument("--mlir-print-ir-after-failure", action="store_true", help="print the IR after a pass that fails")
+    group.add_argument(
+        "--mlir-print-ir-module-scope", action="store_true", help="with -before-all, -after-all: print the module, not a function"
+    )
     group.add_argument("--mlir-timing", action="store_true", help="print the time of each pass on stderr")
+    group.add_argument(
+        "--mlir-timing-display",
+        choices=("tree", "list"),
+        default="tree",
+        help="as the passes nest (default), or the longest first",
+    )
     group.add_argument("--mlir-pass-statistics", action="store_true", help="print what each pass counted on stderr")
+    group.add_argument(
+        "--mlir-pass-statistics-display",
+        choices=("pipeline", "list"),
+        default="pipeline",
+        help="in the order of the pipeline (default), or by name",
+    )
     group.add_argument("--mlir-print-debuginfo", action="store_true", help="keep locations in the output")
+    group.add_argument("--mlir-print-op-generic", action="store_true", help="write ops in their generic form")
+    group.add_argument("--mlir-print-local-scope", action="store_true", help="write attributes and locations without aliases")
+    group.add_argument(
+        "--mlir-elide-elementsattrs-if-larger", type=int, metavar="N", help="leave constants of more elements out of the output"
+    )
+    group.add_argument(
+        "--mlir-pass-pipeline-crash-reproducer",
+        metavar="FILE",
+        help="where a reproducer goes if the pipeline fails (default: a new file, and only if the fault is ours)",
+    )
+    group.add_argument("--mlir-generate-reproducer", metavar="FILE", help="write a reproducer before the pipeline runs")
+
+
+def _add_about(group) -> None:
+    group.add_argument("--list-passes", action="store_true", help="describe every pass with its options, and stop")
+    group.add_argument("--show-dialects", action="store_true", help="name the dialects that are read, and stop")
+    group.add_argument(
+        "--completion", choices=completion.SHELLS, help="print a script that completes these flags in a shell, and stop"
+    )
+    group.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
+
+
+def _names(text: str) -> list[str]:
+    return [each for each in text.split(",") if each]
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
+    return text.lower() in _TRUE
 
 
 def _target(text: str) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from reshard.passes import registry, strip_findings
 from reshard.passes.base import Pass
 from reshard.tools.reshard_opt import main
 
+ROOT = Path(__file__).resolve().parents[3]
 NOTHING = "--pass-pipeline=builtin.module()"
 CANONICALIZE = "--pass-pipeline=builtin.module(canonicalize)"
 MODULE = """\
@@ -66,6 +67,74 @@ def test_a_wrong_command_line_is_refused(arguments, text, module, capfd):
     assert run(module, *arguments) == 2
     out, err = capfd.readouterr()
     assert out == "" and text in err and "Traceback" not in err
+
+
+PLACES = [
+    ("find-mismatchs", "'find-mismatchs' does not refer to a registered pass or pass pipeline; did you mean 'find-mismatches'?", 0),
+    ("cse,func.func(csee)", "'csee' does not refer to a registered pass or pass pipeline; did you mean 'cse'?", 14),
+    ("builtin.module(cse, xyzzy-q)", "a registered pass or pass pipeline; --list-passes names them", 20),
+    ("cse,plan-sites{polcy=always}", "plan-sites has no option 'polcy'; its options: policy, oracle, canary", 15),
+    ("plan-sites{oracle=lone policy=alwys}", "plan-sites: policy=alwys is not available; choose from better, always", 23),
+    ("cse,func.func(canonicalize{foo=1})", "canonicalize: no such option foo; its options: ", 14),
+    ("cse,canonicalize{top-down=maybe}", "failed to add `canonicalize` with options `top-down=maybe`", 4),
+    ("sdy-insert-explicit-reshards", "did you intend to nest? Write func.func(sdy-insert-explicit-reshards)", 0),
+    ("builtin.module(func.func(cse)", "missing ')' in pipeline", 14),
+    ("cse,canonicalize{top-down=true", "missing '}' in pipeline", 16),
+    ("cse,func.func(cse))", "unmatched ')' in pipeline", 18),
+    ("cse canonicalize", "cannot read 'cse c' in the pipeline; a comma may be missing", 4),
+    ("cse,,cse", "empty pass name in pipeline", 4),
+    ("cse,=x", "'=' begins no pass name", 4),
+    ("func.func(cse,find-mismatches)", "'find-mismatches' runs on builtin.module, not inside func.func(...)", 14),
+    ("cse,builtin.module(reshard)", "'reshard' runs on the outermost builtin.module, not inside builtin.module(...)", 19),
+]
+
+
+@pytest.mark.parametrize("pipeline, text, column", PLACES)
+def test_an_error_of_a_pipeline_has_a_caret_at_its_place(pipeline, text, column, module, capfd):
+    assert run(module, f"--pass-pipeline={pipeline}") == 2
+    message, shown, caret = capfd.readouterr().err.splitlines()[-3:]
+    assert text in message and (shown, caret) == (f"  {pipeline}", " " * (column + 2) + "^")
+
+
+def test_of_a_long_pipeline_the_place_is_shown(module, capfd):
+    assert run(module, f"--pass-pipeline={'cse,' * 200}csee{',cse' * 200}") == 2
+    shown, caret = capfd.readouterr().err.splitlines()[-2:]
+    assert len(shown) < 120 and shown[len(caret) - 1 :].startswith("csee,") and "cse,..." not in caret
+
+
+@pytest.mark.parametrize(
+    "flag, text",
+    [
+        ("--find-mismatchs", "unrecognized arguments: --find-mismatchs; did you mean --find-mismatches?"),
+        ("--split-input-fil", "unrecognized arguments: --split-input-fil; did you mean --split-input-file?"),
+        ("--mlir-print-ir-after=cse", "the IR cannot be printed around 'cse': builtin.module(import-gspmd,"),
+        ("--mlir-print-ir-after-change", "--mlir-print-ir-after-change needs --mlir-print-ir-after-all"),
+        ("--mlir-print-ir-module-scope", "needs --mlir-print-ir-before-all, -after-all or -after-failure"),
+        ("--mlir-timing-display=pie", "invalid choice: 'pie'"),
+        ("--verify-each=maybe", "'maybe' is neither true nor false"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_what_was_meant(flag, text, module, capfd):
+    assert run(module, flag) == 2
+    assert text in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pass-pipeline=builtin.module(func.func(cse))", "IN", "-o", "OUT"],
+        ["-o", "OUT", "IN", "--pass-pipeline", "builtin.module(func.func(cse))"],
+        ["-oOUT", "-pass-pipeline=cse", "IN"],
+        ["-o=OUT", "-cse", "IN"],
+        ["IN", "--cse", "--verify-each=0", "--mlir-timing=false", "-o", "OUT"],
+        ["--cse", "-allow-unregistered-dialect=true", "IN", "-o", "OUT", "--canonicalize=max-iterations=3 top-down=false"],
+        ["--strip-findings", "--cse", "--cse", "IN", "-o", "OUT"],
+    ],
+)
+def test_flags_come_in_any_order_and_in_the_spellings_of_mlir_opt(arguments, module, tmp_path):
+    out = tmp_path / "out.mlir"
+    assert run(*(each.replace("IN", str(module)).replace("OUT", str(out)) for each in arguments)) == 0
+    assert "func.func @f" in out.read_text() and "stablehlo.add" not in out.read_text()
 
 
 # ---- exit status 1: files
@@ -182,6 +251,39 @@ def test_remarks_and_errors_of_passes_are_verified(module, monkeypatch):
     module.write_text(MODULE.replace("\n  return", " // expected-error {{reshard}}\n  return"))
     assert run(module, *flags) == 1
     assert run(module, "--strip-findings", "--verify-diagnostics=only-expected") == 0
+
+
+def test_a_wrong_regular_expression_in_a_comment_is_an_error(module, capfd):
+    module.write_text("module {}\n  // expected-error-re@+1 {{a{{(}}b}}\n")
+    assert run(module, NOTHING, "--verify-diagnostics") == 1
+    assert f"{module}:2:1: error: invalid regular expression in expected-error-re: missing )" in capfd.readouterr().err
+
+
+def test_dialects_are_named(capfd):
+    assert run("--show-dialects") == 0
+    names = capfd.readouterr().out.removeprefix("available dialects: ").strip().split(", ")
+    assert {"builtin", "chlo", "func", "sdy", "stablehlo", "vhlo"} <= set(names) and names == sorted(names)
+    assert all(name.isalnum() for name in names) and not {"to", "dialects"} & set(names)
+
+
+# ---- finds of damaged_inputs.py
+
+
+def test_an_error_in_one_of_many_functions_does_not_wait_for_ever(tmp_path):
+    path = tmp_path / "in.mlir"
+    before, after = (ROOT / "examples/fft_pencil.mlir").read_text().rsplit("dims = [2, 0, 1]", 1)
+    path.write_text(f"{before}dims = [9, 0, 1]{after}")
+    command = [sys.executable, "-m", "reshard.tools.reshard_opt", path, "-o", tmp_path / "out.mlir"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "must be a permutation of [0, 1, 2] but got 9, 0, 1" in done.stderr
+
+
+@pytest.mark.parametrize("size", [2147483647, 1000003])
+def test_a_mesh_of_too_many_devices_is_left_alone_with_a_remark(size, module, capfd):
+    module.write_text((ROOT / "docs/tiny.mlir").read_text().replace('"x"=4', f'"x"={size}'))
+    assert run(module, "--policy=always") == 0
+    out, err = capfd.readouterr()
+    assert out == module.read_text() and "or the mesh is too large" in err
 
 
 # ---- faults of our own

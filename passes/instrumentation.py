@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of a pipeline prints on stderr about itself: the IR around passes, and the time of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reshard.dialect_utils.bindings import passmanager
+from reshard.passes import pipeline_text
+from reshard.passes.pipeline_text import Element
+
+_TIME_ROW = re.compile(r" *(\d+\.\d+) \( *\d+\.\d+%\)  ( *)(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Instrumentation:
+    """What MLIR's pass manager reports on stderr while it runs.
+
+    Fields:
+      print_before, print_after: names of passes around which the IR is printed; print_*_all: around all.
+      only_changes, only_failures: of what is printed after all passes. module_scope: print the module, whatever a pass runs on.
+      timing: "tree" as the passes nest, "list" by name, the longest first; None for no times.
+      verify_each: verify the IR after each pass.
+    """
+
+    print_before: Sequence[str] = ()
+    print_after: Sequence[str] = ()
+    print_before_all: bool = False
+    print_after_all: bool = False
+    only_changes: bool = False
+    only_failures: bool = False
+    module_scope: bool = False
+    timing: str | None = None
+    verify_each: bool = True
+
+    @property
+    def prints_ir(self) -> bool:
+        return self._prints_around_all or bool(self.print_before) or bool(self.print_after)
+
+    @property
+    def _prints_around_all(self) -> bool:
+        return self.print_before_all or self.print_after_all or self.only_failures
+
+    def attach(self, manager: passmanager.PassManager) -> None:
+        """Makes a pass manager report what MLIR can by itself."""
+        manager.enable_verifier(self.verify_each)
+        if self._prints_around_all:
+            manager.enable_ir_printing(
+                print_before_all=self.print_before_all,
+                print_after_all=self.print_after_all or self.only_failures,
+                print_module_scope=self.module_scope,
+                print_after_change=self.only_changes,
+                print_after_failure=self.only_failures,
+            )
+        if self.timing:
+            manager.enable_timing()
+
+    def prints_before(self, name: str) -> list[str]:
+        """Returns MLIR's pass that prints the IR before the named pass, if that is wanted."""
+        return [f'print-ir{{label="Before {name}"}}'] if name in self.print_before else []
+
+    def prints_after(self, name: str) -> list[str]:
+        return [f'print-ir{{label="After {name}"}}'] if name in self.print_after else []
+
+    def with_prints(self, text: str) -> str:
+        """Returns an element of MLIR's passes with the passes that print around the wanted ones.
+
+        Example:
+          >>> Instrumentation(print_after=("cse",)).with_prints("func.func(cse,canonicalize)")
+          'func.func(cse,print-ir{label="After cse"},canonicalize)'
+        """
+        if not self.print_before and not self.print_after:
+            return text
+        return ",".join(self._around(each) for each in pipeline_text.read(text))
+
+    def _around(self, element: Element) -> str:
+        if element.nested is None:
+            return ",".join([*self.prints_before(element.name), element.text, *self.prints_after(element.name)])
+        options = "" if element.options is None else f"{{{element.options}}}"
+        return f"{element.name}{options}({','.join(map(self._around, element.nested))})"
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Around the end of a pass manager, when MLIR prints the times: turns them into a list where that is wanted."""
+        if self.timing != "list":
+            yield
+            return
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+            with _stderr_into(printed):
+                yield
+            printed.seek(0)
+            sys.stderr.write(times_as_list(printed.read()))
+
+
+def times_as_list(report: str) -> str:
+    """Returns MLIR's report of times with its tree as a list: by name, the longest first."""
+    lines = report.splitlines()
+    rows = [found for line in lines if (found := _TIME_ROW.fullmatch(line))]
+    if not rows:
+        return report
+    total_s = float(rows[-1][1])
+    seconds: Counter[str] = Counter()
+    for row in rows[:-1]:
+        if not row[3].endswith(" Pipeline"):  # holds the time of its passes
+            seconds[row[3]] += float(row[1])
+    head = lines[: next(index for index, line in enumerate(lines) if _TIME_ROW.fullmatch(line))]
+    listed = [*seconds.most_common(), ("Total", total_s)]
+    made = [f"  {each:8.4f} ({100 * each / (total_s or 1):5.1f}%)  {name}" for name, each in listed]
+    return "\n".join([*head, *made]) + "\n"
+
+
+@contextlib.contextmanager
+def _stderr_into(file) -> Iterator[None]:
+    """Sends what the process writes to stderr into a file meanwhile; what C++ writes never passes `sys.stderr`."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
