@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import math
 
-from .layout import Factor, Layout, Slot, blocked
+from .layout import Factor, Layout, LayoutError, Slot, blocked
 from .problem import Problem
 from .steps import AllGather, AllToAll, Permute, RuleError, Slice, Step, apply
 
@@ -102,8 +102,10 @@ def _by_way_of(problem: Problem, head: list[Step], layout: Layout, arranged: Lay
 
 def _heads(problem: Problem) -> Iterator[tuple[list[Step], Layout]]:
     """Yields the steps before the permute, and the layout behind them."""
-    slices = [_slices(problem, is_wide) for is_wide in (False, True)]
-    for head, layout in slices[: 1 if slices[0] == slices[1] else 2]:
+    slices = [*(_slices(problem, is_wide) for is_wide in (False, True)), _slices_beside(problem)]
+    for number, (head, layout) in enumerate(slices):
+        if (head, layout) in slices[:number]:
+            continue
         yield head, layout
         move = _surplus_to_where_it_lacks(layout, problem.target)
         if move is not None:
@@ -128,6 +130,26 @@ def _slices(problem: Problem, is_wide: bool) -> tuple[list[Step], Layout]:
             free.remove(factor)
             lacks[dim] -= 1
     return ([Slice(tuple(moves.items()))] if moves else []), problem.source.with_moved(moves)
+
+
+def _slices_beside(problem: Problem) -> tuple[list[Step], Layout]:
+    """Returns the slice of all that the target owns and the source leaves replicated, and the layout behind it.
+
+    A factor goes behind the one that it follows in the target, wherever that is now: the two move together then, whole axes
+    often, and there may be less to copy.
+    """
+    stacks, moves = _stacks(problem.source), {}
+    for dim, goal in enumerate(_stacks(problem.target)):
+        for number, factor in enumerate(goal):
+            if problem.source.slot_of(factor) is not None:
+                continue
+            here = next((d for d, stack in enumerate(stacks) if number and goal[number - 1] in stack), dim)
+            moves[factor] = _next_slot(here, stacks[here], factor.size)
+            stacks[here].append(factor)
+    try:
+        return ([Slice(tuple(moves.items()))] if moves else []), problem.source.with_moved(moves)
+    except LayoutError:
+        return [], problem.source
 
 
 def _surplus_to_where_it_lacks(start: Layout, target: Layout) -> Step | None:
