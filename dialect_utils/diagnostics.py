@@ -10,6 +10,7 @@ Messages are lower case without a full stop, name both values that disagree in t
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -167,11 +168,17 @@ def from_mlir_error(error: ir.MLIRError) -> list[Diagnostic]:
     return reported or [Diagnostic(ERROR, str(error).strip().rstrip(":").lower())]
 
 
+@functools.lru_cache(maxsize=4)
+def _lines(text: str) -> list[str]:
+    """Returns the lines of a source; a module with many remarks is split once."""
+    return text.split("\n")
+
+
 def _excerpt(place: Place | None, sources: Mapping[str, str]) -> list[str]:
     """Returns the source line and a caret under the column; nothing if the source is not at hand or binary."""
     if place is None or place.line == 0 or place.file not in sources:
         return []
-    lines = sources[place.file].split("\n")
+    lines = _lines(sources[place.file])
     if place.line > len(lines):
         return []
     line = lines[place.line - 1].expandtabs(1)
