@@ -16,11 +16,13 @@ PASSES = {
     "plan-sites": "reshard.passes.plan_sites:PlanSitesPass",
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",
     "strip-findings": "reshard.passes.strip_findings:StripFindingsPass",
+    "convert-to-local": "reshard.passes.convert_to_local:ConvertToLocalPass",
 }
 
 # A pipeline's name may stand wherever a pass may.
 PIPELINES = {
     "reshard": "import-gspmd,find-mismatches,plan-sites,synthesize-collectives,strip-findings",
+    "reshard-local": "import-gspmd,convert-to-local",
 }
 
 DEFAULT_PIPELINE = "reshard"
