@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 import functools
+import re
 
 from ..synthesis.layout import whole_factors
 from ..synthesis.mesh import Mesh
@@ -57,11 +58,11 @@ class Conversion:
     """A change of layout that was written, for reports.
 
     Attributes:
-      op: of the original module, that needs it; None for one that the analysis made.
+      op_name: of the op of the original module that needs it; empty for one that the analysis made.
       whole: why the op needs a dimension whole, where that is the reason.
     """
 
-    op: ir.Operation | None
+    op_name: str
     location: ir.Location
     tensor: ir.Type
     plan: Plan
@@ -397,7 +398,9 @@ class _Writer:
         if not chain.steps:
             return Tile(tile.value, dims)
         name = f"reshard/{len(self.conversions)}"
-        self.conversions.append(Conversion(self._original(op), op.location, kind, chain, whole))
+        original = self._original(op)
+        op_name = "" if original is None else original.name
+        self.conversions.append(Conversion(op_name, op.location, kind, chain, whole))
         return Tile(write_program(chain.tile_program, tile.value, self.channels, name, op.location), dims)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
@@ -421,8 +424,8 @@ class _Writer:
     def _constant(self, op: ir.Operation, scope: Scope) -> None:
         dims, kind = self._dims(op.results[0]), op.results[0].type
         value = op.attributes["value"]
-        if any(dims) and ir.DenseElementsAttr.isinstance(value) and ir.DenseElementsAttr(value).is_splat:
-            value = ir.DenseElementsAttr.get_splat(_tile_type(kind, dims, op), ir.DenseElementsAttr(value).get_splat_value())
+        if any(dims) and (element := _splat_text(value)) is not None:
+            value = ir.Attribute.parse(f"{element} : {_tile_type(kind, dims, op)}")
             scope[op.results[0]] = Tile(stablehlo.ConstantOp(value).result, dims)
             return
         whole = Tile(stablehlo.ConstantOp(value).result, ((),) * len(dims))
@@ -466,7 +469,7 @@ class _Writer:
     def _island(self, op: ir.Operation, scope: Scope) -> None:
         """Takes over what a manual computation over all axes does on tiles."""
         if not _is_over_all_axes(op, self.mesh):
-            raise _refusal(op, f"it is manual along some axes only, {op.attributes['manual_axes']}")
+            raise _refusal(op, f"it is manual along {', '.join(sdy.ManualAxesAttr(op.attributes['manual_axes']))} only")
         ends = [sdy.TensorShardingPerValueAttr(op.attributes[f"{side}_shardings"]).shardings for side in ("in", "out")]
         taken = [_dims(attr, value.type, self.mesh) for attr, value in zip(ends[0], op.operands, strict=True)]
         given = [_dims(attr, value.type, self.mesh) for attr, value in zip(ends[1], op.results, strict=True)]
@@ -540,6 +543,12 @@ class _Writer:
 
 
 _RULE = "sdy.sharding_rule"
+
+
+def _splat_text(value: ir.Attribute) -> str | None:
+    """Returns the one element of a constant as text, in brackets, None if there are several: no class serves every type."""
+    text = str(value).rpartition(" : ")[0]
+    return text if re.match(r'dense<[^\["<>]', text) else None
 
 
 def _refusal(op: ir.Operation, why: str):

@@ -59,12 +59,12 @@ def reducing_op(reduction: str) -> str:
 def is_neutral(value: ir.Value, reduction: str) -> bool:
     """Returns whether a scalar is a constant that changes nothing in a reduction."""
     producer = producer_of(value)
-    if producer is None or producer.name != "stablehlo.constant" or not ir.DenseElementsAttr.isinstance(producer.attributes["value"]):
+    if producer is None or producer.name != "stablehlo.constant":
         return False
     element = ir.RankedTensorType(value.type).element_type
     if isinstance(element, ir.ComplexType):
         return False
-    return producer.attributes["value"] == ir.DenseElementsAttr.get_splat(value.type, _neutral(element, reduction))
+    return str(producer.attributes["value"]) == str(ir.DenseElementsAttr.get_splat(value.type, _neutral(element, reduction)))
 
 
 def check_reduction(element: ir.Type, reduction: str) -> None:

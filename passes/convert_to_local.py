@@ -70,7 +70,7 @@ def _row(number: int, conversion: Conversion, session: Session) -> dict:
         "group": f"chain {number}",
         "location": str(place) if place else "",
         "kind": "local",
-        "op": conversion.op.name if conversion.op is not None else "",
+        "op": conversion.op_name,
         "type": str(conversion.tensor),
         "source": str(chain.source),
         "target": str(chain.target),
