@@ -283,12 +283,15 @@ def _is_over_all_axes(island: ir.Operation, mesh: Mesh) -> bool:
 
 def _shardings_at(op: ir.Operation) -> Iterator[ir.Attribute]:
     """Yields the shardings of the values that an op makes, takes in or gives out."""
-    stated = [*propagation.stated_arguments(op), *propagation.stated_results(op)] if op.name == "func.func" else []
-    names = ("in_shardings", "out_shardings") if op.name == "sdy.manual_computation" else ()
-    for attr in (*(each for each in stated if each), *(op.attributes[name] for name in names), propagation.result_layouts(op)):
-        if attr is None or op.name == "func.func" and attr not in stated:
-            continue
-        yield from [attr] if sdy.TensorShardingAttr.isinstance(attr) else sdy.TensorShardingPerValueAttr(attr).shardings
+    if op.name == "func.func":
+        found = [*propagation.stated_arguments(op), *propagation.stated_results(op)]
+    elif op.name == "sdy.manual_computation":
+        found = [op.attributes["in_shardings"], op.attributes["out_shardings"]]
+    else:
+        found = [propagation.result_layouts(op)]
+    for attr in found:
+        if attr is not None:
+            yield from [attr] if sdy.TensorShardingAttr.isinstance(attr) else sdy.TensorShardingPerValueAttr(attr).shardings
 
 
 def _dims(attr: ir.Attribute | None, kind: ir.Type, mesh: Mesh) -> Dims:
@@ -423,12 +426,13 @@ class _Writer:
 
     def _constant(self, op: ir.Operation, scope: Scope) -> None:
         dims, kind = self._dims(op.results[0]), op.results[0].type
-        value = op.attributes["value"]
-        if any(dims) and (element := _splat_text(value)) is not None:
+        if any(dims) and (element := _splat_text(op)) is not None:
             value = ir.Attribute.parse(f"{element} : {_tile_type(kind, dims, op)}")
             scope[op.results[0]] = Tile(stablehlo.ConstantOp(value).result, dims)
             return
-        whole = Tile(stablehlo.ConstantOp(value).result, ((),) * len(dims))
+        copy = op.clone().operation
+        _without_marks(copy)
+        whole = Tile(copy.results[0], ((),) * len(dims))
         scope[op.results[0]] = self._as_wanted(op, whole, kind, dims)
 
     def _iota(self, op: ir.Operation, scope: Scope) -> None:
@@ -545,10 +549,10 @@ class _Writer:
 _RULE = "sdy.sharding_rule"
 
 
-def _splat_text(value: ir.Attribute) -> str | None:
-    """Returns the one element of a constant as text, in brackets, None if there are several: no class serves every type."""
-    text = str(value).rpartition(" : ")[0]
-    return text if re.match(r'dense<[^\["<>]', text) else None
+def _splat_text(constant: ir.Operation) -> str | None:
+    """Returns the one element of a constant as `dense<1.0>`, None if there are several: bindings fail on complex elements."""
+    found = re.search(r'"?(?:stablehlo|sdy)\.constant"?.*?\bdense<([^\["<>]+)>', str(constant))
+    return found and f"dense<{found[1]}>"
 
 
 def _refusal(op: ir.Operation, why: str):
@@ -566,8 +570,9 @@ def _names(attributes) -> list[str]:
 
 
 def _without_marks(op: ir.Operation) -> None:
-    if propagation.ID in op.attributes:
-        del op.attributes[propagation.ID]
+    for name in (propagation.ID, SHARDING):
+        if name in op.attributes:
+            del op.attributes[name]
 
 
 def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:

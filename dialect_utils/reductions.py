@@ -58,11 +58,8 @@ def reducing_op(reduction: str) -> str:
 
 def is_neutral(value: ir.Value, reduction: str) -> bool:
     """Returns whether a scalar is a constant that changes nothing in a reduction."""
-    producer = producer_of(value)
-    if producer is None or producer.name != "stablehlo.constant":
-        return False
-    element = ir.RankedTensorType(value.type).element_type
-    if isinstance(element, ir.ComplexType):
+    producer, element = producer_of(value), ir.RankedTensorType(value.type).element_type
+    if producer is None or producer.name != "stablehlo.constant" or isinstance(element, ir.ComplexType):
         return False
     return str(producer.attributes["value"]) == str(ir.DenseElementsAttr.get_splat(value.type, _neutral(element, reduction)))
 
