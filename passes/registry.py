@@ -27,6 +27,9 @@ PIPELINES = {
 
 DEFAULT_PIPELINE = "reshard"
 
+# What --emit takes, and the pipeline that writes it where none is named.
+EMISSIONS = {"manual": DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshard-local"}
+
 
 def load(name: str) -> type[Pass]:
     """Returns the class of the pass; `name` is a key of PASSES."""
