@@ -197,6 +197,7 @@ def to_bytes(module: ir.Module, form: str = TEXT, *, debug_info: bool = False, s
     Args:
       debug_info: whether text has locations.
       source: for EXPORTED the file whose calling convention is kept; for PORTABLE the one whose StableHLO version is.
+    For these two the bindings convert `module` itself to versioned StableHLO (VHLO): it is the last thing to do with it.
     Raises: DiagnosedError if the module cannot be written in this form.
     """
     if form == TEXT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..synthesis.blocked_chains import BlockedChain, Move
 from .bindings import ir, sdy
+from .ops import producer_of
 from .propagation import layout, ops_in
 from .sdy_shardings import mesh_reference, sharding_from_attr, sharding_to_attr
 
@@ -27,16 +28,17 @@ def emit_sdy_chain(
 ) -> ir.Value:
     """Inserts, at the current insertion point, the ops that turn `value` from `source` into `target`; returns the last one's result.
 
-    Where nothing states that the value is in `source`, a constraint does: Shardy checks each collective against it.
+    Shardy checks each collective against the sharding of its operand. A constraint states it unless an op of Shardy's does: on
+    arguments and StableHLO's ops it is out of Shardy's sight while a portable artifact is written.
 
     Args:
       chain: between the two shardings, with a step at least.
       name: of the site. location: the user's.
     """
-    stated = layout(value)
-    if stated is None or sharding_from_attr(stated) != sharding_from_attr(source).closed():
-        closed = sharding_to_attr(sharding_from_attr(source).closed(), mesh_reference(source))
-        value = sdy.ShardingConstraintOp(value, closed, loc=location).result
+    closed = sharding_from_attr(source).closed()
+    producer = producer_of(value)
+    if producer is None or not producer.name.startswith("sdy.") or sharding_from_attr(layout(value)) != closed:
+        value = sdy.ShardingConstraintOp(value, sharding_to_attr(closed, mesh_reference(source)), loc=location).result
     for step in chain.steps:
         attributes = {"out_sharding": sharding_to_attr(step.after, mesh_reference(target)), **_axes_of(step)}
         here = ir.Location.name(f"{name}/{step.kind}", location)
