@@ -167,7 +167,10 @@ def _with_sharding(attributes: ir.DictAttr, sharding: ir.Attribute) -> ir.DictAt
 
 
 class _Function:
-    """One public function on its way: `original` in the module, `analysed` in the clone, and the island once it is written."""
+    """One public function on its way: `original` in the module, `analysed` in the clone.
+
+    State: `island` once it is begun, `layouts` of arguments and results once it is written; until `finish` the rest is as it was.
+    """
 
     def __init__(self, original: ir.Operation, analysis: propagation.Analysis):
         self.original = original
@@ -179,10 +182,23 @@ class _Function:
         self.before = [op.operation for op in self.block.operations]
         self.returned = list(self.before[-1].operands)
         self.meshes = module_meshes(analysis.explicit)
+        self.island: ir.Operation | None = None
+        self.layouts: dict[str, list[Dims]] = {}
 
     def is_to_be_converted(self) -> bool:
         """Returns whether any value of the function is split, and it is not one manual computation already."""
+        self._refuse_uneven()
         return self.mesh is not None and not self._is_converted()
+
+    def _refuse_uneven(self) -> None:
+        """Raises: DiagnosedError for an argument or result whose dimensions do not divide into the shards that are asked for."""
+        arguments = propagation.stated_arguments(self.original), [each.type for each in self.block.arguments]
+        results = propagation.stated_results(self.original), [each.type for each in self.returned]
+        for word, stated in (("argument", zip(*arguments, strict=True)), ("result", zip(*results, strict=True))):
+            for number, (attr, kind) in enumerate(stated):
+                if attr is not None and _evenly(attr, kind, self.meshes) != attr:
+                    what = f"{word} {number}, {kind}, is to be {sharding_from_attr(attr)}"
+                    raise error_at(self.original, f"emit=local needs dimensions that divide; {what}", _HINT)
 
     def _is_converted(self) -> bool:
         op = self.before[0]
@@ -239,14 +255,13 @@ class _Function:
         with ir.InsertionPoint(body):
             returned = writer.write_block(entry, tiles, {}, results)
             sdy.ReturnOp(returned, loc=self.original.location)
-        self._state("arg_attrs", arguments)
-        self._state("res_attrs", results)
+        self.layouts = {"arg_attrs": arguments, "res_attrs": results}
         return writer.conversions
 
     def undo(self) -> None:
-        island = getattr(self, "island", None)
-        if island is not None:
-            island.erase()
+        """Takes out what `write` put in."""
+        if self.island is not None:
+            self.island.erase()
 
     def finish(self) -> None:
         """Lets the function return what the island returns, and nothing else be in it."""
@@ -254,16 +269,14 @@ class _Function:
             self.before[-1].operands[number] = result
         for op in reversed(self.before[:-1]):
             op.erase()
+        for name, layouts in self.layouts.items():
+            self._state(name, layouts)
 
     def attribute(self, dims: Dims) -> ir.Attribute:
         return sharding_to_attr(_sharding(self.mesh, dims), self.mesh_reference)
 
     def _stated(self, name: str, types: Sequence[ir.Type]) -> list[Dims]:
         stated = propagation.stated_arguments if name == "arg_attrs" else propagation.stated_results
-        for number, (attr, kind) in enumerate(zip(stated(self.original), types, strict=True)):
-            if attr is not None and _evenly(attr, kind, self.meshes) != attr:
-                what = f"{'argument' if name == 'arg_attrs' else 'result'} {number}, {kind},"
-                raise error_at(self.original, f"emit=local needs dimensions that divide; {what} is to be {_short(attr)}", _HINT)
         return [_dims(attr, kind, self.mesh) for attr, kind in zip(stated(self.analysed), types, strict=True)]
 
     def _state(self, name: str, layouts: Sequence[Dims]) -> None:
@@ -300,10 +313,6 @@ def _dims(attr: ir.Attribute | None, kind: ir.Type, mesh: Mesh) -> Dims:
     if attr is None or not any(sharding_from_attr(attr).dims):
         return ((),) * ir.RankedTensorType(kind).rank
     return whole_factors(mesh, sharding_from_attr(attr))
-
-
-def _short(attr: ir.Attribute) -> str:
-    return str(sharding_from_attr(attr))
 
 
 def _sharding(mesh: Mesh, dims: Dims, partial: Axes = ()) -> Sharding:
@@ -430,9 +439,7 @@ class _Writer:
             value = ir.Attribute.parse(f"{element} : {_tile_type(kind, dims, op)}")
             scope[op.results[0]] = Tile(stablehlo.ConstantOp(value).result, dims)
             return
-        copy = op.clone().operation
-        _without_marks(copy)
-        whole = Tile(copy.results[0], ((),) * len(dims))
+        whole = Tile(stablehlo.ConstantOp(_constant_value(op)).result, ((),) * len(dims))
         scope[op.results[0]] = self._as_wanted(op, whole, kind, dims)
 
     def _iota(self, op: ir.Operation, scope: Scope) -> None:
@@ -550,9 +557,17 @@ _RULE = "sdy.sharding_rule"
 
 
 def _splat_text(constant: ir.Operation) -> str | None:
-    """Returns the one element of a constant as `dense<1.0>`, None if there are several: bindings fail on complex elements."""
-    found = re.search(r'"?(?:stablehlo|sdy)\.constant"?.*?\bdense<([^\["<>]+)>', str(constant))
+    """Returns the one element of a constant as `dense<1.0>`, None if there are several."""
+    found = re.search(r'constant.*?\bdense<([^\["<>]+)>', str(constant))
     return found and f"dense<{found[1]}>"
+
+
+def _constant_value(constant: ir.Operation) -> ir.Attribute:
+    """Returns the value of a constant of StableHLO's or Shardy's; complex ones as text has them, which the bindings cannot read."""
+    kind = ir.RankedTensorType(constant.results[0].type)
+    if not isinstance(kind.element_type, ir.ComplexType):
+        return constant.attributes["value"]
+    return ir.Attribute.parse(f"{re.search(r'dense<.*>(?= : tensor)', str(constant), re.DOTALL)[0]} : {kind}")
 
 
 def _refusal(op: ir.Operation, why: str):

@@ -160,7 +160,7 @@ def _places(shape: Sequence[int], dims: Dims) -> dict[Factor, int]:
     for size, axes in zip(shape, dims, strict=True):
         place = behind
         behind = behind // size if size else 0
-        for piece in (piece for axis in axes for piece in _primes(axis)):
+        for piece in (piece for axis in axes for piece in axis.primes()):
             place //= piece.size
             places[piece] = place
     return places
@@ -181,16 +181,6 @@ def _dims_of(shape: Sequence[int], places: dict[Factor, int]) -> Dims | None:
     return None if at_top else tuple(dims)
 
 
-def _primes(axis: Factor) -> list[Factor]:
-    pieces, pre, rest, prime = [], axis.pre, axis.size, 2
-    while rest > 1:
-        while rest % prime:
-            prime += 1
-        pieces.append(Factor(axis.axis, pre, prime))
-        pre, rest = pre * prime, rest // prime
-    return pieces
-
-
 def joined(axes: Sequence[Factor]) -> Axes:
     """Returns the axes with neighbouring pieces of one axis as one."""
     found: list[Factor] = []
@@ -208,7 +198,7 @@ def _reduce(site: Site) -> Rule:
     reduced = site.ints("dimensions")
     operand = site.operands[0]
     why = ""
-    if any(operand[d] for d in reduced) and (count > 1 or not _is_splittable(site.op)):
+    if any(operand[d] for d in reduced) and (count > 1 or not _is_splittable(site.op, reduction_of(site.op))):
         why = "it reduces along dimensions in a way that has no counterpart between devices"
         operand = _without(operand, reduced)
     partial = tuple(sorted(axis for d in reduced for axis in operand[d]))
@@ -217,13 +207,12 @@ def _reduce(site: Site) -> Rule:
     return Rule((operand,) * count + ((),) * count, (result,) * count, partial, reduction, whole=why)
 
 
-def _is_splittable(reduce: ir.Operation) -> bool:
+def _is_splittable(op: ir.Operation, reduction: str | None) -> bool:
     """Returns whether devices can reduce their parts alone, and what they get afterwards."""
-    reduction = reduction_of(reduce)
     if reduction is None:
         return False
     try:
-        check_reduction(ir.RankedTensorType(reduce.results[0].type).element_type, reduction)
+        check_reduction(ir.RankedTensorType(op.results[0].type).element_type, reduction)
     except UnsupportedReduction:
         return False
     return True
@@ -246,7 +235,7 @@ def _product(site: Site, batch, contracted) -> Rule:
     for lhs, rhs in zip(*batch, strict=True):
         sides[1][rhs] = sides[0][lhs]
     for lhs, rhs in zip(*contracted, strict=True):
-        if sides[0][lhs] != sides[1][rhs]:
+        if sides[0][lhs] != sides[1][rhs] or not _is_splittable(site.op, "sum"):
             sides[0][lhs] = sides[1][rhs] = ()
     partial = tuple(axis for d in contracted[0] for axis in sides[0][d])
     free = [[d for d in range(len(side)) if d not in batch[i] + contracted[i]] for i, side in enumerate(sides)]
@@ -270,7 +259,8 @@ def _convolution(site: Site) -> Rule:
         lhs[numbers.input_batch_dimension] = result[numbers.output_batch_dimension] = batch
         rhs[numbers.kernel_output_feature_dimension] = result[numbers.output_feature_dimension] = features
         summed = site.operands[0][numbers.input_feature_dimension]
-        if summed == site.operands[1][numbers.kernel_input_feature_dimension] and not _overlap(summed, batch + features):
+        is_alike = summed == site.operands[1][numbers.kernel_input_feature_dimension]
+        if is_alike and not _overlap(summed, batch + features) and _is_splittable(site.op, "sum"):
             lhs[numbers.input_feature_dimension] = rhs[numbers.kernel_input_feature_dimension] = partial = summed
     why = "groups of features or batches lie across devices" if is_grouped else "its window runs along dimensions"
     return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), whole=why)

@@ -59,7 +59,7 @@ def reducing_op(reduction: str) -> str:
 def is_neutral(value: ir.Value, reduction: str) -> bool:
     """Returns whether a scalar is a constant that changes nothing in a reduction."""
     producer, element = producer_of(value), ir.RankedTensorType(value.type).element_type
-    if producer is None or producer.name != "stablehlo.constant" or isinstance(element, ir.ComplexType):
+    if producer is None or not producer.name.endswith(".constant") or isinstance(element, ir.ComplexType):
         return False
     return str(producer.attributes["value"]) == str(ir.DenseElementsAttr.get_splat(value.type, _neutral(element, reduction)))
 

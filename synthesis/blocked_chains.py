@@ -11,13 +11,14 @@
 
 A blocked chain may receive more than the best chain, 448 elements here. The search is Dijkstra's, over the axes, or pieces of
 axes, that split each dimension, major to minor. Its moves are those of Shardy's ops: axes enter and leave a dimension at the
-minor end only. No tile is larger than that of the source or of the target (R2).
+minor end only. It works on prime pieces of axes, and where that is too much for it, on the pieces that the two sides have. No tile is larger than that of the source or of the target (R2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+import functools
 import heapq
 import itertools
 import math
@@ -26,7 +27,7 @@ from .layout import Factor, whole_factors
 from .mesh import Mesh
 from .sharding import AxisRef, Sharding
 
-MOST_STATES = 20_000  # layouts to look at before the search is given up: about a second
+MOST_STATES = 2_000  # layouts to look at before the search is given up: a second or two
 
 State = tuple[tuple[Factor, ...], ...]
 
@@ -54,7 +55,8 @@ class BlockedChain:
     received_elements: int
 
 
-def blocked_chain(mesh: Mesh, shape: Sequence[int], source: Sharding, target: Sharding) -> BlockedChain | None:
+@functools.lru_cache(maxsize=4096)
+def blocked_chain(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: Sharding) -> BlockedChain | None:
     """Returns the blocked chain that receives least, ties by the number of steps; None if none is found.
 
     There is none where dimensions do not divide, where the sides cut an axis in pieces that do not nest, and for partial sums.
@@ -65,12 +67,12 @@ def blocked_chain(mesh: Mesh, shape: Sequence[int], source: Sharding, target: Sh
     pieces = _pieces(sides)
     if pieces is None or not all(_divides(shape, side) for side in sides):
         return None
-    start, goal = (tuple(tuple(p for axis in dim for p in _cut(axis, pieces)) for dim in side) for side in sides)
-    found = _Search(tuple(shape), pieces, start, goal).run()
-    if found is None:
-        return None
-    cost, path = found
-    return BlockedChain(tuple(_merged(mesh, path)), cost)
+    for cut in ([prime for piece in pieces for prime in piece.primes()], pieces):
+        start, goal = (tuple(tuple(p for axis in dim for p in _cut(axis, cut)) for dim in side) for side in sides)
+        found = _Search(shape, cut, start, goal).run()
+        if found is not None:
+            return BlockedChain(tuple(_merged(mesh, found[1])), found[0])
+    return None
 
 
 def _pieces(sides) -> list[Factor] | None:
@@ -153,9 +155,12 @@ class _Search:
             yield kind, after, received
 
     def _rearranged(self, state: State) -> Iterator[State]:
-        """Yields layouts with as many shards in each dimension: the target, two axes swapped, a dimension in another order."""
+        """Yields layouts with as many shards in each dimension: near the target, two axes swapped, in a dimension or across."""
         if [math.prod(a.size for a in dim) for dim in state] == [math.prod(a.size for a in dim) for dim in self.goal]:
             yield self.goal
+        homeward = self._homeward(state)
+        if homeward is not None:
+            yield homeward
         for one, other in itertools.combinations(self.pieces, 2):
             if one.size == other.size:
                 swap = {one: other, other: one}
@@ -165,6 +170,24 @@ class _Search:
                 order = list(dim)
                 order[i], order[j] = order[j], order[i]
                 yield _with(state, {d: tuple(order)})
+
+
+    def _homeward(self, state: State) -> State | None:
+        """Returns a layout with as many shards in each dimension, of which the target's axes are the major ones; None if none is found."""
+        rest = [math.prod(axis.size for axis in dim) for dim in state]
+        dims: list[list[Factor]] = [[] for _ in state]
+        for d, dim in enumerate(self.goal):
+            for axis in itertools.takewhile(lambda axis: rest[d] % axis.size == 0, dim):
+                dims[d].append(axis)
+                rest[d] //= axis.size
+        placed = {axis for dim in dims for axis in dim}
+        for axis in (axis for dim in (*state, self.pieces) for axis in dim if axis not in placed):
+            to = next((d for d, left in enumerate(rest) if left > 1 and left % axis.size == 0), None)
+            if to is not None and axis not in placed:
+                dims[to].append(axis)
+                placed.add(axis)
+                rest[to] //= axis.size
+        return tuple(map(tuple, dims)) if all(left == 1 for left in rest) else None
 
 
 def _with(state: State, changes: dict[int, tuple[Factor, ...]]) -> State:

@@ -176,6 +176,7 @@ OPS = {
     "reduce_from_a_value": (lambda a: lax.reduce(a, a[0, 0], lax.max, (0, 1)), rows()),
     "reduce_by_an_odd_rule": (lambda a: lax.reduce(a, np.float32(0), lambda x, y: x + y + 1.0, (0,)), rows()),
     "complex_numbers": (lambda a: (a.sum(1), jnp.conj(a) @ a.T, a + 1j), COMPLEX),
+    "complex_constants": (lambda a: a + jnp.asarray(COMPLEX.array * 2) + 1j, COMPLEX),
     "dot": (lambda a, b: a @ b, rows(), floats(32, 8, spec=("y", "x"))),
     "dot_contracted_otherwise": (lambda a, b: constrained(a @ b, "y", "x"), rows(("x", None)), floats(32, 8, spec=("x",))),
     "dot_scattered": (lambda a, b: constrained(jnp.einsum("ij,ij->i", a, b), ("y", "x")), rows(("y", "x")), rows(("y", "x"))),
