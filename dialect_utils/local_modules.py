@@ -436,10 +436,9 @@ class _Writer:
     def _constant(self, op: ir.Operation, scope: Scope) -> None:
         dims, kind = self._dims(op.results[0]), op.results[0].type
         if any(dims) and (element := _splat_text(op)) is not None:
-            value = ir.Attribute.parse(f"{element} : {_tile_type(kind, dims, op)}")
-            scope[op.results[0]] = Tile(stablehlo.ConstantOp(value).result, dims)
+            scope[op.results[0]] = Tile(_constant(element, _tile_type(kind, dims, op)), dims)
             return
-        whole = Tile(stablehlo.ConstantOp(_constant_value(op)).result, ((),) * len(dims))
+        whole = Tile(_copied_constant(op), ((),) * len(dims))
         scope[op.results[0]] = self._as_wanted(op, whole, kind, dims)
 
     def _iota(self, op: ir.Operation, scope: Scope) -> None:
@@ -562,12 +561,18 @@ def _splat_text(constant: ir.Operation) -> str | None:
     return found and f"dense<{found[1]}>"
 
 
-def _constant_value(constant: ir.Operation) -> ir.Attribute:
-    """Returns the value of a constant of StableHLO's or Shardy's; complex ones as text has them, which the bindings cannot read."""
+def _copied_constant(constant: ir.Operation) -> ir.Value:
+    """Writes a constant of StableHLO's or Shardy's as one of StableHLO's; the bindings cannot read complex ones, their text can."""
     kind = ir.RankedTensorType(constant.results[0].type)
     if not isinstance(kind.element_type, ir.ComplexType):
-        return constant.attributes["value"]
-    return ir.Attribute.parse(f"{re.search(r'dense<.*>(?= : tensor)', str(constant), re.DOTALL)[0]} : {kind}")
+        return stablehlo.ConstantOp(constant.attributes["value"]).result
+    return _constant(re.search(r"dense<.*>(?= : tensor)", str(constant), re.DOTALL)[0], kind)
+
+
+def _constant(value: str, kind: ir.Type) -> ir.Value:
+    op = ir.Operation.parse(f"stablehlo.constant {value} : {kind}").operation
+    ir.InsertionPoint.current.insert(op)
+    return op.results[0]
 
 
 def _refusal(op: ir.Operation, why: str):

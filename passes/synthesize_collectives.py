@@ -219,8 +219,8 @@ class _Rewriter:
         """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""
         chain = blocked_chain(best.mesh, best.shape, best.source, best.target)
         if chain is None:
-            steps = best.chain_text
-            self.session.remark(edge.op, f"site {edge.site} is left to XLA: no sharding of Shardy's is between the steps of {steps}; use --emit=manual")
+            why = f"Shardy's collectives do not express the chain {best.chain_text}; --emit=manual does"
+            self.session.remark(edge.op, f"site {edge.site} is left to XLA: {why}")
             return None
         self.session.count("islands")
         received = -(-chain.received_elements * best.bits // 8)

@@ -11,7 +11,8 @@
 
 A blocked chain may receive more than the best chain, 448 elements here. The search is Dijkstra's, over the axes, or pieces of
 axes, that split each dimension, major to minor. Its moves are those of Shardy's ops: axes enter and leave a dimension at the
-minor end only. It works on prime pieces of axes, and where that is too much for it, on the pieces that the two sides have. No tile is larger than that of the source or of the target (R2).
+minor end only. It works on prime pieces of axes, and where that is too much for it, on the pieces that the two sides have.
+No tile is larger than that of the source or of the target (R2).
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class _Search:
 
 
     def _homeward(self, state: State) -> State | None:
-        """Returns a layout with as many shards in each dimension, of which the target's axes are the major ones; None if none is found."""
+        """Returns a layout with as many shards in each dimension and the target's axes in front; None if none is found."""
         rest = [math.prod(axis.size for axis in dim) for dim in state]
         dims: list[list[Factor]] = [[] for _ in state]
         for d, dim in enumerate(self.goal):

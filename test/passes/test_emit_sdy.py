@@ -8,6 +8,7 @@ import pytest
 from reshard.dialect_utils.bindings import ir, make_context, passmanager
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
+from reshard.synthesis import blocked_chains
 
 PIPELINE = "find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives{emit=sdy},strip-findings"
 TILES = "builtin.module(sdy-convert-global-to-local)"
@@ -51,3 +52,17 @@ def test_shardy_takes_the_chain(mesh, source, target):
                 op.results[0].replace_all_uses_with(op.operands[0])
                 op.erase()
         passmanager.PassManager.parse(TILES).run(written.operation)
+
+
+def test_a_site_without_a_chain_is_left_with_a_remark(monkeypatch):
+    monkeypatch.setattr(blocked_chains, "MOST_STATES", 0)
+    blocked_chains.blocked_chain.cache_clear()
+    with make_context() as context, ir.Location.unknown(context):
+        written = ir.Module.parse(module('"x"=4, "y"=2', '[{"x"}, {}]', '[{}, {"x"}]'))
+        session = Session()
+        Pipeline.parse(PIPELINE).run(written, session)
+        assert "sdy.sharding_constraint %arg0" in str(written) and "sdy.all_to_all" not in str(written)
+    blocked_chains.blocked_chain.cache_clear()
+    assert "site 0 is left to XLA: Shardy's collectives do not express the chain all_to_all x: dim 0 -> 1; --emit=manual does" in (
+        each.message for each in session.remarks
+    )
