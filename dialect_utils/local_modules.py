@@ -223,7 +223,9 @@ class _Function:
                 if mesh is None or not mesh.axes and mesh.device_ids:
                     raise error_at(op, f"emit=local has no tiles for an array on one device, {attr}", _HINT)
                 sharding = sharding_from_attr(attr)
-                if any(sharding.dims) or sharding.unreduced:
+                if sharding.unreduced:
+                    raise error_at(op, f"emit=local takes and gives no unreduced values; here is one of {attr}", _HINT)
+                if any(sharding.dims):
                     found.setdefault(mesh, str(sdy.TensorShardingAttr(attr).mesh_or_ref))
             if len(found) > 1:
                 names = " and ".join(found.values())

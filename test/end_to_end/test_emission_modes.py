@@ -11,6 +11,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import reshard
+from examples.programs import PROGRAMS
 from reshard.dialect_utils import hlo
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla_child import XlaChild
@@ -119,6 +120,22 @@ def test_scan(mesh):
 
 def test_gradients_of_a_scan(mesh):
     check(mesh, jax.grad(lambda a, w: scanned(a, w)[0].sum() ** 2, argnums=(0, 1)), rows(("x", None)), WEIGHTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.name)
+def test_example_program(entry):
+    jax.clear_caches()
+    wanted = run_once(entry, lambda lowered: lowered.compile())
+    got = run_once(entry, lambda lowered: reshard.optimize(lowered, emit="local").compile())
+    for mine, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim)
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-3, atol=1e-4)
+
+
+def run_once(entry, compiled):
+    function, args = entry.build(entry.mesh(), size="small")
+    return compiled(function.lower(*args))(*args)
 
 
 @pytest.mark.parametrize("program", ["matmul", "mlp"])

@@ -61,3 +61,20 @@ sdy.mesh @mesh = <["x"=2]>
 func.func @dynamic_dimension(%arg0: tensor<?xf32>, %arg1: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
   return %arg1 : tensor<8xf32>
 }
+
+// -----
+
+sdy.mesh @mesh = <["x"=2]>
+// expected-error @+1 {{emit=local takes and gives no unreduced values}}
+func.func @unreduced_argument(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"x"}>}) -> tensor<8xf32> {
+  return %arg0 : tensor<8xf32>
+}
+
+// -----
+
+sdy.mesh @mesh = <["x"=2, "y"=2]>
+func.func @sum_of_nothing_known(%arg0: tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) -> tensor<8x2xf32> {
+  // expected-error @+1 {{emit=local cannot convert sdy.all_reduce: what it sums up is no value of the whole module}}
+  %0 = sdy.all_reduce {"x"} %arg0 out_sharding=<@mesh, [{"y"}, {}]> : tensor<8x2xf32>
+  return %0 : tensor<8x2xf32>
+}
