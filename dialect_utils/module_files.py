@@ -216,6 +216,7 @@ def to_bytes(
     Args:
       debug_info: whether text has locations. printing: how else text is printed, as `ir.Operation.get_asm` takes it.
       source: for EXPORTED the file whose calling convention is kept; for PORTABLE the one whose StableHLO version is.
+    For these two the bindings convert `module` itself to versioned StableHLO (VHLO): it is the last thing to do with it.
     Raises: DiagnosedError if the module cannot be written in this form.
     """
     if form == TEXT:

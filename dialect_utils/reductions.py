@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from .bindings import ir, stablehlo
+from .ops import producer_of
 
 _OPS = {
     "sum": "stablehlo.add",
@@ -37,6 +38,37 @@ def neutral_element(tensor: ir.Type, reduction: str) -> ir.Value:
         part = ir.RankedTensorType.get(ir.RankedTensorType(tensor).shape, ir.ComplexType(element).element_type)
         return stablehlo.ComplexOp(neutral_element(part, reduction), neutral_element(part, "sum")).result
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(tensor, _neutral(element, reduction))).result
+
+
+def reduction_of(op: ir.Operation) -> str | None:
+    """Returns the reduction in the region of an op that reduces one array; None if it is another computation."""
+    blocks = list(op.regions[0].blocks)
+    body = [each.operation for each in blocks[0].operations]
+    if len(body) != 2 or len(blocks[0].arguments) != 2 or list(body[1].operands) != list(body[0].results):
+        return None
+    if {*body[0].operands} != {*blocks[0].arguments}:
+        return None
+    return next((name for name, op_name in _OPS.items() if op_name == body[0].name), None)
+
+
+def reducing_op(reduction: str) -> str:
+    """Returns the name of the op that reduces two arrays element by element."""
+    return _OPS[reduction]
+
+
+def is_neutral(value: ir.Value, reduction: str) -> bool:
+    """Returns whether a scalar is a constant that changes nothing in a reduction."""
+    producer, element = producer_of(value), ir.RankedTensorType(value.type).element_type
+    if producer is None or not producer.name.endswith(".constant") or isinstance(element, ir.ComplexType):
+        return False
+    return str(producer.attributes["value"]) == str(ir.DenseElementsAttr.get_splat(value.type, _neutral(element, reduction)))
+
+
+def check_reduction(element: ir.Type, reduction: str) -> None:
+    """Raises: UnsupportedReduction if devices cannot reduce elements of that type so, or it has no neutral element."""
+    _check(element, reduction)
+    if not isinstance(element, ir.ComplexType):
+        _neutral(element, reduction)
 
 
 def _check(element: ir.Type, reduction: str) -> None:

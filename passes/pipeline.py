@@ -52,6 +52,18 @@ class Pipeline:
         """Returns the pipeline that runs when none is named."""
         return cls.parse(registry.DEFAULT_PIPELINE)
 
+    @classmethod
+    def emitting(cls, emission: str, options: Mapping[str, str]) -> Pipeline:
+        """Returns the pipeline that writes one of `registry.EMISSIONS`, with other options of its passes.
+
+        Raises: PipelineError for an unknown emission, or an option that none of its passes has.
+        """
+        if emission not in registry.EMISSIONS:
+            raise PipelineError(f"emit={emission} is not available; choose from {', '.join(registry.EMISSIONS)}")
+        pipeline = cls.parse(registry.EMISSIONS[emission])
+        has_choice = any("emit" in _option_names(each) for each in pipeline.elements)
+        return pipeline.with_options({**options, "emit": emission} if has_choice else options)
+
     @property
     def passes(self) -> tuple[Pass, ...]:
         """The passes of ours, in order."""

@@ -23,14 +23,19 @@ PASSES = {
     "plan-sites": "reshard.passes.plan_sites:PlanSitesPass",
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",
     "strip-findings": "reshard.passes.strip_findings:StripFindingsPass",
+    "convert-to-local": "reshard.passes.convert_to_local:ConvertToLocalPass",
 }
 
 # A pipeline's name may stand wherever a pass may.
 PIPELINES = {
     "reshard": "import-gspmd,find-mismatches,plan-sites,synthesize-collectives,strip-findings",
+    "reshard-local": "import-gspmd,convert-to-local",
 }
 
 DEFAULT_PIPELINE = "reshard"
+
+# What --emit takes, and the pipeline that writes it where none is named.
+EMISSIONS = {"manual": DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshard-local"}
 
 
 # Passes of MLIR, Shardy and StableHLO that every supported jaxlib has; there are more. Those in the second list run on functions.

@@ -9,11 +9,13 @@ from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.emission import emit_island, unused_channels
 from reshard.dialect_utils.mini_modules import bits_of
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
+from reshard.dialect_utils.sdy_chains import emit_sdy_chain
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
+from reshard.synthesis.blocked_chains import blocked_chain
 from reshard.synthesis.plan import NoPlanError, Plan, plan
 
 
@@ -53,7 +55,9 @@ class SynthesizeCollectivesPass(Pass):
         "left": "sites left to XLA",
     }
 
-    emit: str = option("manual", "form of the collectives", choices=("manual",))
+    emit: str = option(
+        "manual", "form of the collectives: StableHLO's on tiles, or Shardy's, which XLA does not read", choices=("manual", "sdy")
+    )
     leave: str = option("", "numbers of sites to leave to XLA whatever their verdict, separated by '+'")
 
     def __post_init__(self) -> None:
@@ -67,7 +71,7 @@ class SynthesizeCollectivesPass(Pass):
             session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
             return
         left_alone = {int(number) for number in self.leave.split("+") if number}
-        rewriter = _Rewriter(module, session)
+        rewriter = _Rewriter(module, session, self.emit)
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
@@ -102,8 +106,9 @@ class _Rewriter:
     turn comes, so that a result site's island is what later sites on that value convert.
     """
 
-    def __init__(self, module: ir.Module, session: Session):
+    def __init__(self, module: ir.Module, session: Session, emit: str):
         self.session = session
+        self.emit = emit
         self.meshes = module_meshes(module)
         self.channels = unused_channels(module)
         self.rewritten: list[Finding] = []
@@ -203,10 +208,26 @@ class _Rewriter:
             return None
         if not chain.steps:  # the layouts at the ends of a merged chain are the same: the layout is all that is left
             return sdy.ShardingConstraintOp(value, edge.target, loc=edge.op.location).result
-        self.session.count("islands")
         name = f"reshard/{edge.site}"
         location = edge.op.location
+        if self.emit == "sdy":
+            return self._shardy_chain(edge, chain, value, source, name)
+        self.session.count("islands")
         return emit_island(chain.tile_program, value, source, edge.target, self.channels, name, location).results[0]
+
+    def _shardy_chain(self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str) -> ir.Value | None:
+        """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""
+        chain = blocked_chain(best.mesh, best.shape, best.source, best.target)
+        if chain is None:
+            why = f"Shardy's collectives do not express the chain {best.chain_text}; --emit=manual does"
+            self.session.remark(edge.op, f"site {edge.site} is left to XLA: {why}")
+            return None
+        self.session.count("islands")
+        received = -(-chain.received_elements * best.bits // 8)
+        if received > best.bytes_received:
+            more = f"receives {received:,} bytes per device, {best.bytes_received:,} with --emit=manual: {best.chain_text}"
+            self.session.remark(edge.op, f"site {edge.site}: the chain of Shardy's collectives {more}")
+        return emit_sdy_chain(chain, value, source, edge.target, name, edge.op.location)
 
     def _plan(self, value_type: ir.Type, source: ir.Attribute, target: ir.Attribute) -> Plan:
         mesh = mesh_of(target, self.meshes)

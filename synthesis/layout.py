@@ -41,6 +41,16 @@ class Factor:
             return self.axis
         return f"{self.axis}:({self.pre}){self.size}"
 
+    def primes(self) -> list[Factor]:
+        """Returns the pieces of prime size that the factor consists of, major to minor, small primes first."""
+        pieces, pre, rest, prime = [], self.pre, self.size, 2
+        while rest > 1:
+            while rest % prime:
+                prime += 1
+            pieces.append(Factor(self.axis, pre, prime))
+            pre, rest = pre * prime, rest // prime
+        return pieces
+
     def joined(self, major: Factor) -> Factor | None:
         """Returns the factor that consists of `major` and this one, None if they are no neighbours in one axis."""
         if major.axis != self.axis or major.pre * major.size != self.pre:

@@ -20,8 +20,9 @@ from reshard.passes import registry
 ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
 PAGES = (
-    "README.md", "docs/architecture.md", "docs/benchmarks.md", "docs/inputs.md", "docs/plan.md", "docs/reshard-opt.md", "docs/verify.md"
-)  # fmt: skip
+    "README.md",
+    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "inputs", "plan", "reshard-opt", "verify")),
+)
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.reshard_opt"}

@@ -33,7 +33,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
     parser.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
-    parser.add_argument("--emit", metavar="manual", help="the form that rewritten sites take")
+    parser.add_argument("--emit", metavar="manual|local", help="what is written, as for reshard-opt")
     parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes that rewrite, as for reshard-opt")
     parser.add_argument("--check", action="store_true", help="drop rewrites that make the module worse, as reshard-opt does")
     parser.add_argument("--every-op", action="store_true", help="judge each op, even where the outputs are right")
@@ -88,7 +88,8 @@ def _verified(flags: argparse.Namespace) -> tuple[Verification, int, list[str]]:
         session = Session(options={"input": file.name})
         _progress("rewriting")
         pipeline.run(rewritten, session)
-        if flags.check:
+        _refuse_shardys_collectives(rewritten)
+        if flags.check and flags.emit != "local":
             from reshard.passes import whole_module_check
 
             rewritten = whole_module_check.check(original, rewritten, pipeline, session, session.report_rows)
@@ -106,6 +107,16 @@ def _verified(flags: argparse.Namespace) -> tuple[Verification, int, list[str]]:
                 progress=_progress,
             )
     return found, devices, remarks
+
+
+def _refuse_shardys_collectives(module) -> None:
+    """Raises: DiagnosedError if XLA cannot read the module, since it has collectives of Shardy's."""
+    from reshard.dialect_utils.diagnostics import error_at, note
+    from reshard.dialect_utils.sdy_chains import first_collective
+
+    op = first_collective(module)
+    if op is not None:
+        raise error_at(op, f"XLA does not read {op.name}, so the module cannot be run", note("write it with --emit=manual"))
 
 
 def _imported(chunk: Chunk, context) -> tuple:

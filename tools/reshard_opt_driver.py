@@ -55,9 +55,12 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
 
 def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
     """Returns the pipeline with the options that flags give. Raises: PipelineError, also for what MLIR does not know."""
-    pipeline = Pipeline.parse(text)
     options = {name: getattr(flags, name) for name in ("policy", "oracle", "emit")}
-    pipeline = pipeline.with_options({name: value for name, value in options.items() if value is not None})
+    options = {name: value for name, value in options.items() if value is not None}
+    if text == registry.DEFAULT_PIPELINE and "emit" in options:
+        pipeline = Pipeline.emitting(options.pop("emit"), options)
+    else:
+        pipeline = Pipeline.parse(text).with_options(options)
     pipeline.check(context)
     return pipeline
 
@@ -178,7 +181,8 @@ class _Run:
     def _imports_to_rewrite(self) -> bool:
         """Returns whether shardings are imported for the sake of the rewriting alone: without one, the module stays as it came."""
         names = [each.name for each in self.pipeline.passes]
-        return len(names) == len(self.pipeline.elements) and "synthesize-collectives" in names
+        writes = {"synthesize-collectives", "convert-to-local"}
+        return len(names) == len(self.pipeline.elements) and not writes.isdisjoint(names)
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse."""

@@ -29,6 +29,15 @@ exit status: 0 done, 1 the module or a file has an error (file:line:col: error: 
 
 _PASS_HELP = "run this pass, in the order of the flags; --list-passes describes it"
 
+EMIT_HELP = (
+    "what is written: sites as StableHLO collectives on tiles (manual, default); sites as Shardy's collectives, to read and for "
+    "Shardy's tools, not for XLA (sdy); the whole module per device, with no work for XLA's partitioner (local)"
+)
+_NOT_COMPARED = {
+    "sdy": "--emit=sdy writes ops that XLA does not read; leave out --compile-for, or write --emit=manual",
+    "local": "--emit=local compares nothing with stock XLA; leave out --compile-for, or write --emit=manual",
+}
+
 # Values of flags whose value may be left out; argparse alone would take the input file for the value.
 _BARE_FLAGS = {"--verify-diagnostics": "all", "--split-input-file": "// -----"}
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
@@ -43,6 +52,8 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
     if flags.check and not flags.compile_for:
         parser.error("--check compiles the module before and after; say what for with --compile-for=PLATFORM:DEVICES")
+    if flags.compile_for and flags.emit in _NOT_COMPARED:
+        parser.error(_NOT_COMPARED[flags.emit])
     if flags.report_file and not flags.report:
         parser.error("--report-file needs --report=text or --report=json")
     if flags.report_file and flags.report_file == flags.output:
@@ -182,7 +193,7 @@ def _add_passes(group) -> None:
 def _add_rewriting(group) -> None:
     group.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
     group.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
-    group.add_argument("--emit", metavar="manual", help="the form that rewritten sites take")
+    group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
     group.add_argument(
         "--compile-for", type=_target, metavar="PLATFORM:DEVICES", help="a target to compile for, such as cpu:8"
     )
