@@ -22,6 +22,8 @@ import numpy as np
 from ..synthesis import steps
 from ..synthesis.layout import Factor, groups
 from ..synthesis.mesh import Mesh
+from ..synthesis.padding import whole_shape
+from ..synthesis.planned import Plan
 from ..synthesis.tile_program import (
     Gather,
     KeepFirst,
@@ -57,6 +59,28 @@ def unused_channels(module: ir.Module) -> Iterator[int]:
 
     module.operation.walk(visit)
     return itertools.count(max(used) + 1)
+
+
+def emit_plan(
+    plan: Plan,
+    value: ir.Value,
+    source: ir.Attribute,
+    target: ir.Attribute,
+    channels: Iterator[int],
+    name: str,
+    location: ir.Location,
+) -> ir.Value:
+    """Inserts the islands that do what `plan` says: one on the tiles, or on whole tiles where dimensions do not divide.
+
+    Args: see `emit_island`. Returns: `value` in the target sharding.
+    """
+    ends = channels, name, location
+    if plan.goal_mesh == plan.mesh and all(
+        whole_shape(plan.shape, side.shards(plan.mesh)) == plan.shape for side in (plan.source, plan.target)
+    ):
+        return emit_island(plan.tile_program, value, source, target, *ends).results[0]
+    sides = Side(source, plan.mesh, plan.source), Side(target, plan.goal_mesh, plan.target)
+    return emit_conversion(plan.tile_program, value, *sides, *ends)
 
 
 def emit_island(

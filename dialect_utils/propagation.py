@@ -248,7 +248,7 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     Returns: a barrier over the results of each call that has several, in place of the tuple that HLO has there: `_dissolve`
       them once the ops are in order.
     """
-    functions = {_symbol(op): op for op in _top_level(module, "func.func")}
+    functions = {symbol(op): op for op in _top_level(module, "func.func")}
     done: set[str] = set()
     for name in functions:
         _inline_calls_in(name, functions, done, ())
@@ -257,6 +257,7 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
 
 
 _TUPLE = "reshard.tuple"
+_CALLS = "reshard.calls"  # the calls through which an op was inlined, and of a call the call itself; see `call_paths`
 
 
 def _inline_calls_in(name: str, functions: dict[str, ir.Operation], done: set[str], callers: tuple[str, ...]) -> None:
@@ -279,6 +280,8 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
     for argument, operand in zip(block.arguments, call.operands, strict=True):
         argument.replace_all_uses_with(operand)
     *body, terminator = [op.operation for op in block.operations]
+    if _CALLS in call.attributes:
+        _prepend_calls([nested for op in body for nested in ops_in(op)], _calls_around(call))
     for op in body:
         op.move_before(call)
     values = list(terminator.operands)
@@ -291,6 +294,33 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
         result.replace_all_uses_with(value)
     terminator.erase()
     call.erase()
+
+
+def call_paths(analysis: Analysis) -> list[tuple[int, ...]]:
+    """Returns for each serial the function that its op is in after inlining, and the calls that it came through.
+
+    All are indices in `Analysis.originals`, outermost first. The original has to be as it was analysed.
+    """
+    originals, clone = tagged_clone(analysis.originals[0])
+    for op in ops_in(clone):
+        if op.name == "func.call":
+            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([_tag(op)])
+    prepared = prepare(originals, clone)
+    return [(*_function_around(op, prepared), *_calls_around(op)) for op in prepared.prepared_ops]
+
+
+def _function_around(op: ir.Operation, analysis: Analysis) -> tuple[int, ...]:
+    functions = (each for each in (op, *ops_around(op)) if each.name == "func.func")
+    return tuple(analysis.origin[_tag(each)] for each in functions)
+
+
+def _calls_around(op: ir.Operation) -> tuple[int, ...]:
+    return tuple(ir.DenseI64ArrayAttr(op.attributes[_CALLS])) if _CALLS in op.attributes else ()
+
+
+def _prepend_calls(ops: list[ir.Operation], calls: tuple[int, ...]) -> None:
+    for op in ops:
+        op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([*calls, *_calls_around(op)])
 
 
 def _dissolve(barriers: list[ir.Operation]) -> None:
@@ -528,16 +558,16 @@ def propagate(module: ir.Operation) -> None:
         run(module, propagation_pipeline())
         return
     run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
-    for name in [_symbol(op) for op in functions]:
+    for name in [symbol(op) for op in functions]:
         copy = module.clone().operation
         for op in _top_level(copy, "func.func"):
-            if _symbol(op) == name:
+            if symbol(op) == name:
                 op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
             elif _has_body(op) and is_public(op):
                 op.erase()
         run(copy, propagation_pipeline())
-        before = next(op for op in _top_level(module, "func.func") if _symbol(op) == name)
-        after = next(op for op in _top_level(copy, "func.func") if _symbol(op) == _ENTRY)
+        before = next(op for op in _top_level(module, "func.func") if symbol(op) == name)
+        after = next(op for op in _top_level(copy, "func.func") if symbol(op) == _ENTRY)
         after.attributes["sym_name"] = ir.StringAttr.get(name)
         after.move_before(before)
         before.erase()
@@ -570,8 +600,8 @@ def _take_snapshot(analysis: Analysis) -> None:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
         arguments = function.regions[0].blocks[0].arguments if _has_body(function) else ()
-        analysis.argument_layouts[_symbol(function)] = [layout(argument) for argument in arguments]
-        analysis.result_layouts[_symbol(function)] = stated_results(function)
+        analysis.argument_layouts[symbol(function)] = [layout(argument) for argument in arguments]
+        analysis.result_layouts[symbol(function)] = stated_results(function)
 
 
 # Layouts of values
@@ -679,7 +709,8 @@ def _tag(op: ir.Operation) -> int | None:
     return ir.IntegerAttr(attributes[ID]).value if ID in attributes else None
 
 
-def _symbol(op: ir.Operation) -> str:
+def symbol(op: ir.Operation) -> str:
+    """Returns the name of a function or mesh."""
     return ir.StringAttr(op.attributes["sym_name"]).value
 
 

@@ -25,6 +25,7 @@ from reshard.dialect_utils.sdy_shardings import (
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session
 from reshard.passes.findings import Finding, Findings, OpenResult, Skipped, write_findings
+from reshard.passes.specialization import specialise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,8 @@ class FindMismatchesPass(Pass):
     description = """
     Runs sharding propagation and explicit reshards on a clone of the module, prepared as XLA prepares its own (calls
     inlined, loop invariants captured), and writes each conversion onto the op of the original at which it happens. Ops,
-    types and shardings of the original stay as they are.
+    types and shardings of the original stay as they are. A function whose calls convert differently gets a clone for each
+    way, which says in `reshard.clone_of` what it is made of; strip-findings merges those that nobody has rewritten.
 
     Before ==> after:
     ```mlir
@@ -62,7 +64,7 @@ class FindMismatchesPass(Pass):
     - operand: any other: the op wants the operand in another layout
     """
     guarantees = (
-        "the module has `reshard.findings`; without the attributes that start with `reshard.` it is what it was",
+        "the module has `reshard.findings`; after strip-findings it is what it was",
         "source and target of every site are closed and place the array differently",
         "a mismatch that is no site is listed in `skipped` with its reason",
         "results of public functions whose sharding the caller left open are listed in `open_results` with the layout they get",
@@ -84,6 +86,8 @@ class FindMismatchesPass(Pass):
             return
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
+        if specialise(analysis, finder.disagreements()):
+            finder = Finder(propagation.analyse(module))
         mismatches = finder.mismatches()
         edges = list(finder.numbered(mismatches))
         self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
@@ -140,6 +144,7 @@ class Mismatch:
       op: index of the op in `Analysis.originals`.
       number: of the operand; of the result if `is_result`.
       source, target: sharding attributes of the clone; source None is replicated.
+      manual_axes: of the manual computations around it.
     """
 
     op: int
@@ -147,6 +152,7 @@ class Mismatch:
     is_result: bool
     source: ir.Attribute | None
     target: ir.Attribute
+    manual_axes: tuple[str, ...]
 
 
 _Edge = tuple[int, int, bool]  # serial of an op of the clone, operand or result number, whether it is a result
@@ -155,8 +161,9 @@ _Edge = tuple[int, int, bool]  # serial of an op of the clone, operand or result
 class Finder:
     """Reads mismatches off an analysis.
 
-    State: `_found` has each edge of the clone with its (source, target); `skipped` what is no site and why.
-    Invariant: an edge is in `_found` or its reason in `skipped`, never both.
+    State: `_found` has each edge of the clone with its (source, target), `_reasons` why others are no sites; `_piece_reasons`
+    by edge of the original, since the ops that XLA writes for one are no instances of it. `skipped` is what is told of them.
+    Invariant: an edge is a mismatch or in `skipped`, never both.
     """
 
     def __init__(self, analysis: Analysis):
@@ -165,16 +172,26 @@ class Finder:
         self.meshes = module_meshes(analysis.explicit)
         self._original_meshes = module_meshes(analysis.originals[0])
         self._found: dict[_Edge, tuple[ir.Attribute | None, ir.Attribute]] = {}
-        self._reasons: dict[tuple[int, int, bool], str] = {}
+        self._reasons: dict[_Edge, str] = {}
+        self._piece_reasons: dict[_Edge, str] = {}
         self._translated: dict[ir.Attribute, ir.Attribute] = {}
         self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
+        self._read_constraints()
+        self._read_inserted_reshards()
 
     def mismatches(self) -> list[Mismatch]:
         """Returns the mismatches in the order of the original."""
-        self._read_constraints()
-        self._read_inserted_reshards()
-        found = [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
-        return [each for each in found if self._is_supported(each)]
+        return [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
+
+    def disagreements(self) -> dict[int, tuple]:
+        """Returns for the instances of each op that has to convert in some of them only, or differently, what each has to do."""
+        found: dict[int, tuple] = {}
+        for edge in self._edges_of_originals():
+            outcomes = self._outcomes(edge)
+            if len(set(outcomes.values())) > 1 and any(isinstance(each, Mismatch) for each in outcomes.values()):
+                for serial, outcome in outcomes.items():
+                    found[serial] = (*found.get(serial, ()), (edge, outcome))
+        return found
 
     def numbered(self, mismatches: list[Mismatch]) -> Iterator[Finding]:
         """Yields the findings; mismatches of one value with the same source and target share a number."""
@@ -187,7 +204,7 @@ class Finder:
             site = numbers.setdefault((value, source, target), len(numbers))
             kind = self._kind(op, each.number, each.is_result)
             why = _why(op, each.number, kind, _text(source), target)
-            yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each))
+            yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each), each.manual_axes)
 
     def open_results(self, edges: Sequence[Finding]) -> tuple[OpenResult, ...]:
         """Returns the results of public functions that the caller left open, with the layouts that propagation gives them.
@@ -316,41 +333,50 @@ class Finder:
         return any(each is not None and propagation.serial_of(each) in self.analysis.pieces for each in producers)
 
     def _refuse(self, edge: _Edge, reason: str) -> None:
-        serial, number, is_result = edge
-        index = self.analysis.origin[serial]
+        serial = edge[0]
         if serial in self.analysis.pieces:
-            index, number = self.analysis.pieces[serial], 0
-        if index is not None:
-            self._reasons.setdefault((index, number, is_result), reason)
+            self._piece_reasons.setdefault((self.analysis.pieces[serial], 0, False), reason)
+        else:
+            self._reasons.setdefault(edge, reason)
 
     # From the clone to the original
 
-    def _edges_of_originals(self) -> list[tuple[int, int, bool]]:
-        edges = {(self.analysis.origin[serial], *rest) for serial, *rest in self._found}
-        edges |= set(self._reasons)
+    def _edges_of_originals(self) -> list[_Edge]:
+        edges = {(self.analysis.origin[serial], *rest) for serial, *rest in (*self._found, *self._reasons)}
+        edges |= set(self._piece_reasons)
         return sorted((edge for edge in edges if edge[0] is not None), key=lambda edge: (edge[0], edge[2], edge[1]))
 
-    def _agreed(self, edge: tuple[int, int, bool]) -> Mismatch | None:
-        """Returns the mismatch on which all instances of the op agree; None, with the reason in `skipped`, otherwise."""
+    def _outcomes(self, edge: _Edge) -> dict[int, Mismatch | str | None]:
+        """Returns for each instance of the op the mismatch, why it is no site, or None if there is no conversion."""
         index, number, is_result = edge
-        if edge in self._reasons:
-            self._skip(*edge, self._reasons[edge])
+        outcomes: dict[int, Mismatch | str | None] = {}
+        for serial in self.analysis.instances[index]:
+            here = serial, number, is_result
+            outcomes[serial] = self._piece_reasons.get(edge) or self._reasons.get(here)
+            if outcomes[serial] is None and here in self._found:
+                outcomes[serial] = Mismatch(*edge, *self._found[here], self._manual_axes(serial))
+        return outcomes
+
+    def _agreed(self, edge: _Edge) -> Mismatch | None:
+        """Returns the mismatch on which all instances of the op agree; None, with the reason in `skipped`, otherwise."""
+        found = set(self._outcomes(edge).values())
+        mismatches = [each for each in found if isinstance(each, Mismatch)]
+        reasons = sorted(each for each in found if isinstance(each, str))
+        if len(found) == 1 and mismatches:
+            return mismatches[0]
+        if not mismatches:
+            self._skip(*edge, reasons[0])
             return None
-        found = {self._found.get((serial, number, is_result)) for serial in self.analysis.instances[index]}
-        if len(found) == 1:
-            return Mismatch(index, number, is_result, *next(iter(found)))
-        texts = sorted("no conversion" if each is None else " to ".join(map(_text, each)) for each in found)
-        self._skip(*edge, f"the calls of its function disagree: {'; '.join(texts)}")
+        texts = [f"{_text(each.source)} to {_text(each.target)}" for each in mismatches]
+        texts += reasons + ["no conversion"] * (None in found)
+        self._skip(*edge, f"the calls of its function disagree: {'; '.join(sorted(texts))}")
         return None
 
-    def _is_supported(self, mismatch: Mismatch) -> bool:
-        """Returns whether all instances of the op are outside manual computations; a function may be called from inside one."""
-        instances = [self.analysis.prepared_ops[serial] for serial in self.analysis.instances[mismatch.op]]
-        around = [parent.name for op in instances for parent in propagation.ops_around(op)]
-        if "sdy.manual_computation" not in around:
-            return True
-        self._skip(mismatch.op, mismatch.number, mismatch.is_result, "it is inside a manual computation")
-        return False
+    def _manual_axes(self, serial: int) -> tuple[str, ...]:
+        """Returns the axes of the manual computations around an instance, outermost first."""
+        around = list(propagation.ops_around(self.analysis.prepared_ops[serial]))
+        manual = [op for op in reversed(around) if op.name == "sdy.manual_computation"]
+        return tuple(axis for op in manual for axis in sdy.ManualAxesAttr(op.attributes["manual_axes"]))
 
     def _skip(self, index: int, number: int, is_result: bool, reason: str) -> None:
         op = self.analysis.originals[index]

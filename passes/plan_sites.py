@@ -9,7 +9,7 @@ import functools
 
 from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.mini_modules import bits_of, neighbourhood
+from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 from reshard.passes import findings as kinds
@@ -17,8 +17,9 @@ from reshard.passes.base import Pass, Session, option
 from reshard.passes.findings import Finding, Findings, OpenResult, read_findings, write_findings
 from reshard.passes.op_layouts import OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
+from reshard.passes.site_plans import site_plan
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import Sharding
 
 _RETURNS = {"func.return", "stablehlo.return"}
@@ -355,13 +356,8 @@ _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collect
 
 
 def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
-    if not ir.ShapedType(value_type).has_static_shape:
-        return Conversion(source, target, None, f"no chain: {value_type} has dynamic dimensions")
-    if source.unreduced or target.unreduced:
-        return Conversion(source, target, None, "no chain: islands take and give no unreduced values")
     try:
-        shape = tuple(ir.RankedTensorType(value_type).shape)
-        return Conversion(source, target, plan(mesh, shape, bits_of(value_type), source, target))
+        return Conversion(source, target, site_plan(value_type, mesh, source, target))
     except (NoPlanError, ValueError) as problem:
         return Conversion(source, target, None, f"no chain: {problem}")
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 import dataclasses
 
 from reshard.dialect_utils.bindings import ir, sdy
-from reshard.dialect_utils.emission import emit_island, unused_channels
-from reshard.dialect_utils.mini_modules import bits_of
+from reshard.dialect_utils.emission import emit_plan, unused_channels
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
-from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.passes.site_plans import site_plan
+from reshard.synthesis.plan import NoPlanError, Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,16 +206,13 @@ class _Rewriter:
         self.session.count("islands")
         name = f"reshard/{edge.site}"
         location = edge.op.location
-        return emit_island(chain.tile_program, value, source, edge.target, self.channels, name, location).results[0]
+        return emit_plan(chain, value, source, edge.target, self.channels, name, location)
 
     def _plan(self, value_type: ir.Type, source: ir.Attribute, target: ir.Attribute) -> Plan:
         mesh = mesh_of(target, self.meshes)
         if mesh is None:
             raise NoPlanError(f"unknown mesh in {target}")
-        ends = sharding_from_attr(source), sharding_from_attr(target)
-        if any(side.unreduced for side in ends):
-            raise NoPlanError("islands take and give no unreduced values")
-        return plan(mesh, tuple(ir.RankedTensorType(value_type).shape), bits_of(value_type), *ends)
+        return site_plan(value_type, mesh, sharding_from_attr(source), sharding_from_attr(target))
 
 
 def _state_result_sharding(op: ir.Operation, number: int, sharding: ir.Attribute) -> None:
