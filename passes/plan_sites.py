@@ -22,7 +22,7 @@ from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import Sharding
 
-_RETURNS = {"func.return", "stablehlo.return"}
+_RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 # The users that take a value as it is, in one layout whatever it costs.
 EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
 
@@ -156,7 +156,7 @@ class SitePlanner:
         mesh = mesh_of(edge.target, self.meshes)
         if mesh is None or mesh != mesh_of(edge.source, self.meshes):
             return Conversion(source, target, None, "source and target are on different meshes")
-        return _converted(edge.value.type, mesh, source, target)
+        return _converted(edge, mesh, source, target)
 
     def _chains_of_constraints(self) -> dict[int, list[Finding]]:
         """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user.
@@ -209,7 +209,7 @@ class SitePlanner:
         mesh = mesh_of(chain[-1].target, self.meshes)
         if mesh is None or mesh != mesh_of(chain[0].source, self.meshes):
             return Conversion(first.source, last.target, None, "source and target are on different meshes")
-        return _converted(chain[-1].value.type, mesh, first.source, last.target)
+        return _converted(chain[-1], mesh, first.source, last.target)
 
     def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
         op = group[0].op
@@ -225,7 +225,7 @@ class SitePlanner:
         operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}
         results = {e.number: self.conversions[e.site].plan for e in group if e.kind == kinds.RESULT}
         mesh = self.conversions[group[0].site].plan.mesh
-        layouts = self._op_layouts.of(op, mesh)
+        layouts = self._op_layouts.of(op, mesh_of(group[0].target, self.meshes))
         if layouts is None:
             return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
         for number, conversion in operands.items():
@@ -355,9 +355,9 @@ def _plain(attr: ir.Attribute | None):
 _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
 
 
-def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
+def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
     try:
-        return Conversion(source, target, site_plan(value_type, mesh, source, target))
+        return Conversion(source, target, site_plan(edge.value.type, mesh, source, target, edge.manual_axes))
     except (NoPlanError, ValueError) as problem:
         return Conversion(source, target, None, f"no chain: {problem}")
 

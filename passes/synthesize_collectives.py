@@ -197,7 +197,7 @@ class _Rewriter:
     def _island(self, edge: Finding, value: ir.Value, source: ir.Attribute) -> ir.Value | None:
         """Returns the converted value, from an island at the current insertion point; None, with a remark, without a chain."""
         try:
-            chain = self._plan(value.type, source, edge.target)
+            chain = self._plan(edge, value.type, source)
         except (NoPlanError, ValueError) as problem:
             self.session.remark(edge.op, f"site {edge.site} is left to XLA: no chain: {problem}")
             return None
@@ -206,13 +206,14 @@ class _Rewriter:
         self.session.count("islands")
         name = f"reshard/{edge.site}"
         location = edge.op.location
-        return emit_plan(chain, value, source, edge.target, self.channels, name, location)
+        ends = value, source, edge.target, self.channels, name, location
+        return emit_plan(chain, *ends, mesh_of(edge.target, self.meshes) if edge.manual_axes else None)
 
-    def _plan(self, value_type: ir.Type, source: ir.Attribute, target: ir.Attribute) -> Plan:
-        mesh = mesh_of(target, self.meshes)
+    def _plan(self, edge: Finding, value_type: ir.Type, source: ir.Attribute) -> Plan:
+        mesh = mesh_of(edge.target, self.meshes)
         if mesh is None:
-            raise NoPlanError(f"unknown mesh in {target}")
-        return site_plan(value_type, mesh, sharding_from_attr(source), sharding_from_attr(target))
+            raise NoPlanError(f"unknown mesh in {edge.target}")
+        return site_plan(value_type, mesh, sharding_from_attr(source), sharding_from_attr(edge.target), edge.manual_axes)
 
 
 def _state_result_sharding(op: ir.Operation, number: int, sharding: ir.Attribute) -> None:
