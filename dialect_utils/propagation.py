@@ -6,7 +6,9 @@ resolved differently there, so `prepare` does to the clone what matters of that 
   - every call is inlined (HLO's CallInliner), and the ops come in HLO's post-order;
   - what a `while` carries unchanged it captures instead, opened by a constraint with open dimensions if it has a sharding;
   - a broadcast_in_dim does not grow dimensions of size 1; adding dimensions is a reshape;
-  - CHLO ops, for which Shardy has no rules, are ops that have them.
+  - CHLO ops, for which Shardy has no rules, are ops that have them;
+  - tuples, which Shardy refuses, are taken apart;
+  - what has dynamic dimensions, which Shardy refuses too, is opaque: nothing is propagated to or from it.
 What follows is Shardy's own pipeline, cut after `sdy-close-shardings`, where XLA writes `02.after_propagation.mlir`. On XLA's
 own `01.before_propagation.mlir` it gives exactly that file; `canary` compares the two ways on any module.
 
@@ -26,7 +28,7 @@ import math
 
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, from_mlir_error
-from .ops import int64_attr
+from .ops import int64_attr, producer_of
 from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -113,6 +115,8 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
+    stand_in_for_dynamic_shapes(clone)
+    take_tuples_apart(clone)
     stand_in_for_chlo(clone)
     split_broadcasts(clone)
     tuples = inline_calls(clone)
@@ -151,6 +155,88 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+# Dynamic dimensions and tuples
+
+
+_SHAPELESS = frozenset(  # what takes values of any shape
+    {
+        "builtin.module",
+        "func.call",
+        "func.func",
+        "func.return",
+        "stablehlo.case",
+        "stablehlo.get_tuple_element",
+        "stablehlo.if",
+        "stablehlo.optimization_barrier",
+        "stablehlo.return",
+        "stablehlo.tuple",
+        "stablehlo.while",
+    }
+)
+
+
+def dynamic_dimension(kind: ir.Type) -> int | None:
+    """Returns the first dynamic dimension of a ranked tensor type; None for types without one."""
+    if not isinstance(kind, ir.RankedTensorType) or kind.has_static_shape:
+        return None
+    return next(dim for dim in range(kind.rank) if kind.is_dynamic_dim(dim))
+
+
+def stand_in_for_dynamic_shapes(module: ir.Operation) -> None:
+    """Gives dynamic dimensions size 1, and replaces the ops that know of them by custom calls, which have no sharding rule."""
+    ops = [op for op in ops_in(module) if _is_dynamic(op)]
+    for op in ops:
+        for value in (*op.results, *(argument for block in _blocks(op) for argument in block.arguments)):
+            value.set_type(_without_dynamic(value.type))
+    for op in ops:
+        if op.name == "func.func":
+            inputs, results = ([_without_dynamic(each) for each in kinds] for kinds in (_signature(op).inputs, _signature(op).results))
+            op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+        elif op.name not in _SHAPELESS and not op.name.startswith("sdy."):
+            with ir.InsertionPoint(op), op.location:
+                _replace(op, stablehlo.CustomCallOp([each.type for each in op.results], list(op.operands), "dynamic"))
+
+
+def _is_dynamic(op: ir.Operation) -> bool:
+    kinds = [value.type for value in (*op.operands, *op.results)]
+    kinds += [argument.type for block in _blocks(op) for argument in block.arguments]
+    if op.name == "func.func":
+        kinds += [*_signature(op).inputs, *_signature(op).results]
+    return any(dynamic_dimension(kind) is not None for kind in kinds)
+
+
+def _without_dynamic(kind: ir.Type) -> ir.Type:
+    if dynamic_dimension(kind) is None:
+        return kind
+    return ir.RankedTensorType.get([1 if kind.is_dynamic_dim(dim) else kind.shape[dim] for dim in range(kind.rank)], kind.element_type)
+
+
+def take_tuples_apart(module: ir.Operation) -> None:
+    """Lets users of an element of a tuple use the element; a custom call that returns a tuple returns its elements instead."""
+    for op in ops_in(module):
+        if op.name == "stablehlo.custom_call" and len(op.results) == 1 and isinstance(op.results[0].type, ir.TupleType):
+            _return_elements(op)
+            continue
+        producer = producer_of(op.operands[0]) if op.name == "stablehlo.get_tuple_element" else None
+        if producer is not None and producer.name == "stablehlo.tuple":
+            op.results[0].replace_all_uses_with(producer.operands[ir.IntegerAttr(op.attributes["index"]).value])
+            op.erase()
+    for op in reversed([each for each in ops_in(module) if each.name == "stablehlo.tuple"]):
+        if not list(op.results[0].uses):
+            op.erase()
+
+
+def _return_elements(op: ir.Operation) -> None:
+    kind = ir.TupleType(op.results[0].type)
+    types = [kind.get_type(number) for number in range(kind.num_types)]
+    with ir.InsertionPoint(op), op.location:
+        call = stablehlo.CustomCallOp(types, list(op.operands), ir.StringAttr(op.attributes["call_target_name"]).value)
+        elements = stablehlo.TupleOp(list(call.results))
+    call.operation.attributes[ID] = op.attributes[ID]
+    op.results[0].replace_all_uses_with(elements.result)
+    op.erase()
 
 
 # CHLO

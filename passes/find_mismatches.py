@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils import propagation
@@ -79,23 +79,20 @@ class FindMismatchesPass(Pass):
         try:
             analysis = propagation.analyse(module)
         except DiagnosedError:
-            dynamic = _first_dynamic_op(module)
-            if dynamic is None:
+            unsupported = _first_with(_unsupported, module)
+            if unsupported is None:
                 raise
-            self._leave_alone(module, dynamic, session)
+            self._write(module, (), [unsupported], session)
             return
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
         if specialise(analysis, finder.disagreements()):
             finder = Finder(propagation.analyse(module))
-        mismatches = finder.mismatches()
-        edges = list(finder.numbered(mismatches))
+        edges = list(finder.numbered(finder.mismatches()))
+        dynamic = _first_with(_dynamic, module)
+        if dynamic is not None and not finder.skipped:  # nothing is propagated through it, so that there is no edge to tell of
+            finder.skipped.append(dynamic)
         self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
-
-    def _leave_alone(self, module: ir.Module, dynamic: ir.Operation, session: Session) -> None:
-        reason = "Shardy propagates static shapes only; refine the module's shapes first"
-        kind = kinds.CONSTRAINT if dynamic.name in propagation.CONSTRAINTS else kinds.OPERAND
-        self._write(module, (), [(dynamic, Skipped(kind, f"operand 0 of {_short_name(dynamic)}", reason))], session)
 
     def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
         for where, each in skipped:
@@ -322,11 +319,23 @@ class Finder:
         if rank is None:
             self._refuse(edge, "the value is no ranked tensor")
             return
+        if (reason := self._unsupported_in_original(edge)) is not None:
+            self._refuse(edge, reason)
+            return
         try:
             if self._placement(source, rank) != self._placement(target, rank):
                 self._found[edge] = source, target
         except UnsupportedSharding:
             self._refuse(edge, "a maximal sharding puts the whole value on one device")
+
+    def _unsupported_in_original(self, edge: _Edge) -> str | None:
+        """Returns why the original's value cannot be converted although its stand-in can; None if it can."""
+        serial, number, is_result = edge
+        if self.analysis.origin[serial] is None:
+            return None
+        op = self.analysis.originals[self.analysis.origin[serial]]
+        values = op.results if is_result else op.operands
+        return _unsupported(values[min(number, len(values) - 1)].type)
 
     def _is_split(self, op: ir.Operation) -> bool:
         producers = (producer_of(value) for value in op.operands) if op.name == "stablehlo.broadcast_in_dim" else ()
@@ -441,10 +450,29 @@ class Finder:
             return False
 
 
-def _first_dynamic_op(module: ir.Module) -> ir.Operation | None:
-    """Returns the first op with an operand of dynamic shape; None if there is none."""
-    tensors = ((op, value.type) for op in propagation.ops_in(module.operation) for value in op.operands)
-    return next((op for op, kind in tensors if isinstance(kind, ir.RankedTensorType) and not kind.has_static_shape), None)
+def _first_with(reason_of: Callable[[ir.Type], str | None], module: ir.Module) -> tuple[ir.Operation, Skipped] | None:
+    """Returns the first op with an operand of a type that has a reason, and that it is left alone for it; None if there is none."""
+    for op in propagation.ops_in(module.operation):
+        for number, value in enumerate(op.operands):
+            reason = reason_of(value.type)
+            if reason is not None:
+                kind = kinds.CONSTRAINT if op.name in propagation.CONSTRAINTS else kinds.OPERAND
+                return op, Skipped(kind, f"operand {number} of {_short_name(op)}", reason)
+    return None
+
+
+def _unsupported(kind: ir.Type) -> str | None:
+    """Returns why Shardy does not propagate values of a type; None if it does."""
+    if isinstance(kind, ir.TupleType):
+        return f"Shardy propagates no tuples such as {kind}; flatten them first"
+    return _dynamic(kind)
+
+
+def _dynamic(kind: ir.Type) -> str | None:
+    dim = propagation.dynamic_dimension(kind)
+    if dim is None:
+        return None
+    return f"dimension {dim} of {kind} is dynamic, and Shardy propagates static shapes only; refine the module's shapes first"
 
 
 def _kind_by_producer(value: ir.Value) -> str:
