@@ -125,8 +125,8 @@ def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
 def _does_not_divide(kind: ir.Type, attr: ir.Attribute, meshes) -> str | None:
     """Returns which dimension does not divide into its shards, None if all do or their number is unknown."""
     mesh = mesh_of(attr, meshes)
-    if mesh is None or not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
-        return None
+    if mesh is None or not mesh.axes or not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        return None  # a sharding on a single device has no dimensions
     for dim, (size, shards) in enumerate(zip(kind.shape, sharding_from_attr(attr).shards(mesh), strict=True)):
         if size % shards:
             return f"dimension {dim} of size {size} does not divide into {shards} shards"

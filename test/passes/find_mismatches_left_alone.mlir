@@ -32,13 +32,15 @@ func.func public @main(
 
 // -----
 
-// Dynamic dimensions: Shardy propagates none at all, so the module is left alone.
-// CHECK: sites = 0 : i64, skipped = [{kind = "constraint", where = "operand 0 of sharding_constraint", why = "Shardy propagates static shapes only; refine the module's shapes first"}]
+// Dynamic dimensions: Shardy propagates none. The rest of the module is done.
+// CHECK: sites = 1 : i64, skipped = [{kind = "constraint", where = "operand 0 of sharding_constraint", why = "dimension 0 of tensor<?x8xf32> is dynamic, and Shardy propagates static shapes only; refine the module's shapes first"}]
 sdy.mesh @mesh = <["x"=4, "y"=2]>
-func.func public @main(%arg0: tensor<?x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> tensor<?x8xf32> {
-  // expected-remark @+1 {{operand 0 of sharding_constraint is left alone: Shardy propagates static shapes only; refine the module's shapes first}}
+func.func public @main(%arg0: tensor<?x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, %arg1: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> (tensor<?x8xf32>, tensor<8x8xf32>) {
+  // expected-remark @+1 {{operand 0 of sharding_constraint is left alone: dimension 0 of tensor<?x8xf32> is dynamic, and Shardy propagates static shapes only; refine the module's shapes first}}
   %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"y"}]> : tensor<?x8xf32>
-  return %0 : tensor<?x8xf32>
+  // CHECK: reshard.operand_sites = [{kind = "constraint", operand = 0 : i64, site = 0 : i64, source = #sdy.sharding<@mesh, [{}, {"x"}]>, target = #sdy.sharding<@mesh, [{}, {"y"}]>
+  %1 = sdy.sharding_constraint %arg1 <@mesh, [{}, {"y"}]> : tensor<8x8xf32>
+  return %0, %1 : tensor<?x8xf32>, tensor<8x8xf32>
 }
 
 // -----
