@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 import functools
+import itertools
 import math
 
 from .bindings import ir, passmanager, sdy, stablehlo
@@ -196,7 +197,31 @@ def stand_in_for_dynamic_shapes(module: ir.Operation) -> None:
             op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
         elif op.name not in _SHAPELESS and not op.name.startswith("sdy."):
             with ir.InsertionPoint(op), op.location:
-                _replace(op, stablehlo.CustomCallOp([each.type for each in op.results], list(op.operands), "dynamic"))
+                stand_in = stablehlo.CustomCallOp([each.type for each in op.results], list(op.operands), "dynamic")
+                stand_in.operation.attributes[_RULE] = _rule_of_nothing(stand_in.operation)
+                _replace(op, stand_in)
+
+
+_RULE = "sdy.sharding_rule"
+
+
+def _rule_of_nothing(op: ir.Operation) -> ir.Attribute:
+    """Returns the rule by which no dimension of an op has to do with another one; without a rule Shardy warns of the op."""
+    numbers = itertools.count()
+    sides, sizes = [], []
+    for values in (op.operands, op.results):
+        side = []
+        for shape in (_shape(value.type) or () for value in values):
+            factors = [_factor(next(numbers)) for _ in shape]
+            sizes += [f"{factor}={size}" for factor, size in zip(factors, shape)]
+            side.append(f"[{', '.join(factors)}]")
+        sides.append(f"({', '.join(side)})")
+    return ir.Attribute.parse(f"#sdy.op_sharding_rule<{'->'.join(sides)} {{{', '.join(sizes)}}}, custom>")
+
+
+def _factor(number: int) -> str:
+    """Returns the name that Shardy gives to a factor: i, j, ..., z, z_1, z_2."""
+    return chr(ord("i") + number) if number < 18 else f"z_{number - 17}"
 
 
 def _is_dynamic(op: ir.Operation) -> bool:

@@ -151,7 +151,8 @@ def _text(function: ir.Operation) -> str:
     strip_findings(copy)
     copy.attributes[_NAME] = ir.StringAttr.get("function")
     copy.attributes[_VISIBILITY] = ir.StringAttr.get("private")
-    return copy.get_asm(enable_debug_info=True, use_local_scope=True)
+    # Else MLIR verifies what it prints, and Shardy's verifier dies where there is no module around a function.
+    return copy.get_asm(enable_debug_info=True, use_local_scope=True, print_generic_op_form=True, assume_verified=True)
 
 
 def _unused_names(name: str, taken: set[str]) -> Iterator[str]:
