@@ -18,7 +18,7 @@ func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@m
 // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
 // CHECK-LABEL: func.func private @f_1(
 // CHECK-NOT: reshard.
-// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>]
 func.func private @f(%arg0: tensor<16x16xf32>) -> tensor<16x16xf32> {
   %0 = stablehlo.optimization_barrier %arg0 : tensor<16x16xf32>
   %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<16x16xf32>
@@ -49,7 +49,7 @@ func.func private @g(%arg0: tensor<16x16xf32>) -> tensor<16x16xf32> {
 // CHECK-LABEL: func.func private @f(
 // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
 // CHECK-LABEL: func.func private @f_1(
-// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>]
 func.func private @f(%arg0: tensor<16x16xf32>) -> tensor<16x16xf32> {
   %0 = stablehlo.optimization_barrier %arg0 : tensor<16x16xf32>
   %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<16x16xf32>
@@ -69,7 +69,7 @@ func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@m
 // CHECK-LABEL: func.func public @public(
 // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
 // CHECK-LABEL: func.func private @public_1(
-// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>]
 func.func public @public(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", ?}, {?}]>}) -> tensor<16x16xf32> {
   %0 = stablehlo.optimization_barrier %arg0 : tensor<16x16xf32>
   %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<16x16xf32>
@@ -93,7 +93,7 @@ func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@m
 // CHECK-NEXT: sdy.sharding_constraint
 // CHECK-NEXT: return
 // CHECK-LABEL: func.func private @f_1(
-// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+// CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>]
 func.func private @f(%arg0: tensor<16x16xf32>) -> tensor<16x16xf32> {
   %0 = stablehlo.optimization_barrier %arg0 : tensor<16x16xf32>
   %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<16x16xf32>

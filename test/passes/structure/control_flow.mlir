@@ -38,8 +38,8 @@ func.func public @main(%arg0: tensor<i1>, %arg1: tensor<16x16xf32> {sdy.sharding
     %1 = sdy.sharding_constraint %arg1 <@mesh, [{}, {"x"}]> : tensor<16x16xf32>
     %2 = stablehlo.add %1, %1 : tensor<16x16xf32>
     stablehlo.return %2 : tensor<16x16xf32>
-  // CHECK: }, {
-  // CHECK-NEXT: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x", "y"}
+  // CHECK: stablehlo.return
+  // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x", "y"}
   }, {
     %1 = stablehlo.subtract %arg1, %arg2 : tensor<16x16xf32>
     stablehlo.return %1 : tensor<16x16xf32>
@@ -55,7 +55,7 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func public @main(%arg0: tensor<i32>, %arg1: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, %arg2: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) -> (tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
   // CHECK: "stablehlo.case"
   // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
-  // CHECK: }, {
+  // CHECK: stablehlo.return
   // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
   %0 = "stablehlo.case"(%arg0) ({
     stablehlo.return %arg1 : tensor<16x16xf32>

@@ -21,8 +21,8 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 // CHECK-LABEL: func.func public @main(
 func.func public @main(%arg0: tensor<?x16xf32>, %arg1: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> (tensor<f32>, tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
   %c = stablehlo.constant dense<0> : tensor<i32>
-  // CHECK: stablehlo.while
   // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+  // CHECK: stablehlo.while
   %l:3 = stablehlo.while(%i = %c, %v = %arg1, %d = %arg0) : tensor<i32>, tensor<16x16xf32>, tensor<?x16xf32>
     cond {
       %n = stablehlo.get_dimension_size %d, dim = 0 : (tensor<?x16xf32>) -> tensor<i32>

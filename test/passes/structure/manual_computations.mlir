@@ -102,6 +102,7 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 // CHECK-LABEL: func.func public @main(
 func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y", "x"}, {}]>}) -> (tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y", "x"}, {}]>}) {
   %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"y", "x"}, {}]>] out_shardings=[<@mesh, [{"y", "x"}, {}]>] manual_axes={"y"} (%arg1: tensor<8x16xf32>) {
+    // CHECK-NEXT: sdy.manual_computation{{.*}}manual_axes={"y"}
     // CHECK-NEXT: sdy.manual_computation{{.*}}manual_axes={"x"}
     // CHECK-NEXT: stablehlo.tanh
     %1 = sdy.manual_computation(%arg1) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg2: tensor<2x16xf32>) {

@@ -41,7 +41,7 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 // CHECK-LABEL: func.func public @main(
 // CHECK: stablehlo.pad {{.*}} : (tensor<3x16xf32>, tensor<f32>) -> tensor<4x16xf32>
 // CHECK: in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>]
-// CHECK: stablehlo.slice {{.*}} : (tensor<4x16xf32>) -> tensor<3x16xf32>
+// CHECK: } : (tensor<4x16xf32>) -> tensor<3x16xf32>
 func.func public @main(%arg0: tensor<3x16xf32>) -> (tensor<3x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
   %0 = sdy.sharding_constraint %arg0 <@mesh, [{"x"}, {}]> : tensor<3x16xf32>
   %1 = stablehlo.optimization_barrier %0 : tensor<3x16xf32>

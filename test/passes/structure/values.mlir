@@ -87,9 +87,10 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> (tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
   // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
   // CHECK: stablehlo.custom_call @unknown_to_cpu
-  %0 = stablehlo.custom_call @unknown_to_cpu(%arg0) {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j])->([i, j]) {i=16, j=16}, custom>} : (tensor<16x16xf32>) -> tensor<16x16xf32>
-  %1 = stablehlo.optimization_barrier %0 : tensor<16x16xf32>
-  return %1 : tensor<16x16xf32>
+  %0 = stablehlo.optimization_barrier %arg0 : tensor<16x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<16x16xf32>
+  %2 = stablehlo.custom_call @unknown_to_cpu(%1) {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j])->([i, j]) {i=16, j=16}, custom>} : (tensor<16x16xf32>) -> tensor<16x16xf32>
+  return %2 : tensor<16x16xf32>
 }
 
 // -----
@@ -99,7 +100,7 @@ sdy.mesh @mesh = <["x"=4, "y"=2]>
 // CHECK-LABEL: func.func public @main(
 func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> (tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
   // CHECK: stablehlo.custom_call @unknown_to_cpu
-  // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+  // CHECK: in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{"y"}, {"x"}]>]
   %0 = stablehlo.custom_call @unknown_to_cpu(%arg0) : (tensor<16x16xf32>) -> tuple<tensor<16x16xf32>, tensor<i32>>
   %1 = stablehlo.get_tuple_element %0[0] : (tuple<tensor<16x16xf32>, tensor<i32>>) -> tensor<16x16xf32>
   %2 = sdy.sharding_constraint %1 <@mesh, [{"y"}, {}]> : tensor<16x16xf32>
@@ -129,7 +130,7 @@ func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@m
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 // CHECK-LABEL: func.func public @main(
 func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, %arg1: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) -> (tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
-  // CHECK: sdy.manual_computation({{.*}}) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>] manual_axes={"x", "y"}
+  // CHECK: in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{}, {"x", "y"}]>]
   // CHECK: "stablehlo.sort"
   %0:2 = "stablehlo.sort"(%arg0, %arg1) <{dimension = 0 : i64, is_stable = true}> ({
   ^bb0(%p: tensor<f32>, %q: tensor<f32>, %r: tensor<f32>, %s: tensor<f32>):
