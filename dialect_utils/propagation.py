@@ -67,6 +67,7 @@ class Analysis:
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
       argument_layouts, result_layouts: function name -> shardings of its arguments or results after propagation.
       explicit: the clone with explicit reshards.
+      has_dynamic_shapes: whether something of dynamic shape is opaque in the clone.
     """
 
     originals: list[ir.Operation]
@@ -76,6 +77,7 @@ class Analysis:
     opened: dict[int, Opened]
     pieces: dict[int, int]
     explicit: ir.Operation
+    has_dynamic_shapes: bool
     layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
@@ -116,8 +118,12 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
-    stand_in_for_dynamic_shapes(clone)
-    take_tuples_apart(clone)
+    types = _types_of_values(clone)
+    has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
+    if has_dynamic_shapes:
+        stand_in_for_dynamic_shapes(clone)
+    if any(isinstance(kind, ir.TupleType) for kind in types):
+        take_tuples_apart(clone)
     stand_in_for_chlo(clone)
     split_broadcasts(clone)
     tuples = inline_calls(clone)
@@ -143,7 +149,7 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
         opened[serial] = Opened(_tag(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
-    return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation)
+    return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation, has_dynamic_shapes)
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
@@ -176,6 +182,11 @@ _SHAPELESS = frozenset(  # what takes values of any shape
         "stablehlo.while",
     }
 )
+
+
+def _types_of_values(module: ir.Operation) -> set[ir.Type]:
+    values = (value for op in ops_in(module) for value in (*op.results, *(each for block in _blocks(op) for each in block.arguments)))
+    return {value.type for value in values}
 
 
 def dynamic_dimension(kind: ir.Type) -> int | None:

@@ -86,12 +86,12 @@ class FindMismatchesPass(Pass):
             return
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
-        if specialise(analysis, finder.disagreements()):
-            finder = Finder(propagation.analyse(module))
+        if disagreements := finder.disagreements():
+            analysis = specialise(analysis, disagreements)
+            finder = Finder(analysis)
         edges = list(finder.numbered(finder.mismatches()))
-        dynamic = _first_with(_dynamic, module)
-        if dynamic is not None and not finder.skipped:  # nothing is propagated through it, so that there is no edge to tell of
-            finder.skipped.append(dynamic)
+        if analysis.has_dynamic_shapes and not finder.skipped:  # nothing is propagated there, so that there is no edge to tell of
+            finder.skipped += filter(None, [_first_with(_dynamic, module)])
         self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
 
     def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:

@@ -9,7 +9,7 @@ passes have rewritten what they want to, `merge_clones` undoes it wherever a clo
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import itertools
 
 from reshard.dialect_utils.bindings import ir
@@ -19,12 +19,12 @@ from reshard.passes.findings import CLONE_OF, strip_findings
 _NAME, _VISIBILITY, _CALLEE = "sym_name", "sym_visibility", "callee"
 
 
-def specialise(analysis: Analysis, outcomes: Mapping[int, Hashable]) -> bool:
-    """Clones the functions of the analysed module whose calls differ in an outcome; returns whether there are any.
+def specialise(analysis: Analysis, outcomes: Mapping[int, Hashable]) -> Analysis:
+    """Clones the functions of the analysed module whose calls differ in an outcome; returns the analysis of what it is then.
 
     Args:
-      outcomes: serial of an op -> what tells the instances of the op apart.
-    The module computes what it did; if it was changed, the analysis is of no use any more.
+      outcomes: serial of an op -> what tells the instances of the op apart; not empty.
+    The module computes what it did, and with the calls inlined it is what it was: only the way back to the original changes.
     """
     return _Specialiser(analysis, outcomes).run()
 
@@ -44,51 +44,55 @@ class _Variant:
 
 @dataclass
 class _Specialiser:
-    """State: `numbers` has each distinct variant, numbered; `of_function` the numbers of a function's, the original's first."""
+    """State: `numbers` has each distinct variant, numbered; `of_function` the numbers of a function's, the original's first.
+
+    A path is the function that is no one's callee here and the calls from there, as indices in `Analysis.originals`; `at` has
+    the variant at its end. `outcomes_at` has the outcomes of the ops there.
+    """
 
     analysis: Analysis
     outcomes: Mapping[int, Hashable]
+    indices: dict[str, int] = field(init=False)  # of the functions, in `originals`
     functions: dict[str, ir.Operation] = field(init=False)
     calls: dict[str, list[tuple[int, str]]] = field(init=False)  # index of the call in `originals`, name of the callee
+    paths: list[tuple[int, ...]] = field(init=False)  # by serial
+    outcomes_at: dict[tuple[int, ...], tuple] = field(init=False)
     numbers: dict[_Variant, int] = field(default_factory=dict)
     of_function: dict[str, list[int]] = field(default_factory=dict)
+    at: dict[tuple[int, ...], int] = field(default_factory=dict)
 
-    def run(self) -> bool:
+    def run(self) -> Analysis:
         originals = self.analysis.originals
-        indices = {symbol(op): index for index, op in enumerate(originals) if op.name == "func.func"}
-        self.functions = {name: originals[index] for name, index in indices.items()}
+        self.indices = {symbol(op): index for index, op in enumerate(originals) if op.name == "func.func"}
+        self.functions = {name: originals[index] for name, index in self.indices.items()}
         self.calls = {name: [] for name in self.functions}
         for index, op in enumerate(originals):
             if op.name == "func.call":
                 self.calls[_caller(op)].append((index, _callee(op)))
-        by_path = self._outcomes_by_path()
+        self.paths = call_paths(self.analysis)
+        self.outcomes_at = self._outcomes_by_path()
         called = {callee for calls in self.calls.values() for _, callee in calls}
         for name, function in self.functions.items():
             if is_public(function) or name not in called:
-                self._add(name, (indices[name],), (), by_path)
-        if all(len(numbers) == 1 for numbers in self.of_function.values()):
-            return False
-        self._write()
-        return True
+                self._add(name, (self.indices[name],), ())
+        return self._analysis_of(self._write())
 
     def _outcomes_by_path(self) -> dict[tuple[int, ...], tuple]:
-        """Returns the outcomes of the ops of each instance of a function, by the calls that lead there."""
-        paths = call_paths(self.analysis)
         found: dict[tuple[int, ...], list] = {}
         for serial, outcome in self.outcomes.items():
-            found.setdefault(paths[serial], []).append((self.analysis.origin[serial], outcome))
+            found.setdefault(self.paths[serial], []).append((self.analysis.origin[serial], outcome))
         return {path: tuple(sorted(each, key=lambda pair: pair[0])) for path, each in found.items()}
 
-    def _add(self, name: str, path: tuple[int, ...], callers: tuple[str, ...], by_path) -> int:
+    def _add(self, name: str, path: tuple[int, ...], callers: tuple[str, ...]) -> int:
         """Returns the number of the variant that a function needs at the end of a path of calls."""
         around = (*callers, name)
         called = tuple(
-            (position, self._add(callee, (*path, index), around, by_path))
+            (position, self._add(callee, (*path, index), around))
             for position, (index, callee) in enumerate(self.calls[name])
             if callee in self.functions and callee not in around
         )
-        variant = _Variant(name, by_path.get(path, ()), called)
-        number = self.numbers.setdefault(variant, len(self.numbers))
+        variant = _Variant(name, self.outcomes_at.get(path, ()), called)
+        number = self.at[path] = self.numbers.setdefault(variant, len(self.numbers))
         known = self.of_function.setdefault(name, [])
         if number not in known:
             known.append(number)
@@ -96,7 +100,8 @@ class _Specialiser:
             known.sort(key=lambda each: each != number)
         return number
 
-    def _write(self) -> None:
+    def _write(self) -> dict[int, str]:
+        """Clones functions and redirects calls; returns the name of each variant."""
         taken = set(self.functions)
         names = {}
         for function, numbers in self.of_function.items():
@@ -106,6 +111,23 @@ class _Specialiser:
             calls = [op for op in ops_in(forms[number]) if op.name == "func.call"]
             for position, called in variant.called:
                 _redirect(calls[position], names[called])
+        return names
+
+    def _analysis_of(self, names: Mapping[int, str]) -> Analysis:
+        """Returns the analysis with the ops of the clones for those of the functions; an op's place in a function is the same."""
+        originals = ops_in(self.analysis.originals[0])
+        indices = {symbol(op): index for index, op in enumerate(originals) if op.name == "func.func"}
+        function_of = {variant: self.indices[function] for function, variants in self.of_function.items() for variant in variants}
+
+        def moved(serial: int, index: int) -> int:
+            if self.paths[serial] not in self.at:  # outside of functions
+                return index
+            variant = self.at[self.paths[serial]]
+            return index - function_of[variant] + indices[names[variant]]
+
+        origin = [index if index is None else moved(serial, index) for serial, index in enumerate(self.analysis.origin)]
+        pieces = {serial: moved(serial, index) for serial, index in self.analysis.pieces.items()}
+        return replace(self.analysis, originals=originals, origin=origin, pieces=pieces)
 
     def _form(self, function: str, name: str) -> ir.Operation:
         """Returns the function itself, or a clone behind it with another name."""
