@@ -28,7 +28,7 @@ import itertools
 import math
 
 from .bindings import ir, passmanager, sdy, stablehlo
-from .diagnostics import DiagnosedError, from_mlir_error
+from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .ops import int64_attr, producer_of
 from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
 
@@ -383,15 +383,19 @@ _CALLS = "reshard.calls"  # the calls through which an op was inlined, and of a 
 
 
 def _inline_calls_in(name: str, functions: dict[str, ir.Operation], done: set[str], callers: tuple[str, ...]) -> None:
-    if name in done or name in callers:  # recursion is no valid XLA program; the call stays
+    """Raises: DiagnosedError at a call through which a function calls itself; Shardy would end the process."""
+    if name in done:
         return
+    around = (*callers, name)
     calls = [op for op in ops_in(functions[name]) if op.name == "func.call"]
     for call in calls:
         callee = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-        if callee not in functions or callee == name:
+        if callee not in functions:
             continue
-        _inline_calls_in(callee, functions, done, (*callers, name))
-        if callee in done and _has_body(functions[callee]):
+        if callee in around:
+            raise error_at(call, f"@{callee} calls itself by way of this call; XLA compiles no recursion, write a loop")
+        _inline_calls_in(callee, functions, done, around)
+        if _has_body(functions[callee]):
             _inline_call(call, functions[callee])
     done.add(name)
 

@@ -74,7 +74,7 @@ class _Specialiser:
         called = {callee for calls in self.calls.values() for _, callee in calls}
         for name, function in self.functions.items():
             if is_public(function) or name not in called:
-                self._add(name, (self.indices[name],), ())
+                self._add(name, (self.indices[name],))
         return self._analysis_of(self._write())
 
     def _outcomes_by_path(self) -> dict[tuple[int, ...], tuple]:
@@ -83,20 +83,19 @@ class _Specialiser:
             found.setdefault(self.paths[serial], []).append((self.analysis.origin[serial], outcome))
         return {path: tuple(sorted(each, key=lambda pair: pair[0])) for path, each in found.items()}
 
-    def _add(self, name: str, path: tuple[int, ...], callers: tuple[str, ...]) -> int:
+    def _add(self, name: str, path: tuple[int, ...]) -> int:
         """Returns the number of the variant that a function needs at the end of a path of calls."""
-        around = (*callers, name)
         called = tuple(
-            (position, self._add(callee, (*path, index), around))
+            (position, self._add(callee, (*path, index)))
             for position, (index, callee) in enumerate(self.calls[name])
-            if callee in self.functions and callee not in around
+            if callee in self.functions
         )
         variant = _Variant(name, self.outcomes_at.get(path, ()), called)
         number = self.at[path] = self.numbers.setdefault(variant, len(self.numbers))
         known = self.of_function.setdefault(name, [])
         if number not in known:
             known.append(number)
-        if not callers:  # who calls it from outside knows it by its name
+        if len(path) == 1:  # who calls it from outside knows it by its name
             known.sort(key=lambda each: each != number)
         return number
 
