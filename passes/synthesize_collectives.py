@@ -26,7 +26,9 @@ class SynthesizeCollectivesPass(Pass):
     description = """
     Inserts an `sdy.manual_computation` whose body is the planned chain on one device's tile. Its in_shardings are the layout
     that the analysis found at the value, its out_shardings the one that is wanted; a constraint that asked for it goes away. A
-    chain of constraints that nobody else looks at becomes one island. Runs after plan-sites.
+    chain of constraints that nobody else looks at becomes one island. Where a dimension does not divide, the value is filled up
+    to whole tiles before the island and cut behind it, as XLA stores it. Inside another manual computation the island has
+    the axes that are left. Runs after plan-sites.
 
     Before ==> after:
     ```mlir

@@ -19,7 +19,7 @@ from reshard.passes import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
-PAGES = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "docs/inputs.md", "docs/plan.md", "docs/verify.md")
+PAGES = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "docs/inputs.md", "docs/plan.md", "docs/structure.md", "docs/verify.md")
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.reshard_opt"}
