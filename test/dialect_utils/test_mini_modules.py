@@ -17,12 +17,15 @@ ROWS, COLUMNS = Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]')
 @pytest.fixture(autouse=True)
 def context():
     with make_context() as context, ir.Location.unknown(context):
-        yield context
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            yield context
 
 
 def addition(shape: str) -> ir.Operation:
-    text = f"func.func @main(%a: tensor<{shape}xf32>, %b: tensor<{shape}xf32>) -> tensor<{shape}xf32> {{ %0 = stablehlo.add %a, %b : tensor<{shape}xf32> return %0 : tensor<{shape}xf32> }}"
-    return ir.Module.parse(text).body.operations[0].regions[0].blocks[0].operations[0].operation
+    kind = ir.Type.parse(f"tensor<{shape}xf32>")
+    operands = [ir.Operation.create("ub.poison", results=[kind], attributes={"value": ir.Attribute.parse("#ub.poison")}) for _ in "ab"]
+    return ir.Operation.create("stablehlo.add", operands=[each.results[0] for each in operands], results=[kind])
 
 
 def test_an_op_that_does_not_divide_is_asked_about_in_whole_tiles():

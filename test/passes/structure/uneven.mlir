@@ -99,7 +99,7 @@ func.func public @main(%arg0: tensor<10x14xf32>) -> tensor<10x14xf32> {
 sdy.mesh @mesh = <["x"=6]>
 // CHECK-LABEL: func.func public @main(
 // CHECK-NEXT: sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x":(1)2}, {}]>] out_shardings=[<@mesh, [{"x":(1)3}, {}]>]
-// CHECK: "stablehlo.collective_permute"
+// CHECK: "stablehlo.all_gather"
 func.func public @main(%arg0: tensor<12x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)2}, {}]>}) -> (tensor<12x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)3}, {}]>}) {
   return %arg0 : tensor<12x4xf32>
 }
