@@ -84,7 +84,13 @@ def devices_of(module: ir.Module) -> int:
     attributes = module.operation.attributes
     if "mhlo.num_partitions" in attributes:
         return ir.IntegerAttr(attributes["mhlo.num_partitions"]).value
-    return max((mesh.size for mesh in module_meshes(module).values()), default=1)
+    return max((mesh.size for mesh in (module_meshes(module) or _inlined_meshes(module)).values()), default=1)
+
+
+def _inlined_meshes(module: ir.Module) -> dict[str, Mesh]:
+    clone = module.operation.clone().operation
+    propagation.run(clone, "builtin.module(sdy-lift-inlined-meshes)")
+    return module_meshes(clone)
 
 
 def disagreements(analysis: Analysis, xla_propagated_text: str) -> Disagreements:

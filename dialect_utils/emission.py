@@ -11,7 +11,7 @@ step and an error points at the user's line. Source of the operations' meaning: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 import functools
 import itertools
@@ -22,6 +22,9 @@ import numpy as np
 from ..synthesis import steps
 from ..synthesis.layout import Factor, groups
 from ..synthesis.mesh import Mesh
+from ..synthesis.padding import whole_shape
+from ..synthesis.planned import Plan
+from ..synthesis.submesh import lifted
 from ..synthesis.tile_program import (
     Gather,
     KeepFirst,
@@ -59,6 +62,35 @@ def unused_channels(module: ir.Module) -> Iterator[int]:
     return itertools.count(max(used) + 1)
 
 
+def emit_plan(
+    plan: Plan,
+    value: ir.Value,
+    source: ir.Attribute,
+    target: ir.Attribute,
+    channels: Iterator[int],
+    name: str,
+    location: ir.Location,
+    around: Mesh | None = None,
+) -> ir.Value:
+    """Inserts the islands that do what `plan` says: one on the tiles, or on whole tiles where dimensions do not divide.
+
+    Args:
+      around: inside a manual computation the whole mesh, of which the plan's has the axes that are left; see `submesh.lifted`.
+      all others: see `emit_island`.
+    Returns: `value` in the target sharding.
+    """
+    ends = channels, name, location
+    if around is not None:
+        program = lifted(plan.tile_program, around)
+        return emit_island(program, value, source, target, *ends, manual_axes=plan.mesh.axis_names).results[0]
+    if plan.goal_mesh == plan.mesh and all(
+        whole_shape(plan.shape, side.shards(plan.mesh)) == plan.shape for side in (plan.source, plan.target)
+    ):
+        return emit_island(plan.tile_program, value, source, target, *ends).results[0]
+    sides = Side(source, plan.mesh, plan.source), Side(target, plan.goal_mesh, plan.target)
+    return emit_conversion(plan.tile_program, value, *sides, *ends)
+
+
 def emit_island(
     program: TileProgram,
     value: ir.Value,
@@ -67,6 +99,7 @@ def emit_island(
     channels: Iterator[int],
     name: str,
     location: ir.Location,
+    manual_axes: Sequence[str] | None = None,
 ) -> ir.Operation:
     """Inserts, at the current insertion point, the island that turns `value` from `source` into `target`.
 
@@ -74,6 +107,7 @@ def emit_island(
       program: the tile program of a plan between the two shardings, on their mesh.
       value: a ranked tensor of static shape that is sharded as `source`, an `#sdy.sharding` attribute, or will be.
       name: of the site, for profiles. location: the user's.
+      manual_axes: those of the island, if it is in another manual computation that has the rest; None is every axis.
     Returns: the `sdy.manual_computation`; its one result is `value` in the target sharding.
     """
     island = sdy.ManualComputationOp(
@@ -81,7 +115,7 @@ def emit_island(
         [value],
         sdy.TensorShardingPerValueAttr.get([source]),
         sdy.TensorShardingPerValueAttr.get([target]),
-        sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in program.mesh.axis_names]),
+        sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in manual_axes or program.mesh.axis_names]),
         loc=ir.Location.name(name, location),
     )
     element_type = ir.RankedTensorType(value.type).element_type

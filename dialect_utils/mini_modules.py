@@ -15,9 +15,9 @@ from ..synthesis import padding
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
-from .bindings import ir, make_context
-from .emission import emit_conversion, emit_conversion_on_stacks, emit_island, unused_channels
-from .exchange_emission import Side, stacked
+from .bindings import ir, make_context, sdy
+from .emission import emit_conversion_on_stacks, emit_plan, unused_channels
+from .exchange_emission import resized, stacked
 from .sdy_shardings import SHARDING, sharding_to_attr
 
 _GOAL = "mesh_of_answer"
@@ -185,12 +185,13 @@ def neighbourhood(
         attributes = f"{{mhlo.num_partitions = {mesh.size} : i32, mhlo.num_replicas = 1 : i32}}"
         text = f"module @op attributes {attributes} {{\n  sdy.mesh @{_MESH} = {mesh}\n}}"
         module = ir.Module.parse(text)
-        operand_types, result_types = [v.type for v in op.operands], [v.type for v in op.results]
+        operand_types = [_held_type(v.type, mesh, layout) for v, layout in zip(op.operands, operand_layouts)]
+        result_types = [_held_type(v.type, mesh, layout) for v, layout in zip(op.results, result_layouts)]
         with ir.InsertionPoint(module.body):
             function = _function(operand_types, result_types, operand_layouts, result_layouts)
         block = function.regions[0].blocks.append(*operand_types)
         with ir.InsertionPoint(block):
-            inputs = list(block.arguments)
+            inputs = [_held(*each) for each in zip(block.arguments, op.operands, operand_layouts)]
             for number, plan in operand_plans.items():
                 inputs[number] = _converted(plan, inputs[number], module)
             clone = _bare_clone(op)
@@ -199,8 +200,32 @@ def neighbourhood(
             outputs = list(clone.results)
             for number, plan in result_plans.items():
                 outputs[number] = _converted(plan, outputs[number], module)
+            outputs = [_whole(*each) for each in zip(outputs, result_types, result_layouts)]
             ir.Operation.create("func.return", operands=outputs)
         return str(module) if _is_valid(module) else None
+
+
+def _held_type(kind: ir.Type, mesh: Mesh, layout: Sharding | None) -> ir.Type:
+    """Returns the type in which a function takes or gives a value: in whole tiles, for the reason that `stock_pair` has."""
+    if layout is None or not ir.ShapedType(kind).has_static_shape:
+        return kind
+    return ir.RankedTensorType.get(whole_shape(mesh, ir.ShapedType(kind).shape, layout), ir.ShapedType(kind).element_type)
+
+
+def _held(argument: ir.Value, operand: ir.Value, layout: Sharding | None) -> ir.Value:
+    """Returns the operand in its layout, taken out of whole tiles if it came in these."""
+    if argument.type == operand.type:
+        return argument
+    cut = resized(argument, tuple(ir.ShapedType(operand.type).shape))
+    return sdy.ShardingConstraintOp(cut, sharding_to_attr(layout.closed(), _MESH)).result
+
+
+def _whole(value: ir.Value, kind: ir.Type, layout: Sharding | None) -> ir.Value:
+    """Returns a result in its layout, filled up to whole tiles if `kind` is these."""
+    if value.type == kind:
+        return value
+    held = sdy.ShardingConstraintOp(value, sharding_to_attr(layout.closed(), _MESH)).result
+    return resized(held, tuple(ir.ShapedType(kind).shape))
 
 
 def _is_valid(module: ir.Module) -> bool:
@@ -259,11 +284,7 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
 def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = _MESH) -> ir.Value:
     """Inserts an island that does what the plan says; on whole tiles where dimensions do not divide, or meshes are two."""
     source, target = sharding_to_attr(plan.source, _MESH), sharding_to_attr(plan.target, goal_name)
-    ends = unused_channels(module), "reshard", ir.Location.unknown()
-    if goal_name == _MESH and all(whole_shape(plan.mesh, plan.shape, side) == plan.shape for side in (plan.source, plan.target)):
-        return emit_island(plan.tile_program, value, source, target, *ends).results[0]
-    sides = Side(source, plan.mesh, plan.source), Side(target, plan.goal_mesh, plan.target)
-    return emit_conversion(plan.tile_program, value, *sides, *ends)
+    return emit_plan(plan, value, source, target, unused_channels(module), "reshard", ir.Location.unknown())
 
 
 def bits_of(tensor_type: ir.Type) -> int:

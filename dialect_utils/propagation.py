@@ -6,7 +6,9 @@ resolved differently there, so `prepare` does to the clone what matters of that 
   - every call is inlined (HLO's CallInliner), and the ops come in HLO's post-order;
   - what a `while` carries unchanged it captures instead, opened by a constraint with open dimensions if it has a sharding;
   - a broadcast_in_dim does not grow dimensions of size 1; adding dimensions is a reshape;
-  - CHLO ops, for which Shardy has no rules, are ops that have them.
+  - CHLO ops, for which Shardy has no rules, are ops that have them;
+  - tuples, which Shardy refuses, are taken apart;
+  - what has dynamic dimensions, which Shardy refuses too, is opaque: nothing is propagated to or from it.
 What follows is Shardy's own pipeline, cut after `sdy-close-shardings`, where XLA writes `02.after_propagation.mlir`. On XLA's
 own `01.before_propagation.mlir` it gives exactly that file; `canary` compares the two ways on any module.
 
@@ -22,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 import functools
+import itertools
 import math
 
 from .bindings import ir, passmanager, sdy, stablehlo
-from .diagnostics import DiagnosedError, from_mlir_error
-from .ops import int64_attr
+from .diagnostics import DiagnosedError, error_at, from_mlir_error
+from .ops import int64_attr, producer_of
 from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -64,6 +67,7 @@ class Analysis:
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
       argument_layouts, result_layouts: function name -> shardings of its arguments or results after propagation.
       explicit: the clone with explicit reshards.
+      has_dynamic_shapes: whether something of dynamic shape is opaque in the clone.
     """
 
     originals: list[ir.Operation]
@@ -73,6 +77,7 @@ class Analysis:
     opened: dict[int, Opened]
     pieces: dict[int, int]
     explicit: ir.Operation
+    has_dynamic_shapes: bool
     layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
@@ -113,6 +118,12 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
+    types = _types_of_values(clone)
+    has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
+    if has_dynamic_shapes:
+        stand_in_for_dynamic_shapes(clone)
+    if any(isinstance(kind, ir.TupleType) for kind in types):
+        take_tuples_apart(clone)
     stand_in_for_chlo(clone)
     split_broadcasts(clone)
     tuples = inline_calls(clone)
@@ -138,7 +149,7 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
         opened[serial] = Opened(_tag(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
-    return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation)
+    return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation, has_dynamic_shapes)
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
@@ -151,6 +162,117 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+# Dynamic dimensions and tuples
+
+
+_SHAPELESS = frozenset(  # what takes values of any shape
+    {
+        "builtin.module",
+        "func.call",
+        "func.func",
+        "func.return",
+        "stablehlo.case",
+        "stablehlo.get_tuple_element",
+        "stablehlo.if",
+        "stablehlo.optimization_barrier",
+        "stablehlo.return",
+        "stablehlo.tuple",
+        "stablehlo.while",
+    }
+)
+
+
+def _types_of_values(module: ir.Operation) -> set[ir.Type]:
+    values = (value for op in ops_in(module) for value in (*op.results, *(each for block in _blocks(op) for each in block.arguments)))
+    return {value.type for value in values}
+
+
+def dynamic_dimension(kind: ir.Type) -> int | None:
+    """Returns the first dynamic dimension of a ranked tensor type; None for types without one."""
+    if not isinstance(kind, ir.RankedTensorType) or kind.has_static_shape:
+        return None
+    return next(dim for dim in range(kind.rank) if kind.is_dynamic_dim(dim))
+
+
+def stand_in_for_dynamic_shapes(module: ir.Operation) -> None:
+    """Gives dynamic dimensions size 1, and replaces the ops that know of them by custom calls, which have no sharding rule."""
+    ops = [op for op in ops_in(module) if _is_dynamic(op)]
+    for op in ops:
+        for value in (*op.results, *(argument for block in _blocks(op) for argument in block.arguments)):
+            value.set_type(_without_dynamic(value.type))
+    for op in ops:
+        if op.name == "func.func":
+            inputs, results = ([_without_dynamic(each) for each in kinds] for kinds in (_signature(op).inputs, _signature(op).results))
+            op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+        elif op.name not in _SHAPELESS and not op.name.startswith("sdy."):
+            with ir.InsertionPoint(op), op.location:
+                stand_in = stablehlo.CustomCallOp([each.type for each in op.results], list(op.operands), "dynamic")
+                stand_in.operation.attributes[_RULE] = _rule_of_nothing(stand_in.operation)
+                _replace(op, stand_in)
+
+
+_RULE = "sdy.sharding_rule"
+
+
+def _rule_of_nothing(op: ir.Operation) -> ir.Attribute:
+    """Returns the rule by which no dimension of an op has to do with another one; without a rule Shardy warns of the op."""
+    numbers = itertools.count()
+    sides, sizes = [], []
+    for values in (op.operands, op.results):
+        side = []
+        for shape in (_shape(value.type) or () for value in values):
+            factors = [_factor(next(numbers)) for _ in shape]
+            sizes += [f"{factor}={size}" for factor, size in zip(factors, shape)]
+            side.append(f"[{', '.join(factors)}]")
+        sides.append(f"({', '.join(side)})")
+    return ir.Attribute.parse(f"#sdy.op_sharding_rule<{'->'.join(sides)} {{{', '.join(sizes)}}}, custom>")
+
+
+def _factor(number: int) -> str:
+    """Returns the name that Shardy gives to a factor: i, j, ..., z, z_1, z_2."""
+    return chr(ord("i") + number) if number < 18 else f"z_{number - 17}"
+
+
+def _is_dynamic(op: ir.Operation) -> bool:
+    kinds = [value.type for value in (*op.operands, *op.results)]
+    kinds += [argument.type for block in _blocks(op) for argument in block.arguments]
+    if op.name == "func.func":
+        kinds += [*_signature(op).inputs, *_signature(op).results]
+    return any(dynamic_dimension(kind) is not None for kind in kinds)
+
+
+def _without_dynamic(kind: ir.Type) -> ir.Type:
+    if dynamic_dimension(kind) is None:
+        return kind
+    return ir.RankedTensorType.get([1 if kind.is_dynamic_dim(dim) else kind.shape[dim] for dim in range(kind.rank)], kind.element_type)
+
+
+def take_tuples_apart(module: ir.Operation) -> None:
+    """Lets users of an element of a tuple use the element; a custom call that returns a tuple returns its elements instead."""
+    for op in ops_in(module):
+        if op.name == "stablehlo.custom_call" and len(op.results) == 1 and isinstance(op.results[0].type, ir.TupleType):
+            _return_elements(op)
+            continue
+        producer = producer_of(op.operands[0]) if op.name == "stablehlo.get_tuple_element" else None
+        if producer is not None and producer.name == "stablehlo.tuple":
+            op.results[0].replace_all_uses_with(producer.operands[ir.IntegerAttr(op.attributes["index"]).value])
+            op.erase()
+    for op in reversed([each for each in ops_in(module) if each.name == "stablehlo.tuple"]):
+        if not list(op.results[0].uses):
+            op.erase()
+
+
+def _return_elements(op: ir.Operation) -> None:
+    kind = ir.TupleType(op.results[0].type)
+    types = [kind.get_type(number) for number in range(kind.num_types)]
+    with ir.InsertionPoint(op), op.location:
+        call = stablehlo.CustomCallOp(types, list(op.operands), ir.StringAttr(op.attributes["call_target_name"]).value)
+        elements = stablehlo.TupleOp(list(call.results))
+    call.operation.attributes[ID] = op.attributes[ID]
+    op.results[0].replace_all_uses_with(elements.result)
+    op.erase()
 
 
 # CHLO
@@ -248,7 +370,7 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     Returns: a barrier over the results of each call that has several, in place of the tuple that HLO has there: `_dissolve`
       them once the ops are in order.
     """
-    functions = {_symbol(op): op for op in _top_level(module, "func.func")}
+    functions = {symbol(op): op for op in _top_level(module, "func.func")}
     done: set[str] = set()
     for name in functions:
         _inline_calls_in(name, functions, done, ())
@@ -257,18 +379,23 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
 
 
 _TUPLE = "reshard.tuple"
+_CALLS = "reshard.calls"  # the calls through which an op was inlined, and of a call the call itself; see `call_paths`
 
 
 def _inline_calls_in(name: str, functions: dict[str, ir.Operation], done: set[str], callers: tuple[str, ...]) -> None:
-    if name in done or name in callers:  # recursion is no valid XLA program; the call stays
+    """Raises: DiagnosedError at a call through which a function calls itself; Shardy would end the process."""
+    if name in done:
         return
+    around = (*callers, name)
     calls = [op for op in ops_in(functions[name]) if op.name == "func.call"]
     for call in calls:
         callee = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-        if callee not in functions or callee == name:
+        if callee not in functions:
             continue
-        _inline_calls_in(callee, functions, done, (*callers, name))
-        if callee in done and _has_body(functions[callee]):
+        if callee in around:
+            raise error_at(call, f"@{callee} calls itself by way of this call; XLA compiles no recursion, write a loop")
+        _inline_calls_in(callee, functions, done, around)
+        if _has_body(functions[callee]):
             _inline_call(call, functions[callee])
     done.add(name)
 
@@ -279,6 +406,8 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
     for argument, operand in zip(block.arguments, call.operands, strict=True):
         argument.replace_all_uses_with(operand)
     *body, terminator = [op.operation for op in block.operations]
+    if _CALLS in call.attributes:
+        _prepend_calls([nested for op in body for nested in ops_in(op)], _calls_around(call))
     for op in body:
         op.move_before(call)
     values = list(terminator.operands)
@@ -291,6 +420,33 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
         result.replace_all_uses_with(value)
     terminator.erase()
     call.erase()
+
+
+def call_paths(analysis: Analysis) -> list[tuple[int, ...]]:
+    """Returns for each serial the function that its op is in after inlining, and the calls that it came through.
+
+    All are indices in `Analysis.originals`, outermost first. The original has to be as it was analysed.
+    """
+    originals, clone = tagged_clone(analysis.originals[0])
+    for op in ops_in(clone):
+        if op.name == "func.call":
+            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([_tag(op)])
+    prepared = prepare(originals, clone)
+    return [(*_function_around(op, prepared), *_calls_around(op)) for op in prepared.prepared_ops]
+
+
+def _function_around(op: ir.Operation, analysis: Analysis) -> tuple[int, ...]:
+    functions = (each for each in (op, *ops_around(op)) if each.name == "func.func")
+    return tuple(analysis.origin[_tag(each)] for each in functions)
+
+
+def _calls_around(op: ir.Operation) -> tuple[int, ...]:
+    return tuple(ir.DenseI64ArrayAttr(op.attributes[_CALLS])) if _CALLS in op.attributes else ()
+
+
+def _prepend_calls(ops: list[ir.Operation], calls: tuple[int, ...]) -> None:
+    for op in ops:
+        op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([*calls, *_calls_around(op)])
 
 
 def _dissolve(barriers: list[ir.Operation]) -> None:
@@ -528,16 +684,16 @@ def propagate(module: ir.Operation) -> None:
         run(module, propagation_pipeline())
         return
     run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
-    for name in [_symbol(op) for op in functions]:
+    for name in [symbol(op) for op in functions]:
         copy = module.clone().operation
         for op in _top_level(copy, "func.func"):
-            if _symbol(op) == name:
+            if symbol(op) == name:
                 op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
             elif _has_body(op) and is_public(op):
                 op.erase()
         run(copy, propagation_pipeline())
-        before = next(op for op in _top_level(module, "func.func") if _symbol(op) == name)
-        after = next(op for op in _top_level(copy, "func.func") if _symbol(op) == _ENTRY)
+        before = next(op for op in _top_level(module, "func.func") if symbol(op) == name)
+        after = next(op for op in _top_level(copy, "func.func") if symbol(op) == _ENTRY)
         after.attributes["sym_name"] = ir.StringAttr.get(name)
         after.move_before(before)
         before.erase()
@@ -570,8 +726,8 @@ def _take_snapshot(analysis: Analysis) -> None:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
         arguments = function.regions[0].blocks[0].arguments if _has_body(function) else ()
-        analysis.argument_layouts[_symbol(function)] = [layout(argument) for argument in arguments]
-        analysis.result_layouts[_symbol(function)] = stated_results(function)
+        analysis.argument_layouts[symbol(function)] = [layout(argument) for argument in arguments]
+        analysis.result_layouts[symbol(function)] = stated_results(function)
 
 
 # Layouts of values
@@ -679,7 +835,8 @@ def _tag(op: ir.Operation) -> int | None:
     return ir.IntegerAttr(attributes[ID]).value if ID in attributes else None
 
 
-def _symbol(op: ir.Operation) -> str:
+def symbol(op: ir.Operation) -> str:
+    """Returns the name of a function or mesh."""
     return ir.StringAttr(op.attributes["sym_name"]).value
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils import propagation
@@ -25,6 +25,7 @@ from reshard.dialect_utils.sdy_shardings import (
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session
 from reshard.passes.findings import Finding, Findings, OpenResult, Skipped, write_findings
+from reshard.passes.specialization import specialise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,8 @@ class FindMismatchesPass(Pass):
     description = """
     Runs sharding propagation and explicit reshards on a clone of the module, prepared as XLA prepares its own (calls
     inlined, loop invariants captured), and writes each conversion onto the op of the original at which it happens. Ops,
-    types and shardings of the original stay as they are.
+    types and shardings of the original stay as they are. A function whose calls convert differently gets a clone for each
+    way, which says in `reshard.clone_of` what it is made of; strip-findings merges those that nobody has rewritten.
 
     Before ==> after:
     ```mlir
@@ -62,7 +64,7 @@ class FindMismatchesPass(Pass):
     - operand: any other: the op wants the operand in another layout
     """
     guarantees = (
-        "the module has `reshard.findings`; without the attributes that start with `reshard.` it is what it was",
+        "the module has `reshard.findings`; after strip-findings it is what it was",
         "source and target of every site are closed and place the array differently",
         "a mismatch that is no site is listed in `skipped` with its reason",
         "results of public functions whose sharding the caller left open are listed in `open_results` with the layout they get",
@@ -77,21 +79,20 @@ class FindMismatchesPass(Pass):
         try:
             analysis = propagation.analyse(module)
         except DiagnosedError:
-            dynamic = _first_dynamic_op(module)
-            if dynamic is None:
+            unsupported = _first_with(_unsupported, module)
+            if unsupported is None:
                 raise
-            self._leave_alone(module, dynamic, session)
+            self._write(module, (), [unsupported], session)
             return
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
-        mismatches = finder.mismatches()
-        edges = list(finder.numbered(mismatches))
+        if disagreements := finder.disagreements():
+            analysis = specialise(analysis, disagreements)
+            finder = Finder(analysis)
+        edges = list(finder.numbered(finder.mismatches()))
+        if analysis.has_dynamic_shapes and not finder.skipped:  # nothing is propagated there, so that there is no edge to tell of
+            finder.skipped += filter(None, [_first_with(_dynamic, module)])
         self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
-
-    def _leave_alone(self, module: ir.Module, dynamic: ir.Operation, session: Session) -> None:
-        reason = "Shardy propagates static shapes only; refine the module's shapes first"
-        kind = kinds.CONSTRAINT if dynamic.name in propagation.CONSTRAINTS else kinds.OPERAND
-        self._write(module, (), [(dynamic, Skipped(kind, f"operand 0 of {_short_name(dynamic)}", reason))], session)
 
     def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
         for where, each in skipped:
@@ -124,8 +125,8 @@ def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
 def _does_not_divide(kind: ir.Type, attr: ir.Attribute, meshes) -> str | None:
     """Returns which dimension does not divide into its shards, None if all do or their number is unknown."""
     mesh = mesh_of(attr, meshes)
-    if mesh is None or not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
-        return None
+    if mesh is None or not mesh.axes or not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        return None  # a sharding on a single device has no dimensions
     for dim, (size, shards) in enumerate(zip(kind.shape, sharding_from_attr(attr).shards(mesh), strict=True)):
         if size % shards:
             return f"dimension {dim} of size {size} does not divide into {shards} shards"
@@ -140,6 +141,7 @@ class Mismatch:
       op: index of the op in `Analysis.originals`.
       number: of the operand; of the result if `is_result`.
       source, target: sharding attributes of the clone; source None is replicated.
+      manual_axes: of the manual computations around it.
     """
 
     op: int
@@ -147,6 +149,7 @@ class Mismatch:
     is_result: bool
     source: ir.Attribute | None
     target: ir.Attribute
+    manual_axes: tuple[str, ...]
 
 
 _Edge = tuple[int, int, bool]  # serial of an op of the clone, operand or result number, whether it is a result
@@ -155,8 +158,9 @@ _Edge = tuple[int, int, bool]  # serial of an op of the clone, operand or result
 class Finder:
     """Reads mismatches off an analysis.
 
-    State: `_found` has each edge of the clone with its (source, target); `skipped` what is no site and why.
-    Invariant: an edge is in `_found` or its reason in `skipped`, never both.
+    State: `_found` has each edge of the clone with its (source, target), `_reasons` why others are no sites; `_piece_reasons`
+    by edge of the original, since the ops that XLA writes for one are no instances of it. `skipped` is what is told of them.
+    Invariant: an edge is a mismatch or in `skipped`, never both.
     """
 
     def __init__(self, analysis: Analysis):
@@ -165,16 +169,26 @@ class Finder:
         self.meshes = module_meshes(analysis.explicit)
         self._original_meshes = module_meshes(analysis.originals[0])
         self._found: dict[_Edge, tuple[ir.Attribute | None, ir.Attribute]] = {}
-        self._reasons: dict[tuple[int, int, bool], str] = {}
+        self._reasons: dict[_Edge, str] = {}
+        self._piece_reasons: dict[_Edge, str] = {}
         self._translated: dict[ir.Attribute, ir.Attribute] = {}
         self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
+        self._read_constraints()
+        self._read_inserted_reshards()
 
     def mismatches(self) -> list[Mismatch]:
         """Returns the mismatches in the order of the original."""
-        self._read_constraints()
-        self._read_inserted_reshards()
-        found = [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
-        return [each for each in found if self._is_supported(each)]
+        return [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
+
+    def disagreements(self) -> dict[int, tuple]:
+        """Returns for the instances of each op that has to convert in some of them only, or differently, what each has to do."""
+        found: dict[int, tuple] = {}
+        for edge in self._edges_of_originals():
+            outcomes = self._outcomes(edge)
+            if len(set(outcomes.values())) > 1 and any(isinstance(each, Mismatch) for each in outcomes.values()):
+                for serial, outcome in outcomes.items():
+                    found[serial] = (*found.get(serial, ()), (edge, outcome))
+        return found
 
     def numbered(self, mismatches: list[Mismatch]) -> Iterator[Finding]:
         """Yields the findings; mismatches of one value with the same source and target share a number."""
@@ -187,7 +201,7 @@ class Finder:
             site = numbers.setdefault((value, source, target), len(numbers))
             kind = self._kind(op, each.number, each.is_result)
             why = _why(op, each.number, kind, _text(source), target)
-            yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each))
+            yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each), each.manual_axes)
 
     def open_results(self, edges: Sequence[Finding]) -> tuple[OpenResult, ...]:
         """Returns the results of public functions that the caller left open, with the layouts that propagation gives them.
@@ -305,52 +319,73 @@ class Finder:
         if rank is None:
             self._refuse(edge, "the value is no ranked tensor")
             return
+        if (reason := self._unsupported_in_original(edge)) is not None:
+            self._refuse(edge, reason)
+            return
         try:
             if self._placement(source, rank) != self._placement(target, rank):
                 self._found[edge] = source, target
         except UnsupportedSharding:
             self._refuse(edge, "no layout has its sharding: the whole value is on one device, or the mesh is too large")
 
+    def _unsupported_in_original(self, edge: _Edge) -> str | None:
+        """Returns why the original's value cannot be converted although its stand-in can; None if it can."""
+        serial, number, is_result = edge
+        if self.analysis.origin[serial] is None:
+            return None
+        op = self.analysis.originals[self.analysis.origin[serial]]
+        values = op.results if is_result else op.operands
+        return _unsupported(values[min(number, len(values) - 1)].type)
+
     def _is_split(self, op: ir.Operation) -> bool:
         producers = (producer_of(value) for value in op.operands) if op.name == "stablehlo.broadcast_in_dim" else ()
         return any(each is not None and propagation.serial_of(each) in self.analysis.pieces for each in producers)
 
     def _refuse(self, edge: _Edge, reason: str) -> None:
-        serial, number, is_result = edge
-        index = self.analysis.origin[serial]
+        serial = edge[0]
         if serial in self.analysis.pieces:
-            index, number = self.analysis.pieces[serial], 0
-        if index is not None:
-            self._reasons.setdefault((index, number, is_result), reason)
+            self._piece_reasons.setdefault((self.analysis.pieces[serial], 0, False), reason)
+        else:
+            self._reasons.setdefault(edge, reason)
 
     # From the clone to the original
 
-    def _edges_of_originals(self) -> list[tuple[int, int, bool]]:
-        edges = {(self.analysis.origin[serial], *rest) for serial, *rest in self._found}
-        edges |= set(self._reasons)
+    def _edges_of_originals(self) -> list[_Edge]:
+        edges = {(self.analysis.origin[serial], *rest) for serial, *rest in (*self._found, *self._reasons)}
+        edges |= set(self._piece_reasons)
         return sorted((edge for edge in edges if edge[0] is not None), key=lambda edge: (edge[0], edge[2], edge[1]))
 
-    def _agreed(self, edge: tuple[int, int, bool]) -> Mismatch | None:
-        """Returns the mismatch on which all instances of the op agree; None, with the reason in `skipped`, otherwise."""
+    def _outcomes(self, edge: _Edge) -> dict[int, Mismatch | str | None]:
+        """Returns for each instance of the op the mismatch, why it is no site, or None if there is no conversion."""
         index, number, is_result = edge
-        if edge in self._reasons:
-            self._skip(*edge, self._reasons[edge])
+        outcomes: dict[int, Mismatch | str | None] = {}
+        for serial in self.analysis.instances[index]:
+            here = serial, number, is_result
+            outcomes[serial] = self._piece_reasons.get(edge) or self._reasons.get(here)
+            if outcomes[serial] is None and here in self._found:
+                outcomes[serial] = Mismatch(*edge, *self._found[here], self._manual_axes(serial))
+        return outcomes
+
+    def _agreed(self, edge: _Edge) -> Mismatch | None:
+        """Returns the mismatch on which all instances of the op agree; None, with the reason in `skipped`, otherwise."""
+        found = set(self._outcomes(edge).values())
+        mismatches = [each for each in found if isinstance(each, Mismatch)]
+        reasons = sorted(each for each in found if isinstance(each, str))
+        if len(found) == 1 and mismatches:
+            return mismatches[0]
+        if not mismatches:
+            self._skip(*edge, reasons[0])
             return None
-        found = {self._found.get((serial, number, is_result)) for serial in self.analysis.instances[index]}
-        if len(found) == 1:
-            return Mismatch(index, number, is_result, *next(iter(found)))
-        texts = sorted("no conversion" if each is None else " to ".join(map(_text, each)) for each in found)
-        self._skip(*edge, f"the calls of its function disagree: {'; '.join(texts)}")
+        texts = [f"{_text(each.source)} to {_text(each.target)}" for each in mismatches]
+        texts += reasons + ["no conversion"] * (None in found)
+        self._skip(*edge, f"the calls of its function disagree: {'; '.join(sorted(texts))}")
         return None
 
-    def _is_supported(self, mismatch: Mismatch) -> bool:
-        """Returns whether all instances of the op are outside manual computations; a function may be called from inside one."""
-        instances = [self.analysis.prepared_ops[serial] for serial in self.analysis.instances[mismatch.op]]
-        around = [parent.name for op in instances for parent in propagation.ops_around(op)]
-        if "sdy.manual_computation" not in around:
-            return True
-        self._skip(mismatch.op, mismatch.number, mismatch.is_result, "it is inside a manual computation")
-        return False
+    def _manual_axes(self, serial: int) -> tuple[str, ...]:
+        """Returns the axes of the manual computations around an instance, outermost first."""
+        around = list(propagation.ops_around(self.analysis.prepared_ops[serial]))
+        manual = [op for op in reversed(around) if op.name == "sdy.manual_computation"]
+        return tuple(axis for op in manual for axis in sdy.ManualAxesAttr(op.attributes["manual_axes"]))
 
     def _skip(self, index: int, number: int, is_result: bool, reason: str) -> None:
         op = self.analysis.originals[index]
@@ -415,10 +450,29 @@ class Finder:
             return False
 
 
-def _first_dynamic_op(module: ir.Module) -> ir.Operation | None:
-    """Returns the first op with an operand of dynamic shape; None if there is none."""
-    tensors = ((op, value.type) for op in propagation.ops_in(module.operation) for value in op.operands)
-    return next((op for op, kind in tensors if isinstance(kind, ir.RankedTensorType) and not kind.has_static_shape), None)
+def _first_with(reason_of: Callable[[ir.Type], str | None], module: ir.Module) -> tuple[ir.Operation, Skipped] | None:
+    """Returns the first op with an operand of a type that has a reason, and that it is left alone for it; None if there is none."""
+    for op in propagation.ops_in(module.operation):
+        for number, value in enumerate(op.operands):
+            reason = reason_of(value.type)
+            if reason is not None:
+                kind = kinds.CONSTRAINT if op.name in propagation.CONSTRAINTS else kinds.OPERAND
+                return op, Skipped(kind, f"operand {number} of {_short_name(op)}", reason)
+    return None
+
+
+def _unsupported(kind: ir.Type) -> str | None:
+    """Returns why Shardy does not propagate values of a type; None if it does."""
+    if isinstance(kind, ir.TupleType):
+        return f"Shardy propagates no tuples such as {kind}; flatten them first"
+    return _dynamic(kind)
+
+
+def _dynamic(kind: ir.Type) -> str | None:
+    dim = propagation.dynamic_dimension(kind)
+    if dim is None:
+        return None
+    return f"dimension {dim} of {kind} is dynamic, and Shardy propagates static shapes only; refine the module's shapes first"
 
 
 def _kind_by_producer(value: ir.Value) -> str:

@@ -15,7 +15,7 @@ more entries into the dictionaries: `Finding.extras`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.bindings import ir, sdy
@@ -27,6 +27,7 @@ PREFIX = "reshard."
 OPERAND_SITES = PREFIX + "operand_sites"
 RESULT_SITES = PREFIX + "result_sites"
 SUMMARY = PREFIX + "findings"
+CLONE_OF = PREFIX + "clone_of"  # on a function; see `passes.specialization`
 VERSION = 1
 
 CONSTRAINT, ARGUMENT, FUNCTION_RESULT = "constraint", "argument", "function_result"
@@ -46,6 +47,7 @@ class Finding:
       source, target: `#sdy.sharding` attributes, closed; source is the layout that the value has before the conversion.
       why: a sentence for people.
       is_uneven: whether a dimension does not divide by its shards on either side, so tiles are padded.
+      manual_axes: of the manual computations around the edge, or around the calls that lead to it; the value is a tile along them.
       extras: entries of later passes, by name.
     """
 
@@ -57,6 +59,7 @@ class Finding:
     target: ir.Attribute
     why: str
     is_uneven: bool = False
+    manual_axes: tuple[str, ...] = ()
     extras: tuple[tuple[str, ir.Attribute], ...] = ()
 
     @property
@@ -114,7 +117,7 @@ class Findings:
 
 def write_findings(module: ir.Module, findings: Findings) -> None:
     """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes."""
-    strip_findings(module)
+    strip_findings(module, keeps=(CLONE_OF,))
     with module.context:
         per_op: dict[tuple[int, str], tuple[ir.Operation, list[Finding]]] = {}
         for finding in findings.edges:
@@ -159,11 +162,11 @@ def _read_summary(module: ir.Operation) -> tuple[tuple[Skipped, ...], tuple[Open
 _AGAIN = "run strip-findings and find-mismatches again"
 
 
-def strip_findings(module: ir.Module) -> int:
-    """Removes every discardable attribute of ours from every op; returns how many there were."""
+def strip_findings(root: ir.Module | ir.Operation, keeps: Sequence[str] = ()) -> int:
+    """Removes every discardable attribute of ours from every op, but for those named; returns how many there were."""
     count = 0
-    for op in ops_in(module.operation):
-        for name in [name for name in attribute_names(op) if name.startswith(PREFIX)]:
+    for op in ops_in(root.operation):
+        for name in [name for name in attribute_names(op) if name.startswith(PREFIX) and name not in keeps]:
             del op.attributes[name]
             count += 1
     return count
@@ -186,10 +189,12 @@ def _to_attr(finding: Finding) -> ir.DictAttr:
     }
     if finding.is_uneven:
         entries["uneven"] = ir.BoolAttr.get(True)
+    if finding.manual_axes:
+        entries["manual_axes"] = sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in finding.manual_axes])
     return ir.DictAttr.get(entries)
 
 
-_OWN = frozenset({"site", "kind", "operand", "result", "source", "target", "why", "uneven"})
+_OWN = frozenset({"site", "kind", "operand", "result", "source", "target", "why", "uneven", "manual_axes"})
 
 
 def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
@@ -203,6 +208,7 @@ def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
         target=sdy.TensorShardingAttr(entries["target"]),
         why=ir.StringAttr(entries["why"]).value,
         is_uneven="uneven" in entries,
+        manual_axes=tuple(sdy.ManualAxesAttr(entries["manual_axes"])) if "manual_axes" in entries else (),
         extras=tuple(sorted((name, each) for name, each in entries.items() if name not in _OWN)),
     )
     ir.RankedTensorType(finding.value.type)  # raises if the op has no such value, or it is no tensor

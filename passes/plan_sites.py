@@ -9,7 +9,7 @@ import functools
 
 from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.mini_modules import bits_of, neighbourhood
+from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 from reshard.passes import findings as kinds
@@ -17,11 +17,12 @@ from reshard.passes.base import Pass, Session, option
 from reshard.passes.findings import Finding, Findings, OpenResult, read_findings, write_findings
 from reshard.passes.op_layouts import OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
+from reshard.passes.site_plans import site_plan
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import Sharding
 
-_RETURNS = {"func.return", "stablehlo.return"}
+_RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 # The users that take a value as it is, in one layout whatever it costs.
 EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
 
@@ -155,7 +156,7 @@ class SitePlanner:
         mesh = mesh_of(edge.target, self.meshes)
         if mesh is None or mesh != mesh_of(edge.source, self.meshes):
             return Conversion(source, target, None, "source and target are on different meshes")
-        return _converted(edge.value.type, mesh, source, target)
+        return _converted(edge, mesh, source, target)
 
     def _chains_of_constraints(self) -> dict[int, list[Finding]]:
         """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user.
@@ -208,7 +209,7 @@ class SitePlanner:
         mesh = mesh_of(chain[-1].target, self.meshes)
         if mesh is None or mesh != mesh_of(chain[0].source, self.meshes):
             return Conversion(first.source, last.target, None, "source and target are on different meshes")
-        return _converted(chain[-1].value.type, mesh, first.source, last.target)
+        return _converted(chain[-1], mesh, first.source, last.target)
 
     def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
         op = group[0].op
@@ -224,7 +225,7 @@ class SitePlanner:
         operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}
         results = {e.number: self.conversions[e.site].plan for e in group if e.kind == kinds.RESULT}
         mesh = self.conversions[group[0].site].plan.mesh
-        layouts = self._op_layouts.of(op, mesh)
+        layouts = self._op_layouts.of(op, mesh_of(group[0].target, self.meshes))
         if layouts is None:
             return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
         for number, conversion in operands.items():
@@ -354,14 +355,9 @@ def _plain(attr: ir.Attribute | None):
 _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
 
 
-def _converted(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
-    if not ir.ShapedType(value_type).has_static_shape:
-        return Conversion(source, target, None, f"no chain: {value_type} has dynamic dimensions")
-    if source.unreduced or target.unreduced:
-        return Conversion(source, target, None, "no chain: islands take and give no unreduced values")
+def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
     try:
-        shape = tuple(ir.RankedTensorType(value_type).shape)
-        return Conversion(source, target, plan(mesh, shape, bits_of(value_type), source, target))
+        return Conversion(source, target, site_plan(edge.value.type, mesh, source, target, edge.manual_axes))
     except (NoPlanError, ValueError) as problem:
         return Conversion(source, target, None, f"no chain: {problem}")
 

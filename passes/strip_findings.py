@@ -8,6 +8,7 @@ import dataclasses
 from reshard.dialect_utils.bindings import ir
 from reshard.passes.base import Pass, Session
 from reshard.passes.findings import strip_findings
+from reshard.passes.specialization import merge_clones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +26,13 @@ class StripFindingsPass(Pass):
     %0 = stablehlo.tanh %arg0 : tensor<8xf32>
     ```
     """
-    guarantees = ("no op has an attribute whose name starts with `reshard.`", "everything else is as it was")
+    guarantees = (
+        "no op has an attribute whose name starts with `reshard.`",
+        "a function that find-mismatches cloned is one again, unless sites were rewritten in some of the clones only",
+        "everything else is as it was",
+    )
     statistics = {"attributes": "attributes removed"}
 
     def run(self, module: ir.Module, session: Session) -> None:
+        merge_clones(module)
         session.count("attributes", strip_findings(module))

@@ -6,8 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from reshard.dialect_utils.bindings import ir, sdy
-from reshard.dialect_utils.emission import emit_island, unused_channels
-from reshard.dialect_utils.mini_modules import bits_of
+from reshard.dialect_utils.emission import emit_plan, unused_channels
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
 from reshard.dialect_utils.sdy_chains import emit_sdy_chain
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
@@ -15,8 +14,9 @@ from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
+from reshard.passes.site_plans import site_plan
 from reshard.synthesis.blocked_chains import blocked_chain
-from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.plan import NoPlanError, Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,9 @@ class SynthesizeCollectivesPass(Pass):
     description = """
     Inserts an `sdy.manual_computation` whose body is the planned chain on one device's tile. Its in_shardings are the layout
     that the analysis found at the value, its out_shardings the one that is wanted; a constraint that asked for it goes away. A
-    chain of constraints that nobody else looks at becomes one island. Runs after plan-sites.
+    chain of constraints that nobody else looks at becomes one island. Where a dimension does not divide, the value is filled up
+    to whole tiles before the island and cut behind it, as XLA stores it. Inside another manual computation the island has
+    the axes that are left. Runs after plan-sites.
 
     Before ==> after:
     ```mlir
@@ -202,7 +204,7 @@ class _Rewriter:
     def _island(self, edge: Finding, value: ir.Value, source: ir.Attribute) -> ir.Value | None:
         """Returns the converted value, from an island at the current insertion point; None, with a remark, without a chain."""
         try:
-            chain = self._plan(value.type, source, edge.target)
+            chain = self._plan(edge, value.type, source)
         except (NoPlanError, ValueError) as problem:
             self.session.remark(edge.op, f"site {edge.site} is left to XLA: no chain: {problem}")
             return None
@@ -213,11 +215,12 @@ class _Rewriter:
         if self.emit == "sdy":
             return self._shardy_chain(edge, chain, value, source, name)
         self.session.count("islands")
-        return emit_island(chain.tile_program, value, source, edge.target, self.channels, name, location).results[0]
+        ends = value, source, edge.target, self.channels, name, location
+        return emit_plan(chain, *ends, mesh_of(edge.target, self.meshes) if edge.manual_axes else None)
 
     def _shardy_chain(self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str) -> ir.Value | None:
         """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""
-        chain = blocked_chain(best.mesh, best.shape, best.source, best.target)
+        chain = None if edge.manual_axes or not _divides(best) else blocked_chain(best.mesh, best.shape, best.source, best.target)
         if chain is None:
             why = f"Shardy's collectives do not express the chain {best.chain_text}; --emit=manual does"
             self.session.remark(edge.op, f"site {edge.site} is left to XLA: {why}")
@@ -229,14 +232,16 @@ class _Rewriter:
             self.session.remark(edge.op, f"site {edge.site}: the chain of Shardy's collectives {more}")
         return emit_sdy_chain(chain, value, source, edge.target, name, edge.op.location)
 
-    def _plan(self, value_type: ir.Type, source: ir.Attribute, target: ir.Attribute) -> Plan:
-        mesh = mesh_of(target, self.meshes)
+    def _plan(self, edge: Finding, value_type: ir.Type, source: ir.Attribute) -> Plan:
+        mesh = mesh_of(edge.target, self.meshes)
         if mesh is None:
-            raise NoPlanError(f"unknown mesh in {target}")
-        ends = sharding_from_attr(source), sharding_from_attr(target)
-        if any(side.unreduced for side in ends):
-            raise NoPlanError("islands take and give no unreduced values")
-        return plan(mesh, tuple(ir.RankedTensorType(value_type).shape), bits_of(value_type), *ends)
+            raise NoPlanError(f"unknown mesh in {edge.target}")
+        return site_plan(value_type, mesh, sharding_from_attr(source), sharding_from_attr(edge.target), edge.manual_axes)
+
+
+def _divides(plan: Plan) -> bool:
+    """Returns whether all dimensions divide among the shards of both ends."""
+    return all(size % count == 0 for side in (plan.source, plan.target) for size, count in zip(plan.shape, side.shards(plan.mesh)))
 
 
 def _state_result_sharding(op: ir.Operation, number: int, sharding: ir.Attribute) -> None:

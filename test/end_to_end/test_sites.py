@@ -259,25 +259,6 @@ class TestLeftAlone:
         assert "sdy.manual_computation" not in module
         assert row["reason"] == "source and target are on different meshes"
 
-    def test_inside_a_manual_computation_that_calls_a_function(self):
-        """The function is private and looks like any other; its caller is not."""
-        text = main(
-            {"%a": ROWS}, [ROWS],
-            f"""%m = sdy.manual_computation(%a) in_shardings=[<@mesh, {ROWS}>] out_shardings=[<@mesh, {ROWS}>] manual_axes={{"x"}} (%t: tensor<4x16xi32>) {{
-                  %s = func.call @f(%t) : (tensor<4x16xi32>) -> tensor<4x16xi32>
-                  sdy.return %s : tensor<4x16xi32>
-                }} : ({T}) -> {T}
-                return %m : {T}""",
-        ) + """func.func private @f(%a: tensor<4x16xi32>) -> tensor<4x16xi32> {
-                 %0 = sdy.sharding_constraint %a <@mesh, [{"y"}, {}]> : tensor<4x16xi32>
-                 %1 = stablehlo.optimization_barrier %0 : tensor<4x16xi32>
-                 %2 = sdy.sharding_constraint %1 <@mesh, [{}, {"y"}]> : tensor<4x16xi32>
-                 return %2 : tensor<4x16xi32>
-               }"""
-        module, rows = rewritten(text)
-        assert module.count("sdy.manual_computation(") == 1
-        assert rows == []
-
     def test_one_device(self):
         text = main({"%a": '[{"x"}, {}]'}, ['[{}, {"x"}]'], f"return %a : {T}", 'sdy.mesh @mesh = <["x"=1]>')
         module, rows = rewritten(text)

@@ -5,7 +5,7 @@
 
 // Every kind of site, one per function; sources and targets are known by hand. Afterwards the module is as it was.
 
-// CHECK: module attributes {reshard.findings = {open_results = [{function = "constraint", result = 0 : i64, sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}, {{.*}}], sites = 29 : i64, skipped = [
+// CHECK: module attributes {reshard.findings = {open_results = [{function = "constraint", result = 0 : i64, sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}, {{.*}}], sites = 34 : i64, skipped = [
 // CHECK-SAME: version = 1 : i64}} {
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 sdy.mesh @one = <["x"=4, "y"=2, "unit"=1]>
@@ -205,16 +205,21 @@ func.func private @alike(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
   return %0 : tensor<8x8xf32>
 }
 
-// One that is called with different layouts is left alone.
+// One that is called with different layouts is cloned, one for each.
 // CHECK-LABEL: func.func public @calls_unlike(
 func.func public @calls_unlike(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x8xf32> {
   %0 = call @unlike(%arg0) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: call @unlike(
   // CHECK: sdy.sharding_constraint{{.*}}{reshard.operand_sites = [{kind = "constraint", operand = 0 : i64, site = {{[0-9]+}} : i64, source = #sdy.sharding<@mesh, [{}, {"x"}]>, target = #sdy.sharding<@mesh, [{"y"}, {}]>, why = "the constraint asks for [{\22y\22}, {}]; its operand is [{}, {\22x\22}]"}]}
+  // CHECK: call @unlike_1(
   %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {}]> : tensor<8x8xf32>
   %2 = call @unlike(%1) : (tensor<8x8xf32>) -> tensor<8x8xf32>
   return %2 : tensor<8x8xf32>
 }
 // CHECK-LABEL: func.func private @unlike(
+// CHECK: source = #sdy.sharding<@mesh, [{"x"}, {}]>, target = #sdy.sharding<@mesh, [{}, {"x"}]>
+// CHECK-LABEL: func.func private @unlike_1({{.*}} attributes {reshard.clone_of = "unlike"} {
+// CHECK: source = #sdy.sharding<@mesh, [{"y"}, {}]>, target = #sdy.sharding<@mesh, [{}, {"x"}]>
 func.func private @unlike(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
   %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
@@ -245,11 +250,13 @@ func.func public @uneven(%arg0: tensor<6x8xf32>) -> tensor<6x8xf32> {
   return %1 : tensor<6x8xf32>
 }
 
-// Inside a manual computation: left alone. Its operand is a site.
+// Inside a manual computation sites say which axes are used up. Its operand is a site on all axes.
 // CHECK-LABEL: func.func public @manual(
 func.func public @manual(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> tensor<8x8xf32> {
   %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"y"}, {}]>] out_shardings=[<@mesh, [{"y"}, {}]>] manual_axes={"y"} (%arg1: tensor<4x8xf32>) {
+    // CHECK: sdy.sharding_constraint{{.*}}{reshard.operand_sites = [{kind = "constraint", manual_axes = #sdy<manual_axes{"y"}>, operand = 0 : i64, site = {{[0-9]+}} : i64, source = #sdy.sharding<@mesh, [{}, {}]>, target = #sdy.sharding<@mesh, [{"x"}, {}]>
     %1 = sdy.sharding_constraint %arg1 <@mesh, [{"x"}, {}]> : tensor<4x8xf32>
+    // CHECK: sdy.sharding_constraint{{.*}}{reshard.operand_sites = [{kind = "constraint", manual_axes = #sdy<manual_axes{"y"}>, operand = 0 : i64, site = {{[0-9]+}} : i64, source = #sdy.sharding<@mesh, [{"x"}, {}]>, target = #sdy.sharding<@mesh, [{}, {"x"}]>
     %2 = sdy.sharding_constraint %1 <@mesh, [{}, {"x"}]> : tensor<4x8xf32>
     sdy.return %2 : tensor<4x8xf32>
   // CHECK: {reshard.operand_sites = [{kind = "argument", operand = 0 : i64, site = {{[0-9]+}} : i64, source = #sdy.sharding<@mesh, [{}, {"x"}]>, target = #sdy.sharding<@mesh, [{"y"}, {}]>, why = "manual_computation wants operand 0 as [{\22y\22}, {}]; operand 0, an argument of the function, is [{}, {\22x\22}]"}]}

@@ -43,3 +43,20 @@ func.func public @ends_that_do_not_divide(%arg0: tensor<15x8xf32> {sdy.sharding 
     -> (tensor<15x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
   return %arg0 : tensor<15x8xf32>
 }
+
+// -----
+
+// Recursion would be the end of Shardy, and of the process.
+func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = call @f(%arg0) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+func.func private @f(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = call @g(%arg0) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+func.func private @g(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  // expected-error @+1 {{@f calls itself by way of this call; XLA compiles no recursion, write a loop}}
+  %0 = call @f(%arg0) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

@@ -32,13 +32,15 @@ func.func public @main(
 
 // -----
 
-// Dynamic dimensions: Shardy propagates none at all, so the module is left alone.
-// CHECK: sites = 0 : i64, skipped = [{kind = "constraint", where = "operand 0 of sharding_constraint", why = "Shardy propagates static shapes only; refine the module's shapes first"}]
+// Dynamic dimensions: Shardy propagates none. The rest of the module is done.
+// CHECK: sites = 1 : i64, skipped = [{kind = "constraint", where = "operand 0 of sharding_constraint", why = "dimension 0 of tensor<?x8xf32> is dynamic, and Shardy propagates static shapes only; refine the module's shapes first"}]
 sdy.mesh @mesh = <["x"=4, "y"=2]>
-func.func public @main(%arg0: tensor<?x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> tensor<?x8xf32> {
-  // expected-remark @+1 {{operand 0 of sharding_constraint is left alone: Shardy propagates static shapes only; refine the module's shapes first}}
+func.func public @main(%arg0: tensor<?x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, %arg1: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> (tensor<?x8xf32>, tensor<8x8xf32>) {
+  // expected-remark @+1 {{operand 0 of sharding_constraint is left alone: dimension 0 of tensor<?x8xf32> is dynamic, and Shardy propagates static shapes only; refine the module's shapes first}}
   %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"y"}]> : tensor<?x8xf32>
-  return %0 : tensor<?x8xf32>
+  // CHECK: reshard.operand_sites = [{kind = "constraint", operand = 0 : i64, site = 0 : i64, source = #sdy.sharding<@mesh, [{}, {"x"}]>, target = #sdy.sharding<@mesh, [{}, {"y"}]>
+  %1 = sdy.sharding_constraint %arg1 <@mesh, [{}, {"y"}]> : tensor<8x8xf32>
+  return %0, %1 : tensor<?x8xf32>, tensor<8x8xf32>
 }
 
 // -----
@@ -68,38 +70,6 @@ func.func public @main(%arg0: tensor<8x8xf32>, %arg1: tensor<8x8xf32> {sdy.shard
   // expected-remark @+1 {{operand 0 of add is left alone: propagation feeds a constraint of the value to this op}}
   %3 = stablehlo.add %0, %arg1 : tensor<8x8xf32>
   return %3 : tensor<8x8xf32>
-}
-
-// -----
-
-// Inside a manual computation, whose arguments have the layout that its manual axes leave.
-// CHECK: sites = 0 : i64, skipped = [{kind = "constraint", where = "operand 0 of sharding_constraint", why = "it is inside a manual computation"}]
-sdy.mesh @mesh = <["x"=4, "y"=2]>
-func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y", "x"}, {}]>}) -> tensor<8x8xf32> {
-  %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"y", "x"}, {}]>] out_shardings=[<@mesh, [{"y"}, {"x"}]>] manual_axes={"y"} (%arg1: tensor<4x8xf32>) {
-    %1 = sdy.sharding_constraint %arg1 <@mesh, [{"x"}, {}]> : tensor<4x8xf32>
-    // expected-remark @+1 {{operand 0 of sharding_constraint is left alone: it is inside a manual computation}}
-    %2 = sdy.sharding_constraint %1 <@mesh, [{}, {"x"}]> : tensor<4x8xf32>
-    sdy.return %2 : tensor<4x8xf32>
-  } : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  return %0 : tensor<8x8xf32>
-}
-
-// -----
-
-// A function whose calls disagree.
-// CHECK: sites = 1 : i64, skipped = [{kind = "constraint", where = "operand 0 of sharding_constraint", why = "the calls of its function disagree: [{\22x\22}, {}] to [{}, {\22x\22}]; [{\22y\22}, {}] to [{}, {\22x\22}]"}]
-sdy.mesh @mesh = <["x"=4, "y"=2]>
-func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x8xf32> {
-  %0 = call @unlike(%arg0) : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {}]> : tensor<8x8xf32>
-  %2 = call @unlike(%1) : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  return %2 : tensor<8x8xf32>
-}
-func.func private @unlike(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
-  // expected-remark @+1 {{operand 0 of sharding_constraint is left alone: the calls of its function disagree}}
-  %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
-  return %0 : tensor<8x8xf32>
 }
 
 // -----

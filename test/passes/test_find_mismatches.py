@@ -17,6 +17,7 @@ from reshard.dialect_utils.xla_child import shared_child
 from reshard.passes import findings as kinds
 from reshard.passes.base import Session
 from reshard.passes.find_mismatches import FindMismatchesPass
+from reshard.passes.specialization import merge_clones
 from reshard.passes.findings import Finding, Findings, Skipped, read_findings, strip_findings, write_findings
 from reshard.passes.pipeline import Pipeline
 
@@ -190,12 +191,14 @@ def test_calls_alike_have_one_site_in_the_callee(context):
     assert [(each.kind, str(sharding_from_attr(each.source))) for each in inside] == [("constraint", '[{"x"}, {}]')]
 
 
-def test_calls_unlike_are_left_alone_with_a_remark(context):
-    _, found, session = find(programs()["helped_unlike"])
-    assert [_function(each) for each in found.edges] == ["main"]
-    (skipped,) = found.skipped
-    assert skipped.kind == "constraint" and "the calls of its function disagree" in skipped.reason
-    assert [each.message for each in session.remarks] == [f"{skipped.where} is left alone: {skipped.reason}"]
+def test_calls_unlike_have_a_function_each(context):
+    module, found, session = find(programs()["helped_unlike"])
+    assert not found.skipped and not session.remarks
+    inside = [(_function(each), each.kind, str(sharding_from_attr(each.source))) for each in found.edges if _function(each) != "main"]
+    (first, _, _), (second, _, _) = inside
+    assert second == f"{first}_1"
+    assert inside == [(first, "constraint", '[{"x"}, {}]'), (second, "constraint", '[{"y"}, {}]')]
+    assert _callees(module) == [first, second]
 
 
 def test_a_manual_computation_wants_its_operand(context):
@@ -218,9 +221,15 @@ def _function(finding: Finding) -> str:
     return ir.StringAttr(function.attributes["sym_name"]).value
 
 
+def _callees(module: ir.Module) -> list[str]:
+    calls = (op for op in propagation.ops_in(module.operation) if op.name == "func.call")
+    return [ir.FlatSymbolRefAttr(op.attributes["callee"]).value for op in calls]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_original_is_unchanged_but_for_findings(name, context):
     module, _, _ = find(programs()[name])
+    merge_clones(module)
     strip_findings(module)
     assert str(module) == str(ir.Module.parse(programs()[name]))
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a site: by typed steps where these lead to the target, else with exchanges and padded tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.mini_modules import bits_of
+from reshard.synthesis import submesh
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.plan import NoPlanError, Plan, plan
+from reshard.synthesis.sharding import Sharding
+
+
+def site_plan(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding, manual_axes: Sequence[str] = ()) -> Plan:
+    """Returns the plan that turns a value of one type from `source` into `target`.
+
+    Args:
+      manual_axes: inside a manual computation, its axes: the value differs along them. The plan is on the mesh of the others.
+
+    Exchanges and padded tiles come second, and the fastest of these: by bytes many small moves would beat one collective.
+
+    Raises: NoPlanError or ValueError if there is none; the message says why.
+    """
+    if not ir.ShapedType(value_type).has_static_shape:
+        raise NoPlanError(f"{value_type} has dynamic dimensions")
+    if source.unreduced or target.unreduced:
+        raise NoPlanError("islands take and give no unreduced values")
+    free = submesh.without(mesh, manual_axes) if manual_axes else mesh
+    problem = free, tuple(ir.RankedTensorType(value_type).shape), bits_of(value_type), source, target
+    try:
+        return plan(*problem)
+    except NoPlanError as problem_of_steps:
+        if manual_axes:
+            raise NoPlanError(f"{problem_of_steps}, and an exchange inside a manual computation is not supported") from None
+        return plan(*problem, objective="time", with_exchange=True)

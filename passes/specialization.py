@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that are called with different layouts: a clone for each, as long as sites are looked for and rewritten.
+
+XLA inlines every call, so an op of a function may have to convert in one call and not in another. `specialise` gives such a
+function a clone for each outcome, and lets the calls use them; a clone says in `reshard.clone_of` what it was made of. Once
+passes have rewritten what they want to, `merge_clones` undoes it wherever a clone is still what the original is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+import itertools
+
+from reshard.dialect_utils.bindings import ir
+from reshard.dialect_utils.propagation import Analysis, call_paths, is_public, ops_around, ops_in, symbol
+from reshard.passes.findings import CLONE_OF, strip_findings
+
+_NAME, _VISIBILITY, _CALLEE = "sym_name", "sym_visibility", "callee"
+
+
+def specialise(analysis: Analysis, outcomes: Mapping[int, Hashable]) -> Analysis:
+    """Clones the functions of the analysed module whose calls differ in an outcome; returns the analysis of what it is then.
+
+    Args:
+      outcomes: serial of an op -> what tells the instances of the op apart; not empty.
+    The module computes what it did, and with the calls inlined it is what it was: only the way back to the original changes.
+    """
+    return _Specialiser(analysis, outcomes).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """A function as some of its calls need it.
+
+    Attributes:
+      outcomes: of its own ops. called: which variant each of its calls needs, as (number of the call in it, of the variant).
+    """
+
+    function: str
+    outcomes: tuple
+    called: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class _Specialiser:
+    """State: `numbers` has each distinct variant, numbered; `of_function` the numbers of a function's, the original's first.
+
+    A path is the function that is no one's callee here and the calls from there, as indices in `Analysis.originals`; `at` has
+    the variant at its end. `outcomes_at` has the outcomes of the ops there.
+    """
+
+    analysis: Analysis
+    outcomes: Mapping[int, Hashable]
+    indices: dict[str, int] = field(init=False)  # of the functions, in `originals`
+    functions: dict[str, ir.Operation] = field(init=False)
+    calls: dict[str, list[tuple[int, str]]] = field(init=False)  # index of the call in `originals`, name of the callee
+    paths: list[tuple[int, ...]] = field(init=False)  # by serial
+    outcomes_at: dict[tuple[int, ...], tuple] = field(init=False)
+    numbers: dict[_Variant, int] = field(default_factory=dict)
+    of_function: dict[str, list[int]] = field(default_factory=dict)
+    at: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def run(self) -> Analysis:
+        originals = self.analysis.originals
+        self.indices = {symbol(op): index for index, op in enumerate(originals) if op.name == "func.func"}
+        self.functions = {name: originals[index] for name, index in self.indices.items()}
+        self.calls = {name: [] for name in self.functions}
+        for index, op in enumerate(originals):
+            if op.name == "func.call":
+                self.calls[_caller(op)].append((index, _callee(op)))
+        self.paths = call_paths(self.analysis)
+        self.outcomes_at = self._outcomes_by_path()
+        called = {callee for calls in self.calls.values() for _, callee in calls}
+        for name, function in self.functions.items():
+            if is_public(function) or name not in called:
+                self._add(name, (self.indices[name],))
+        return self._analysis_of(self._write())
+
+    def _outcomes_by_path(self) -> dict[tuple[int, ...], tuple]:
+        found: dict[tuple[int, ...], list] = {}
+        for serial, outcome in self.outcomes.items():
+            found.setdefault(self.paths[serial], []).append((self.analysis.origin[serial], outcome))
+        return {path: tuple(sorted(each, key=lambda pair: pair[0])) for path, each in found.items()}
+
+    def _add(self, name: str, path: tuple[int, ...]) -> int:
+        """Returns the number of the variant that a function needs at the end of a path of calls."""
+        called = tuple(
+            (position, self._add(callee, (*path, index)))
+            for position, (index, callee) in enumerate(self.calls[name])
+            if callee in self.functions
+        )
+        variant = _Variant(name, self.outcomes_at.get(path, ()), called)
+        number = self.at[path] = self.numbers.setdefault(variant, len(self.numbers))
+        known = self.of_function.setdefault(name, [])
+        if number not in known:
+            known.append(number)
+        if len(path) == 1:  # who calls it from outside knows it by its name
+            known.sort(key=lambda each: each != number)
+        return number
+
+    def _write(self) -> dict[int, str]:
+        """Clones functions and redirects calls; returns the name of each variant."""
+        taken = set(self.functions)
+        names = {}
+        for function, numbers in self.of_function.items():
+            names |= dict(zip(numbers, (function, *itertools.islice(_unused_names(function, taken), len(numbers) - 1))))
+        forms = {number: self._form(variant.function, names[number]) for variant, number in self.numbers.items()}
+        for variant, number in self.numbers.items():
+            calls = [op for op in ops_in(forms[number]) if op.name == "func.call"]
+            for position, called in variant.called:
+                _redirect(calls[position], names[called])
+        return names
+
+    def _analysis_of(self, names: Mapping[int, str]) -> Analysis:
+        """Returns the analysis with the ops of the clones for those of the functions; an op's place in a function is the same."""
+        originals = ops_in(self.analysis.originals[0])
+        indices = {symbol(op): index for index, op in enumerate(originals) if op.name == "func.func"}
+        function_of = {variant: self.indices[function] for function, variants in self.of_function.items() for variant in variants}
+
+        def moved(serial: int, index: int) -> int:
+            if self.paths[serial] not in self.at:  # outside of functions
+                return index
+            variant = self.at[self.paths[serial]]
+            return index - function_of[variant] + indices[names[variant]]
+
+        origin = [index if index is None else moved(serial, index) for serial, index in enumerate(self.analysis.origin)]
+        pieces = {serial: moved(serial, index) for serial, index in self.analysis.pieces.items()}
+        return replace(self.analysis, originals=originals, origin=origin, pieces=pieces)
+
+    def _form(self, function: str, name: str) -> ir.Operation:
+        """Returns the function itself, or a clone behind it with another name."""
+        original = self.functions[function]
+        if name == function:
+            return original
+        clone = original.clone(ip=ir.InsertionPoint.after(original)).operation
+        clone.attributes[_NAME] = ir.StringAttr.get(name)
+        clone.attributes[_VISIBILITY] = ir.StringAttr.get("private")
+        clone.attributes[CLONE_OF] = ir.StringAttr.get(function)
+        return clone
+
+
+def merge_clones(module: ir.Module) -> None:
+    """Lets the calls of each clone that is what its original is, or what another clone is, use that, and erases the clone."""
+    functions = {symbol(op): op.operation for op in module.body.operations if op.operation.name == "func.func"}
+    clones = {name: ir.StringAttr(op.attributes[CLONE_OF]).value for name, op in functions.items() if CLONE_OF in op.attributes}
+    while clones:
+        same = _first_same(functions, clones)
+        if same is None:
+            return
+        clone, name = same
+        for op in ops_in(module.operation):
+            if op.name == "func.call" and _callee(op) == clone:
+                _redirect(op, name)
+        functions.pop(clone).erase()
+        del clones[clone]
+
+
+def _first_same(functions: Mapping[str, ir.Operation], clones: Mapping[str, str]) -> tuple[str, str] | None:
+    """Returns a clone and the function that it equals; None if all differ."""
+    known = {(original, _text(functions[original])): original for original in clones.values()}
+    for clone, original in clones.items():
+        name = known.setdefault((original, _text(functions[clone])), clone)
+        if name != clone:
+            return clone, name
+    return None
+
+
+def _text(function: ir.Operation) -> str:
+    """Returns what a function does, with locations but without its name and what we wrote onto it."""
+    copy = function.clone(ip=False).operation
+    strip_findings(copy)
+    copy.attributes[_NAME] = ir.StringAttr.get("function")
+    copy.attributes[_VISIBILITY] = ir.StringAttr.get("private")
+    # Else MLIR verifies what it prints, and Shardy's verifier dies where there is no module around a function.
+    return copy.get_asm(enable_debug_info=True, use_local_scope=True, print_generic_op_form=True, assume_verified=True)
+
+
+def _unused_names(name: str, taken: set[str]) -> Iterator[str]:
+    for number in itertools.count(1):
+        if (unused := f"{name}_{number}") not in taken:
+            taken.add(unused)
+            yield unused
+
+
+def _caller(call: ir.Operation) -> str:
+    return next(symbol(op) for op in ops_around(call) if op.name == "func.func")
+
+
+def _callee(call: ir.Operation) -> str:
+    return ir.FlatSymbolRefAttr(call.attributes[_CALLEE]).value
+
+
+def _redirect(call: ir.Operation, name: str) -> None:
+    call.attributes[_CALLEE] = ir.FlatSymbolRefAttr.get(name)
