@@ -89,7 +89,8 @@ def devices_of(module: ir.Module) -> int:
 
 def _inlined_meshes(module: ir.Module) -> dict[str, Mesh]:
     clone = module.operation.clone().operation
-    propagation.run(clone, "builtin.module(sdy-lift-inlined-meshes)")
+    with module.context:
+        propagation.run(clone, "builtin.module(sdy-lift-inlined-meshes)")
     return module_meshes(clone)
 
 

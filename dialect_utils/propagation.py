@@ -185,8 +185,9 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 
 
 def _types_of_values(module: ir.Operation) -> set[ir.Type]:
-    values = (value for op in ops_in(module) for value in (*op.results, *(each for block in _blocks(op) for each in block.arguments)))
-    return {value.type for value in values}
+    ops = ops_in(module)
+    results = {value.type for op in ops for value in op.results}
+    return results | {argument.type for op in ops for block in _blocks(op) for argument in block.arguments}
 
 
 def dynamic_dimension(kind: ir.Type) -> int | None:
@@ -204,7 +205,8 @@ def stand_in_for_dynamic_shapes(module: ir.Operation) -> None:
             value.set_type(_without_dynamic(value.type))
     for op in ops:
         if op.name == "func.func":
-            inputs, results = ([_without_dynamic(each) for each in kinds] for kinds in (_signature(op).inputs, _signature(op).results))
+            sides = _signature(op).inputs, _signature(op).results
+            inputs, results = ([_without_dynamic(each) for each in kinds] for kinds in sides)
             op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
         elif op.name not in _SHAPELESS and not op.name.startswith("sdy."):
             with ir.InsertionPoint(op), op.location:
@@ -246,7 +248,8 @@ def _is_dynamic(op: ir.Operation) -> bool:
 def _without_dynamic(kind: ir.Type) -> ir.Type:
     if dynamic_dimension(kind) is None:
         return kind
-    return ir.RankedTensorType.get([1 if kind.is_dynamic_dim(dim) else kind.shape[dim] for dim in range(kind.rank)], kind.element_type)
+    shape = [1 if kind.is_dynamic_dim(dim) else kind.shape[dim] for dim in range(kind.rank)]
+    return ir.RankedTensorType.get(shape, kind.element_type)
 
 
 def take_tuples_apart(module: ir.Operation) -> None:
