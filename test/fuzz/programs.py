@@ -34,6 +34,10 @@ import numpy as np
 UNCONSTRAINED = "?"  # in the spec of a constraint: the dimension is left to propagation
 FLOATS, NUMBERS = ("float32", "bfloat16"), ("float32", "bfloat16", "int32", "complex64")
 MESHES = ({"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2}, {"x": 8}, {"x": 2, "y": 4}, {"x": 3, "y": 2}, {"x": 2, "y": 3})
+WIDE_MESHES = (
+    {"x": 4}, {"x": 2, "y": 2}, {"x": 3, "y": 2}, {"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2}, {"x": 2, "y": 4}, {"x": 8},
+    {"x": 3, "y": 4}, {"x": 2, "y": 2, "z": 3}, {"x": 4, "y": 4}, {"x": 2, "y": 8}, {"x": 2, "y": 4, "z": 2}, {"x": 16},
+)  # fmt: skip
 _MOST_EXACT = {"float32": 2.0**22, "bfloat16": 2.0**7, "complex64": 2.0**20}
 _TAME = 64.0  # what is larger is brought down before it is used again
 _MOST_ELEMENTS = 8192
@@ -898,15 +902,15 @@ def _taming(kind: Kind) -> str:
     return "wrap" if kind.is_exact else "tanh"
 
 
-def recipe(seed: int) -> dict:
-    """Returns the random program of a seed."""
+def recipe(seed: int, is_wide: bool = False) -> dict:
+    """Returns the random program of a seed, on 6 or 8 devices; if it is wide, another one on 4 to 16."""
     rng = random.Random(seed)
-    mesh = dict(rng.choice(MESHES[:4] * 2 + MESHES))
+    mesh = dict(rng.choice(WIDE_MESHES if is_wide else MESHES[:4] * 2 + MESHES))
     order = rng.sample(range(math.prod(mesh.values())), math.prod(mesh.values())) if rng.random() < 0.1 else None
     has_gradient = rng.random() < 0.3
     is_even = rng.random() < 0.8
     shards = math.prod(mesh.values())
-    base = [8, 16, 24] if shards == 8 else [6, 12, 18]
+    base = [6, 12, 18] if shards == 6 else [8, 16, 24] if shards <= 8 else [shards, 2 * shards, 3 * shards]
     sizes = [rng.choice([*base, base[0], base[1], shards // 2 if is_even else rng.choice([5, 7, 10])]) for _ in range(3)]
     outline = {"seed": seed, "mesh": mesh, "device_order": order}
     writer = Writer(rng, mesh, Run(outline, is_abstract=True), has_gradient, sizes)

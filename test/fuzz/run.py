@@ -3,6 +3,7 @@
 """Fuzzes the pipeline with random JAX programs, each against stock XLA, in a worker process that may die.
 
     python3 test/fuzz/run.py --seed 0 --count 100 --policy better
+    python3 test/fuzz/run.py --seed 0 --count 2000 --wide    # the long tier: meshes of 4 to 16 devices
     python3 test/fuzz/run.py --seed 17 --reduce              # the smallest recipe that still fails, as JSON
     python3 test/fuzz/run.py --recipe failing.json
 """
@@ -23,7 +24,7 @@ from collections.abc import Mapping
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-DEVICES = 8
+DEVICES, WIDE_DEVICES = 8, 16
 PROGRAM_TIMEOUT_S = 180.0
 _COUNTED = ("found", "rewritten", "kept", "skipped")
 
@@ -34,7 +35,8 @@ class Worker:
     What it runs is compiled fast and runs slowly. What is compared in bytes is compiled in a child of its own, as always.
     """
 
-    def __init__(self):
+    def __init__(self, devices: int = DEVICES):
+        self.devices = devices
         self._process: subprocess.Popen | None = None
         self._stderr = None
 
@@ -76,7 +78,7 @@ class Worker:
             return
         self._stderr = tempfile.TemporaryFile()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        flags = f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0"
+        flags = f"--xla_force_host_platform_device_count={self.devices} --xla_backend_optimization_level=0"
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "checks.py")],
             stdin=subprocess.PIPE,
@@ -112,9 +114,9 @@ def main(argv: list[str] | None = None) -> int:
     import programs
 
     seeds = range(flags.seed, flags.seed + (1 if flags.reduce else flags.count))
-    recipes = [json.loads(flags.recipe.read_text())] if flags.recipe else map(programs.recipe, seeds)
+    recipes = [json.loads(flags.recipe.read_text())] if flags.recipe else (programs.recipe(seed, flags.wide) for seed in seeds)
     totals = Totals()
-    with Worker() as worker:
+    with Worker(WIDE_DEVICES if flags.wide else DEVICES) as worker:
         for recipe in recipes:
             outcome = worker.check(recipe, flags.policy)
             if failing_kinds(outcome) == {"hang"}:
@@ -182,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time, at the end of a program")
     parser.add_argument("--policy", choices=("better", "always"), default="better")
     parser.add_argument("--recipe", type=Path, help="check the recipe in this JSON file")
+    parser.add_argument("--wide", action="store_true", help=f"programs on meshes of 4 to {WIDE_DEVICES} devices")
     parser.add_argument("--reduce", action="store_true", help="reduce what fails, and print the recipe")
     parser.add_argument("--progress", type=int, default=50, help="print totals after this many programs; 0 never")
     return parser
