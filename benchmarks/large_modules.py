@@ -5,13 +5,14 @@
 
 The module is the training step of an unrolled transformer, lowered by JAX. Each step runs in a process of its own: JAX lowers,
 XLA compiles, `reshard-opt` runs the pipeline on the file, cold (nothing kept on disk) and then warm. Memory is the most that the
-process of `reshard-opt` had, less what it has without a module, over what it has when it only parses and prints.
+process of `reshard-opt` had, less what it has on a module of a few ops, beside the same of one that only parses and prints.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+import json
 import os
 from pathlib import Path
 import resource
@@ -23,7 +24,8 @@ import time
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTHING = 'module {\n}\n'
+SMALL = ROOT / "docs" / "tiny.mlir"
+PARSE_ALONE = "--pass-pipeline=builtin.module()"
 OPS_PER_LAYER = 250
 
 
@@ -56,9 +58,11 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         layers = max(1, round(ops / OPS_PER_LAYER))
         _child(__file__, "--lower", str(layers), "--out", str(module), "--devices", str(options.devices))
         compiled_s = None if options.no_xla else float(_child(__file__, "--compile", str(module), "--devices", str(options.devices)).output)
-        bare, parsed = (_opt(text, out, cache, "--pass-pipeline=builtin.module()") for text in (_nothing(folder), module))
-        cold, warm = (_opt(module, out, cache, *options.flags.split()) for _ in range(2))
-        ours, parse = warm.mib - bare.mib, parsed.mib - bare.mib
+        report = Path(folder) / "report.json"
+        flags = [f"--report-file={report}", "--report=json", *options.flags.split()]
+        (small_parsed, parsed) = (_opt(text, out, cache, PARSE_ALONE).mib for text in (SMALL, module))
+        _, small, cold, warm = (_opt(text, out, cache, *flags) for text in (SMALL, SMALL, module, module))
+        ours, parse = warm.mib - small.mib, parsed - small_parsed
         count = sum(line.lstrip().startswith("%") for line in module.read_text().splitlines())
         return [
             f"{count:,}",
@@ -66,30 +70,19 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
             f"{cold.seconds:.1f}",
             f"{warm.seconds:.1f}",
             "–" if compiled_s is None else f"{warm.seconds / compiled_s:.3f}",
-            _sites(warm.output),
+            f"{len(json.loads(report.read_text())['sites']):,}",
             f"{parse:.0f}",
             f"{ours:.0f}",
             f"{ours / parse:.2f}",
         ]
 
 
-def _nothing(folder: str) -> Path:
-    path = Path(folder) / "nothing.mlir"
-    path.write_text(NOTHING)
-    return path
-
-
 def _opt(module: Path, out: Path, cache: Path, *flags: str) -> Ran:
-    return _child("-m", "reshard.tools.reshard_opt", str(module), "-o", str(out), "--report=text", *flags, cache=cache)
-
-
-def _sites(report: str) -> str:
-    """Returns the report's line that counts sites."""
-    return next((line.strip() for line in report.splitlines() if "site" in line), "–")
+    return _child("-m", "reshard.tools.reshard_opt", str(module), "-o", str(out), *flags, cache=cache)
 
 
 def _child(*arguments: str, cache: Path | None = None) -> Ran:
-    env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | ({"RESHARD_CACHE_DIR": str(cache)} if cache else {})
+    env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | ({"RESHARD_CACHE_DIR": str(cache)} if cache else {"RESHARD_CACHE": "off"})
     start_s = time.perf_counter()
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen([sys.executable, *arguments], stdout=printed, stderr=subprocess.STDOUT if cache else None, env=env)

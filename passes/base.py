@@ -48,13 +48,14 @@ class Session:
     """What the passes of one run share besides the IR.
 
     Invariant: the IR alone decides what a pass does; a session carries what goes to people (diagnostics, report rows,
-    statistics) and what the driver knows that no attribute holds (`options`).
+    statistics), what the driver knows that no attribute holds (`options`), and what saves the next pass work (`analysis`).
 
     Fields:
       diagnostics: errors, warnings and remarks in the order of their emission.
       report_rows: one mapping per site, written by plan-sites and later passes, rendered by `passes.report`.
       options: driver options by name, such as `compile_for`; a pass must do without any of them.
       statistics: counts by (pass name, statistic name).
+      analysis: propagation's, of the module as the pass right before has left it; None if that one made none.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
     """
 
@@ -64,6 +65,7 @@ class Session:
     statistics: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
     checks: list[Any] = dataclasses.field(default_factory=list)
     current_pass: Pass | None = None
+    analysis: Any = None
 
     @property
     def remarks(self) -> list[Diagnostic]:

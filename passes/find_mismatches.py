@@ -93,6 +93,7 @@ class FindMismatchesPass(Pass):
         if analysis.has_dynamic_shapes and not finder.skipped:  # nothing is propagated there, so that there is no edge to tell of
             finder.skipped += filter(None, [_first_with(_dynamic, module)])
         self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
+        session.analysis = analysis
 
     def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
         for where, each in skipped:

@@ -22,10 +22,10 @@ class Layouts:
 
 
 class OpLayouts:
-    """Looks layouts up in an analysis of the module; findings on it do not matter."""
+    """Looks layouts up in an analysis of the module."""
 
-    def __init__(self, module: ir.Module):
-        self.analysis = propagation.analyse(module)
+    def __init__(self, analysis: propagation.Analysis):
+        self.analysis = analysis
         self.index = {op: i for i, op in enumerate(self.analysis.originals)}
         self.meshes = module_meshes(self.analysis.explicit)
         self.explicit: dict[int, ir.Operation] = {}

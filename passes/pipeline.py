@@ -129,8 +129,10 @@ class Pipeline:
         self, session: Session, module: ir.Module, failures: list[Exception], instrumentation: Instrumentation
     ) -> passmanager.PassManager:
         manager = passmanager.PassManager(ANCHOR)
+        is_ours = False
         for element in self.elements:
-            name = None if isinstance(element, str) else element.name
+            follows_ours, is_ours = is_ours, not isinstance(element, str)
+            name = element.name if is_ours else None
             if name is None:
                 manager.add(instrumentation.with_prints(element))
                 continue
@@ -138,7 +140,7 @@ class Pipeline:
                 manager.add(text)
             # An op_name would make MLIR look the pass up by it and fail; it stays empty.
             manager.add(
-                _as_callable(element, module, session, failures),
+                _as_callable(element, module, session, failures, follows_ours),
                 name=type(element).__name__,
                 argument=name,
                 description=element.summary,
@@ -149,12 +151,16 @@ class Pipeline:
         return manager
 
 
-def _as_callable(element: Pass, module: ir.Module | None, session: Session, failures: list[Exception]):
-    """Returns the pass as MLIR calls it: exceptions wait in `failures` so that MLIR sees an ordinary failed pass."""
+def _as_callable(element: Pass, module: ir.Module | None, session: Session, failures: list[Exception], follows_ours: bool):
+    """Returns the pass as MLIR calls it: exceptions wait in `failures` so that MLIR sees an ordinary failed pass.
+
+    An analysis in the session is for the next pass alone, and for none behind a pass of MLIR.
+    """
 
     def run(_operation: ir.Operation, external_pass) -> None:
         errors_before = len(session.errors)
         session.current_pass = element
+        found = session.analysis = session.analysis if follows_ours else None
         try:
             element.run(module, session)
         except Exception as failure:
@@ -162,6 +168,7 @@ def _as_callable(element: Pass, module: ir.Module | None, session: Session, fail
             failures.append(failure)
         finally:
             session.current_pass = None
+            session.analysis = None if session.analysis is found else session.analysis
         if failures or len(session.errors) > errors_before:
             external_pass.signal_pass_failure()
 

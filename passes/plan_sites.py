@@ -11,11 +11,11 @@ from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
-from reshard.dialect_utils.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
-from reshard.passes.findings import Finding, Findings, OpenResult, read_findings, write_findings
-from reshard.passes.op_layouts import OpLayouts
+from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, attribute_names, read_findings, write_findings
+from reshard.passes.op_layouts import Layouts, OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
 from reshard.passes.site_plans import site_plan
 from reshard.synthesis.mesh import Mesh
@@ -111,6 +111,7 @@ class SitePlanner:
         self.session = session
         self.meshes = module_meshes(module)
         self._results_of_xla: dict[int, tuple[Mesh, Sharding] | None] = {}
+        self._judged: dict[tuple, Verdict] = {}
         self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
 
     def planned_edges(self) -> list[Finding]:
@@ -232,6 +233,12 @@ class SitePlanner:
             layouts.operands[number] = conversion.source
         for number, conversion in results.items():
             layouts.results[number] = conversion.target
+        asked = _question(op, mesh, layouts, operands, results)
+        if asked not in self._judged:
+            self._judged[asked] = self._judged_alone(op, mesh, layouts, operands, results)
+        return self._judged[asked]
+
+    def _judged_alone(self, op: ir.Operation, mesh: Mesh, layouts: Layouts, operands, results) -> Verdict:
         stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {})
         ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results)
         if stock is None or ours is None:
@@ -275,7 +282,7 @@ class SitePlanner:
 
     @functools.cached_property
     def _op_layouts(self) -> OpLayouts:
-        return OpLayouts(self.module)
+        return OpLayouts(self.session.analysis or propagation.analyse(self.module))
 
     # Results
 
@@ -360,6 +367,18 @@ def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) ->
         return Conversion(source, target, site_plan(edge.value.type, mesh, source, target, edge.manual_axes))
     except (NoPlanError, ValueError) as problem:
         return Conversion(source, target, None, f"no chain: {problem}")
+
+
+def _question(op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int, Plan], results: dict[int, Plan]) -> tuple:
+    """Returns what the verdict on an op depends on: ops that ask the same are judged once. An op with regions is like no other."""
+    own = op if len(op.regions) else tuple((name, str(op.attributes[name])) for name in attribute_names(op) if _is_its_own(name))
+    types = tuple(str(value.type) for value in (*op.operands, *op.results))
+    plans = (tuple((number, each.source, each.target) for number, each in sorted(side.items())) for side in (operands, results))
+    return op.name, own, types, str(mesh), tuple(layouts.operands), tuple(layouts.results), *plans
+
+
+def _is_its_own(name: str) -> bool:
+    return not name.startswith(PREFIX) and name != SHARDING
 
 
 def _is_data_flow(edge: Finding) -> bool:
