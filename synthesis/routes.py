@@ -50,15 +50,18 @@ from .two_meshes import expressed, in_another_order, reorder_pairs
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """Typed steps from one layout to another; pricing: on their mesh."""
+    """Typed steps from one layout to another; pricing: on their mesh; note: what the texts of their collectives end with."""
 
     pricing: Pricing
     source: Layout
     target: Layout
     steps: tuple[Step, ...]
+    note: str = ""
 
 
 Part = Leg | Exchanged | Reorder
+
+NEAREST = ", nearest replicas"  # among which a collective takes its groups
 
 
 class Routes:
@@ -333,7 +336,8 @@ class Routes:
             mesh = found.mesh
             for a, b in itertools.pairwise((0, *cuts, len(typed))):
                 mesh = matched_along(found.mesh, free[a], self._places()) if a in cuts else mesh
-                legs.append(Leg(self.pricing_of(mesh), layouts[a], layouts[b], tuple(typed[a:b])))
+                note = NEAREST if mesh != found.mesh else ""
+                legs.append(Leg(self.pricing_of(mesh), layouts[a], layouts[b], tuple(typed[a:b]), note))
             if mesh != found.mesh:
                 yield self._assembled(legs)
 
@@ -404,7 +408,8 @@ class _Assembly:
             filed[0] = filed[0][0], (On(mesh), *filed[0][1])
             self.mesh = mesh
         self.filed += filed
-        self.priced += self.costing.priced_steps(leg.pricing, leg.source, program)
+        priced = self.costing.priced_steps(leg.pricing, leg.source, program)
+        self.priced += [replace(each, text=each.text + leg.note) if steps.collectives(each.step) else each for each in priced]
         self.largest = max(self.largest, *tiles)
         self.tile = leg.target.tile_shape
 

@@ -304,7 +304,7 @@ def text(before: Layout, step: Step, mesh: Mesh) -> str:
             slots = {f: before.slot_of(f) for f in factors}
             return "to_unreduced " + _routes_text({f: f"dim {s.dim}" if s else "replicated" for f, s in slots.items()}, mesh)
         case Reorder():
-            return "permute to the devices of the target mesh"
+            return "permute of whole tiles to their devices"
         case Relayout(words):
             return f"relayout {words}"
         case Exchanged(exchange):

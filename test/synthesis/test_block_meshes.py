@@ -142,6 +142,6 @@ def test_steps_on_made_meshes_name_their_blocks_in_any_names_of_the_axes():
     case = (512, 288, 32), '[{}, {"%s", "%s"}, {}]', '[{}, {"%s"}, {"%s"}]', "v5p"
     for a, b in (("x", "y"), ("model", "data")):
         found = planned(f"{a}=4,{b}=9", case[0], case[1] % (a, b), case[2] % (b, a), case[3])
-        assert found.chain_text == "all_to_all block1:(9)4: dim 1 -> 2; permute to the devices of the target mesh"
+        assert found.chain_text == "all_to_all block1:(9)4: dim 1 -> 2; permute of whole tiles to their devices"
         (on,) = (each.mesh for each in found.tile_program.operations if isinstance(each, On))
         assert on == Mesh.parse("block1=36")
