@@ -172,7 +172,6 @@ class _Search:
                 order[i], order[j] = order[j], order[i]
                 yield _with(state, {d: tuple(order)})
 
-
     def _homeward(self, state: State) -> State | None:
         """Returns a layout with as many shards in each dimension and the target's axes in front; None if none is found."""
         rest = [math.prod(axis.size for axis in dim) for dim in state]

@@ -24,7 +24,7 @@ from .request import Request
 from .routes import Routes, layout_behind, middles
 from .steps import Step
 from .topology import Topology
-from .waves import chain_of_waves
+from .waves import chain_of_waves, striped_chains
 
 MOST_REARRANGED = 6  # chains with one permute whose arrangement is worked on, the fastest ones
 
@@ -173,9 +173,12 @@ class _Planner:
             problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
         except NoPlanError:
             return
-        waves = chain_of_waves(problem)
         is_by_time = asked.objective == "time"
-        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *([waves] if waves else [])):
+        if is_by_time and not self.pricing.is_flat:
+            waves = striped_chains(problem)
+        else:
+            waves = filter(None, [chain_of_waves(problem)])
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *waves):
             if not is_by_time:
                 typed = gathers_apart(problem.source, typed)
             if chain and is_by_time and self.costing.least_seconds(problem, typed) > chain.time_s:
