@@ -25,6 +25,7 @@ from .propagation import nth_sharding, ops_in, result_layouts
 from .sdy_shardings import SHARDING
 
 NUMBER = "reshard_verify.op"
+LAYOUT_MODE = "mhlo.layout_mode"
 ARGUMENT, RESULT, OPERAND = "argument", "result", "operand"
 _HANDS_THROUGH = frozenset(
     {
@@ -128,11 +129,23 @@ def entry_function(module: ir.Module) -> ir.Operation:
 
 
 def number_ops(module: ir.Module) -> None:
-    """Numbers, in place, the ops of the entry function but for those that hand their operand through."""
+    """Numbers, in place, the ops of the entry function but for those that hand their operand through.
+
+    Demands on how arrays lie in memory (`mhlo.layout_mode`) go: they change no value, and inputs come row-major.
+    """
     with module.context:
+        _drop_layout_modes(entry_function(module))
         for number, op in enumerate(_body(module)):
             if not _hands_through(op):
                 op.attributes[NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+
+
+def _drop_layout_modes(function: ir.Operation) -> None:
+    for name in ("arg_attrs", "res_attrs"):
+        if name in function.attributes:
+            sides = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
+            kept = [{each.name: each.attr for each in side if each.name != LAYOUT_MODE} for side in sides]
+            function.attributes[name] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, kept)))
 
 
 def without_numbers(module: ir.Module) -> str:

@@ -27,6 +27,14 @@ def sharded(dims: str) -> str:
     return f"{{sdy.sharding = #sdy.sharding<@mesh, [{dims}]>}}"
 
 
+COLUMN_MAJOR = f"""{HEAD}
+  func.func public @main(%arg0: tensor<4x8xf32> {sharded('{"x"}, {}').replace("{", '{mhlo.layout_mode = "{0,1}", ', 1)}) -> (tensor<4x8xf32> {sharded('{}, {"x"}')}) {{
+    %0 = stablehlo.negate %arg0 : tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }}
+}}
+"""
+
 # The sum is wanted in a layout other than its own: one site.
 MOVED = f"""{HEAD}
   func.func public @main(%arg0: tensor<8x16xf32> {sharded('{"x"}, {}')}, %arg1: tensor<8x16xf32> {sharded('{"x"}, {}')})
@@ -180,6 +188,11 @@ def test_what_moves_data_is_equal_bit_for_bit(context, child):
     found = verify(MOVED, child)
     assert (found.stock.status, found.ours.status) == (EQUAL, EQUAL)
     assert found.is_rewritten and exit_status(found) == RIGHT
+
+
+def test_a_demand_on_the_layout_in_memory_is_no_fault(context, child):
+    found = verify(COLUMN_MAJOR, child)
+    assert found.stock.status == EQUAL and found.ours.is_right
 
 
 def test_sums_in_another_order_are_equal_within_a_tolerance_that_grows_with_their_terms(context, child):
