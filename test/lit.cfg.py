@@ -16,7 +16,7 @@ config.test_format = TieredShTest(TIER)
 config.suffixes = [".mlir", ".test"]
 config.excludes = ["Inputs"]
 config.test_source_root = os.path.dirname(os.path.abspath(__file__))
-config.test_exec_root = os.path.join(ROOT, "build", "test")
+config.test_exec_root = os.path.join(ROOT, "build", f"test{os.path.basename(sys.prefix)}")  # runs of several environments go side by side
 if importlib.util.find_spec("flatbuffers"):  # what jax.export needs for its files
     config.available_features.add("flatbuffers")
 if TIER in ("slow", "all"):
