@@ -27,10 +27,12 @@ import functools
 import itertools
 import math
 
+from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
+from .factor_overflow import fitting_sharding
 from .ops import int64_attr, producer_of
-from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
+from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
 CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
@@ -102,7 +104,7 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     analysis = prepare(originals, clone)
     propagate(analysis.explicit)
     _take_snapshot(analysis)
-    run(analysis.explicit, EXPLICIT_RESHARDS)
+    insert_explicit_reshards(analysis.explicit)
     return analysis
 
 
@@ -703,6 +705,49 @@ def propagate(module: ir.Operation) -> None:
 
 
 _ENTRY = "main"
+
+
+def insert_explicit_reshards(module: ir.Operation) -> None:
+    """Inserts what converts between the layouts that propagation gave to the ops of a module, and drops their sharding rules.
+
+    Raises: DiagnosedError with what MLIR reported.
+    """
+    _stop_before_overflow(module)
+    run(module, EXPLICIT_RESHARDS)
+
+
+def _stop_before_overflow(module: ir.Operation) -> None:
+    """Lets ops that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`."""
+    meshes = module_meshes(module)
+    for op in ops_in(module):
+        if op.name not in _REGROUPING or _RULE not in op.attributes:
+            continue
+        rule = sdy.OpShardingRuleAttr(op.attributes[_RULE])
+        for number, mapping in enumerate(rule.operand_mappings):
+            fitting = fitting_sharding(layout(op.operands[number]), mapping, rule.factor_sizes, meshes)
+            if fitting is not None:
+                with ir.InsertionPoint(op), op.location:
+                    op.operands[number] = sdy.ReshardOp(op.operands[number], fitting).result
+        _stop_results_before_overflow(op, rule, meshes)
+
+
+_REGROUPING = frozenset({"stablehlo.reshape", "stablehlo.bitcast_convert", "stablehlo.custom_call"})
+
+
+def _stop_results_before_overflow(op: ir.Operation, rule: sdy.OpShardingRuleAttr, meshes: dict[str, Mesh]) -> None:
+    stated = [result_layout(op, number) for number in range(len(op.results))]
+    fitting = [
+        fitting_sharding(attr, mapping, rule.factor_sizes, meshes)
+        for attr, mapping in zip(stated, rule.result_mappings, strict=True)
+    ]
+    if all(attr is None for attr in fitting):
+        return
+    op.attributes[SHARDING] = sdy.TensorShardingPerValueAttr.get([one or other for one, other in zip(fitting, stated)])
+    for value, attr, other in zip(op.results, fitting, stated):
+        if attr is not None:
+            with ir.InsertionPoint.after(op), op.location:
+                reshard = sdy.ReshardOp(value, other)
+            value.replace_all_uses_except(reshard.result, reshard.operation)
 
 
 def is_public(function: ir.Operation) -> bool:
