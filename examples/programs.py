@@ -59,10 +59,10 @@ def program(name: str) -> Program:
 
     Raises: ValueError if there is none, naming those there are.
     """
-    for entry in PROGRAMS:
+    for entry in all_programs():
         if entry.name == name:
             return entry
-    raise ValueError(f"no example program {name!r}; there are {', '.join(p.name for p in PROGRAMS)}")
+    raise ValueError(f"no example program {name!r}; there are {', '.join(p.name for p in all_programs())}")
 
 
 def layout(mesh: Mesh, *spec) -> NamedSharding:
@@ -295,3 +295,10 @@ PROGRAMS: tuple[Program, ...] = (
         build_fft_pencil,
     ),
 )
+
+
+def all_programs() -> tuple[Program, ...]:
+    """Returns `PROGRAMS` and those of more_programs.py."""
+    from examples.more_programs import MORE_PROGRAMS
+
+    return (*PROGRAMS, *MORE_PROGRAMS)
