@@ -20,6 +20,7 @@ import json
 import math
 import os
 from pathlib import Path
+import signal
 import statistics
 import sys
 import tempfile
@@ -72,6 +73,7 @@ class Timed:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a network that is left standing is in the way of the next
     try:
         return _measure(options)
     except CannotShape as reason:
