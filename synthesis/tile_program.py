@@ -174,12 +174,17 @@ class TileProgram:
         return tuple(operation for _, operations in self.steps for operation in operations)
 
 
-def lower(mesh: Mesh, source: Layout, steps: Sequence[Step], reduction: str = "sum") -> TileProgram:
+def lower(
+    mesh: Mesh, source: Layout, steps: Sequence[Step], reduction: str = "sum", layouts: Sequence[Layout] | None = None
+) -> TileProgram:
     """Returns the tile program of a chain of typed steps that starts at `source`.
 
     The tile is in canonical order, digits as they lie in the global array, before the first and after the last step.
+
+    Args:
+      layouts: those before, between and after the steps, where the caller knows them: `steps.apply` says so else.
     """
-    return _Lowering(mesh, source).run(steps, reduction)
+    return _Lowering(mesh, source).run(steps, reduction, layouts or itertools.accumulate(steps, apply, initial=source))
 
 
 class _Lowering:
@@ -197,10 +202,12 @@ class _Lowering:
         self.out: list[tuple[Step, tuple[Operation, ...]]] = []
         self.pending: list[Operation] = []
 
-    def run(self, steps: Sequence[Step], reduction: str) -> TileProgram:
+    def run(self, steps: Sequence[Step], reduction: str, layouts: Iterable[Layout]) -> TileProgram:
         source = self.layout
+        behind = itertools.islice(layouts, 1, None)
         for number, step in enumerate(steps):
             self._lower(step, is_last=number == len(steps) - 1)
+            self.layout = next(behind)
         self._restore_order()
         self._reshape(self.layout.tile_shape)
         self._close(Relayout("to row-major") if any(isinstance(o, Transpose) for o in self.pending) else None)
@@ -234,7 +241,6 @@ class _Lowering:
             case Chunked():
                 raise ValueError("chunks are made of a program, not of steps")
         self._close(step)
-        self.layout = apply(self.layout, step)
 
     def _close(self, step: Step | None) -> None:
         """Files the pending operations: copies before a collective under a relayout of their own."""
