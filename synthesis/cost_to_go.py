@@ -44,8 +44,9 @@ class CostToGo:
     """Lower bounds from any state of one problem.
 
     State: `common[i][s]` is by what factor i, which owns slot s, divides what a device holds of its target tile; 0 is
-    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`: size, common, the part of slot s that is
-    local in the target, the latency of a step that brings factor i home, and what its target digit clashes with.
+    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`, None where factor i is at home or owns nothing:
+    size, common, the part of slot s that is local in the target, the latency of a step that brings factor i home, its size if it
+    has a home and 0 else, slot s as a mask, and what its target digit clashes with.
     """
 
     def __init__(self, digits: Digits, pricing: Pricing | None):
@@ -53,17 +54,23 @@ class CostToGo:
         self.pricing = pricing
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
-        vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
+        self._vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
         self._levels = self._outer_levels() if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
-        clashes = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
-        self._rows = [
-            [(size, common, vacates, hop_s, clash) for common, vacates in zip(row, vacated)]
-            for size, row, hop_s, clash in zip(digits.sizes, self.common, self.hops_s, clashes)
-        ]
+        self._rows = [self._row(i) for i in range(len(digits.sizes))]
+        self._bounds: dict[tuple[int, int, int, float, int], tuple[int, int, int]] = {}
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
+
+    def _row(self, i: int) -> list[tuple[int, int, int, float, int, int, int] | None]:
+        """Returns the entries of `_rows[i]`; the last ones are those of REPLICATED and UNREDUCED, which count from the end."""
+        digits, goal, size, hop_s = self.digits, self.digits.target[i], self.digits.sizes[i], self.hops_s[i]
+        clash, homed = (digits.clash[goal], size) if goal >= 0 else (0, 0)
+        row = [(size, common, self._vacated[s], hop_s, homed, 1 << s, clash) for s, common in enumerate(self.common[i])]
+        if goal >= 0:
+            row[goal] = None
+        return [*row, None, None, None]
 
     def _table(self, sizes) -> list[list[int]]:
         return [[self._divisor(i, s, sizes) for s in range(len(self.digits.slots))] for i in range(len(sizes))]
@@ -113,23 +120,22 @@ class CostToGo:
             return self._with_sums(state)
         owned, displaced, divisor, vacated, hop_s = 0, 1, 1, 1, 0.0
         moved, wanted, has_goals = 1, 0, True  # of those that are not at home: sizes, clashes, whether all have a home
-        for slot, goal, row in zip(state, self.digits.target, self._rows):
-            if slot >= 0:
-                owned |= 1 << slot
-                if slot != goal:
-                    size, common, vacates, factor_hop_s, clash = row[slot]
-                    displaced *= size
-                    divisor *= common
-                    vacated *= vacates
-                    if factor_hop_s > hop_s:
-                        hop_s = factor_hop_s
-                    if goal < 0:
-                        has_goals = False
-                    else:
-                        moved *= size
-                        wanted |= clash
-        received = self.lacks(divisor)
-        if not received:
+        for slot, row in zip(state, self._rows):
+            entry = row[slot]
+            if entry is not None:
+                size, common, vacates, factor_hop_s, homed, mask, clash = entry
+                owned |= mask  # who is at home is in nobody's way home
+                displaced *= size
+                divisor *= common
+                vacated *= vacates
+                if factor_hop_s > hop_s:
+                    hop_s = factor_hop_s
+                if homed:
+                    moved *= homed
+                    wanted |= clash
+                else:
+                    has_goals = False
+        if divisor == 1:
             return 0, 0, 0
         if self.is_misaligned:
             collectives, vacated = 1, self._lost(state)
@@ -137,19 +143,31 @@ class CostToGo:
             is_move = has_goals and not wanted & owned  # all may move to their target digits at once
             is_gather = self._target_size // moved >= self._least_owned  # all may be gathered at once
             collectives = 1 if vacated == 1 or is_move or is_gather else 2
-        if self.pricing is None:
-            return 0, received, collectives
-        seconds = received * self._seconds_per_element
+        key = divisor, vacated, displaced, hop_s, collectives
+        found = self._bounds.get(key)
+        if found is None:
+            found = self._bounds[key] = self._bound(*key)
+        if not self._levels or not found[1]:
+            return found
+        seconds = found[1] * self._seconds_per_element
         for per_element, wanted, table in self._levels:
             seconds = max(seconds, per_element * self._lacks_of_unit(state, wanted, table))
         seconds += self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
+        return math.floor(seconds * PER_SECOND), found[1], collectives
+
+    def _bound(self, divisor: int, vacated: int, displaced: int, hop_s: float, collectives: int) -> tuple[int, int, int]:
+        """Returns the bounds on picoseconds, on single devices alone, on elements, and on collectives."""
+        received = self.lacks(divisor)
+        if not received or self.pricing is None:
+            return 0, received, collectives if received else 0
+        seconds = received * self._seconds_per_element + self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
         return math.floor(seconds * PER_SECOND), received, collectives
 
     def vacated(self, state: State) -> int:
         """Returns the product of the radices of the digits that are owned and have to be local; at most that, if misaligned."""
         if self.is_misaligned:
             return self._lost(state)
-        return math.prod([row[slot][2] for slot, row in zip(state, self._rows) if slot >= 0])
+        return math.prod([self._vacated[slot] for slot in state if slot >= 0])
 
     def lacks(self, divisor: int) -> int:
         """Returns the elements that a device lacks of its target tile if it holds 1/divisor of it, 0 for nothing."""

@@ -95,7 +95,7 @@ class Digits:
 
     def runs(self, state: State) -> tuple[tuple[int, int, int], ...]:
         """Returns (dimension, start, end) of the maximal runs of owned digits."""
-        owned = sorted([(slot.dim, slot.start, slot.end) for slot in (*(self.slots[s] for s in state if s >= 0), *self.fixed)])
+        owned = sorted([*(self.slots[s] for s in state if s >= 0), *self.fixed])
         runs: list[tuple[int, int, int]] = []
         for dim, start, end in owned:
             if runs and runs[-1][0] == dim and runs[-1][2] == start:
