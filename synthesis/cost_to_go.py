@@ -37,6 +37,7 @@ import functools
 import math
 
 from .digits import UNREDUCED, Digits, State
+from .layout import Slot
 from .pricing import PER_SECOND, Pricing
 
 
@@ -54,7 +55,7 @@ class CostToGo:
         self.pricing = pricing
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
-        self._vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
+        self._vacated = self._local_in_target()
         self._levels = self._outer_levels() if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
@@ -73,18 +74,22 @@ class CostToGo:
         return [*row, None, None, None]
 
     def _table(self, sizes) -> list[list[int]]:
-        return [[self._divisor(i, s, sizes) for s in range(len(self.digits.slots))] for i in range(len(sizes))]
+        return [self._divisors(i, sizes) for i in range(len(sizes))]
 
-    def _divisor(self, i: int, s: int, sizes) -> int:
-        digits, goal = self.digits, self.digits.target[i]
-        owner = digits.target_owner.get(s, i)
-        if goal == s:
-            return 1
-        if owner != i and sizes[owner] > 1 and sizes[i] > 1:
-            return 0
-        if goal >= 0 and digits.overlap(s, goal):
-            return 1  # the same factor on overlapping digits: its two coordinates are not independent
-        return sizes[i]
+    def _divisors(self, i: int, sizes) -> list[int]:
+        digits, goal, size = self.digits, self.digits.target[i], sizes[i]
+        row = [size] * len(digits.slots)
+        if goal >= 0:
+            for s in range(len(row)):
+                if digits.clash[goal] >> s & 1:
+                    row[s] = 1  # the same factor on overlapping digits: its two coordinates are not independent
+        if size > 1:
+            for s, owner in digits.target_owner.items():
+                if owner != i and sizes[owner] > 1:
+                    row[s] = 0
+        if goal >= 0:
+            row[goal] = 1
+        return row
 
     def _outer_levels(self) -> list[tuple[float, int, list[list[int]]]]:
         """Returns (seconds per element, elements that a unit wants, divisors) of each level but that of single devices."""
@@ -98,13 +103,21 @@ class CostToGo:
             found.append((seconds_per_element, wanted, self._table(units[: len(movable)])))
         return found
 
-    def _local_in_target(self, s: int) -> int:
-        """Returns the radix of the part of a slot that is local in the target; 1 where radices are mixed."""
-        slot = self.digits.slots[s]
-        taken = [each for _, each in self.digits.problem.target.owners if each.dim == slot.dim and not each.agrees_with(slot)]
-        ends = [(max(slot.start, each.start), min(slot.end, each.end)) for each in taken]
-        overlap = math.prod(end // start if end % start == 0 else slot.size for start, end in ends)
-        return max(1, slot.size // overlap) if slot.size % overlap == 0 else 1
+    def _local_in_target(self) -> list[int]:
+        """Returns for each slot the radix of the part of it that is local in the target; 1 where radices are mixed."""
+        owned: dict[int, list[Slot]] = {}
+        for _, slot in self.digits.problem.target.owners:
+            owned.setdefault(slot.dim, []).append(slot)
+        found = []
+        for slot in self.digits.slots:
+            _, start, end = slot
+            overlap, size = 1, end // start
+            for _, first, last in owned.get(slot.dim, ()):
+                if first % end and start % last:
+                    low, high = max(start, first), min(end, last)
+                    overlap *= high // low if high % low == 0 else size
+            found.append(max(1, size // overlap) if size % overlap == 0 else 1)
+        return found
 
     @functools.cached_property
     def is_misaligned(self) -> bool:
