@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 
 from .digits import UNREDUCED, Digits, State
 from .layout import Slot
@@ -60,7 +61,9 @@ class CostToGo:
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
         self._rows = [self._row(i) for i in range(len(digits.sizes))]
-        self._bounds: dict[tuple[int, int, int, float, int], tuple[int, int, int]] = {}
+        self._kinds = self._kinds_of_places()
+        self._bounds: dict[int, tuple[tuple[int, int, int], tuple[int, int, int] | None]] = {}
+        self._is_told_by_kinds = not digits.has_sums and not self._levels and not self.is_misaligned
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
 
@@ -72,6 +75,16 @@ class CostToGo:
         if goal >= 0:
             row[goal] = None
         return [*row, None, None, None]
+
+    def _kinds_of_places(self) -> list[list[int]]:
+        """Returns for each factor and slot a number of what the entry of `_rows` says but for its masks; sums of them are distinct.
+
+        0 where there is no entry. So the sum over a state's factors stands for all but who is in whose way.
+        """
+        number: dict[tuple, int] = {}
+        width = len(self._rows).bit_length()
+        kinds = [[entry and (*entry[:4], entry[4] > 0) for entry in row] for row in self._rows]
+        return [[1 << width * number.setdefault(kind, len(number)) if kind else 0 for kind in row] for row in kinds]
 
     def _table(self, sizes) -> list[list[int]]:
         return [self._divisors(i, sizes) for i in range(len(sizes))]
@@ -131,42 +144,68 @@ class CostToGo:
         """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
         if self.digits.has_sums:
             return self._with_sums(state)
-        owned, displaced, divisor, vacated, hop_s = 0, 1, 1, 1, 0.0
-        moved, wanted, has_goals = 1, 0, True  # of those that are not at home: sizes, clashes, whether all have a home
+        if not self._is_told_by_kinds:
+            return self._of_layout(state)
+        key = sum(map(operator.getitem, self._kinds, state))
+        found = self._bounds.get(key)
+        if found is None:
+            found = self._bounds[key] = self._bounds_of_kinds(state)
+        at_once, else_ = found
+        return at_once if else_ is None or self._may_all_move_home(state) else else_
+
+    def _bounds_of_kinds(self, state: State) -> tuple[tuple[int, int, int], tuple[int, int, int] | None]:
+        """Returns the bounds if all that is not at home may move there at once, and else, None if that does not matter."""
+        divisor, vacated, displaced, hop_s, is_gather, has_goals = self._counted(state)
+        if divisor == 1:
+            return (0, 0, 0), None
+        if vacated == 1 or is_gather:
+            return self._bound(divisor, vacated, displaced, hop_s, 1), None
+        two = self._bound(divisor, vacated, displaced, hop_s, 2)
+        return (self._bound(divisor, vacated, displaced, hop_s, 1), two) if has_goals else (two, None)
+
+    def _counted(self, state: State) -> tuple[int, int, int, float, bool, bool]:
+        """Returns `divisor`, `vacated`, `displaced`, `hop_s`; whether all may be gathered at once; whether all have a home."""
+        divisor, vacated, displaced, hop_s, moved, has_goals = 1, 1, 1, 0.0, 1, True
         for slot, row in zip(state, self._rows):
             entry = row[slot]
             if entry is not None:
-                size, common, vacates, factor_hop_s, homed, mask, clash = entry
-                owned |= mask  # who is at home is in nobody's way home
-                displaced *= size
+                size, common, vacates, factor_hop_s, homed, _, _ = entry
                 divisor *= common
                 vacated *= vacates
-                if factor_hop_s > hop_s:
-                    hop_s = factor_hop_s
-                if homed:
-                    moved *= homed
-                    wanted |= clash
-                else:
-                    has_goals = False
-        if divisor == 1:
+                displaced *= size
+                hop_s = max(hop_s, factor_hop_s)
+                moved *= homed or 1
+                has_goals = has_goals and homed > 0
+        return divisor, vacated, displaced, hop_s, self._target_size // moved >= self._least_owned, has_goals
+
+    def _may_all_move_home(self, state: State) -> bool:
+        """Returns whether no factor that is away from home is in the way of another such one's home."""
+        owned, wanted = 0, 0
+        for slot, row in zip(state, self._rows):
+            entry = row[slot]
+            if entry is not None:
+                owned |= entry[5]  # who is at home is in nobody's way home
+                wanted |= entry[6]
+        return not wanted & owned
+
+    def _of_layout(self, state: State) -> tuple[int, int, int]:
+        """Returns the bounds where more than the kinds of places matters."""
+        divisor, vacated, displaced, hop_s, is_gather, has_goals = self._counted(state)
+        received = self.lacks(divisor)
+        if not received:
             return 0, 0, 0
         if self.is_misaligned:
             collectives, vacated = 1, self._lost(state)
         else:
-            is_move = has_goals and not wanted & owned  # all may move to their target digits at once
-            is_gather = self._target_size // moved >= self._least_owned  # all may be gathered at once
-            collectives = 1 if vacated == 1 or is_move or is_gather else 2
-        key = divisor, vacated, displaced, hop_s, collectives
-        found = self._bounds.get(key)
-        if found is None:
-            found = self._bounds[key] = self._bound(*key)
-        if not self._levels or not found[1]:
-            return found
-        seconds = found[1] * self._seconds_per_element
+            may_be_one = vacated == 1 or is_gather or has_goals and self._may_all_move_home(state)
+            collectives = 1 if may_be_one else 2
+        if self.pricing is None:
+            return 0, received, collectives
+        seconds = received * self._seconds_per_element
         for per_element, wanted, table in self._levels:
             seconds = max(seconds, per_element * self._lacks_of_unit(state, wanted, table))
         seconds += self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
-        return math.floor(seconds * PER_SECOND), found[1], collectives
+        return math.floor(seconds * PER_SECOND), received, collectives
 
     def _bound(self, divisor: int, vacated: int, displaced: int, hop_s: float, collectives: int) -> tuple[int, int, int]:
         """Returns the bounds on picoseconds, on single devices alone, on elements, and on collectives."""

@@ -187,7 +187,7 @@ class Search:
         limit = self._limit(below)
         order = itertools.count(1)
         queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
-        to_go_of, allows, prices_pairs, push = self.to_go, self.allows, self.prices_pairs, heapq.heappush
+        to_go_of, costs_of, allows, prices_pairs, push = self.to_go, self.steps_cost, self.allows, self.prices_pairs, heapq.heappush
         expanded = 0
         while queue:
             priority, _, cost, state, unpriced = heapq.heappop(queue)
@@ -203,7 +203,8 @@ class Search:
                     continue
                 best[state] = cost
                 came_from[state] = before, "permute"
-                push(queue, (cost + greed * self._cost_to_go(state), next(order), cost, state, None))
+                to_go = to_go_of[state]
+                push(queue, (cost + greed * to_go, next(order), cost, state, None))
                 continue
             if cost > best[state]:
                 continue
@@ -216,10 +217,14 @@ class Search:
                         raise _Spent
                     if edge is None:
                         continue
-                    kind, after, _, _, moved, _ = edge
+                    kind, after, received, tile, moved, is_joint = edge
                     if allows is not None and not allows(kind, len(moved)):
                         continue
-                    total = cost + self._cost(state, edge)
+                    if kind == "slice":
+                        total = cost + tile
+                    else:
+                        total = costs_of.get((kind, received, tile, is_joint))
+                        total = cost + (self._cost(state, edge) if total is None else total)
                     if total >= best.get(after, limit):
                         continue
                     to_go = to_go_of.get(after)
@@ -258,9 +263,10 @@ class Search:
         return found if self.pricing else found[1:]
 
     def _cost_to_go(self, state: State) -> int:
-        found = self.to_go.get(state)
-        if found is None:
-            found = self.to_go[state] = self.costs.packed(*self.to_go_of(state))
+        picoseconds, received, collectives = self.to_go_of(state)
+        costs = self.costs
+        found = (picoseconds << costs.received) + (received << costs.collectives) + (collectives << costs.written)
+        self.to_go[state] = found
         return found
 
     # Costs of edges
@@ -453,15 +459,9 @@ class Search:
                 divisor *= common[i][slot]
                 hop_s = max(hop_s, hops_s[i])
 
-        def has_room(n: int, divisor: int, hop_s: float) -> bool:
-            step, rest = steps.get(n), behind.get((divisor, hop_s))
-            if step is None:
-                step = steps[n] = self._least_step(n, tile)
-            if rest is None:
-                rest = self._least_behind(divisor, hop_s)
-            return step + rest < room
-
-        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float) -> None:
+        def choose(
+            at: int, after: list[int], taken: int, n: int, step: int, moved: tuple[int, ...], divisor: int, hop_s: float, rest: int
+        ) -> None:
             if at == last:
                 if n > 1:
                     kept = tile if kind == "all_to_all" else tile // n
@@ -476,36 +476,56 @@ class Search:
                 far_s = hop_s
             at += 1
             if slot < 0 or slot == goal:
-                choose(at, after, taken, n, moved, divisor, hop_s)  # has as much room as before
-            elif has_room(n, divisor * row[slot], far_s):
-                choose(at, after, taken, n, moved, divisor * row[slot], far_s)
+                choose(at, after, taken, n, step, moved, divisor, hop_s, rest)
             else:
-                found.append(None)
-            spares = () if not spares_of[i] or slot >= 0 and is_spare[slot] else self._spares(i, taken)
-            grown, more = n * size, (*moved, i)
-            for s in (*free[i], *spares):
-                if not taken >> s & 1:
-                    if s == goal:
-                        rest, rest_s = divisor, hop_s
-                    else:
-                        rest, rest_s = divisor * row[s], far_s
-                    if has_room(grown, rest, rest_s):
+                left = divisor * row[slot]
+                further = behind.get((left, far_s))
+                if further is None:
+                    further = self._least_behind(left, far_s)
+                if step + further < room:
+                    choose(at, after, taken, n, step, moved, left, far_s, further)
+                else:
+                    found.append(None)
+            slots = free[i]
+            if spares_of[i] and (slot < 0 or not is_spare[slot]):
+                slots = slots + self._spares(i, taken)
+            if not slots:
+                return
+            n *= size
+            moved = (*moved, i)
+            step = steps.get(n)
+            if step is None:
+                step = steps[n] = self._least_step(n, tile)
+            for s in slots:
+                if taken >> s & 1:
+                    continue
+                if s == goal:
+                    if step + rest < room:
                         after[i] = s
-                        choose(at, after, taken | clash[s], grown, more, rest, rest_s)
+                        choose(at, after, taken | clash[s], n, step, moved, divisor, hop_s, rest)
                     else:
                         found.append(None)
+                    continue
+                left = divisor * row[s]
+                further = behind.get((left, far_s))
+                if further is None:
+                    further = self._least_behind(left, far_s)
+                if step + further < room:
+                    after[i] = s
+                    choose(at, after, taken | clash[s], n, step, moved, left, far_s, further)
+                else:
+                    found.append(None)
             after[i] = slot
 
-        if has_room(1, divisor, hop_s):
-            choose(0, list(state), blocked, 1, (), divisor, hop_s)
+        rest = self._least_behind(divisor, hop_s)
+        if rest < room:
+            choose(0, list(state), blocked, 1, 0, (), divisor, hop_s, rest)
         else:
             found.append(None)
         return found
 
     def _least_step(self, n: int, tile: int) -> int:
         """Returns what an all_to_all or a reduce_scatter in groups of n costs at least."""
-        if n == 1:
-            return 0
         found = self.least_steps.get((n, tile))
         if found is None:
             received = tile // n * (n - 1)
