@@ -33,13 +33,25 @@ and no less for the busiest. A collective that costs c elements can be done by c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
+import itertools
 import math
 import operator
 
 from .digits import UNREDUCED, Digits, State
-from .layout import Slot
 from .pricing import PER_SECOND, Pricing
+
+
+class _Made(dict):
+    """Values by key, made when they are first asked for: a search sees few of the slots that there are."""
+
+    def __init__(self, make: Callable):
+        self.make = make
+
+    def __missing__(self, key):
+        found = self[key] = self.make(key)
+        return found
 
 
 class CostToGo:
@@ -56,35 +68,18 @@ class CostToGo:
         self.pricing = pricing
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
-        self._vacated = self._local_in_target()
+        self._vacated = _Made(functools.partial(_local_in_target, digits))
         self._levels = self._outer_levels() if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
-        self._rows = [self._row(i) for i in range(len(digits.sizes))]
-        self._kinds = self._kinds_of_places()
+        rows = enumerate(zip(self.common, self.hops_s))
+        self._rows = [_Made(functools.partial(_entry, digits, i, *row, self._vacated)) for i, row in rows]
+        numbers: dict[tuple[int, int, int, float, bool], int] = {}
+        self._kinds = [_Made(functools.partial(_kind, row, numbers, len(self._rows).bit_length())) for row in self._rows]
         self._bounds: dict[int, tuple[tuple[int, int, int], tuple[int, int, int] | None]] = {}
         self._is_told_by_kinds = not digits.has_sums and not self._levels and not self.is_misaligned
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
-
-    def _row(self, i: int) -> list[tuple[int, int, int, float, int, int, int] | None]:
-        """Returns the entries of `_rows[i]`; the last ones are those of REPLICATED and UNREDUCED, which count from the end."""
-        digits, goal, size, hop_s = self.digits, self.digits.target[i], self.digits.sizes[i], self.hops_s[i]
-        clash, homed = (digits.clash[goal], size) if goal >= 0 else (0, 0)
-        row = [(size, common, self._vacated[s], hop_s, homed, 1 << s, clash) for s, common in enumerate(self.common[i])]
-        if goal >= 0:
-            row[goal] = None
-        return [*row, None, None, None]
-
-    def _kinds_of_places(self) -> list[list[int]]:
-        """Returns for each factor and slot a number of what the entry of `_rows` says but for its masks; sums of them are distinct.
-
-        0 where there is no entry. So the sum over a state's factors stands for all but who is in whose way.
-        """
-        number: dict[tuple, int] = {}
-        width = len(self._rows).bit_length()
-        kinds = [[entry and (*entry[:4], entry[4] > 0) for entry in row] for row in self._rows]
-        return [[1 << width * number.setdefault(kind, len(number)) if kind else 0 for kind in row] for row in kinds]
 
     def _table(self, sizes) -> list[list[int]]:
         return [self._divisors(i, sizes) for i in range(len(sizes))]
@@ -92,10 +87,11 @@ class CostToGo:
     def _divisors(self, i: int, sizes) -> list[int]:
         digits, goal, size = self.digits, self.digits.target[i], sizes[i]
         row = [size] * len(digits.slots)
-        if goal >= 0:
-            for s in range(len(row)):
-                if digits.clash[goal] >> s & 1:
-                    row[s] = 1  # the same factor on overlapping digits: its two coordinates are not independent
+        clash = digits.clash[goal] if goal >= 0 else 0
+        while clash:
+            low = clash & -clash
+            row[low.bit_length() - 1] = 1  # the same factor on overlapping digits: its two coordinates are not independent
+            clash ^= low
         if size > 1:
             for s, owner in digits.target_owner.items():
                 if owner != i and sizes[owner] > 1:
@@ -116,29 +112,13 @@ class CostToGo:
             found.append((seconds_per_element, wanted, self._table(units[: len(movable)])))
         return found
 
-    def _local_in_target(self) -> list[int]:
-        """Returns for each slot the radix of the part of it that is local in the target; 1 where radices are mixed."""
-        owned: dict[int, list[Slot]] = {}
-        for _, slot in self.digits.problem.target.owners:
-            owned.setdefault(slot.dim, []).append(slot)
-        found = []
-        for slot in self.digits.slots:
-            _, start, end = slot
-            overlap, size = 1, end // start
-            for _, first, last in owned.get(slot.dim, ()):
-                if first % end and start % last:
-                    low, high = max(start, first), min(end, last)
-                    overlap *= high // low if high % low == 0 else size
-            found.append(max(1, size // overlap) if size % overlap == 0 else 1)
-        return found
-
     @functools.cached_property
     def is_misaligned(self) -> bool:
         """Returns whether some slots are digits of no common mixed radix, so that a permute may change which are vacated."""
         places: dict[int, set[int]] = {}
-        for slot in self.digits.slots:
-            places.setdefault(slot.dim, set()).update((slot.start, slot.end))
-        return any(a % b and b % a for here in places.values() for a in here for b in here)
+        for dim, start, end in self.digits.slots:
+            places.setdefault(dim, set()).update((start, end))
+        return any(end % start for here in places.values() for start, end in itertools.pairwise(sorted(here)))
 
     def __call__(self, state: State) -> tuple[int, int, int]:
         """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
@@ -287,3 +267,35 @@ class CostToGo:
             else:
                 in_common = -(-in_common // common[slot])
         return -(-in_common // clash)
+
+
+def _entry(digits: Digits, i: int, common, hop_s: float, vacated, s: int) -> tuple[int, int, int, float, int, int, int] | None:
+    """Returns the entry of `_rows[i]` for a slot, REPLICATED or UNREDUCED."""
+    goal = digits.target[i]
+    if s < 0 or s == goal:
+        return None
+    size = digits.sizes[i]
+    clash, homed = (digits.clash[goal], size) if goal >= 0 else (0, 0)
+    return size, common[s], vacated[s], hop_s, homed, 1 << s, clash
+
+
+def _kind(row, numbers: dict[tuple[int, int, int, float, bool], int], width: int, s: int) -> int:
+    """Returns a number of what the entry of `_rows` says but for its masks, 0 if there is none; sums over factors are distinct.
+
+    So the sum over a state's factors stands for all but who is in whose way. `width` bits count the factors of a kind.
+    """
+    entry = row[s]
+    if entry is None:
+        return 0
+    return 1 << width * numbers.setdefault((*entry[:4], entry[4] > 0), len(numbers))
+
+
+def _local_in_target(digits: Digits, s: int) -> int:
+    """Returns the radix of the part of a slot that is local in the target; 1 where radices are mixed."""
+    dim, start, end = digits.slots[s]
+    overlap, size = 1, end // start
+    for _, (other, first, last) in digits.problem.target.owners:
+        if other == dim and first % end and start % last:
+            low, high = max(start, first), min(end, last)
+            overlap *= high // low if high % low == 0 else size
+    return max(1, size // overlap) if size % overlap == 0 else 1

@@ -121,11 +121,12 @@ class _AxisCuts:
     def add(self, axis: str, cut: int) -> bool:
         """Cuts an axis; returns False, and changes nothing, where the chain forbids it."""
         cuts = self.cuts[axis]
-        if any(c % cut and cut % c for c in cuts):
+        if cut in cuts:
+            return True
+        if any([c % cut and cut % c for c in cuts]):
             return False
-        if cut not in cuts:
-            cuts.append(cut)
-            cuts.sort()
+        cuts.append(cut)
+        cuts.sort()
         return True
 
     def add_primes(self) -> None:
@@ -140,11 +141,12 @@ class _AxisCuts:
         cuts = self.cuts[factor.axis]
         if len(cuts) == 2:
             return (factor,)
-        inside = [c for c in cuts if factor.pre <= c <= factor.pre * factor.size]
-        return tuple(Factor(factor.axis, a, b // a) for a, b in zip(inside, inside[1:]))
+        axis, pre, size = factor
+        inside = [c for c in cuts if pre <= c <= pre * size]
+        return (factor,) if len(inside) == 2 else tuple([Factor(axis, a, b // a) for a, b in itertools.pairwise(inside)])
 
     def refined(self, side) -> tuple[tuple[Factor, ...], ...]:
-        return tuple(tuple(p for factor in dim for p in self.pieces(factor)) for dim in side)
+        return tuple([tuple([p for factor in dim for p in self.pieces(factor)]) for dim in side])
 
     def all_factors(self) -> tuple[Factor, ...]:
         whole = (Factor(name, 1, size) for name, size in self.mesh.axes if size > 1)
@@ -211,7 +213,7 @@ def _slots_of_size(shape, places, spare_starts, size: int, has_spares: bool) -> 
 
 
 def _is_misaligned(places) -> bool:
-    return any(a % b and b % a for a in places for b in places)
+    return any(end % start for start, end in itertools.pairwise(sorted(places)))
 
 
 def _places(dim: int, before: Layout, after: Layout, complete: bool) -> tuple[int, ...]:
