@@ -32,6 +32,8 @@ from .tile_program import (
 )
 from .traffic import Collective
 
+_ROUNDING = 1e-9  # more than sums of times are off
+
 
 class Costing:
     """Prices ways to fulfil one request.
@@ -93,6 +95,16 @@ class Costing:
             if (self._seconds_of_program(layouts, program), *least) >= most:
                 return None
         return self.of_chain(problem, typed, False)
+
+    def may_permute(self, than: Plan, head: Sequence[Step], layout: Layout) -> bool:
+        """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan."""
+        tile = layout.tile_elements
+        moves = [step for step in head if isinstance(step, steps.AllToAll)]  # which leave tiles as large
+        if self.request.objective == "bytes":
+            received = self.request.bytes_of(tile) + sum(self._bytes_received(layout, step) for step in moves)
+            return (received, 1 + len(moves)) < (than.bytes_received, than.collectives)
+        times = (self.pricing.picoseconds("all_to_all", step.factors, tile) for step in moves)
+        return (self.pricing.least_picoseconds(tile) + sum(times)) / PER_SECOND <= than.time_s * (1 + _ROUNDING)
 
     def _least_cost(self, layouts: Sequence[Layout], typed: Sequence[Step]) -> tuple[int, int]:
         """Returns what the busiest device receives at least, and the number of collectives: of permutes, one reaches all devices."""

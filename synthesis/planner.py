@@ -179,7 +179,8 @@ class _Planner:
         else:
             waves = filter(None, [chain_of_waves(problem)])
         best = chain
-        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *waves):
+        may_permute = functools.partial(self.costing.may_permute, chain) if chain else None
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem, may_permute), *waves):
             if not is_by_time:
                 typed = gathers_apart(problem.source, typed)
             plan = self.costing.of_cheaper_chain(problem, typed, best) if best else self.costing.of_chain(problem, typed, False)
