@@ -16,7 +16,7 @@ priority in the queue is at any moment a lower bound on every chain that has not
 digit stays there; only factors that are unreduced in the target become so; permutes in a row are one. Unless it matters
 who sends to whom, a replicated factor whose target digit is free takes it at once, for nothing. Where neither side has
 unreduced factors, there are no edges for them. Where it matters who sends to whom, a permute is priced when its turn
-comes; until then it counts as the cheapest one.
+comes; until then it counts as the cheapest one. The bound on what is to go behind an all_to_all is found when its turn comes, too.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class Chain:
     states_expanded: int
 
 
-# A step: its kind, the state after it, elements that a device receives, its tile then, the factors that a group is made of, and
-# whether it is a gather along several dimensions, after which the large tile is copied. A plain tuple: there are very many.
-_Edge = tuple[Kind, State, int, int, tuple[int, ...], bool]
+# A step: its kind, the state after it, elements that a device receives, its tile then, the factors that a group is made of,
+# whether it is a gather along several dimensions, after which the large tile is copied, and a lower bound on what is to go then,
+# None if nothing is known that is worth having. A plain tuple: there are very many.
+_Edge = tuple[Kind, State, int, int, tuple[int, ...], bool, int | None]
+_UNBOUNDED = "unbounded"  # of an entry in the queue: a better bound on what is to go is found when its turn comes
 
 
 class _Tally(threading.local):
@@ -154,6 +156,7 @@ class Search:
         self.target = self.digits.target
         self.max_tile = self.digits.max_tile
         self.costs = _Costs(self.max_tile)
+        self.a_picosecond = self.costs.packed(1, 0, 0) if pricing else 0  # which sums of the same times may be apart, rounded
         self.to_go_of = CostToGo(self.digits, pricing)
         self.to_go: dict[State, int] = {}
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
@@ -190,9 +193,17 @@ class Search:
         to_go_of, costs_of, allows, prices_pairs, push = self.to_go, self.steps_cost, self.allows, self.prices_pairs, heapq.heappush
         expanded = 0
         while queue:
-            priority, _, cost, state, unpriced = heapq.heappop(queue)
+            priority, number, cost, state, unpriced = heapq.heappop(queue)
             if state == target and unpriced is None or priority >= limit - 1 and target in best:
                 return self._chain(came_from, best[target], expanded)
+            if unpriced is _UNBOUNDED:
+                if cost <= best[state]:
+                    to_go = to_go_of.get(state)
+                    if to_go is None:
+                        to_go = self._cost_to_go(state)
+                    if cost + to_go < limit:
+                        push(queue, (cost + greed * to_go, number, cost, state, None))
+                continue
             if unpriced is not None:
                 before, edge = unpriced
                 if cost >= best.get(state, limit):
@@ -217,7 +228,7 @@ class Search:
                         raise _Spent
                     if edge is None:
                         continue
-                    kind, after, received, tile, moved, is_joint = edge
+                    kind, after, received, tile, moved, is_joint, least = edge
                     if allows is not None and not allows(kind, len(moved)):
                         continue
                     if kind == "slice":
@@ -227,9 +238,12 @@ class Search:
                         total = cost + (self._cost(state, edge) if total is None else total)
                     if total >= best.get(after, limit):
                         continue
-                    to_go = to_go_of.get(after)
+                    to_go, unbounded = to_go_of.get(after), None
                     if to_go is None:
-                        to_go = self._cost_to_go(after)
+                        if least is None:
+                            to_go = self._cost_to_go(after)
+                        else:
+                            to_go, unbounded = least, _UNBOUNDED
                     if total + to_go >= limit:
                         continue
                     if prices_pairs and kind == "permute":
@@ -239,7 +253,7 @@ class Search:
                     came_from[after] = state, kind
                     if after == target and greed == 1:
                         limit = total + 1
-                    push(queue, (total + greed * to_go, next(order), total, after, None))
+                    push(queue, (total + greed * to_go, next(order), total, after, unbounded))
             except _Spent:
                 raise self._stopped(priority, best, came_from, expanded) from None
         return None
@@ -272,7 +286,7 @@ class Search:
     # Costs of edges
 
     def _cost(self, state: State, edge: _Edge) -> int:
-        kind, after, received, tile, moved, is_joint = edge
+        kind, after, received, tile, moved, is_joint, _ = edge
         if kind in LOCAL:
             return tile
         if self.prices_pairs and kind == "permute":
@@ -288,7 +302,7 @@ class Search:
         return found
 
     def _picoseconds(self, state: State, edge: _Edge) -> int:
-        kind, _, _, after_tile, moved, is_joint = edge
+        kind, _, _, after_tile, moved, is_joint, _ = edge
         key = kind, moved
         if key not in self.coefficients:
             factors = tuple([self.problem.movable[i] for i in moved])
@@ -312,7 +326,7 @@ class Search:
 
     def _priced_permute(self, before: State, edge: _Edge) -> int:
         """Returns by how much a permute costs more than it does at least."""
-        _, after, _, tile, _, _ = edge
+        _, after, _, tile, _, _, _ = edge
         time = self.pricing.permute_picoseconds(self.digits.layout(before), self.digits.layout(after), tile)
         return self.costs.packed(time - self._least_permute(before, after, tile), 0, 0)
 
@@ -346,7 +360,7 @@ class Search:
         if not self.exhaustive and not self.prices_pairs:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
-                    yield (("slice", _with(state, i, goal), 0, tile // self.sizes[i], (), False),)
+                    yield (("slice", _with(state, i, goal), 0, tile // self.sizes[i], (), False, None),)
                     return
         yield self._slices(state, free, blocked, tile)
         yield self._gathers(state, tile)
@@ -375,7 +389,7 @@ class Search:
             if slot == REPLICATED and (self.first_alike[i] == i or state[self.first_alike[i]] != REPLICATED):
                 left = tile // self.sizes[i]
                 for goal in (*free[i], *self._spares(i, blocked)):
-                    found.append(("slice", _with(state, i, goal), 0, left, (), False))
+                    found.append(("slice", _with(state, i, goal), 0, left, (), False, None))
         return found
 
     def _first_alike(self) -> list[int]:
@@ -414,7 +428,7 @@ class Search:
                 for i in chosen:
                     after[i] = REPLICATED
                     is_joint = is_joint or dims[i] != dims[chosen[0]]
-                found.append(("all_gather", tuple(after), tile * (n - 1), tile * n, chosen, is_joint))
+                found.append(("all_gather", tuple(after), tile * (n - 1), tile * n, chosen, is_joint, None))
         return found
 
     def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int) -> list[_Edge | None]:
@@ -438,7 +452,7 @@ class Search:
         for moves in filter(None, ways):
             n = math.prod([self.sizes[i] for i in moves])
             after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
-            found.append(("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)), False))
+            found.append(("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)), False, None))
         return found
 
     def _moves_to_digits(
@@ -451,6 +465,7 @@ class Search:
         """
         clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
         found: list[_Edge | None] = []
+        has_bound, slack = not self.digits.has_sums, self.a_picosecond
         steps: dict[int, int] = {}
         behind, spares_of, is_spare, last = self.least_behind, self.spares, self.digits.is_spare, len(factors)
         divisor, hop_s = 1, 0.0
@@ -465,7 +480,7 @@ class Search:
             if at == last:
                 if n > 1:
                     kept = tile if kind == "all_to_all" else tile // n
-                    found.append((kind, tuple(after), tile // n * (n - 1), kept, moved, False))
+                    found.append((kind, tuple(after), tile // n * (n - 1), kept, moved, False, rest - slack if has_bound else None))
                 return
             if len(found) > self.left:
                 return  # more than may be considered
@@ -549,7 +564,7 @@ class Search:
             for chosen in itertools.combinations(unreduced, count):
                 n = math.prod(self.sizes[i] for i in chosen)
                 after = tuple(REPLICATED if i in chosen else place for i, place in enumerate(state))
-                yield "all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen, False
+                yield "all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen, False, None
 
     def _to_unreduced(self, state: State, tile: int):
         for i, place in enumerate(state):
@@ -557,12 +572,12 @@ class Search:
                 continue
             if place == REPLICATED or tile * self.sizes[i] <= self.max_tile:
                 grown = tile if place == REPLICATED else tile * self.sizes[i]
-                yield "to_unreduced", _with(state, i, UNREDUCED), 0, grown, (), False
+                yield "to_unreduced", _with(state, i, UNREDUCED), 0, grown, (), False, None
 
     def _permutes(self, state: State, tile: int, room: int) -> Iterator[_Edge]:
         """All ways to fill the owned runs with factors, target owners first where their digit fits."""
         sums = self.digits.sums(state) if self.digits.has_sums else 1
-        room -= self._cost(state, ("permute", state, tile, tile, (), False))
+        room -= self._cost(state, ("permute", state, tile, tile, (), False, None))
         if self._least_behind_permute(state) >= room:
             return
         runs = self.digits.runs(state)
@@ -570,9 +585,9 @@ class Search:
             return
         for after in self._fill(state, runs, room):
             if sums > 1:
-                yield from (("permute", each, tile, tile, (), False) for each in self._with_sums(after, sums) if each != state)
+                yield from (("permute", each, tile, tile, (), False, None) for each in self._with_sums(after, sums) if each != state)
             elif after != state:
-                yield "permute", after, tile, tile, (), False
+                yield "permute", after, tile, tile, (), False, None
 
     def _least_behind_permute(self, state: State) -> int:
         """Returns what is left at least whatever permute comes now: what has to be vacated still is."""
