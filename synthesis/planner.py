@@ -164,7 +164,7 @@ class _Planner:
     def _without_search(self, chain: Plan | None) -> Iterator[Plan]:
         """Yields the plans that need no search; one that stopped early may have found worse, or none.
 
-        Given the plan of a chain, none that is sure to be slower by time.
+        Given the plan of a chain, only those that are cheaper than it and those before.
         """
         asked = self.request
         if asked.has_sums:
@@ -178,12 +178,15 @@ class _Planner:
             waves = striped_chains(problem)
         else:
             waves = filter(None, [chain_of_waves(problem)])
-        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *waves):
+        best = chain
+        may_permute = functools.partial(self.costing.may_permute, chain) if chain else None
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem, may_permute), *waves):
             if not is_by_time:
                 typed = gathers_apart(problem.source, typed)
-            if chain and is_by_time and self.costing.least_seconds(problem, typed) > chain.time_s:
-                continue
-            yield self.costing.of_chain(problem, typed, False)
+            plan = self.costing.of_cheaper_chain(problem, typed, best) if best else self.costing.of_chain(problem, typed, False)
+            if plan is not None:
+                yield plan
+                best = best and plan
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[Plan]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.
