@@ -84,6 +84,11 @@ class Analysis:
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
     @functools.cached_property
+    def explicit_ops(self) -> list[tuple[ir.Operation, int | None]]:
+        """Returns the ops of `explicit`, once it has its reshards, with their serials."""
+        return [(op, serial_of(op)) for op in ops_in(self.explicit)]
+
+    @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
         """Returns index in `originals` -> serials of its instances."""
         found: dict[int, list[int]] = {}
@@ -155,10 +160,11 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
     """Returns `root` and the ops nested in it, parents first."""
     found: list[ir.Operation] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
 
     def visit(op) -> ir.WalkResult:
-        found.append(op.operation)
-        return ir.WalkResult.ADVANCE
+        append(op.operation)
+        return advance
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
@@ -760,8 +766,8 @@ def result_layouts(op: ir.Operation) -> ir.Attribute | None:
     """Returns the attribute that holds the layouts of an op's results, of one or per value; None if it has none."""
     attributes = op.attributes
     for name in _RESULT_LAYOUTS.get(op.name, (SHARDING, "out_sharding")):
-        if name in attributes:
-            return attributes[name]
+        if (attr := attributes.get(name)) is not None:
+            return attr
     return None
 
 
@@ -840,8 +846,8 @@ def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _tag(op: ir.Operation) -> int | None:
-    attributes = op.attributes
-    return ir.IntegerAttr(attributes[ID]).value if ID in attributes else None
+    attr = op.attributes.get(ID)
+    return None if attr is None else attr.value
 
 
 def symbol(op: ir.Operation) -> str:

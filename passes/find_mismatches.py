@@ -240,8 +240,8 @@ class Finder:
 
     def _read_inserted_reshards(self) -> None:
         restoring: set[ir.Value] = set()
-        for op in propagation.ops_in(self.analysis.explicit):
-            if op.name != "sdy.reshard" or propagation.serial_of(op) is not None:
+        for op, serial in self.analysis.explicit_ops:
+            if serial is not None or op.name != "sdy.reshard":
                 continue
             if self._restores_result(op, restoring):
                 continue

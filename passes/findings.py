@@ -15,7 +15,7 @@ more entries into the dictionaries: `Finding.extras`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.bindings import ir, sdy
@@ -166,15 +166,12 @@ def strip_findings(root: ir.Module | ir.Operation, keeps: Sequence[str] = ()) ->
     """Removes every discardable attribute of ours from every op, but for those named; returns how many there were."""
     count = 0
     for op in ops_in(root.operation):
-        for name in [name for name in attribute_names(op) if name.startswith(PREFIX) and name not in keeps]:
-            del op.attributes[name]
-            count += 1
+        attributes = op.attributes
+        for name in attributes.keys():
+            if name.startswith(PREFIX) and name not in keeps:
+                del attributes[name]
+                count += 1
     return count
-
-
-def attribute_names(op: ir.Operation) -> Iterable[str]:
-    """Returns the names of an op's attributes; bindings yield names or (name, attribute) pairs by version."""
-    return [each if isinstance(each, str) else each.name for each in op.attributes]
 
 
 def _to_attr(finding: Finding) -> ir.DictAttr:
