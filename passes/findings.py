@@ -115,9 +115,18 @@ class Findings:
         return grouped
 
 
-def write_findings(module: ir.Module, findings: Findings) -> None:
-    """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes."""
-    strip_findings(module, keeps=(CLONE_OF,))
+def write_findings(module: ir.Module, findings: Findings, over: Findings | None = None) -> None:
+    """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes.
+
+    Args:
+      over: those that are there, on ops that still are, if that is known.
+    """
+    if over is None:
+        strip_findings(module, keeps=(CLONE_OF,))
+    for finding in over.edges if over else ():
+        for name in (OPERAND_SITES, RESULT_SITES):
+            if name in finding.op.attributes:
+                del finding.op.attributes[name]
     with module.context:
         per_op: dict[tuple[int, str], tuple[ir.Operation, list[Finding]]] = {}
         for finding in findings.edges:
@@ -135,15 +144,18 @@ def read_findings(module: ir.Module) -> Findings | None:
     """
     if SUMMARY not in module.operation.attributes:
         return None
-    edges = [edge for op in ops_in(module.operation) for name in (OPERAND_SITES, RESULT_SITES) for edge in _read(op, name)]
+    edges: list[Finding] = []
+    for op in ops_in(module.operation):
+        attributes = op.attributes
+        for name in (OPERAND_SITES, RESULT_SITES):
+            if (attr := attributes.get(name)) is not None:
+                edges += _read(op, name, attr)
     return Findings(tuple(edges), *_read_summary(module.operation))
 
 
-def _read(op: ir.Operation, name: str) -> list[Finding]:
-    if name not in op.attributes:
-        return []
+def _read(op: ir.Operation, name: str, attr: ir.Attribute) -> list[Finding]:
     try:
-        return [_from_attr(op, each) for each in ir.ArrayAttr(op.attributes[name])]
+        return [_from_attr(op, each) for each in ir.ArrayAttr(attr)]
     except (KeyError, IndexError, TypeError, ValueError):
         raise error_at(op, f"cannot read {name}; {_AGAIN}") from None
 

@@ -85,13 +85,15 @@ class PlanSitesPass(Pass):
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
-        found = read_findings(module)
+        found = session.findings or read_findings(module)
         if found is None:
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
             return
         planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
         edges = tuple(planner.planned_edges())
-        write_findings(module, dataclasses.replace(found, edges=edges, open_results=planner.open_results()))
+        planned = dataclasses.replace(found, edges=edges, open_results=planner.open_results())
+        write_findings(module, planned, over=session.findings)
+        session.findings = planned
 
 
 @dataclass(frozen=True, slots=True)
