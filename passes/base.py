@@ -56,6 +56,7 @@ class Session:
       options: driver options by name, such as `compile_for`; a pass must do without any of them.
       statistics: counts by (pass name, statistic name).
       analysis: propagation's, of the module as the pass right before has left it; None if that one made none.
+      findings: those on the module as the pass right before has written them; None if that one wrote none.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
     """
 
@@ -66,6 +67,7 @@ class Session:
     checks: list[Any] = dataclasses.field(default_factory=list)
     current_pass: Pass | None = None
     analysis: Any = None
+    findings: Any = None
 
     @property
     def remarks(self) -> list[Diagnostic]:

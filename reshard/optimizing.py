@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils import compat
+from reshard.dialect_utils import compat, module_files
 from reshard.dialect_utils.bindings import ir, make_context
-from reshard.passes import report, whole_module_check
+from reshard.passes import report, result_cache, whole_module_check
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline, PipelineError
+from reshard.passes.result_cache import Output
 
 if TYPE_CHECKING:
     import jax
@@ -88,18 +89,26 @@ def optimize(lowered: jax.stages.Lowered, *, check: bool = True, **options: str)
         raise TypeError(f"optimize takes what jax.jit(f).lower(*args) returns, not {type(lowered).__name__}")
     emit = options.get("emit", "manual")
     pipeline = _pipeline(options)
-    source = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True, use_local_scope=False)
-    session = Session()
+    session, given, is_checked = Session(), lowered.compiler_ir("stablehlo"), check and emit == "manual"
+    key = result_cache.key(module_files.to_bytes(given, module_files.BYTECODE), pipeline, session, is_checked=is_checked)
+    output = result_cache.run(key, session, lambda: _optimized(given, pipeline, session, is_checked))
+    content = output.content.decode()
+    if output.is_unchanged:
+        return Result(lowered, content, Report(session), False)
+    return Result(_lowered_with(lowered, content, emit), content, Report(session), True, emit)
+
+
+def _optimized(given: ir.Module, pipeline: Pipeline, session: Session, is_checked: bool) -> Output:
+    """Returns the module as text with locations, as it came if nothing is rewritten."""
+    source = given.operation.get_asm(enable_debug_info=True, use_local_scope=False)
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(source)
         pipeline.run(module, session)
-        if check and emit == "manual":
+        if is_checked:
             module = whole_module_check.check(ir.Module.parse(source), module, pipeline, session, session.report_rows)
-        is_rewritten = any(row.get("is_rewritten") for row in session.report_rows)
-        content = module.operation.get_asm(enable_debug_info=True)
-    if not is_rewritten:
-        return Result(lowered, source, Report(session), False)
-    return Result(_lowered_with(lowered, content, emit), content, Report(session), True, emit)
+        if not any(row.get("is_rewritten") for row in session.report_rows):
+            return Output(source.encode(), True)
+        return Output(module.operation.get_asm(enable_debug_info=True).encode(), False)
 
 
 def _lowered_with(lowered: jax.stages.Lowered, content: str, emit: str) -> jax.stages.Lowered:

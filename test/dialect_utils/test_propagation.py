@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explicit reshards on the clone, where Shardy alone would read factors that it has not written down."""
+"""Propagation on a clone: explicit reshards where Shardy alone would read beyond its factors; pipelines are verified at their end."""
 
 import pytest
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.factor_overflow import fitting_axes
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
@@ -62,3 +63,21 @@ def test_axes_before_the_first_that_overflows(axes, factors, fitting):
     mesh = Mesh.parse("x=3,y=4")
     found = fitting_axes(Sharding.parse(f"[{{{axes}}}]").dims[0], factors, mesh)
     assert found == (None if fitting is None else Sharding.parse(f"[{{{fitting}}}]").dims[0])
+
+
+MODULE = """
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = stablehlo.tanh %arg0 : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+"""
+
+
+def test_a_module_that_is_invalid_behind_a_pipeline_is_an_error():
+    module = ir.Module.parse(MODULE)
+    tanh = next(op for op in propagation.ops_in(module.operation) if op.name == "stablehlo.tanh")
+    propagation.run(module.operation, "builtin.module(symbol-dce)")
+    tanh.attributes["sdy.sharding"] = ir.Attribute.parse('#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>')
+    with pytest.raises(DiagnosedError, match="rank"):
+        propagation.run(module.operation, "builtin.module(symbol-dce)")
