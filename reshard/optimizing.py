@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import contextlib
 from dataclasses import dataclass, field
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard import contexts
+from reshard import contexts, dumps
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
@@ -87,7 +88,7 @@ class Result:
             raise ValueError(f"only a lowered program can be compiled; write {how}")
         if self.is_rewritten and self.emit == "sdy":
             raise ValueError('XLA does not read the collectives of emit="sdy"; compile the result of emit="manual"')
-        with compat.shardy_partitioner() if self.is_rewritten else jax_seam.rewriting(None, None):
+        with jax_seam.rewriting(None, None), compat.shardy_partitioner() if self.is_rewritten else contextlib.nullcontext():
             return self.lowered.compile(compiler_options)
 
 
@@ -173,8 +174,20 @@ def optimized_module(source: bytes, settings: Mapping[str, Any], name: str = "mo
         session.analysis = None
         is_rewritten = bool(_rewritten_rows(session))
         content = compat.bytecode(module) if is_rewritten else source
-    _log.info("%s: %d sites, %d rewritten", name, len(session.report_rows), len(_rewritten_rows(session)))
-    return Optimized(content, Report(session), is_rewritten)
+    found = Optimized(content, Report(session), is_rewritten)
+    _tell(found, source, settings, name)
+    return found
+
+
+def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:
+    """Writes what became of a module to the log, and to the folder that is asked for."""
+    totals = found.report.to_dict()["totals"]
+    _log.info("%s: %d sites, %d rewritten", name, totals["sites"], totals["rewritten"])
+    if totals["sites"]:
+        _log.debug("%s\n%s", name, found.report)
+    if settings["dump_to"] is not None:
+        after = _text(found.content) if found.is_rewritten else None
+        dumps.dump(settings["dump_to"], name, _text(source), after, found.report)
 
 
 def _rewritten_rows(session: Session) -> list[dict]:
@@ -192,7 +205,7 @@ def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Res
         return Result(lowered, _text_of(module), found.report, False)
     emit = settings["emit"]
     # Where XLA does not read what was written, what was given stands for it.
-    optimized = lowered if emit == "sdy" else compat.lowered_with_module(lowered, found.content)
+    optimized = lowered if emit == "sdy" else compat.lowered_with_module(jax_seam.without_rewriter(lowered), found.content)
     return Result(optimized, _text(found.content), found.report, True, emit)
 
 
