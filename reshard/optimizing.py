@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard import contexts, dumps
+from reshard import contexts, dumps, report_html
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
@@ -45,6 +45,9 @@ class Report:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return report_html.fragment(self.to_dict())
 
 
 @dataclass(frozen=True, slots=True)
