@@ -17,9 +17,10 @@ from reshard import contexts, dumps, report_html
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
-from reshard.passes import report, whole_module_check
+from reshard.passes import report, result_cache, whole_module_check
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
+from reshard.passes.result_cache import Output
 from reshard.settings import SETTINGS, resolved
 
 if TYPE_CHECKING:
@@ -168,18 +169,25 @@ def optimized_module(source: bytes, settings: Mapping[str, Any], name: str = "mo
       name: of the module, in logs and dumps.
     """
     session, pipeline = Session(), _pipeline(settings)
-    with make_context() as context, ir.Location.unknown(context):
-        module = _file(source, name).chunks()[0].parse(context)
-        pipeline.run(module, session)
-        if settings["check"] and settings["emit"] == "manual" and _rewritten_rows(session):
-            original = _file(source, name).chunks()[0].parse(context)
-            module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
-        session.analysis = None
-        is_rewritten = bool(_rewritten_rows(session))
-        content = compat.bytecode(module) if is_rewritten else source
-    found = Optimized(content, Report(session), is_rewritten)
+    is_checked = settings["check"] and settings["emit"] == "manual"
+    key = result_cache.key(source, pipeline, session, is_checked=is_checked)
+    output = result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+    session.analysis = None
+    found = Optimized(source if output.is_unchanged else output.content, Report(session), not output.is_unchanged)
     _tell(found, source, settings, name)
     return found
+
+
+def _output(file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool) -> Output:
+    """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = file.chunks()[0].parse(context)
+        pipeline.run(module, session)
+        if is_checked and _rewritten_rows(session):
+            original = file.chunks()[0].parse(context)
+            module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
+        is_rewritten = bool(_rewritten_rows(session))
+        return Output(compat.bytecode(module) if is_rewritten else b"", not is_rewritten)
 
 
 def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:
