@@ -129,7 +129,7 @@ class _Bench:
     def _timed(self):
         from reshard import jitting
 
-        original = jitting._rewritten
+        original = jitting._Enabled.rewritten
 
         def timed(*args):
             began_s = time.perf_counter()
@@ -138,11 +138,11 @@ class _Bench:
             finally:
                 self.added_s += time.perf_counter() - began_s
 
-        jitting._rewritten = timed
+        jitting._Enabled.rewritten = timed
         try:
             yield
         finally:
-            jitting._rewritten = original
+            jitting._Enabled.rewritten = original
 
 
 @contextlib.contextmanager

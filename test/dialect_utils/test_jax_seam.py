@@ -40,26 +40,22 @@ class TestCanary:
         assert jax_seam.problem() == "", f"jax {jax.__version__} has moved: dialect_utils/jax_seam.py has to follow"
 
     def test_what_jax_compiles_passes_the_seam_once(self):
-        seen = []
-
-        def rewrite(module, compile_options, value):
-            seen.append((jax_seam_name(module), compile_options.num_partitions, value))
-            return module
-
-        with jax_seam.rewriting("a value", rewrite):
+        watch = Watching()
+        with jax_seam.rewriting(watch):
             results = [jax.jit(passing)(1.0).item() for _ in range(2)]
         assert results == [2, 2]
-        assert seen == [("jit_passing", 1, "a value")]
+        assert watch.seen == [("jit_passing", 1)]
 
     def test_the_module_at_the_seam_is_what_runs(self):
-        def rewrite(module, *_):
-            text = str(module)
-            assert "stablehlo.add" in text
-            return type(module).parse(text.replace("stablehlo.add", "stablehlo.subtract"), module.context)
-
-        with jax_seam.rewriting("other arithmetic", rewrite):
+        with jax_seam.rewriting(Subtracting()):
             other = jax.jit(lambda a, b: a + b)(3.0, 2.0).item()
         assert (other, jax.jit(lambda a, b: a + b)(3.0, 2.0).item()) == (1, 5)
+
+    def test_the_inner_one_of_two_counts(self):
+        outer, inner = Watching(), Watching()
+        with jax_seam.rewriting(outer), jax_seam.rewriting(inner):
+            jax.jit(lambda a: a + 7)(1.0)
+        assert (outer.seen, inner.seen) == ([], [("jit__lambda", 1)])
 
     def test_a_call_that_hits_does_not_enter(self):
         entered = []
@@ -95,8 +91,22 @@ def passing(a):
     return a + 1
 
 
-def jax_seam_name(module) -> str:
-    return str(module.operation.attributes["sym_name"]).strip('"')
+class Watching:
+    """Keeps the names of the modules that pass, and their numbers of partitions."""
+
+    def __init__(self):
+        self.seen = []
+
+    def rewritten(self, module, compile_options):
+        self.seen.append((str(module.operation.attributes["sym_name"]).strip('"'), compile_options.num_partitions))
+        return module
+
+
+class Subtracting:
+    def rewritten(self, module, _):
+        text = str(module)
+        assert "stablehlo.add" in text
+        return type(module).parse(text.replace("stablehlo.add", "stablehlo.subtract"), module.context)
 
 
 class TestMoved:
