@@ -198,11 +198,6 @@ def stablehlo_of_hlo(text: str) -> bytes:
     return _jax.mlir.hlo_to_stablehlo(reader(text).as_serialized_hlo_module_proto())
 
 
-def versions() -> tuple[tuple[str, str], ...]:
-    """Returns (package, version) of jax and jaxlib."""
-    return tuple((package, importlib.metadata.version(package)) for package in ("jax", "jaxlib"))
-
-
 @functools.lru_cache(maxsize=1)
 def _store_of(client) -> "JobStore":
     return JobStore(client)

@@ -271,7 +271,8 @@ class Agreement:
                 return None
             if now_s - start_s > _FIRST_NOTICE_S and not has_noticed:
                 has_noticed = True
-                _log.warning("process %d waits for process %d at %s; %s", self._process, of, claim.name, self._whereabouts(of))
+                level = logging.WARNING if sign is None else logging.INFO
+                _log.log(level, "process %d waits for process %d at %s; %s", self._process, of, claim.name, self._whereabouts(of))
         return content
 
     @contextlib.contextmanager
@@ -382,18 +383,29 @@ def members_of(devices: Sequence) -> tuple[int, ...]:
 
 
 def reach(members: Sequence[int], claim: Claim, plan: Callable[[], Answer]) -> Verdict:
-    """As `Agreement.reach`, with the agreements of this process in this job."""
-    return _of_job(compat.job_store(), _mode(), _timeout_s()).reach(members, claim, plan)
+    """As `Agreement.reach`, with the agreements of this process in this job; RESHARD_AGREEMENT_* are read at the first one."""
+    with _lock:
+        part = _of_job(compat.job_store())
+    return part.reach(members, claim, plan)
 
 
 def versions() -> tuple[tuple[str, str], ...]:
     """Returns the versions that a plan depends on, as settings of a claim."""
-    return (*compat.versions(), ("reshard", __version__))
+    jax, jaxlib = compat.jax_versions()
+    return ("jax", jax), ("jaxlib", jaxlib), ("reshard", __version__)
+
+
+def this_process() -> int:
+    """Returns the index of this process in its job."""
+    return compat.process_index()
+
+
+_lock = threading.Lock()
 
 
 @functools.lru_cache(maxsize=1)
-def _of_job(store: Store, mode: str, timeout_s: float) -> Agreement:
-    return Agreement(store, compat.process_index(), timeout_s=timeout_s, verifies=mode == VERIFY)
+def _of_job(store: Store) -> Agreement:
+    return Agreement(store, compat.process_index(), timeout_s=_timeout_s(), verifies=_mode() == VERIFY)
 
 
 def _mode() -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reshard import agreement, planned_once
 from reshard.dialect_utils import compat
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.passes import report, whole_module_check
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline, PipelineError
+from reshard.passes.result_cache import Output
 
 if TYPE_CHECKING:
     import jax
@@ -90,13 +92,23 @@ def optimize(lowered: jax.stages.Lowered, *, check: bool = True, **options: str)
     pipeline = _pipeline(options)
     source = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True, use_local_scope=False)
     session = Session()
-    with make_context() as context, ir.Location.unknown(context):
-        module = ir.Module.parse(source)
-        pipeline.run(module, session)
-        if check and emit == "manual":
-            module = whole_module_check.check(ir.Module.parse(source), module, pipeline, session, session.report_rows)
-        is_rewritten = any(row.get("is_rewritten") for row in session.report_rows)
-        content = module.operation.get_asm(enable_debug_info=True)
+
+    def compute() -> Output:
+        with make_context() as context, ir.Location.unknown(context):
+            module = ir.Module.parse(source)
+            pipeline.run(module, session)
+            if check and emit == "manual":
+                module = whole_module_check.check(ir.Module.parse(source), module, pipeline, session, session.report_rows)
+            session.analysis = None
+            is_unchanged = not any(row.get("is_rewritten") for row in session.report_rows)
+            return Output(module.operation.get_asm(enable_debug_info=True).encode(), is_unchanged)
+
+    if members := agreement.members_of(compat.lowered_devices(lowered)):
+        settings = {"check": check, "pipeline": str(pipeline)}
+        output = planned_once.run(members, "jit", lowered.as_text(), settings, session, compute)
+    else:
+        output = compute()
+    is_rewritten, content = not output.is_unchanged, output.content.decode()
     if not is_rewritten:
         return Result(lowered, source, Report(session), False)
     return Result(_lowered_with(lowered, content, emit), content, Report(session), True, emit)
