@@ -104,8 +104,8 @@ def optimize(lowered: jax.stages.Lowered, *, check: bool = True, **options: str)
             return Output(module.operation.get_asm(enable_debug_info=True).encode(), is_unchanged)
 
     if members := agreement.members_of(compat.lowered_devices(lowered)):
-        settings = {"check": check, "pipeline": str(pipeline)}
-        output = planned_once.run(members, "jit", lowered.as_text(), settings, session, compute)
+        settings = {"check": check, "policy": "better", "emit": "manual", **options}
+        output = planned_once.run(members, lowered.compiler_ir().operation.attributes["sym_name"].value, lowered.as_text(), settings, session, compute)
     else:
         output = compute()
     is_rewritten, content = not output.is_unchanged, output.content.decode()
