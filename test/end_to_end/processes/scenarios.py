@@ -195,6 +195,7 @@ def main() -> None:
     logger.addHandler(warnings := _Warnings())
     if processes > 1:
         jax.distributed.initialize(num_processes=processes, process_id=process)
+    jax.devices()  # all processes take part in this one
     told = SCENARIOS[scenario](process, folder)
     print(json.dumps({**told, "warnings": warnings.messages}), flush=True)
 

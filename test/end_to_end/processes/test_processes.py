@@ -14,7 +14,7 @@ import launching
 
 HERE = Path(__file__).resolve().parent
 
-LIMIT_S = 240  # of a whole job; each takes a few seconds on an idle machine
+LIMIT_S = 60  # of a whole job; each takes a few seconds on an idle machine
 
 
 @pytest.fixture
