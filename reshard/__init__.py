@@ -33,6 +33,11 @@ _PUBLIC = {
     # compiling
     "optimize": "reshard.optimizing:optimize",
     "Result": "reshard.optimizing:Result",
+    # live arrays
+    "redistribute": "reshard.redistributing:redistribute",
+    "plan_tree": "reshard.redistributing:plan_tree",
+    "Schedule": "reshard.redistributing:Schedule",
+    "RedistributeError": "reshard.redistributing:RedistributeError",
 }
 
 __all__ = ["__version__", *_PUBLIC]
