@@ -162,11 +162,22 @@ def _program(mesh: Mesh, stages: Sequence[Stage]):
     bodies = [_Body(stage.program) for stage in stages]
 
     def reshard(*tiles):
-        return tuple(_run_tile_program.bind(tile, body=body) for tile, body in zip(tiles, bodies, strict=True))
+        return tuple(_after(tile, body) for tile, body in zip(tiles, bodies, strict=True))
 
     spec = PartitionSpec(_AXIS)
     return jax.jit(jax.shard_map(reshard, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
 
+
+def _after(tile, body: _Body):
+    """Returns the tile after a program. Floats of 8 and 16 bits go as integers: XLA widens them on CPU, and changes NaNs."""
+    bits = _BITS_OF.get(tile.dtype.itemsize) if jnp.issubdtype(tile.dtype, jnp.floating) else None
+    if bits is None:
+        return _run_tile_program.bind(tile, body=body)
+    moved_bits = _run_tile_program.bind(jax.lax.bitcast_convert_type(tile, bits), body=body)
+    return jax.lax.bitcast_convert_type(moved_bits, tile.dtype)
+
+
+_BITS_OF = {1: jnp.uint8, 2: jnp.uint16}
 
 _run_tile_program = Primitive("reshard_tile_program")
 
