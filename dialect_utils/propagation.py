@@ -84,6 +84,11 @@ class Analysis:
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
     @functools.cached_property
+    def explicit_ops(self) -> list[tuple[ir.Operation, int | None]]:
+        """Returns the ops of `explicit`, once it has its reshards, with their serials."""
+        return [(op, serial_of(op)) for op in ops_in(self.explicit)]
+
+    @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
         """Returns index in `originals` -> serials of its instances."""
         found: dict[int, list[int]] = {}
@@ -124,8 +129,7 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
         stand_in_for_dynamic_shapes(clone)
     if any(isinstance(kind, ir.TupleType) for kind in types):
         take_tuples_apart(clone)
-    stand_in_for_chlo(clone)
-    split_broadcasts(clone)
+    names = _write_as_hlo(clone)
     tuples = inline_calls(clone)
     order_like_hlo(clone)
     _dissolve(tuples)
@@ -141,9 +145,10 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
         origin.append(index)
         prepared_ops.append(op)
         op.attributes[ID] = int64_attr(serial)
-    carried = capture_invariants(clone)
+    loops = _loops(clone) if LOOPS & names else []
+    carried = capture_invariants(loops)
     opened = {}
-    for constraint, loop, operands in open_captured(clone, carried):
+    for constraint, loop, operands in open_captured(loops, carried):
         serial = len(origin)
         constraint.attributes[ID] = int64_attr(serial)
         opened[serial] = Opened(_tag(loop), operands)
@@ -155,13 +160,24 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
     """Returns `root` and the ops nested in it, parents first."""
     found: list[ir.Operation] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
 
     def visit(op) -> ir.WalkResult:
-        found.append(op.operation)
-        return ir.WalkResult.ADVANCE
+        append(op.operation)
+        return advance
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+def _write_as_hlo(module: ir.Operation) -> frozenset[str]:
+    """Writes single ops as HLO has them; returns the names of the ops that there were."""
+    by_name: dict[str, list[ir.Operation]] = {}
+    for op in ops_in(module):
+        by_name.setdefault(op.name, []).append(op)
+    stand_in_for_chlo([op for name, ops in by_name.items() if name.startswith("chlo.") for op in ops])
+    split_broadcasts(by_name.get("stablehlo.broadcast_in_dim", ()))
+    return frozenset(by_name)
 
 
 # Dynamic dimensions and tuples
@@ -187,7 +203,8 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 def _types_of_values(module: ir.Operation) -> set[ir.Type]:
     ops = ops_in(module)
     results = {value.type for op in ops for value in op.results}
-    return results | {argument.type for op in ops for block in _blocks(op) for argument in block.arguments}
+    around = [op for op in ops if len(op.regions)]
+    return results | {argument.type for op in around for block in _blocks(op) for argument in block.arguments}
 
 
 def dynamic_dimension(kind: ir.Type) -> int | None:
@@ -281,11 +298,9 @@ def _return_elements(op: ir.Operation) -> None:
 # CHLO
 
 
-def stand_in_for_chlo(module: ir.Operation) -> None:
+def stand_in_for_chlo(ops: Iterable[ir.Operation]) -> None:
     """Replaces CHLO ops, for which Shardy has no rules, by ops with the rules of what XLA lowers them to."""
-    for op in ops_in(module):
-        if not op.name.startswith("chlo."):
-            continue
+    for op in ops:
         with ir.InsertionPoint(op), op.location:
             stand_in = _stand_in(op)
         if stand_in is not None:
@@ -316,15 +331,14 @@ def _shape(kind: ir.Type) -> list[int] | None:
 _PIECE = "reshard.piece"
 
 
-def split_broadcasts(module: ir.Operation) -> None:
-    """Writes each broadcast_in_dim as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
+def split_broadcasts(ops: Iterable[ir.Operation]) -> None:
+    """Writes each of the broadcast_in_dim `ops` as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
 
     tensor<8x1xf32> to tensor<8x4xf32> becomes a broadcast to its own shape, a reshape to tensor<8xf32> and the broadcast.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    for op in ops_in(module):
-        if op.name == "stablehlo.broadcast_in_dim":
-            _split_broadcast(op)
+    for op in ops:
+        _split_broadcast(op)
 
 
 def _split_broadcast(op: ir.Operation) -> None:
@@ -377,7 +391,7 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     done: set[str] = set()
     for name in functions:
         _inline_calls_in(name, functions, done, ())
-    run(module, "builtin.module(symbol-dce)")
+    run(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
     return [op for op in ops_in(module) if _TUPLE in op.attributes]
 
 
@@ -466,17 +480,17 @@ def _has_body(function: ir.Operation) -> bool:
 # Loops
 
 
-def capture_invariants(module: ir.Operation) -> dict[ir.Value, dict[ir.Value, list[int]]]:
+def capture_invariants(loops: list[ir.Operation]) -> dict[ir.Value, dict[ir.Value, list[int]]]:
     """Lets loops capture the values that they carry unchanged.
 
     Returns: for each loop, by its first result, value -> the operand numbers that carried it.
     Source: StableHLO's canonicalization of `while`.
     """
-    return {loop.results[0]: _capture_invariants(loop) for loop in _loops(module)}
+    return {loop.results[0]: _capture_invariants(loop) for loop in loops}
 
 
 def open_captured(
-    module: ir.Operation, carried: dict[ir.Value, dict[ir.Value, list[int]]]
+    loops: list[ir.Operation], carried: dict[ir.Value, dict[ir.Value, list[int]]]
 ) -> list[tuple[ir.Operation, ir.Operation, tuple[int, ...]]]:
     """Puts a constraint with open dimensions between a loop and each value that it captures and that has a sharding.
 
@@ -486,7 +500,7 @@ def open_captured(
     Source: `open_while_free_vars_sharding.cc` in XLA.
     """
     opened = []
-    for loop in _loops(module):
+    for loop in loops:
         for value, users in _captured_values(loop).items():
             open_sharding = _opened(layout(value))
             if open_sharding is None:
@@ -598,7 +612,7 @@ def order_like_hlo(module: ir.Operation) -> None:
     Propagation resolves conflicts of equal priority in the order of the ops.
     Source: `HloComputation::MakeInstructionPostOrder`.
     """
-    blocks = [block for op in ops_in(module) if op.name not in _UNORDERED for block in _blocks(op)]
+    blocks = [block for op in ops_in(module) if len(op.regions) and op.name not in _UNORDERED for block in _blocks(op)]
     for block in blocks:
         _order_block(block)
 
@@ -760,8 +774,8 @@ def result_layouts(op: ir.Operation) -> ir.Attribute | None:
     """Returns the attribute that holds the layouts of an op's results, of one or per value; None if it has none."""
     attributes = op.attributes
     for name in _RESULT_LAYOUTS.get(op.name, (SHARDING, "out_sharding")):
-        if name in attributes:
-            return attributes[name]
+        if (attr := attributes.get(name)) is not None:
+            return attr
     return None
 
 
@@ -840,8 +854,8 @@ def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _tag(op: ir.Operation) -> int | None:
-    attributes = op.attributes
-    return ir.IntegerAttr(attributes[ID]).value if ID in attributes else None
+    attr = op.attributes.get(ID)
+    return None if attr is None else attr.value
 
 
 def symbol(op: ir.Operation) -> str:

@@ -163,7 +163,7 @@ class _Run:
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
-        before = module_files.to_bytes(module, debug_info=True)
+        before = module_files.to_bytes(module, module_files.BYTECODE)
         rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
@@ -175,7 +175,7 @@ class _Run:
         is_rewritten = any(row.get("is_rewritten") for row in rows)
         if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
             module = chunk.parse(self.context)
-        is_unchanged = before == module_files.to_bytes(module, debug_info=True)
+        is_unchanged = _is_same(module, before)
         return Output(self._to_bytes(module), is_unchanged, self._is_input_as_read())
 
     def _is_input_as_read(self) -> bool:
@@ -286,6 +286,17 @@ class _Run:
     def _reproducer(self, chunk: Chunk, path: str | None) -> Reproducer:
         arguments = flags_of_reproducer(self.flags, str(self.pipeline), with_split=False)
         return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
+
+
+def _is_same(module: ir.Module, before: bytes) -> bool:
+    """Returns whether a module is, by its text with locations, the one of which `before` is the bytecode.
+
+    Equal bytecode has equal text, and is written sooner; it also tells the order of uses, which text does not.
+    """
+    if module_files.to_bytes(module, module_files.BYTECODE) == before:
+        return True
+    texts = (module_files.to_bytes(each, debug_info=True) for each in (module, ir.Module.parse(before, module.context)))
+    return next(texts) == next(texts)
 
 
 def reading_limit_s(file: ModuleFile) -> float:
