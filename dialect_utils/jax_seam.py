@@ -29,8 +29,8 @@ _SEAM = "compile_or_get_cached"
 _SEAM_TAKES = ("backend", "computation", "devices", "compile_options")
 _STATE = ("fun", "cache_miss", "cache")
 
-# What stands at the seam: from (module, compile options, the active value) to the module that XLA gets.
-Rewriter = Callable[[Any, Any, Any], Any]
+# What stands at the seam: from (module, devices, compile options, the active value) to the module that XLA gets.
+Rewriter = Callable[[Any, Any, Any, Any], Any]
 
 _lock = threading.Lock()
 _users = 0
@@ -132,8 +132,8 @@ def _at_the_seam(original: Callable, rewrite: Rewriter) -> Callable:
             return original(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         with active()(None):
-            computation, compile_options = given.arguments["computation"], given.arguments["compile_options"]
-            given.arguments["computation"] = rewrite(computation, compile_options, value)
+            computation, devices, compile_options = (given.arguments[name] for name in _SEAM_TAKES[1:])
+            given.arguments["computation"] = rewrite(computation, tuple(devices.flat), compile_options, value)
             return original(*given.args, **given.kwargs)
 
     compile_or_get_cached.is_of_reshard = True

@@ -44,6 +44,9 @@ _PUBLIC = {
     "plan_tree": "reshard.redistributing:plan_tree",
     "Schedule": "reshard.redistributing:Schedule",
     "RedistributeError": "reshard.redistributing:RedistributeError",
+    # many processes
+    "DisagreementError": "reshard.agreement:DisagreementError",
+    "PeerError": "reshard.agreement:PeerError",
 }
 
 __all__ = ["__version__", *_PUBLIC]

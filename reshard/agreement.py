@@ -28,7 +28,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from reshard._version import __version__
@@ -43,7 +43,11 @@ _FIRST_NOTICE_S = 10.0  # of waiting, before the log says for whom
 _SIGNS_PER_TIMEOUT = 20  # signs of life that a working process gives in the time after which it counts as gone
 _PATIENCE_WITH_ABSENT = 0.05  # of the timeout, for a process that was waited for in vain before
 
-AGREED, STOCK, FAILED = "agreed", "stock", "failed"
+AGREED, REFUSED, FAILED = "agreed", "refused", "failed"
+
+
+class DisagreementError(RuntimeError):
+    """The processes of a job do not do the same, and there is nothing else that they could all do; the message is one line."""
 
 
 class PeerError(RuntimeError):
@@ -71,11 +75,13 @@ class Claim:
       name: what the user would call it, as "jit_train_step".
       module: its text, without what may differ between processes that run the same program, such as locations.
       settings: (what, value) of all else that the answer depends on: options and versions.
+      noun: what `module` is, for messages.
     """
 
     name: str
     module: str = field(repr=False)
     settings: tuple[tuple[str, str], ...] = ()
+    noun: str = "module"
 
     @property
     def digest(self) -> str:
@@ -83,7 +89,10 @@ class Claim:
         return hashlib.sha256(self.module.encode()).hexdigest()[:16]
 
     def to_json(self) -> bytes:
-        return json.dumps({"name": self.name, "module": self.digest, "settings": self.settings}).encode()
+        return json.dumps({"module": self.digest, "noun": self.noun, "settings": self.settings}).encode()
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.noun} {self.digest})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ class Verdict:
     """What all members do with a program.
 
     Fields:
-      status: AGREED, take `payload`; STOCK, leave it to XLA; FAILED, raise.
+      status: AGREED, take `payload`; REFUSED, do what needs no agreement, such as leaving a program to XLA; FAILED, raise.
       claim: of the lead, as JSON; of whoever gave up if there was none.
       problem: why it is not AGREED, with both values and the next action.
       warnings: what a user should look at though all agreed.
@@ -153,7 +162,7 @@ class Agreement:
         self._lock = threading.Lock()
 
     def reach(self, members: Sequence[int], claim: Claim, plan: Callable[[], Answer]) -> Verdict:
-        """Returns what all members do, AGREED or STOCK; warns where that is not what was asked for.
+        """Returns what all members do, AGREED or REFUSED.
 
         Args:
           members: process indices, this one among them; the lowest is the lead.
@@ -186,7 +195,7 @@ class Agreement:
         claims, absences = self._claims(key, members, claim)
         if problem := "; ".join(absences) or _differences(claims):
             has_other_module = any(json.loads(each)["module"] != claim.digest for each in claims.values())
-            return self._settle(key, claim, STOCK, problem, payload=claim.module.encode() if has_other_module else b"")
+            return self._settle(key, claim, REFUSED, problem, payload=claim.module.encode() if has_other_module else b"")
         try:
             answer = plan()
         except BaseException as error:
@@ -235,7 +244,7 @@ class Agreement:
         patience_s = self._patience_s(lead)
         content = self._await(f"{key}/verdict", key, lead, claim, patience_s)
         self._remember(lead, content is not None)
-        return content or self._settle(key, claim, STOCK, self._absence(lead, claim, patience_s))
+        return content or self._settle(key, claim, REFUSED, self._absence(lead, claim, patience_s))
 
     # -- all --
 
@@ -249,13 +258,13 @@ class Agreement:
     def _obeyed(self, verdict: Verdict, claim: Claim) -> Verdict:
         for each in verdict.warnings:
             _log.warning("%s; all processes do as process %d", each, verdict.lead)
-        if verdict.status == AGREED and verdict.claim != claim.to_json():
-            problem = _differences({verdict.lead: verdict.claim, self._process: claim.to_json()})
-            verdict = Verdict(STOCK, verdict.claim, verdict.lead, problem)
         if verdict.status == FAILED:
             raise PeerError(verdict.problem)
-        if verdict.status == STOCK:
-            _log.warning("%s is left to XLA in all processes: %s%s", claim.name, verdict.problem, _first_difference(verdict, claim))
+        if verdict.status == AGREED and verdict.claim != claim.to_json():
+            problem = _differences({verdict.lead: verdict.claim, self._process: claim.to_json()})
+            return Verdict(REFUSED, verdict.claim, verdict.lead, problem)
+        if verdict.status == REFUSED:
+            return replace(verdict, problem=verdict.problem + _first_difference(verdict, claim))
         return verdict
 
     def _await(self, wanted: str, key: str, of: int, claim: Claim, patience_s: float) -> bytes | None:
@@ -289,7 +298,7 @@ class Agreement:
                     self._store.put(f"{key}/sign/{self._process}", str(count).encode())
                     is_over.wait(self._timeout_s / _SIGNS_PER_TIMEOUT)
 
-        self._store.put(at, f"it is at {claim.name} (module {claim.digest})".encode())
+        self._store.put(at, f"it is at {claim}".encode())
         thread = threading.Thread(target=give, name="reshard-agreement", daemon=True)
         thread.start()
         try:
@@ -297,7 +306,7 @@ class Agreement:
         finally:
             is_over.set()
             thread.join()
-            self._store.put(at, f"the last program it agreed on is {claim.name} (module {claim.digest})".encode())
+            self._store.put(at, f"what it agreed on last is {claim}".encode())
 
     def _patience_s(self, member: int) -> float:
         return self._timeout_s * (_PATIENCE_WITH_ABSENT if member in self._absent else 1)
@@ -307,14 +316,14 @@ class Agreement:
 
     def _absence(self, member: int, claim: Claim, waited_s: float) -> str:
         return (
-            f"process {member} did not answer at {claim.name} (module {claim.digest}) within {waited_s:g} s, where process "
+            f"process {member} did not answer at {claim} within {waited_s:g} s, where process "
             f"{self._process} is; {self._whereabouts(member)}; compile the same programs with reshard in every process, or "
             "raise RESHARD_AGREEMENT_TIMEOUT_S"
         )
 
     def _whereabouts(self, member: int) -> str:
         content = self._store.get(f"{_ROOT}/at/{member}")
-        return content.decode() if content else "it has not come to any program yet"
+        return content.decode() if content else "it has come to none yet"
 
 
 def _own_answer(plan: Callable[[], Answer]) -> bytes:
@@ -340,7 +349,7 @@ def _differences(claims: Mapping[int, bytes]) -> str:
         ]
         if claim["module"] != reference["module"]:
             found.append(
-                f"process {member} lowered another module ({claim['module']}) than process {first} ({reference['module']})"
+                f"process {member} has another {claim['noun']} ({claim['module']}) than process {first} ({reference['module']})"
             )
     if not found:
         return ""
@@ -387,6 +396,19 @@ def reach(members: Sequence[int], claim: Claim, plan: Callable[[], Answer]) -> V
     with _lock:
         part = _of_job(compat.job_store())
     return part.reach(members, claim, plan)
+
+
+def require(devices: Sequence, claim: Claim) -> None:
+    """Returns if all processes that own some of `devices` claim the same, at once if they have before.
+
+    Raises: DisagreementError in all of them if they do not.
+    """
+    members = members_of(devices)
+    if not members:
+        return
+    verdict = reach(members, claim, lambda: Answer(b""))
+    if verdict.status != AGREED:
+        raise DisagreementError(f"{claim.name}: {verdict.problem}")
 
 
 def versions() -> tuple[tuple[str, str], ...]:

@@ -115,7 +115,7 @@ def _has_seam() -> bool:
     return not why
 
 
-def _rewritten(module, compile_options, context: Context):
+def _rewritten(module, devices, compile_options, context: Context):
     """Returns the module that XLA gets in the place of `module`."""
     build_options = compile_options.executable_build_options
     if not context.is_enabled or build_options.num_partitions == 1:
@@ -123,7 +123,7 @@ def _rewritten(module, compile_options, context: Context):
     name = compat.module_name(module)
     settings = resolved({}, dict(context.options))
     try:
-        found = optimized_module(compat.bytecode(module), settings, name)
+        found = optimized_module(compat.bytecode(module), settings, name, devices)
         if found.is_rewritten:
             module = compat.parse_module(module.context, found.content)
     except DiagnosedError as error:

@@ -14,7 +14,7 @@ import logging
 from typing import Any
 
 from reshard import agreement
-from reshard.agreement import STOCK, Answer, Claim
+from reshard.agreement import REFUSED, Answer, Claim
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.passes import result_cache
 from reshard.passes.base import Session
@@ -55,8 +55,9 @@ def run(
 
     claim = Claim(name, text, (*agreement.versions(), *((option, str(settings[option])) for option in sorted(settings))))
     verdict = agreement.reach(members, claim, plan)
-    if verdict.status == STOCK:
+    if verdict.status == REFUSED:
         session.left_whole = f"{name} is left to XLA in all processes: {verdict.problem}"
+        _log.warning("%s", session.left_whole)
         return Output(b"", is_unchanged=True, is_lasting=False)
     if verdict.payload.startswith(_DIAGNOSED):
         written = json.loads(verdict.payload.removeprefix(_DIAGNOSED))

@@ -112,6 +112,61 @@ def example(name: str, process: int, folder: Path) -> dict:
     return told
 
 
+def jitted(process: int, folder: Path) -> dict:
+    """Through `reshard.jit`, and through `with reshard.enabled()`."""
+    mesh = mesh_of(jax.devices())
+    cube = cube_on(mesh)
+    function = reshard.jit(into_columns("cube", mesh).__wrapped__)
+    compiled = function.lower(cube).compile().as_text()
+    is_right = is_doubled(function(cube))
+    with reshard.enabled() as programs:
+        is_right &= is_doubled(into_columns("other", mesh)(cube))
+    (found,) = [each for each in programs if each.name == "jit_other"]
+    return {
+        "is_rewritten": found.is_rewritten and "all-to-all" in compiled,
+        "module": found.report.to_dict()["sites"][0]["chain"],
+        "executable": digest(compiled),
+        "report": found.report.text(),
+        "is_right": is_right,
+    }
+
+
+def tree_on(mesh: Mesh):
+    """Returns arrays and where they are to go: between dimensions, over all devices, to copies."""
+    values = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
+    ends = {
+        "swap": (P("x", "y"), P("y", "x")),
+        "gather": (P(("x", "y")), P("y")),
+        "turn": (P(("x", "y")), P(None, ("x", "y"))),
+        "copy": (P("x"), P()),
+    }
+
+    def placed(name: str, spec: P):
+        return jax.make_array_from_callback(values.shape, NamedSharding(mesh, spec), lambda index: values[index] + len(name))
+
+    tree = {name: placed(name, source) for name, (source, _) in ends.items()}
+    return tree, {name: NamedSharding(mesh, target) for name, (_, target) in ends.items()}
+
+
+def redistributed(process: int, folder: Path) -> dict:
+    tree, shardings = tree_on(mesh_of(jax.devices()))
+    schedule = reshard.plan_tree(tree, shardings)
+    for _ in range(2):
+        moved = reshard.redistribute(tree, shardings)
+    save_shards(folder, f"redistributed-{jax.process_count()}", process, moved)
+    return {"schedule": {each.path: each.text for each in schedule.transfers}}
+
+
+def redistributed_otherwise(process: int, folder: Path) -> dict:
+    """Process 1 has another memory limit."""
+    tree, shardings = tree_on(mesh_of(jax.devices()))
+    try:
+        reshard.redistribute(tree, shardings, memory_limit="1MiB" if process == 1 else "2MiB")
+    except reshard.DisagreementError as error:
+        return {"error": str(error)}
+    return {"error": None}
+
+
 def another_option(process: int, folder: Path) -> dict:
     return optimized("cube", mesh_of(jax.devices()), policy="always" if process == 1 else "better")
 
@@ -185,7 +240,7 @@ def failing(process: int, folder: Path) -> dict:
 
 SCENARIOS = {
     each.__name__: each
-    for each in (cube, another_option, another_version, another_module, missing, late, late_lead, alone, some, failing)
+    for each in (cube, jitted, redistributed, redistributed_otherwise, another_option, another_version, another_module, missing, late, late_lead, alone, some, failing)
 } | {each: partial(example, each) for each in ("issue_21562", "llama_train_step")}
 
 

@@ -78,6 +78,26 @@ def test_equals_the_program_in_one_process(job, tmp_path, name, processes):
         np.testing.assert_array_equal(found[part], values)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_jit_and_enabled(job, processes):
+    told = job("jitted", processes)
+    assert_same_in_all(told)
+    assert told[0]["is_rewritten"] and all(each["is_right"] and not each["warnings"] for each in told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_redistribute_equals_that_in_one_process(job, tmp_path, processes):
+    (single,) = job("redistributed", 1)
+    told = job("redistributed", processes)
+    assert all(each["schedule"] == single["schedule"] and not each["warnings"] for each in told)
+    expected, found = shards(tmp_path, "redistributed", 1), shards(tmp_path, "redistributed", processes)
+    assert expected.keys() == found.keys()
+    for part, values in expected.items():
+        np.testing.assert_array_equal(found[part], values)
+
+
 class TestDisagreement:
     pytestmark = pytest.mark.slow
 
@@ -91,7 +111,7 @@ class TestDisagreement:
     def test_another_module(self, job):
         told = job("another_module", 2)
         assert not any(each["is_rewritten"] for each in told)
-        assert all("process 1 lowered another module" in each["warnings"][0] for each in told)
+        assert all("process 1 has another module" in each["warnings"][0] for each in told)
         assert "dense<3.0" in told[1]["warnings"][0] and "in process 0:" in told[1]["warnings"][0]
 
     @pytest.mark.parametrize("processes", [2, 4])
@@ -109,6 +129,12 @@ class TestDisagreement:
     def test_a_late_process_that_plans_for_all(self, job):
         told = job("late_lead", 4, variables={"RESHARD_AGREEMENT_TIMEOUT_S": "2"})
         assert_stock_in_all(told, "process 0 did not answer at jit_cube")
+
+    def test_another_schedule(self, job):
+        told = job("redistributed_otherwise", 2)
+        for each in told:
+            assert each["error"].startswith("redistribute: process 1 has another schedule")
+        assert 'in process 0: "memory_limit": 2097152' in told[1]["error"]
 
     def test_planning_that_fails(self, job):
         first, *others = job("failing", 4)
