@@ -170,6 +170,7 @@ class Agreement:
         Raises: what `plan` raises in the lead; PeerError in the others.
         """
         members = tuple(sorted(members))
+        claim = replace(claim, settings=(*claim.settings, ("RESHARD_AGREEMENT", VERIFY if self._verifies else LEAD)))
         key = self._key(members, claim)
         content = self._store.get(f"{key}/verdict")
         if content is None:

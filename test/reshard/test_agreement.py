@@ -230,6 +230,14 @@ class TestVerify:
         assert "process 1 could not plan it: OSError: disk full" in caplog.text
 
 
+    def test_one_that_does_not_verify_is_not_waited_for(self):
+        job = Job(2)
+        job.parts[0] = Agreement(job.parts[1]._store, 0, verifies=True)
+        verdicts = job.reach([CLAIM] * 2)
+        assert [each.status for each in verdicts] == [REFUSED] * 2
+        assert "RESHARD_AGREEMENT=lead in process 1, RESHARD_AGREEMENT=verify in process 0" in verdicts[0].problem
+
+
 class TestVariables:
     def test_an_unknown_mode(self, monkeypatch):
         monkeypatch.setenv("RESHARD_AGREEMENT", "both")

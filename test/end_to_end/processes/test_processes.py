@@ -5,16 +5,19 @@ Jobs of 2 and 4 processes on this machine, with CPU devices and gloo. Each test 
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import launching
+from reshard.tools import docs
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
 
-LIMIT_S = 60  # of a whole job; each takes a few seconds on an idle machine
+LIMIT_S = 240  # of a whole job; each takes a few seconds on an idle machine
 
 
 @pytest.fixture
@@ -65,9 +68,12 @@ def test_two_processes_share_a_program(job):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["issue_21562", "llama_train_step"])
-@pytest.mark.parametrize("processes", [2, 4])
-def test_equals_the_program_in_one_process(job, tmp_path, name, processes):
+@pytest.mark.parametrize(
+    ("name", "processes", "tolerance"),
+    [("issue_21562", 2, 0), ("issue_21562", 4, 0), ("llama_train_step", 4, 2e-5)],
+)
+def test_equals_the_program_in_one_process(job, tmp_path, name, processes, tolerance):
+    """To the bit where nothing is summed; gloo adds in another order than devices of one process."""
     (single,) = job(name, 1)
     told = job(name, processes, variables={"RESHARD_CACHE_DIR": str(tmp_path / "other_cache")})
     assert_same_in_all(told)
@@ -75,7 +81,7 @@ def test_equals_the_program_in_one_process(job, tmp_path, name, processes):
     expected, found = shards(tmp_path, name, 1), shards(tmp_path, name, processes)
     assert expected.keys() == found.keys()
     for part, values in expected.items():
-        np.testing.assert_array_equal(found[part], values)
+        np.testing.assert_allclose(found[part], values, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.slow
@@ -190,3 +196,13 @@ def test_a_program_of_some_processes_concerns_these(job):
     told = job("some", 4, devices=4)
     assert_same_in_all([told[1], told[3]])
     assert told[1]["is_rewritten"] and told[1]["is_right"] and told[3]["is_right"]
+
+
+PAGE = "docs/many-processes.md"
+COMMANDS = [command for block in re.findall(docs._BLOCK, (ROOT / PAGE).read_text()) for command in docs.commands_in(block)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_example_prints_what_the_page_shows(command):
+    assert f"$ {command}\n{docs.run(command)}" in (ROOT / PAGE).read_text()
