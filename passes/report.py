@@ -21,13 +21,14 @@ def render(session: Session, form: str) -> str:
 
 
 def as_dict(session: Session) -> dict:
-    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`. Bytes are per device."""
+    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device."""
     return {
         "schema": SCHEMA,
         "sites": [dict(row) for row in session.report_rows],
         "totals": totals(session),
         "checks": [_check_dict(each) for each in session.checks],
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
+        "warnings": [session.left_whole] if session.left_whole else [],
     }
 
 
@@ -47,7 +48,7 @@ def totals(session: Session) -> dict[str, int]:
 def as_text(session: Session) -> str:
     """Returns the table of sites, one row each, then totals, the whole-module check, and reasons."""
     if not session.report_rows:
-        return "reshard: no site: every value is used in the layout in which it is produced\n"
+        return f"reshard: {session.left_whole or 'no site: every value is used in the layout in which it is produced'}\n"
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     sums = totals(session)
     is_measured = any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows)
