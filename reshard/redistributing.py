@@ -37,7 +37,7 @@ from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.topology import Topology
 
 SCHEMA = "reshard.schedule/1"
-LEAST_BITS = 4  # XLA's collectives on CPU do not hold smaller elements
+LEAST_BITS = 4  # whatever XLA on CPU computes with smaller elements damages its memory, jax.device_put between layouts too
 
 STAYS, SHARES, MOVES, DEVICE_PUT = "stays", "shares buffers", "moves", "device_put"
 
@@ -484,7 +484,7 @@ def _reason_of_type(dtype) -> str:
     bits = _bits(dtype)
     if bits is None:
         return f"{dtype} is not known to the planner"
-    return f"{dtype} is packed" if bits < LEAST_BITS else ""
+    return f"{dtype} goes by way of the host" if bits < LEAST_BITS else ""
 
 
 @functools.lru_cache(maxsize=256)
@@ -678,6 +678,8 @@ class _Run:
     def _put(self, number: int):
         leaf = self.leaves[number]
         is_donated = self._is_freed(number)
+        if isinstance(leaf, jax.Array) and leaf.is_fully_addressable and (_bits(leaf.dtype) or LEAST_BITS) < LEAST_BITS:
+            return jax.device_put(np.asarray(leaf), self.schedule.transfers[number].target)
         result = jax.device_put(leaf, self.schedule.transfers[number].target, donate=is_donated)
         if is_donated:
             self.consumed.append(number)
