@@ -48,12 +48,12 @@ def estimated_seconds(schedule: str, bytes_received: int, *, has_placeholders: b
     clock = found and re.search(r"\bcycles_per_microsecond: ([\d.e+-]+)", found)
     if not total or not clock:
         return None
-    microseconds = float(total[1]) / float(clock[1])
-    if microseconds <= 0 or bytes_received / (microseconds * 1e-6) > _FASTEST_BYTES_PER_S:
+    seconds = float(total[1]) / (float(clock[1]) * 1e6)
+    if seconds <= 0 or bytes_received / seconds > _FASTEST_BYTES_PER_S:
         return None
     if has_placeholders and _has_placeholder(_TIMESTAMP.findall(found), float(clock[1])):
         return None
-    return microseconds * 1e-6
+    return seconds
 
 
 def _entry_schedule(schedule: str) -> str | None:

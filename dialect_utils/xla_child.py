@@ -71,7 +71,7 @@ class Compiled:
     Of a target that is compiled for ahead of time only, else None or empty:
       final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: as above, of the final program, which the
         compiler's own passes have rewritten. Between slices of a TPU, traffic is send and recv there and counts as unpriced.
-      peak_memory_bytes: as the compiler has it; on some TPUs buffers in the memory on the chip (VMEM) are part of it.
+      peak_memory_bytes: as the compiler has it; on TPUs buffers in the memory on the chip (VMEM) are part of it, of temp_bytes not.
       estimated_seconds: by the compiler's schedule, see `schedule_estimates`; None where that does not tell.
     """
 
@@ -233,7 +233,7 @@ class XlaChild:
         nor where a compiler may yet be installed."""
         devices = 1 if request.target else request.num_devices
         reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
-        if reply.get("lacks_schedule"):
+        if reply.get("is_estimated_apart"):
             asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
             reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
         return _compiled_from(reply), reply["status"] != "target" and reply.get("signal") != signal.SIGKILL

@@ -33,9 +33,10 @@ _PARENT_POLL_S = 1.0
 # time. Runs use the default.
 _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
 
-# The scheduler writes its account of the time only for a program with something asynchronous in it.
 _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
-_ASYNC_OPTIONS = {"xla_tpu_enable_async_all_to_all": True}
+# TPU's scheduler writes its account of the time only for a program with something asynchronous in it, so a program is
+# compiled once more for that: with the option the memory would be another, and two programs are compared in the same way.
+_ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
 
 
 def read_frame(stream: BinaryIO) -> dict | None:
@@ -148,15 +149,15 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         final_text = executable.hlo_modules()[0].to_string()
         hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
-        schedule = _schedule(Path(dump_dir))
+        schedule = None if target.platform in _ASYNC_OPTIONS else _schedule(Path(dump_dir))
     traffic = _traffic(hlo_text)
     return {
         **traffic,
         **_memory(executable),
         **_final_traffic(final_text),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
-        "estimated_seconds": schedule and _seconds(target, schedule, traffic["bytes_received"]),
-        "lacks_schedule": schedule is None and target.platform == "tpu",
+        "estimated_seconds": _seconds(target, schedule, traffic["bytes_received"]),
+        "is_estimated_apart": target.platform in _ASYNC_OPTIONS,
         "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
         "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
         "compile_seconds": seconds,
@@ -191,15 +192,17 @@ def _mesh_sizes(module, num_devices: int) -> tuple[int, ...]:
 
 
 def _estimate(request: dict, scratch: Path) -> dict:
-    """Compiles once more, with all-to-alls that may be asynchronous: without anything asynchronous no schedule is written."""
+    """Compiles once more, for nothing but the schedule."""
     target = Target.parse(request["target"])
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
-        _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS)
+        _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
         schedule = _schedule(Path(dump_dir))
-    return {"estimated_seconds": schedule and _seconds(target, schedule, request["bytes_received"])}
+    return {"estimated_seconds": _seconds(target, schedule, request["bytes_received"])}
 
 
-def _seconds(target: Target, schedule: str, bytes_received: int) -> float | None:
+def _seconds(target: Target, schedule: str | None, bytes_received: int) -> float | None:
+    if schedule is None:
+        return None
     return estimated_seconds(schedule, bytes_received, has_placeholders=target.platform == "cuda")
 
 
