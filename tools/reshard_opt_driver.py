@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import expectations, module_files
+from reshard.dialect_utils import compile_targets, expectations, module_files
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
+from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry, result_cache
 from reshard.passes.base import Session
@@ -49,11 +49,20 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
     try:
         for path in (flags.output, flags.report_file, *reproducers):
             module_files.refuse_unwritable(path or "-")
+        _refuse_without_compiler(flags)
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _refuse_without_compiler(flags: argparse.Namespace) -> None:
+    """Raises: DiagnosedError if the modules are to be compiled for a target whose compiler is not installed."""
+    if flags.compile_for is None or flags.check is False:
+        return
+    if missing := compile_targets.missing_compiler(flags.compile_for):
+        raise DiagnosedError([Diagnostic(ERROR, missing)])
 
 
 def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
