@@ -199,7 +199,7 @@ def _site(
     site = Site(warning, count, (warning.place,) if warning.place else _places(namesakes))
     try:
         tensor, tile, namesakes = _tensor(warning, meshes, namesakes)
-        site = replace(site, places=site.places and ((warning.place,) if warning.place else _places(namesakes)), tensor=tensor)
+        site = replace(site, places=site.places if warning.place else _places(namesakes), tensor=tensor)
         return _planned(site, tensor, tile, topology, objective)
     except (gspmd.GspmdError, gspmd.InexpressibleError, UnreadableWarning) as error:
         return replace(site, problem=str(error))
@@ -220,7 +220,8 @@ def _planned(site: Site, tensor: Tensor, tile: tuple[int, ...], topology: Topolo
     )
     shards = [_shards(tensor.mesh, axes) for axes in tensor.source.dims]
     whole, own = (math.ceil(math.prod(sizes) * tensor.element.bits / 8) for sizes in (map(math.prod, zip(tile, shards)), tile))
-    return replace(site, plan=planned, xla_bytes=whole - own, xla_tile_bytes=whole)
+    received = whole - own if tensor.mesh.axes else whole  # of one device's tensor, the others have nothing
+    return replace(site, plan=planned, xla_bytes=received, xla_tile_bytes=whole)
 
 
 def _namesakes(op_name: str, values: list[NamedValue]) -> list[NamedValue]:
@@ -249,6 +250,8 @@ def _tensor(
             raise UnreadableWarning(f"{text} is of rank {side.rank}, the tensor {warning.tile_type} of rank {len(tile)}")
     shards = [_shards(mesh, axes) for axes in source.dims]
     exact = _exact(element, tile, shards, namesakes)
+    constrained = [value for value in exact if value.constraint and value.constraint.dims == source.dims]
+    exact = constrained or exact
     shapes = {parse_type(value.type)[1] for value in exact}
     shape = shapes.pop() if len(shapes) == 1 else tuple(map(math.prod, zip(tile, shards)))
     has_axes = any(isinstance(leaf, gspmd.Named) for leaf in leaves) or mesh in meshes
@@ -349,8 +352,8 @@ def _counted_text(number: int, what: str) -> str:
 def _site_text(number: int, site: Site) -> str:
     warning = site.warning
     where = ", ".join([*filter(None, [" or ".join(site.places), warning.op_name])]) or f"an operation without a name, {warning.op}"
-    lines = [f"{number}. {where} ({_counted_text(site.count, 'warning')})"]
-    return "\n".join(lines + [f"   {name:<6}  {text}" for name, text in _facts(site)])
+    head = f"{number}. {where} ({_counted_text(site.count, 'warning')})"
+    return "\n".join([head, *(f"   {name:<6}  {text}" for name, text in _facts(site))])
 
 
 def _facts(site: Site) -> Iterator[tuple[str, str]]:
