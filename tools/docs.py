@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings the documentation up to date: docs/passes.md from the registry, and the output of every command that a page shows.
+"""Brings the documentation up to date: docs/passes.md from the registry, docs/api.md from docstrings, and the output that pages show.
 
 A fenced block that starts with ```console holds commands, lines that begin with `$ `, each followed by what it prints. They run
 in a checkout's root. A command that is long or differs from run to run belongs in a block of another kind.
@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from reshard.passes import registry
+from reshard.tools import api_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
@@ -43,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def fresh_pages() -> dict[str, str]:
     """Returns the text that each page should have, by its path."""
-    return {PASSES: registry.markdown(), **{path: with_fresh_outputs(_read(path)) for path in PAGES}}
+    return {PASSES: registry.markdown(), api_reference.PAGE: api_reference.page()} | {path: with_fresh_outputs(_read(path)) for path in PAGES}
 
 
 def with_fresh_outputs(page: str) -> str:
