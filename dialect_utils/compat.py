@@ -111,6 +111,23 @@ def parse_module(context, module: str | bytes):
         return ir.Module.parse(module)
 
 
+def module_name(module) -> str:
+    """Returns the name of an MLIR module, such as jit_step; "module" for one without."""
+    from jaxlib.mlir import ir
+
+    attributes = module.operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"
+
+
+def bytecode(module) -> bytes:
+    """Returns an MLIR module as bytecode, with its locations."""
+    import io
+
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
 def cpu_devices_environment(num_devices: int) -> dict[str, str]:
     """Returns the environment variables that give a process `num_devices` CPU devices."""
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
@@ -153,14 +170,32 @@ def shardy_partitioner():
         jax.config.update(name, False)
 
 
+def exported_with_module(exported, artifact: bytes, optimized_vjp):
+    """Returns a copy of a `jax.export.Exported` with another module; what else it says stays.
+
+    Args:
+      artifact: a portable artifact with the signature of the one that `exported` holds.
+      optimized_vjp: makes of the exported derivative the one that the copy has; called when it is asked for.
+    """
+    import dataclasses
+
+    derivative = (lambda _: optimized_vjp(exported.vjp())) if exported.has_vjp() else None
+    return dataclasses.replace(exported, mlir_module_serialized=artifact, _get_vjp=derivative)
+
+
+def exported(content: bytes):
+    """Returns the `jax.export.Exported` in what `serialize` wrote. Raises: as `exported_artifact`."""
+    from jax import export
+
+    return export.deserialize(bytearray(content))
+
+
 def exported_artifact(content: bytes) -> bytes:
     """Returns the portable artifact in what `jax.export.Exported.serialize` wrote.
 
     Raises: ImportError without the package flatbuffers; any exception of jax's reader for a damaged file.
     """
-    from jax import export
-
-    return bytes(export.deserialize(bytearray(content)).mlir_module_serialized)
+    return bytes(exported(content).mlir_module_serialized)
 
 
 def exported_with_artifact(content: bytes, artifact: bytes) -> bytes:

@@ -33,6 +33,12 @@ _PUBLIC = {
     # compiling
     "optimize": "reshard.optimizing:optimize",
     "Result": "reshard.optimizing:Result",
+    "Report": "reshard.optimizing:Report",
+    "explain": "reshard.optimizing:explain",
+    "jit": "reshard.jitting:jit",
+    "enabled": "reshard.jitting:enabled",
+    "Program": "reshard.jitting:Program",
+    "options": "reshard.contexts:options",
 }
 
 __all__ = ["__version__", *_PUBLIC]
