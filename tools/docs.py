@@ -3,11 +3,15 @@
 
 A fenced block that starts with ```console holds commands, lines that begin with `$ `, each followed by what it prints. They run
 in a checkout's root. A command that is long or differs from run to run belongs in a block of another kind.
+
+The ```python blocks of a guide (GUIDES) are one program, block after block, on eight CPU devices in an empty folder; what a block
+prints follows it as a ```text block.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -20,12 +24,24 @@ from reshard.tools import api_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
+GUIDES = ("docs/tutorial.md", *(f"docs/how-to/{name}.md" for name in ("training-step", "checkpoint", "weight-sync", "export")))
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "inputs", "plan", "reshard-opt", "structure", "verify")),
+    *GUIDES,
+    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "fix-warnings", "inputs", "plan", "reshard-opt", "structure", "verify")),
 )
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n\n^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
+_RUNNER = """
+import contextlib, io, json, sys
+names, outputs = {"__name__": "__main__"}, []
+for number, block in enumerate(json.load(sys.stdin), 1):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(block, f"<block {number}>", "exec"), names)
+    outputs.append(printed.getvalue())
+print(json.dumps(outputs))
+"""
 _MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.reshard_opt"}
 
 
@@ -44,12 +60,42 @@ def main(argv: list[str] | None = None) -> int:
 
 def fresh_pages() -> dict[str, str]:
     """Returns the text that each page should have, by its path."""
-    return {PASSES: registry.markdown(), api_reference.PAGE: api_reference.page()} | {path: with_fresh_outputs(_read(path)) for path in PAGES}
+    return {PASSES: registry.markdown(), api_reference.PAGE: api_reference.page()} | {path: _fresh(path) for path in PAGES}
+
+
+def _fresh(path: str) -> str:
+    page = with_fresh_outputs(_read(path))
+    return with_fresh_prints(page) if path in GUIDES else page
 
 
 def with_fresh_outputs(page: str) -> str:
     """Returns a page with the commands of its console blocks run again."""
     return _BLOCK.sub(lambda block: "".join(map(_transcript, commands_in(block[0]))), page)
+
+
+def with_fresh_prints(page: str) -> str:
+    """Returns a guide with its Python blocks run again. Raises: RuntimeError with the traceback of a block that fails."""
+    outputs = iter(python_outputs([block["code"] for block in _PYTHON.finditer(page)]))
+
+    def with_output(block: re.Match) -> str:
+        printed = next(outputs)
+        return f"```python\n{block['code']}```" + (f"\n\n```text\n{printed}```" if printed else "")
+
+    return _PYTHON.sub(with_output, page)
+
+
+def python_outputs(blocks: list[str]) -> list[str]:
+    """Returns what each block of one program prints. Raises: RuntimeError with the traceback of the one that fails."""
+    if not blocks:
+        return []
+    flags = "--xla_force_host_platform_device_count=8"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    command = [sys.executable, "-c", _RUNNER]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, input=json.dumps(blocks), cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"a Python block fails:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def commands_in(block: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 import json
 import math
+import os
 from pathlib import Path
 import sys
 from typing import TYPE_CHECKING
@@ -351,9 +352,14 @@ def _counted_text(number: int, what: str) -> str:
 
 def _site_text(number: int, site: Site) -> str:
     warning = site.warning
-    where = ", ".join([*filter(None, [" or ".join(site.places), warning.op_name])]) or f"an operation without a name, {warning.op}"
+    where = ", ".join([*filter(None, [" or ".join(map(_shortened, site.places)), warning.op_name])]) or f"an operation without a name, {warning.op}"
     head = f"{number}. {where} ({_counted_text(site.count, 'warning')})"
     return "\n".join([head, *(f"   {name:<6}  {text}" for name, text in _facts(site))])
+
+
+def _shortened(place: str) -> str:
+    """Returns a place as seen from the current folder, if it is in there."""
+    return place.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def _facts(site: Site) -> Iterator[tuple[str, str]]:
