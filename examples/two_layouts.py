@@ -33,11 +33,16 @@ def step(weights, samples):
     return [weight - 8 * gradient for weight, gradient in zip(weights, gradients)], value
 
 
+def arguments():
+    weights = [jax.device_put(jnp.eye(size) / 2, whole) for size in (64, 128)]
+    samples = jax.device_put(jnp.sin(jnp.arange(16 * 64 * 128.0)).reshape(16, 64, 128), by_sample)
+    return weights, samples
+
+
 def main():
     jit = reshard.jit if "--reshard" in sys.argv else jax.jit
     compiled = jit(step, out_shardings=whole)
-    samples = jax.device_put(jnp.sin(jnp.arange(16 * 64 * 128.0)).reshape(16, 64, 128), by_sample)
-    weights = [jax.device_put(jnp.eye(size) / 2, whole) for size in (64, 128)]
+    weights, samples = arguments()
     for number in range(3):
         weights, value = compiled(weights, samples)
         print(f"step {number}: loss {value:.5f}")

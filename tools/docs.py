@@ -39,7 +39,7 @@ names, outputs = {"__name__": "__main__"}, []
 for number, block in enumerate(json.load(sys.stdin), 1):
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(block, f"<block {number}>", "exec"), names)
-    outputs.append(printed.getvalue())
+    outputs.append(printed.getvalue().rstrip())
 print(json.dumps(outputs))
 """
 _MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.reshard_opt"}
@@ -79,7 +79,7 @@ def with_fresh_prints(page: str) -> str:
 
     def with_output(block: re.Match) -> str:
         printed = next(outputs)
-        return f"```python\n{block['code']}```" + (f"\n\n```text\n{printed}```" if printed else "")
+        return f"```python\n{block['code']}```" + (f"\n\n```text\n{printed}\n```" if printed else "")
 
     return _PYTHON.sub(with_output, page)
 
@@ -88,8 +88,7 @@ def python_outputs(blocks: list[str]) -> list[str]:
     """Returns what each block of one program prints. Raises: RuntimeError with the traceback of the one that fails."""
     if not blocks:
         return []
-    flags = "--xla_force_host_platform_device_count=8"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    environment = _environment() | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     command = [sys.executable, "-c", _RUNNER]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, input=json.dumps(blocks), cwd=folder, env=environment, capture_output=True, text=True)
@@ -120,11 +119,17 @@ def run(command: str) -> str:
             script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
             script.chmod(0o755)
         search_path = os.pathsep.join([folder, os.path.dirname(sys.executable), os.environ["PATH"]])
-        environment = os.environ | {"PATH": search_path, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        environment = _environment() | {"PATH": search_path}
         done = subprocess.run(
             command, shell=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     return done.stdout if not done.stdout or done.stdout.endswith("\n") else f"{done.stdout}\n"
+
+
+def _environment() -> dict[str, str]:
+    """Returns that of commands and blocks; the places of programs are named as seen from the repository's root."""
+    root = re.escape(os.path.join(ROOT, ""))
+    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_HLO_SOURCE_FILE_CANONICALIZATION_REGEX": root}
 
 
 def _read(path: str) -> str:
