@@ -17,6 +17,11 @@ def jaxlib_version() -> str:
     return importlib.metadata.version("jaxlib")
 
 
+def jax_versions() -> tuple[str, str]:
+    """Returns the versions of the installed jax and jaxlib, without importing them."""
+    return importlib.metadata.version("jax"), jaxlib_version()
+
+
 def jax_context():
     """Returns the MLIR context that jax itself uses for what it hands to XLA."""
     from jax._src.interpreters import mlir

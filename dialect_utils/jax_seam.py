@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
+import copy
 import functools
 import inspect
 import threading
@@ -193,5 +194,16 @@ def _lowering(lower: Callable, around) -> Callable:
 def _overriding(found, name: str, bind: Callable[[Any], Callable]):
     """Returns an object of jax with one method replaced: its class becomes a subclass that adds no state."""
     cls = type(found)
-    found.__class__ = type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, name: property(bind)})
+    members = {"__slots__": (), "__module__": cls.__module__, "is_of_reshard": True, name: property(bind)}
+    found.__class__ = type(cls.__name__, (cls,), members)
     return found
+
+
+def without_rewriter(lowered):
+    """Returns a `jax.stages.Lowered` as jax makes it, whose `compile` is jax's own."""
+    cls = type(lowered)
+    if not getattr(cls, "is_of_reshard", False):
+        return lowered
+    plain = copy.copy(lowered)
+    plain.__class__ = cls.__base__
+    return plain

@@ -712,9 +712,15 @@ def is_public(function: ir.Operation) -> bool:
 
 
 def run(module: ir.Operation, pipeline: str) -> None:
-    """Runs a textual pipeline. Raises: DiagnosedError with what MLIR reported."""
+    """Runs a textual pipeline. Raises: DiagnosedError with what MLIR reported.
+
+    The module is verified once, at the end: Shardy's pipelines have thirty passes, and MLIR's verifier takes longer than most.
+    """
+    manager = passmanager.PassManager.parse(pipeline)
+    manager.enable_verifier(False)
     try:
-        passmanager.PassManager.parse(pipeline).run(module)
+        manager.run(module)
+        module.verify()
     except ir.MLIRError as error:
         raise DiagnosedError(from_mlir_error(error)) from None
 

@@ -131,6 +131,9 @@ class XlaChild:
       cache_dir: where results are kept; default: see `default_cache_dir`.
       uses_cache: whether results are read from and kept on disk at all; RESHARD_CACHE=off says no, too.
       num_devices: devices to start with; a request that needs more restarts the child with twice as many or more.
+    Attributes:
+      starts: how often the child was started.
+      passing_answers: how many answers, of this process or from disk, another try may not give: out of time or memory.
     """
 
     def __init__(
@@ -142,6 +145,7 @@ class XlaChild:
         self._scratch: Path | None = None
         self._lock = threading.RLock()
         self.starts = 0
+        self.passing_answers = 0
 
     def __enter__(self) -> "XlaChild":
         return self
@@ -207,6 +211,7 @@ class XlaChild:
     def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
         key = _cache_key(request)
         if (cached := self._cache.read(key, timeout_s)) is not None:
+            self.passing_answers += cached.status == "hang"
             return cached
         compiled, is_lasting = self._compile_now(request, timeout_s)
         if is_lasting:
@@ -216,7 +221,9 @@ class XlaChild:
     def _compile_now(self, request: CompileRequest, timeout_s: float) -> tuple[Compiled, bool]:
         """Returns the answer and whether asking again would give the same: not so after an out-of-memory kill."""
         reply = self._ask({"op": "compile", **asdict(request)}, request.num_devices, timeout_s)
-        return _compiled_from(reply), reply.get("signal") != signal.SIGKILL
+        is_lasting = reply.get("signal") != signal.SIGKILL
+        self.passing_answers += not is_lasting or reply["status"] == "hang"
+        return _compiled_from(reply), is_lasting
 
     def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""

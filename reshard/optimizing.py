@@ -8,17 +8,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import contextlib
 from dataclasses import dataclass, field
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard import contexts
+from reshard import contexts, dumps, report_html
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
-from reshard.passes import report, whole_module_check
+from reshard.passes import report, result_cache, whole_module_check
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
+from reshard.passes.result_cache import Output
 from reshard.settings import SETTINGS, resolved
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ class Report:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return report_html.fragment(self.to_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class Result:
             raise ValueError(f"only a lowered program can be compiled; write {how}")
         if self.is_rewritten and self.emit == "sdy":
             raise ValueError('XLA does not read the collectives of emit="sdy"; compile the result of emit="manual"')
-        with compat.shardy_partitioner() if self.is_rewritten else jax_seam.rewriting(None, None):
+        with jax_seam.rewriting(None, None), compat.shardy_partitioner() if self.is_rewritten else contextlib.nullcontext():
             return self.lowered.compile(compiler_options)
 
 
@@ -164,17 +169,36 @@ def optimized_module(source: bytes, settings: Mapping[str, Any], name: str = "mo
       name: of the module, in logs and dumps.
     """
     session, pipeline = Session(), _pipeline(settings)
+    is_checked = settings["check"] and settings["emit"] == "manual"
+    key = result_cache.key(source, pipeline, session, is_checked=is_checked)
+    output = result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+    session.analysis = None
+    found = Optimized(source if output.is_unchanged else output.content, Report(session), not output.is_unchanged)
+    _tell(found, source, settings, name)
+    return found
+
+
+def _output(file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool) -> Output:
+    """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came."""
     with make_context() as context, ir.Location.unknown(context):
-        module = _file(source, name).chunks()[0].parse(context)
+        module = file.chunks()[0].parse(context)
         pipeline.run(module, session)
-        if settings["check"] and settings["emit"] == "manual" and _rewritten_rows(session):
-            original = _file(source, name).chunks()[0].parse(context)
+        if is_checked and _rewritten_rows(session):
+            original = file.chunks()[0].parse(context)
             module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
-        session.analysis = None
         is_rewritten = bool(_rewritten_rows(session))
-        content = compat.bytecode(module) if is_rewritten else source
-    _log.info("%s: %d sites, %d rewritten", name, len(session.report_rows), len(_rewritten_rows(session)))
-    return Optimized(content, Report(session), is_rewritten)
+        return Output(compat.bytecode(module) if is_rewritten else b"", not is_rewritten)
+
+
+def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:
+    """Writes what became of a module to the log, and to the folder that is asked for."""
+    totals = found.report.to_dict()["totals"]
+    _log.info("%s: %d sites, %d rewritten", name, totals["sites"], totals["rewritten"])
+    if totals["sites"]:
+        _log.debug("%s\n%s", name, found.report)
+    if settings["dump_to"] is not None:
+        after = _text(found.content) if found.is_rewritten else None
+        dumps.dump(settings["dump_to"], name, _text(source), after, found.report)
 
 
 def _rewritten_rows(session: Session) -> list[dict]:
@@ -192,7 +216,7 @@ def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Res
         return Result(lowered, _text_of(module), found.report, False)
     emit = settings["emit"]
     # Where XLA does not read what was written, what was given stands for it.
-    optimized = lowered if emit == "sdy" else compat.lowered_with_module(lowered, found.content)
+    optimized = lowered if emit == "sdy" else compat.lowered_with_module(jax_seam.without_rewriter(lowered), found.content)
     return Result(optimized, _text(found.content), found.report, True, emit)
 
 

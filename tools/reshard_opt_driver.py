@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +14,11 @@ from reshard.dialect_utils import expectations, module_files
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
 from reshard.dialect_utils.diagnostics import REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
-from reshard.passes import registry
+from reshard.passes import registry, result_cache
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline, PipelineError, is_mlir_pass
+from reshard.passes.result_cache import Output
 from reshard.tools import contained
 from reshard.tools.reproducer import Reproducer, report_crash
 from reshard.tools.reshard_opt_flags import flags_of_reproducer, unknown_flag
@@ -131,6 +134,29 @@ class _Run:
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
+        output = result_cache.run(self._key(chunk), self.session, lambda: self._computed(chunk))
+        return _Outcome(output.content, output.is_unchanged)
+
+    def _key(self, chunk: Chunk) -> str | None:
+        """Returns the name under which the output is kept; None if it is not."""
+        if self.flags.mlir_generate_reproducer:
+            return None
+        file, is_whole = self.file, chunk.text == self.file.text
+        return result_cache.key(
+            file.content if is_whole else chunk.text.encode(),
+            self.pipeline,
+            self.session,
+            self._instrumentation(),
+            path=file.path if os.path.isfile(file.path) else None,  # what locations hold
+            is_whole=is_whole,
+            lines_above=chunk.lines_above,
+            allows_unregistered=self.flags.allow_unregistered_dialect,
+            checks=self._checks(),
+            form=self.output_form,
+            **self._printing(),
+        )
+
+    def _computed(self, chunk: Chunk) -> Output:
         contained.enter("reading", cpu_s=reading_limit_s(self.file))
         try:
             module = chunk.parse(self.context)
@@ -150,7 +176,15 @@ class _Run:
         if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
             module = chunk.parse(self.context)
         is_unchanged = before == module_files.to_bytes(module, debug_info=True)
-        return _Outcome(self._to_bytes(module), is_unchanged)
+        return Output(self._to_bytes(module), is_unchanged, self._is_input_as_read())
+
+    def _is_input_as_read(self) -> bool:
+        """Returns whether the file has not changed since; MLIR reads it a second time."""
+        if not os.path.isfile(self.file.path):
+            return True
+        with contextlib.suppress(DiagnosedError):
+            return ModuleFile.read(self.file.path) == self.file
+        return False
 
     def _run_passes(self, chunk: Chunk, module: ir.Module) -> None:
         path = self.flags.mlir_pass_pipeline_crash_reproducer
@@ -186,11 +220,14 @@ class _Run:
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse."""
-        if self.flags.compile_for is None or self.flags.check is False:
+        if not self._checks():
             return module
         from reshard.passes import whole_module_check
 
         return whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session, rows)
+
+    def _checks(self) -> bool:
+        return self.flags.compile_for is not None and self.flags.check is not False
 
     def _instrumentation(self) -> Instrumentation:
         flags = self.flags
