@@ -230,3 +230,19 @@ def stablehlo_of_hlo(text: str) -> bytes:
     if not hasattr(_jax.mlir, "hlo_to_stablehlo"):
         raise ImportError("this jaxlib has no hlo_to_stablehlo")
     return _jax.mlir.hlo_to_stablehlo(reader(text).as_serialized_hlo_module_proto())
+
+
+def array_of_tiles(shape: tuple[int, ...], sharding, tiles: Sequence, dtype):
+    """Returns the jax array of which this process holds `tiles`, one for each of its devices, maybe none."""
+    import jax
+
+    return jax.make_array_from_single_device_arrays(shape, sharding, tiles, dtype=dtype)
+
+
+def wide_types(dtypes):
+    """Returns the context in which jax keeps elements of 64 bits, if one of the types has them."""
+    import jax
+    import numpy as np
+
+    is_wide = any(np.dtype(each).name in ("float64", "int64", "uint64", "complex128") for each in dtypes)
+    return jax.enable_x64(True) if is_wide else contextlib.nullcontext()

@@ -39,6 +39,11 @@ _PUBLIC = {
     "enabled": "reshard.jitting:enabled",
     "Program": "reshard.jitting:Program",
     "options": "reshard.contexts:options",
+    # live arrays
+    "redistribute": "reshard.redistributing:redistribute",
+    "plan_tree": "reshard.redistributing:plan_tree",
+    "Schedule": "reshard.redistributing:Schedule",
+    "RedistributeError": "reshard.redistributing:RedistributeError",
 }
 
 __all__ = ["__version__", *_PUBLIC]
