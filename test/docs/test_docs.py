@@ -43,6 +43,12 @@ def test_command_prints_what_the_page_shows(path, command, block):
     assert f"$ {command}\n{docs.run(command)}" in block, "run: python -m reshard.tools.docs"
 
 
+@pytest.mark.parametrize("path", docs.GUIDES)
+def test_python_blocks_print_what_the_guide_shows(path):
+    page = (ROOT / path).read_text()
+    assert docs.with_fresh_prints(page) == page, "run: python -m reshard.tools.docs"
+
+
 def test_python_examples_of_the_readme_run():
     done = subprocess.run(
         [sys.executable, "-m", "doctest", "-o", "NORMALIZE_WHITESPACE", "README.md"],
@@ -71,3 +77,13 @@ def test_outputs_are_replaced_and_the_rest_stays():
     page = "text\n```console\n$ echo one\nold\n$ echo two \\\n    three\n```\n```text\n$ echo four\n```\n"
     fresh = "text\n```console\n$ echo one\none\n$ echo two \\\n    three\ntwo three\n```\n```text\n$ echo four\n```\n"
     assert docs.with_fresh_outputs(page) == fresh
+
+
+def test_python_blocks_are_one_program_whose_prints_are_replaced():
+    page = "one\n```python\na = 3\n```\ntwo\n\n```python\nprint(a)\n```\n\n```text\nold\n```\n\n```text\nkept\n```\n"
+    assert docs.with_fresh_prints(page) == page.replace("old", "3")
+
+
+def test_a_python_block_that_fails_fails():
+    with pytest.raises(RuntimeError, match="<block 2>.*\n.*ZeroDivisionError"):
+        docs.python_outputs(["a = 0", "\n1 / a"])
