@@ -72,12 +72,17 @@ def _class_lines(name: str, cls: type) -> list[str]:
     lines = []
     if issubclass(cls, Exception):
         lines += [f"Exception, a {' and a '.join(f'`{base.__name__}`' for base in cls.__bases__)}.", ""]
-    elif len(inspect.signature(cls).parameters) <= MOST_FIELDS:
+    elif _is_made_by_users(cls):
         lines += _code(_signature(f"reshard.{name}", cls))
     lines += _doc_lines(cls)
     for member, value in members(cls):
         lines += _member_lines(f"{name}.{member}", value)
     return lines
+
+
+def _is_made_by_users(cls: type) -> bool:
+    fields = inspect.signature(cls).parameters
+    return len(fields) <= MOST_FIELDS and not any(name.startswith("_") for name in fields)
 
 
 def _member_lines(name: str, value: Any) -> list[str]:

@@ -3,6 +3,7 @@
 
 import io
 import json
+import random
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -122,6 +123,11 @@ def test_axes_are_those_of_the_given_mesh(run):
     (site,) = sites(run, warning(), "--mesh", "x=4,y=2")
     assert (site["plan"]["source"], site["plan"]["target"]) == ('[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
     assert site["next"].endswith("make the tensor as P(None, ('x', 'y'), None)")
+
+
+def test_a_named_mesh_explains_a_list_of_devices(run):
+    (site,) = sites(run, warning((NAMED[0], ISSUE[1])))  # jax 0.12 has both in one warning
+    assert (site["plan"]["source"], site["plan"]["target"]) == ('[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
 
 
 def test_a_mesh_of_another_size_names_nothing(run):
@@ -246,3 +252,13 @@ def test_the_command_contains_what_reads_modules(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1. train.py:14, jit(step)/sin (1 warning)\n" in done.stdout
+
+
+def test_damaged_logs_are_read_to_the_end(run):
+    rng = random.Random(0)
+    log = warning() + warning(NAMED) + warning(("{maximal device=2}", "{devices=[4,1]<=[4]}"), "f32[16,16]")
+    for _ in range(200):
+        at, length = rng.randrange(len(log)), rng.choice((1, 1, 3, 40))
+        put = rng.choice(("", "}", "{", "[0", "999999999999", '"', "\n", "\x1b[1m", "<=", "-1", "0", log[rng.randrange(len(log)) :][:50]))
+        out = run(log[:at] + put + log[at + length :])
+        assert out.startswith(("train.log: 3 warnings", "train.log: 2 warnings", "train.log: 4 warnings"))
