@@ -13,19 +13,20 @@ from pathlib import Path
 import sys
 from typing import TYPE_CHECKING
 
-from reshard.byte_sizes import ByteSizeError
 from reshard.dialect_utils import gspmd_shardings as gspmd
 from reshard.dialect_utils.rematerialization_warnings import Rematerialization, UnreadableWarning, warnings_in
 from reshard.element_types import ElementType, ElementTypeError, mlir_type, parse_type
 from reshard.planning import plan
 from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import NoPlanError, Plan
+from reshard.synthesis.plan import plan as plan_by_bytes
 from reshard.synthesis.sharding import Sharding, ShardingError
-from reshard.synthesis.topology import Topology, TopologyError
 from reshard.tools.command import UserError
+from reshard.tools.text_table import first_line
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.named_values import NamedValue
+    from reshard.passes.oracle import LoneOracle, Verdict
 
 SUMMARY = "find the tensors that XLA warns of gathering whole, in a log, and plan each"
 EPILOG = """\
@@ -36,6 +37,7 @@ the program, its meshes and the exact sizes: lowered.as_text(debug_info=True), o
 exit status: 0 the log was read, whatever is in it; 1 a file or --mesh has an error; 2 the command line has an error.
 """
 SCHEMA = "reshard.fix-warnings/1"
+MOST_DEVICES_COMPILED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Site:
 
     Attributes:
       count: of the warnings. places: `file:line` of the program. tensor, plan: None if `problem` says why not.
-      xla_bytes: received per device where the whole array is gathered; xla_tile_bytes: of that array.
+      said_bytes: received per device if the whole array is gathered, as the warning says; said_tile_bytes: of that array.
+      verdict: what XLA does with the conversion alone, and whether ours is better; None if that was not compiled.
     """
 
     warning: Rematerialization
@@ -76,17 +79,23 @@ class Site:
     places: tuple[str, ...]
     tensor: Tensor | None = None
     plan: Plan | None = None
-    xla_bytes: int = 0
-    xla_tile_bytes: int = 0
+    said_bytes: int = 0
+    said_tile_bytes: int = 0
+    verdict: Verdict | None = None
     problem: str = ""
 
     @property
+    def xla_bytes(self) -> int | None:
+        """Returns what a device receives with stock XLA, measured if it was compiled; None where XLA fails."""
+        return self.said_bytes if self.verdict is None else self.verdict.stock.bytes_received
+
+    @property
     def saved_bytes(self) -> int:
-        return self.xla_bytes - self.plan.bytes_received if self.plan else 0
+        return (self.xla_bytes or self.said_bytes) - self.plan.bytes_received if self.plan else 0
 
     @property
     def is_worth_it(self) -> bool:
-        return self.plan is not None and (self.saved_bytes > 0 or self.plan.largest_tile_bytes < self.xla_tile_bytes)
+        return self.verdict.is_rewrite if self.verdict else self.saved_bytes > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +116,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="the program's modules, whatever reshard-opt reads")
     parser.add_argument("--mesh", metavar="MESH", help="x=4,y=2: the program's mesh, for the names of its axes")
     parser.add_argument(
-        "--topology", default="uniform", metavar="NAME", help="as for reshard plan; see docs/topologies.md (default: uniform)"
-    )
-    parser.add_argument(
-        "--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes"
+        "--no-compile", action="store_true", help="believe the warnings; do not compile each conversion alone to see what XLA does"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -133,21 +139,23 @@ def drive(flags: argparse.Namespace) -> int:
     except DiagnosedError as error:
         print(error, file=sys.stderr)
         return 1
-    except (MeshError, TopologyError, ByteSizeError) as error:
+    except MeshError as error:
         raise UserError(" ".join(str(error).split())) from None
     print(json.dumps(as_dict(found, flags), indent=2) if flags.json else as_text(found, flags))
     return 0
 
 
 def _found(flags: argparse.Namespace) -> Found:
-    log, topology = _read(flags.log), Topology.parse(flags.topology)
+    log = _read(flags.log)
     meshes, values = [Mesh.parse(flags.mesh)] if flags.mesh else [], []
     for path in flags.modules:
         of_module = _read_module(path)
         meshes += of_module[0]
         values += of_module[1]
     counts, unread = _counted(warnings_in(log))
-    sites = [_site(warning, count, meshes, values, topology, flags.objective) for warning, count in counts.items()]
+    sites = [_site(warning, count, meshes, values) for warning, count in counts.items()]
+    if not flags.no_compile:
+        sites = _judged(sites)
     return Found(tuple(sorted(sites, key=lambda site: -site.saved_bytes)), tuple(unread))
 
 
@@ -193,36 +201,57 @@ def _counted(found: Iterable[Rematerialization | UnreadableWarning]) -> tuple[di
 # ---- from a warning to a plan
 
 
-def _site(
-    warning: Rematerialization, count: int, meshes: list[Mesh], values: list[NamedValue], topology: Topology, objective: str
-) -> Site:
+def _site(warning: Rematerialization, count: int, meshes: list[Mesh], values: list[NamedValue]) -> Site:
     namesakes = _namesakes(warning.op_name, values)
     site = Site(warning, count, (warning.place,) if warning.place else _places(namesakes))
     try:
         tensor, tile, namesakes = _tensor(warning, meshes, namesakes)
         site = replace(site, places=site.places if warning.place else _places(namesakes), tensor=tensor)
-        return _planned(site, tensor, tile, topology, objective)
+        return _planned(site, tensor, tile)
     except (gspmd.GspmdError, gspmd.InexpressibleError, UnreadableWarning) as error:
         return replace(site, problem=str(error))
-    except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
+    except (MeshError, ShardingError, NoPlanError, ElementTypeError) as error:
         return replace(site, problem=" ".join(str(error).split()))
 
 
-def _planned(site: Site, tensor: Tensor, tile: tuple[int, ...], topology: Topology, objective: str) -> Site:
-    planned = plan(
-        tensor.source,
-        tensor.target,
-        mesh=tensor.mesh,
-        target_mesh=tensor.to_mesh,
-        shape=tensor.shape,
-        dtype=tensor.element.name,
-        topology=topology,
-        objective=objective,
-    )
+def _planned(site: Site, tensor: Tensor, tile: tuple[int, ...]) -> Site:
     shards = [_shards(tensor.mesh, axes) for axes in tensor.source.dims]
     whole, own = (math.ceil(math.prod(sizes) * tensor.element.bits / 8) for sizes in (map(math.prod, zip(tile, shards)), tile))
     received = whole - own if tensor.mesh.axes else whole  # of one device's tensor, the others have nothing
-    return replace(site, plan=planned, xla_bytes=received, xla_tile_bytes=whole)
+    return replace(site, plan=_plan(tensor), said_bytes=received, said_tile_bytes=whole)
+
+
+def _plan(tensor: Tensor) -> Plan:
+    """Returns the plan that the passes make of such a site; between two meshes, where they make none, the fastest."""
+    if tensor.mesh == tensor.to_mesh:
+        try:
+            found = plan_by_bytes(tensor.mesh, tensor.shape, tensor.element.bits, tensor.source, tensor.target)
+            return replace(found, dtype=tensor.element.name)
+        except NoPlanError:
+            pass
+    meshes = {"mesh": tensor.mesh, "target_mesh": tensor.to_mesh}
+    return plan(tensor.source, tensor.target, **meshes, shape=tensor.shape, dtype=tensor.element.name)
+
+
+def _judged(sites: list[Site]) -> list[Site]:
+    """Returns the sites with what XLA makes of those that can be compiled alone, in one child process."""
+    devices = [site.tensor.mesh.size for site in sites if _can_be_compiled(site)]
+    if not devices:
+        return sites
+    from reshard.dialect_utils.xla_child import XlaChild
+    from reshard.passes.oracle import LoneOracle
+
+    with XlaChild(num_devices=max(devices)) as child:
+        return [_with_verdict(site, LoneOracle(child)) if _can_be_compiled(site) else site for site in sites]
+
+
+def _can_be_compiled(site: Site) -> bool:
+    return site.plan is not None and site.plan.target_mesh is None and site.plan.mesh.size <= MOST_DEVICES_COMPILED
+
+
+def _with_verdict(site: Site, oracle: LoneOracle) -> Site:
+    tensor = site.tensor
+    return replace(site, verdict=oracle.judge_pair(mlir_type(tensor.element, tensor.shape), (tensor.source, tensor.target), site.plan))
 
 
 def _namesakes(op_name: str, values: list[NamedValue]) -> list[NamedValue]:
@@ -375,12 +404,21 @@ def _facts(site: Site) -> Iterator[tuple[str, str]]:
     if ours is None:
         yield "ours", f"no plan: {site.problem}"
         return
-    yield "XLA", f"gathers the whole tensor: a device receives {site.xla_bytes:,} bytes and holds {site.xla_tile_bytes:,}"
-    share = f", {ours.bytes_received / site.xla_bytes:.3f} of that" if site.xla_bytes else ""
-    bound = f"no method receives less than {ours.bound_bytes:,}"
-    yield "ours", f"receives {ours.bytes_received:,} bytes{share}, and holds {ours.largest_tile_bytes:,}; {bound}"
-    yield "chain", ours.chain_text
+    yield "XLA", _xla_text(site)
+    yield "ours", f"{ours.chain_text}: receives {ours.bytes_received:,}; no method receives less than {ours.bound_bytes:,}"
+    if site.verdict:
+        yield "so", site.verdict.reason
     yield "next", _next(site)
+
+
+def _xla_text(site: Site) -> str:
+    if site.verdict is None:
+        return f"says that it gathers the whole tensor: a device receives {site.said_bytes:,} bytes and holds {site.said_tile_bytes:,}"
+    stock = site.verdict.stock
+    if not stock.is_ok:
+        return f"compiled alone: {stock.status}: {first_line(stock.message)}"
+    kinds = ", ".join(f"{each.runs} {each.kind}" for each in stock.collectives) or "no collective"
+    return f"compiled alone, {kinds}: a device receives {stock.bytes_received:,} bytes"
 
 
 def _next(site: Site) -> str:
@@ -388,8 +426,12 @@ def _next(site: Site) -> str:
     layout = _partition_spec(site.tensor) or str(site.tensor.target)
     if not site.tensor.mesh.axes:
         return f"one device has the tensor: constrain it to {layout} where it is made"
+    if not site.is_worth_it and site.saved_bytes > 0:
+        return f'for this chain nevertheless, reshard_options={{"policy": "always"}} of reshard.jit; or make the tensor as {layout}'
     if not site.is_worth_it:
-        return f"no chain is better; constrain the tensor to {layout} where it is made, if its producer can do that"
+        return f"nothing, if the conversion is meant; else make the tensor as {layout}"
+    if site.plan.target_mesh is not None:
+        return f"make the tensor as {layout}; conversions between two meshes are left to XLA"
     return f"compile with reshard.jit in place of jax.jit; or, if no conversion is meant, make the tensor as {layout}"
 
 
@@ -428,8 +470,22 @@ def _site_dict(site: Site) -> dict:
         "is_exact": bool(tensor and tensor.is_exact),
         "from": warning.source,
         "to": warning.target,
-        "xla": {"bytes_received": site.xla_bytes, "largest_tile_bytes": site.xla_tile_bytes} if site.plan else None,
+        "said": {"bytes_received": site.said_bytes, "largest_tile_bytes": site.said_tile_bytes} if site.plan else None,
+        "xla": site.verdict and _compiled_dict(site.verdict),
         "plan": site.plan and site.plan.to_dict(),
         "problem": site.problem or None,
         "next": _next(site) if site.plan else None,
+    }
+
+
+def _compiled_dict(verdict: Verdict) -> dict:
+    stock = verdict.stock
+    return {
+        "status": stock.status,
+        "bytes_received": stock.bytes_received,
+        "largest_tile_bytes": stock.largest_collective_tile_bytes,
+        "temp_bytes": stock.temp_bytes,
+        "collectives": {each.kind: each.runs for each in stock.collectives},
+        "is_ours_better": verdict.is_rewrite,
+        "reason": verdict.reason,
     }
