@@ -130,7 +130,7 @@ def _is_known(pipeline: Pipeline, session: Session) -> bool:
         names in [text.split(",") for text in registry.PIPELINES.values()]
         and all(type(each) is registry.load(each.name) for each in pipeline.passes)
         and session.options.keys() <= _OPTIONS
-        and (target is None or target[0] == "cpu")  # the versions of other compilers are not in the key
+        and (target is None or target.platform == "cpu")  # the versions of other compilers are not in the key
     )
 
 

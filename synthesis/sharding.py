@@ -62,6 +62,7 @@ class Sharding:
 
     @property
     def rank(self) -> int:
+        """Returns the number of dimensions."""
         return len(self.dims)
 
     def closed(self) -> Sharding:

@@ -23,7 +23,7 @@ def test_short_work_says_nothing(capsys, monkeypatch):
 
 
 def test_long_work_says_how_far_it_is(capsys, monkeypatch):
-    assert said(capsys, None, monkeypatch, 5.0) == [
+    assert said(capsys, None, monkeypatch, 20.0) == [
         "redistribute: 1.0 of 4.0 MiB",
         "redistribute: 3.0 of 4.0 MiB",
         "redistribute: 4.0 of 4.0 MiB",
@@ -32,7 +32,7 @@ def test_long_work_says_how_far_it_is(capsys, monkeypatch):
 
 def test_progress_may_be_asked_for_or_forbidden(capsys, monkeypatch):
     assert said(capsys, True, monkeypatch)[-1] == "redistribute: 4.0 of 4.0 MiB"
-    assert said(capsys, False, monkeypatch, 5.0) == []
+    assert said(capsys, False, monkeypatch, 20.0) == []
 
 
 def test_a_terminal_has_a_bar(monkeypatch):
