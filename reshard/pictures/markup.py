@@ -28,7 +28,7 @@ def escaped(text: object) -> Markup:
     return text if isinstance(text, Markup) else Markup(html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", str(text))))
 
 
-def element(name: str, *content: object, **attributes: object) -> Markup:
+def element(name: str, /, *content: object, **attributes: object) -> Markup:
     """Returns an element. `class_` is `class`, other underscores are hyphens; an attribute that is None is left out, True is bare.
 
     Example:

@@ -35,6 +35,8 @@ MOST_SLICES = 8
 MOST_TEXT_TILES = 32
 MOST_NAMES = 16
 _GAP = 10
+_LEGIBLE, _LARGEST = 30.0, 208.0  # pixels of a part with its name, and of a tile
+_ONE_COLUMN = 84.0  # pixels, of an array that is cut along one dimension at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,18 @@ class TilePictures:
     def __init__(self, found: Placements, shown: tuple[int, ...]):
         self.found, self.shown = found, shown
         self.view = view_of(found)
-        self.scale = {dim: _scale(found, dim) for dim in (self.view.rows, self.view.columns) if dim is not None}
+        dims = [dim for dim in (self.view.rows, self.view.columns) if dim is not None]
+        self.scale = {dim: _scale(found, dim) for dim in dims}
+        self.tile_scale = {dim: self._zoomed(dim) for dim in dims}
+
+    def _zoomed(self, dim: int) -> dict[int, float]:
+        """Returns the scale of the array, enlarged as far as the largest tile that is drawn permits, but no further than legible."""
+        scale = self.scale[dim]
+        held = [cells[dim] for state in self.found.states for device in self.shown if (cells := self.found.held_cells(state, device))]
+        lengths = [sum(scale[cell] for cell in run.cells) for cells in held for run in runs(self.found, dim, cells)]
+        largest = max((sum(scale[cell] for cell in cells) for cells in held), default=1.0)
+        zoom = max(1.0, min(_LEGIBLE / min(lengths, default=_LEGIBLE), _LARGEST / largest))
+        return {cell: zoom * pixels for cell, pixels in scale.items()}
 
     # ---- the array
 
@@ -79,7 +92,10 @@ class TilePictures:
         return Box(max(1.0, x - _GAP), height, joined(drawn))
 
     def _logical_slice(self, state: State, classes, at: tuple[Run, ...]) -> Box:
-        rows, columns = (self._along(dim, self._cells(dim), dim is not None and classes[dim]) for dim in (self.view.rows, self.view.columns))
+        rows = self._along(self.view.rows, self._cells(self.view.rows), self.scale, classes)
+        columns = self._along(self.view.columns, self._cells(self.view.columns), self.scale, classes)
+        if self.view.columns is None:
+            columns = [(columns[0][0], (0.0, _ONE_COLUMN))]
         parts, blocks = [], []
         for row, (top, high) in rows:
             for column, (left, wide) in columns:
@@ -100,8 +116,8 @@ class TilePictures:
                 cells[dim] = run.cells[0]
         ids = holders(state, tuple(cells)) if cells else list(range(self.found.devices))
         said = _fitting(ids, wide, high)
-        label = element("text", said, x=left + wide / 2, y=top + high / 2 + 4, class_="on") if said else Markup("")
-        frame = element("rect", element("title", f"on device {_list(ids, 24)}"), x=left, y=top, width=wide, height=high, class_="edge")
+        label = _pill(said, left + wide / 2, top + high / 2) if said else Markup("")
+        frame = element("rect", element("title", f"on device {_list(ids, 24)}"), x=left, y=top, width=wide, height=high, class_="edge" if min(wide, high) > 12 else "thin")
         return joined([frame, label])
 
     # ---- a device
@@ -113,7 +129,9 @@ class TilePictures:
             return Box(46, 24, joined([element("rect", x=1, y=1, width=44, height=22, class_="none")]))
         drawn, x, height = [], 0.0, 0.0
         for at in slices(self.found, self.view, held)[:MOST_SLICES]:
-            rows, columns = (self._along(dim, held[dim] if dim is not None else ()) for dim in (self.view.rows, self.view.columns))
+            rows, columns = (
+                self._along(dim, () if dim is None else held[dim], self.tile_scale) for dim in (self.view.rows, self.view.columns)
+            )
             parts = [
                 self._part(part_at(self.found, self.view, held, at, row, column), left, top, wide, high)
                 for row, (top, high) in rows
@@ -143,12 +161,12 @@ class TilePictures:
     def _cells(self, dim: int | None) -> tuple[int, ...]:
         return () if dim is None else self._whole[dim]
 
-    def _along(self, dim: int | None, cells: tuple[int, ...], also=None) -> list[tuple[Run, tuple[float, float]]]:
+    def _along(self, dim: int | None, cells: tuple[int, ...], scales, classes=None) -> list[tuple[Run, tuple[float, float]]]:
         """Returns the runs of a dimension with (start, length) in pixels, at most MOST_RUNS: of more, several in one."""
-        found = runs(self.found, dim, cells, also or None)
+        found = runs(self.found, dim, cells, None if dim is None or classes is None else classes[dim])
         if dim is None:
             return [(found[0], (0.0, 26.0))]
-        scale, at, placed = self.scale[dim], 0.0, []
+        scale, at, placed = scales[dim], 0.0, []
         share = -(-len(found) // MOST_RUNS)
         for first in range(0, len(found), share):
             group = found[first : first + share]
@@ -220,12 +238,23 @@ def _with_caption(box: Box, caption: str) -> Box:
     return Box(width, box.height + 20, element("g", box.content, label, transform="translate(1 1)"))
 
 
+def _pill(said: str, x: float, y: float) -> Markup:
+    """Returns words on white, legible wherever colours meet behind them."""
+    wide = 6.6 * len(said) + 5
+    return joined(
+        [
+            element("rect", x=x - wide / 2, y=y - 7, width=wide, height=14.0, rx="3", fill="#fff", opacity="0.86", pointer_events="none"),
+            element("text", said, x=x, y=y + 4, class_="on", pointer_events="none"),
+        ]
+    )
+
+
 def _fitting(ids: list[int], wide: float, high: float) -> str:
     """Returns the devices in as many words as fit; nothing if none do."""
-    if high < 12 or not ids:
+    if high < 14 or not ids:
         return ""
     for said in (" ".join(map(str, ids)), f"{ids[0]} +{len(ids) - 1}" if len(ids) > 1 else str(ids[0])):
-        if wide >= 6.6 * len(said) + 3:
+        if wide >= 6.6 * len(said) + 5:
             return said
     return ""
 
@@ -248,6 +277,8 @@ def state_text(found: Placements, state: State) -> str:
     for device, first in first_of.items():
         groups.setdefault(first, []).append(device)
     lines = [head]
+    if not found.shape:
+        lines.append(f"  A  on {_list(list(range(found.devices)), MOST_NAMES)}")
     for first, devices in list(groups.items())[:MOST_TEXT_TILES]:
         said = _sum_of(state, first)
         lines.append(f"  {_names_text(part_names(found, state, first))}{said}  on {_list(devices, MOST_NAMES)}")
