@@ -35,7 +35,7 @@ MOST_SLICES = 8
 MOST_TEXT_TILES = 32
 MOST_NAMES = 16
 _GAP = 10
-_LEGIBLE, _LARGEST = 30.0, 208.0  # pixels of a part with its name, and of a tile
+_LEGIBLE, _LARGEST = 24.0, 208.0  # pixels of a part with its name, and of a tile
 _ONE_COLUMN = 84.0  # pixels, of an array that is cut along one dimension at most
 
 
