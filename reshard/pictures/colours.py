@@ -27,8 +27,10 @@ def fill_of(block: int, blocks: int) -> tuple[int, str]:
 
 
 def heat(share: float) -> tuple[str, str]:
-    """Returns the fill for a share of the most, 0 to 1, and the colour of letters on it."""
-    step = 0 if share <= 0 else 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
+    """Returns the fill for a share of the most, 0 to 1, and the colour of letters on it; nothing at all is the page's own."""
+    if share <= 0:
+        return "var(--zero)", "var(--ink)"
+    step = 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
     return RAMP[step], "#111111" if step < 5 else "#ffffff"
 
 
@@ -47,16 +49,16 @@ def styles() -> str:
     """Returns the CSS of all drawings; pages add theirs. Colours that depend on light or dark are variables."""
     fills = "".join(f".k{i}{{fill:{fill}}}" for i, fill in enumerate(FILLS))
     return (
-        f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;"
+        f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};--zero:{RAMP[0]};--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;--stock:#d0744f;"
         "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Helvetica,Arial,sans-serif}"
         f"{fills}.pic text{{fill:var(--ink);font-size:11px}}.pic .on{{fill:#111;font-size:11px;text-anchor:middle}}"
         ".pic .soft{fill:var(--soft)}.pic .head{font-size:15px;font-weight:600}.pic .sub{font-size:12px}.pic .mid{text-anchor:middle}.pic .end{text-anchor:end}"
         ".pic .cell{stroke:#fff;stroke-width:1}.pic .edge{fill:none;stroke:#222;stroke-width:1.6}.pic .thin{fill:none;stroke:#222;stroke-width:.5}.pic .none{fill:none;stroke:var(--soft);stroke-dasharray:3 3}"
         ".pic .axis{stroke:var(--line);stroke-width:1}.pic .one{fill:var(--one)}.pic .two{fill:var(--two)}.pic .three{fill:var(--three)}"
         ".pic .limit{stroke:var(--limit);stroke-width:2;stroke-dasharray:7 4;fill:none}.pic .bound{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 3;fill:none}"
-        ".pic .sheet{fill:var(--paper)}.pic .warm{fill:var(--limit)}"
+        ".pic .sheet{fill:var(--paper)}.pic .warm{fill:var(--stock)}"
     )
 
 
 INK, SOFT, LINE, PAPER = "#1d2330", "#596273", "#cfd4dd", "#ffffff"
-DARK = "--ink:#e8eaf0;--soft:#a4adbd;--line:#454c59;--paper:#16191f;--one:#6ea3d8;--two:#35608c;--three:#8a7a2c;--limit:#ff8a7a"
+DARK = "--ink:#e8eaf0;--soft:#a4adbd;--line:#454c59;--paper:#16191f;--zero:#262b34;--one:#6ea3d8;--two:#35608c;--three:#8a7a2c;--limit:#ff8a7a;--stock:#e08a68"

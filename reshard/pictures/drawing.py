@@ -218,7 +218,7 @@ class Drawing:
         is_copy = first_of.get(device, device) != device
         drawn = svg(tile.width + 2, tile.height, tile.content, f"tile of device {device}", fits=False)
         name = joined([element("b", device), " ", element("span", self._found.place(device))])
-        width = f"min-width:{max(92, tile.width + 2):.0f}px"
+        width = f"min-width:{max(84, tile.width + 2):.0f}px"
         return element("div", name, element("div", drawn, class_="same" if is_copy else None), element("small", note), class_="dev", style=width)
 
     def _traffic_html(self) -> Markup:

@@ -60,18 +60,18 @@ svg{display:block}
 .views h4{margin:0 0 6px;font-size:12.5px;color:var(--soft);font-weight:600}
 .logical{overflow-x:auto;max-width:100%}
 .devices{flex:1 1 320px}
-.grid{display:flex;flex-wrap:wrap;gap:12px 16px}
+.grid{display:flex;flex-wrap:wrap;gap:12px}
 .dev b{font-size:12.5px}.dev span{font-size:11.5px;color:var(--soft)}.dev small{display:block;min-height:1.4em;font-size:11.5px;color:var(--soft)}
 .dev .same svg{opacity:.72}
 .pair{display:flex;flex-wrap:wrap;gap:32px;align-items:flex-start}
 .pair>div{min-width:0;max-width:100%;overflow-x:auto}
 .pair h4{margin:6px 0;font-size:12.5px;font-weight:600}
 rect.hot{stroke:#000!important;stroke-width:2.5!important}
-details{margin:8px 0}summary{cursor:pointer;font-size:13px;color:var(--soft)}
+details{margin:8px 0}summary{cursor:pointer;font-size:13px;color:var(--soft)}summary h2{color:var(--ink)}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:12.5px;color:var(--soft);margin:8px 0 0}
 @media (max-width:640px){main{padding:14px 10px 40px}.card{padding:14px 12px}h1{font-size:21px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:6px}}
 @media print{body{background:#fff;font-size:12px}.bar{display:none!important}.state{display:block!important}.card{border:none;padding:6px 0}
-details>*{display:block}.wide,pre{overflow:visible;max-height:none}a{color:inherit;text-decoration:none}.state,tr{break-inside:avoid}}
+details::details-content{content-visibility:visible;display:block}.wide,pre{overflow:visible;max-height:none}a{color:inherit;text-decoration:none}.state,tr{break-inside:avoid}}
 """
 
 _DARK = "@media screen and (prefers-color-scheme:dark){.pic{%s}:root{--bg:#0e1014;--good:#5fd09a;--bad:#ff9178;--mark:#7db4ee}.pic .edge{stroke:#0b0c0f}.pic .cell{stroke:#16191f}rect.hot{stroke:#fff!important}}" % colours.DARK

@@ -199,7 +199,7 @@ def between_picture(found: Traffic) -> tuple[float, float, Markup]:
         for target, num_bytes in enumerate(row):
             fill, _ = heat(num_bytes / most if most else 0)
             title = element("title", f"from {source} to {target}: {num_bytes:,.0f} bytes")
-            drawn.append(element("rect", title, x=left + target * cell, y=top + source * cell, width=cell - 1, height=cell - 1, fill=fill))
+            drawn.append(element("rect", title, x=left + target * cell, y=top + source * cell, width=cell - 1, height=cell - 1, style=f"fill:{fill}"))
     wide, high = left + count * cell + 4, top + count * cell + 30
     drawn.append(_scale(left, top + count * cell + 8, most))
     return max(wide, left + 250), high, joined(drawn)
@@ -223,7 +223,7 @@ def level_picture(each: LevelTraffic) -> tuple[float, float, Markup]:
             fill, ink = heat(num_bytes / most if most else 0)
             title = element("title", f"{each.level.name} {row * each.level.size + first}: {num_bytes:,.0f} bytes enter")
             x, y = column * cell, row * 26.0
-            drawn.append(element("rect", title, x=x + 1, y=y + 1, width=cell - 2, height=24, fill=fill))
+            drawn.append(element("rect", title, x=x + 1, y=y + 1, width=cell - 2, height=24, style=f"fill:{fill}"))
             if cell > 40:
                 drawn.append(element("text", _short(num_bytes), x=x + cell / 2, y=y + 17, class_="mid", style=f"fill:{ink};font-size:10px"))
     drawn.append(_scale(0, rows * 26 + 8, most))
@@ -267,14 +267,14 @@ def _sheet(each: LevelTraffic, sheet: int, rows: int, columns: int, pitch: float
                 ends = {"x1": x, "y1": y, "x2": x + over, "y2": y + under}
                 dashes = "3 2" if is_around else None
                 links.append(element("line", **ends, style="stroke:var(--soft)", stroke_width="7"))
-                links.append(element("line", title, **ends, stroke=fill, stroke_width="5", stroke_dasharray=dashes))
+                links.append(element("line", title, **ends, style=f"stroke:{fill}", stroke_width="5", stroke_dasharray=dashes))
             nodes.append(element("circle", element("title", f"{each.level.name} {unit}"), cx=x, cy=y, r="5", class_="sheet", style="stroke:var(--ink)"))
     return joined([*links, *nodes])
 
 
 def _scale(x: float, y: float, most: float) -> Markup:
     """Returns the legend of the heat maps."""
-    steps = [element("rect", x=x + 16 + i * 16, y=y, width=16, height=10, fill=heat(i / 8)[0]) for i in range(9)]
+    steps = [element("rect", x=x + 16 + i * 16, y=y, width=16, height=10, style=f"fill:{heat(i / 8)[0]}") for i in range(9)]
     return joined([element("text", "0", x=x, y=y + 9, class_="soft"), *steps, element("text", bytes_text(most), x=x + 166, y=y + 9, class_="soft")])
 
 
