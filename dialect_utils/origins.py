@@ -15,6 +15,7 @@ from .bindings import ir
 from .diagnostics import DiagnosedError, Place, place_of
 
 _ORIGINS, _NAME = "sdy.sharding_origins", "sdy.sharding_origin_name"
+_NAMED = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(.*\))?\)')
 _END = re.compile(r"(input|output): (\d+)")
 
 
@@ -55,7 +56,7 @@ class Origins:
             is_entry = self._function is not None and block == self._function.regions[0].blocks[0]
             number = ir.BlockArgument(value).arg_number
             found = self._of_argument[number] if is_entry and number < len(self._of_argument) else {}
-            own = Origin(f"argument {number}", place_of(value))
+            own = self._argument(number)
         else:
             op = value.owner.operation
             number = ir.OpResult(value).result_number
@@ -69,11 +70,21 @@ class Origins:
         end = _END.fullmatch(name)
         if end is None or self._function is None:
             return Origin(name, None)
-        function = ir.StringAttr(self._function.attributes["sym_name"]).value
-        side, number = ("argument", "result")[end[1] == "output"], int(end[2])
+        if end[1] == "input":
+            return self._argument(int(end[2]))
+        return Origin(f"result {end[2]} of @{self._name}", place_of(self._function))
+
+    def _argument(self, number: int) -> Origin:
+        """Returns the program's argument; jax gives it the name that it has in Python."""
         arguments = self._function.regions[0].blocks[0].arguments
-        place = place_of(arguments[number]) if side == "argument" and number < len(arguments) else place_of(self._function)
-        return Origin(f"{side} {number} of @{function}", place)
+        if number >= len(arguments):
+            return Origin(f"argument {number} of @{self._name}", place_of(self._function))
+        name = _NAMED.fullmatch(str(arguments[number].location))
+        return Origin(f"argument {number} of @{self._name}" + (f", {name[1]}" if name else ""), place_of(arguments[number]))
+
+    @property
+    def _name(self) -> str:
+        return ir.StringAttr(self._function.attributes["sym_name"]).value
 
     def _read(self, analysis: propagation.Analysis) -> None:
         for op in propagation.ops_in(analysis.explicit):

@@ -39,6 +39,11 @@ class Report:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        from reshard.pictures.report_page import notebook_html
+
+        return notebook_html(self.to_dict())
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -57,6 +62,9 @@ class Result:
     report: Report
     is_rewritten: bool
     emit: str = "manual"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
         """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings.

@@ -31,7 +31,7 @@ def heat(share: float) -> tuple[str, str]:
     if share <= 0:
         return "var(--zero)", "var(--ink)"
     step = 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
-    return RAMP[step], "#111111" if step < 5 else "#ffffff"
+    return RAMP[step], "#111111" if step < 6 else "#ffffff"
 
 
 def definitions() -> Markup:

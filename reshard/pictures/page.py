@@ -100,6 +100,8 @@ for (const box of document.querySelectorAll(".steps")) {
   box.addEventListener("pointerleave", () => hot());
 }
 const follow = () => {
+  const folded = document.querySelector(location.hash.startsWith("#card-") ? CSS.escape(location.hash.slice(1)).replace(/^/, "#") + ">details" : "none");
+  if (folded) folded.open = true;
   const [, id, step] = /^#(.*)=(\\d+)$/.exec(location.hash) || [];
   const box = id && document.getElementById(id);
   if (box && box.show) { box.show(+step); box.scrollIntoView(); }

@@ -25,7 +25,7 @@ from reshard.synthesis.topology import DEFAULT, Topology
 from reshard.tools import text_table
 
 MOST_DRAWN = 24  # conversions, those that gain most; a page stays a few MB
-MOST_OPEN = 4  # sites that are unfolded at first
+MOST_OPEN = 4  # sites that are unfolded at first, rewritten ones if there are any
 _FRAME_PIXELS = 900
 
 
@@ -59,7 +59,8 @@ def page_of(report: dict, name: str) -> str:
     sites = _sites(report)
     body = [element("p", "reshard report", class_="soft"), element("h1", name), element("p", _outcome(report)), _summary(report)]
     body += [_overview(sites)] if sites else []
-    body += [_site_html(each, is_open=i < MOST_OPEN) for i, each in enumerate(sites)]
+    unfolded = [each.number for each in sites if each.row.get("is_rewritten")] or [each.number for each in sites]
+    body += [_site_html(each, is_open=each.number in unfolded[:MOST_OPEN]) for each in sites]
     body += _remarks_html(report)
     return page(f"reshard: {name}", *body)
 
@@ -129,6 +130,8 @@ def _outcome(report: dict) -> str:
     if not totals["sites"]:
         return "No site: every value is used in the layout in which it is produced."
     sites = f"{totals['rewritten']} of {totals['sites']} site{'s' * (totals['sites'] != 1)} rewritten, {totals['left']} left to XLA."
+    if not report["checks"] and totals["stock_bytes"]:
+        sites += f" At these a device receives {totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}."
     for check in report["checks"]:
         stock, ours = check["stock"], check["ours"]
         if stock["status"] == ours["status"] == "ok":

@@ -5,6 +5,7 @@ import importlib.util
 from pathlib import Path
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -148,6 +149,7 @@ def test_notebook_frame_runs_its_script(browser, tmp_path):
     browser.open("data:text/html,")
     browser.errors.clear()
     browser.open((tmp_path / "cell.html").as_uri())
-    pixels = browser.screenshot("iframe")
-    assert all(share(pixels, fill) > 0.002 for fill in FILLS[:4])
+    deadline = time.monotonic() + chromium.WAIT_S  # a frame is drawn after the page around it has loaded
+    while not all(share(browser.screenshot("iframe"), fill) > 0.002 for fill in FILLS[:4]):
+        assert time.monotonic() < deadline, "the frame stays empty"
     assert browser.errors == []
