@@ -3,6 +3,10 @@
 
 Shardy's own passes say so when they are asked to: they name constraints and write, beside each layout, from which of them, or from
 which argument or result of the program, each axis came. This runs them once more that way, for those who want to know.
+
+Shardy names a constraint, or a result, also for axes that its operand has in other dimensions on its own account, which is just
+where there is a site. Such a name is believed only of values of the same shape that have the axis where the constraint has it;
+where the operand has it, it is the operand's; of others nothing is said.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ import re
 from . import propagation
 from .bindings import ir
 from .diagnostics import DiagnosedError, Place, place_of
+from .sdy_shardings import sharding_from_attr
 
 _ORIGINS, _NAME = "sdy.sharding_origins", "sdy.sharding_origin_name"
 _NAMED = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(.*\))?\)')
-_END = re.compile(r"(input|output): (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +31,38 @@ class Origin:
     place: Place | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A constraint or a result that Shardy names, with what tells whether it can be meant.
+
+    Attributes:
+      asked, held: axis -> dimensions, as it asks for and as its operand has them on either side of the conversion.
+      shape: of the value. of_operand: what asked for the operand's layout, if it is an argument of the program.
+    """
+
+    origin: Origin
+    asked: dict[str, tuple[int, ...]]
+    held: dict[str, tuple[int, ...]]
+    shape: tuple[int, ...]
+    of_operand: Origin | None
+
+    def about(self, axis: str, dims: tuple[int, ...], shape: tuple[int, ...]) -> Origin | None:
+        """Returns what asked for an axis in some dimensions of a value of `shape`; None where that cannot be told."""
+        asked, held = self.asked.get(axis), self.held.get(axis)
+        if held is None or asked == held:
+            return self.origin
+        if shape != self.shape:
+            return None
+        return self.origin if dims == asked else self.of_operand if dims == held else None
+
+
 class Origins:
     """Origins of the layouts of one module, which stays as it is. Nothing is known of modules with several public functions."""
 
     def __init__(self, module: ir.Module):
         self._index: dict[ir.Operation, int] = {}
-        self._of_result: dict[tuple[int, int], dict[str, str]] = {}
-        self._of_argument: list[dict[str, str]] = []
-        self._named: dict[str, Origin] = {}
-        self._function: ir.Operation | None = None
+        self._of_result: dict[tuple[int, int], dict[str, Origin]] = {}
+        self._of_argument: list[dict[str, Origin]] = []
         originals, clone = propagation.tagged_clone(module)
         publics = [op for op in originals if op.name == "func.func" and propagation.is_public(op) and len(op.regions[0].blocks)]
         if len(publics) != 1:
@@ -50,64 +77,94 @@ class Origins:
         self._read(analysis)
 
     def of_value(self, value: ir.Value) -> dict[str, Origin]:
-        """Returns what asked for each axis of a value's layout, by the axis as Shardy prints it, sorted; empty where unknown."""
-        if isinstance(value.owner, ir.Block):
-            block = value.owner
-            is_entry = self._function is not None and block == self._function.regions[0].blocks[0]
-            number = ir.BlockArgument(value).arg_number
-            found = self._of_argument[number] if is_entry and number < len(self._of_argument) else {}
-            own = self._argument(number)
-        else:
-            op = value.owner.operation
-            number = ir.OpResult(value).result_number
-            found = self._of_result.get((self._index.get(op, -1), number), {})
-            own = Origin(f"{op.name} itself", place_of(op))
-        return {axis: own if name == "self" else self._origin(name) for axis, name in sorted(found.items())}
+        """Returns what asked for each axis of a value's layout, by the axis as Shardy prints it, sorted; what is unknown is left out."""
+        if not isinstance(value.owner, ir.Block):
+            key = self._index.get(value.owner.operation, -1), ir.OpResult(value).result_number
+            return self._of_result.get(key, {})
+        number = ir.BlockArgument(value).arg_number
+        is_entry = bool(self._index) and value.owner == self._function.regions[0].blocks[0]
+        return self._of_argument[number] if is_entry and number < len(self._of_argument) else {}
 
-    def _origin(self, name: str) -> Origin:
-        if name in self._named:
-            return self._named[name]
-        end = _END.fullmatch(name)
-        if end is None or self._function is None:
-            return Origin(name, None)
-        if end[1] == "input":
-            return self._argument(int(end[2]))
-        return Origin(f"result {end[2]} of @{self._name}", place_of(self._function))
+    def _read(self, analysis: propagation.Analysis) -> None:
+        function = next(op for op in propagation.ops_in(analysis.explicit) if op.name == "func.func" and propagation.is_public(op))
+        stated = propagation.stated_arguments(self._function)
+        claims = self._claims(analysis, function, stated)
+        block = function.regions[0].blocks[0]
+        for argument, names, own in zip(block.arguments, _of_arguments(function, len(block.arguments)), stated):
+            mine = dict.fromkeys(_dims(own), self._argument(argument.arg_number))
+            self._of_argument.append(self._resolved(names, argument, claims) | {axis: mine[axis] for axis in names if axis in mine})
+        for op in propagation.ops_in(function):
+            serial = propagation.serial_of(op)
+            index = None if serial is None else analysis.origin[serial]
+            if index is None or _ORIGINS not in op.attributes:
+                continue
+            itself = Origin(f"{op.name} itself", place_of(analysis.originals[index]))
+            for result, names in zip(op.results, _per_value(op.attributes[_ORIGINS])):
+                self._of_result.setdefault((index, result.result_number), self._resolved(names, result, claims, itself))
+
+    def _resolved(self, names: dict[str, str], value: ir.Value, claims: dict[str, _Claim], itself: Origin | None = None) -> dict[str, Origin]:
+        dims, shape = _dims(propagation.layout(value)), _shape(value)
+        found: dict[str, Origin | None] = {}
+        for axis, name in sorted(names.items()):
+            base = axis.partition(":")[0]
+            if name == "self":
+                found[axis] = itself
+            elif name in claims:
+                found[axis] = claims[name].about(base, dims.get(base, ()), shape)
+            elif name.startswith("input: "):
+                found[axis] = self._argument(int(name.removeprefix("input: ")))
+        return {axis: origin for axis, origin in found.items() if origin is not None}
+
+    def _claims(self, analysis: propagation.Analysis, function: ir.Operation, stated: list[ir.Attribute | None]) -> dict[str, _Claim]:
+        """Returns the constraints and the results of the program by Shardy's names."""
+        found = {}
+        for op in propagation.ops_in(function):
+            if _NAME in op.attributes and (serial := propagation.serial_of(op)) is not None and analysis.origin[serial] is not None:
+                origin = Origin("a constraint", place_of(analysis.originals[analysis.origin[serial]]))
+                asked = propagation.result_layout(op, 0) if len(op.results) else None
+                found[ir.StringAttr(op.attributes[_NAME]).value] = self._claim(origin, asked, op.operands[0], stated)
+        returned = list(function.regions[0].blocks[0].operations)[-1].operands
+        for number, (asked, value) in enumerate(zip(propagation.stated_results(function), returned)):
+            origin = Origin(f"result {number} of @{self._name}", place_of(self._function))
+            found[f"output: {number}"] = self._claim(origin, asked, value, stated)
+        return found
+
+    def _claim(self, origin: Origin, asked: ir.Attribute | None, operand: ir.Value, stated: list[ir.Attribute | None]) -> _Claim:
+        is_stated = isinstance(operand.owner, ir.Block) and stated[ir.BlockArgument(operand).arg_number] is not None
+        of_operand = self._argument(ir.BlockArgument(operand).arg_number) if is_stated else None
+        return _Claim(origin, _dims(asked), _dims(propagation.layout(operand)), _shape(operand), of_operand)
 
     def _argument(self, number: int) -> Origin:
         """Returns the program's argument; jax gives it the name that it has in Python."""
-        arguments = self._function.regions[0].blocks[0].arguments
-        if number >= len(arguments):
-            return Origin(f"argument {number} of @{self._name}", place_of(self._function))
-        name = _NAMED.fullmatch(str(arguments[number].location))
-        return Origin(f"argument {number} of @{self._name}" + (f", {name[1]}" if name else ""), place_of(arguments[number]))
+        argument = self._function.regions[0].blocks[0].arguments[number]
+        name = _NAMED.fullmatch(str(argument.location))
+        return Origin(f"argument {number} of @{self._name}" + (f", {name[1]}" if name else ""), place_of(argument))
 
     @property
     def _name(self) -> str:
-        return ir.StringAttr(self._function.attributes["sym_name"]).value
-
-    def _read(self, analysis: propagation.Analysis) -> None:
-        for op in propagation.ops_in(analysis.explicit):
-            if op.name == "func.func" and propagation.is_public(op):
-                self._of_argument = _of_arguments(op)
-            serial = propagation.serial_of(op)
-            index = None if serial is None else analysis.origin[serial]
-            if index is None:
-                continue
-            if _NAME in op.attributes:
-                self._named.setdefault(ir.StringAttr(op.attributes[_NAME]).value, Origin("a constraint", place_of(analysis.originals[index])))
-            if _ORIGINS in op.attributes:
-                for number, found in enumerate(_per_value(op.attributes[_ORIGINS])):
-                    self._of_result.setdefault((index, number), found)
+        return propagation.symbol(self._function)
 
 
 def _telling(pipeline: str) -> str:
     return pipeline.replace("debug-sharding-origins=false", "debug-sharding-origins=true")
 
 
-def _of_arguments(function: ir.Operation) -> list[dict[str, str]]:
+def _dims(attr: ir.Attribute | None) -> dict[str, tuple[int, ...]]:
+    """Returns the dimensions that each axis, or any piece of it, splits."""
+    found: dict[str, tuple[int, ...]] = {}
+    for dim, axes in enumerate(sharding_from_attr(attr).dims if attr is not None else ()):
+        for name in dict.fromkeys(axis.name for axis in axes):
+            found[name] = (*found.get(name, ()), dim)
+    return found
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    return tuple(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else ()
+
+
+def _of_arguments(function: ir.Operation, count: int) -> list[dict[str, str]]:
     if "arg_attrs" not in function.attributes:
-        return []
+        return [{}] * count
     attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes["arg_attrs"])]
     return [_names(ir.DictAttr(each[_ORIGINS])) if _ORIGINS in each else {} for each in attributes]
 

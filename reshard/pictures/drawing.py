@@ -36,7 +36,7 @@ def visualize(plan: Plan, *, topology: Topology | str | None = None, memory_limi
       >>> from reshard import plan
       >>> drawn = visualize(plan('[{"x"}, {}]', '[{}, {"x"}]', mesh="x=2", shape=(4, 4)))
       >>> print(drawn.text().partition("memory")[0].rstrip())
-      float32[4,4] on <["x"=2]>, 2 devices
+      f32[4,4] on <["x"=2]>, 2 devices
       from:  [{"x"}, {}]
       to:    [{}, {"x"}]
       chain: all_to_all x: dim 0 -> 1
@@ -235,7 +235,7 @@ class Drawing:
 
 
 def title_of(plan: Plan) -> str:
-    """Returns e.g. `float32[16,16] on 8 devices`."""
+    """Returns e.g. `f32[16,16] on 8 devices`."""
     return f"{plan.dtype or f'{plan.bits} bits'}[{','.join(map(str, plan.shape))}] on {plan.devices:,} device{'s' * (plan.devices != 1)}"
 
 

@@ -53,8 +53,7 @@ def text_module(name: str, file: str) -> str:
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func @main(%arg0: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}} loc({quoted}))
     -> (tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}}) {{
-  %0 = stablehlo.tanh %arg0 : tensor<16x16xf32> loc({quoted}:7:3)
-  %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{"x"}}]> : tensor<16x16xf32> loc({quoted}:8:3)
+  %1 = sdy.sharding_constraint %arg0 <@mesh, [{{}}, {{"x"}}]> : tensor<16x16xf32> loc({quoted}:8:3)
   return %1 : tensor<16x16xf32>
 }}
 """
