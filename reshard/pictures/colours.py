@@ -52,7 +52,7 @@ def styles() -> str:
         f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};--zero:{RAMP[0]};--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;--stock:#d0744f;"
         "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Helvetica,Arial,sans-serif}"
         f"{fills}.pic text{{fill:var(--ink);font-size:11px}}.pic .on{{fill:#111;font-size:11px;text-anchor:middle}}"
-        ".pic .soft{fill:var(--soft)}.pic .head{font-size:15px;font-weight:600}.pic .sub{font-size:12px}.pic .mid{text-anchor:middle}.pic .end{text-anchor:end}"
+        ".pic .soft{fill:var(--soft)}.pic .head{font-size:15px;font-weight:600}.pic .sub{font-size:12px}.pic .mid{text-anchor:middle}.pic .end{text-anchor:end}.pic .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4}"
         ".pic .cell{stroke:#fff;stroke-width:1}.pic .edge{fill:none;stroke:#222;stroke-width:1.6}.pic .thin{fill:none;stroke:#222;stroke-width:.5}.pic .none{fill:none;stroke:var(--soft);stroke-dasharray:3 3}"
         ".pic .axis{stroke:var(--line);stroke-width:1}.pic .one{fill:var(--one)}.pic .two{fill:var(--two)}.pic .three{fill:var(--three)}"
         ".pic .limit{stroke:var(--limit);stroke-width:2;stroke-dasharray:7 4;fill:none}.pic .bound{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 3;fill:none}"

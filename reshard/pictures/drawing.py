@@ -69,9 +69,29 @@ class Drawing:
         parts = [head_text(self.plan), self._tiles_text(), self._memory_text(), self._traffic_text()]
         return "\n\n".join(each for each in parts if each) + "\n"
 
-    def svg(self) -> str:
-        """Returns all states one below the other, the array on the left, the devices on the right, then memory."""
-        width, y, drawn = 900.0, 34.0, [element("text", f"{title_of(self.plan)}", x=20, y=26, class_="head")]
+    def svg(self, part: str = "all") -> str:
+        """Returns all states one below the other, the array on the left, the devices on the right, then memory.
+
+        Args:
+          part: "tiles" or "memory" is that alone.
+        Raises: ValueError for another part.
+        """
+        if part not in ("all", "tiles", "memory"):
+            raise ValueError(f'unknown part "{part}"; choose from all, tiles, memory')
+        width, y, drawn = 960.0, 34.0, [element("text", title_of(self.plan), x=20, y=26, class_="head")]
+        if part == "memory":
+            width, drawn = memory.SIZE[0] + 40.0, [element("text", f"memory per device: {self.plan.chain_text}", x=20, y=26, class_="sub")]
+        if part != "memory":
+            width, y = self._add_states(drawn, width, y)
+        if part != "tiles" and self._memory:
+            if part == "all":
+                drawn.append(element("text", "memory per device", x=20, y=y + 26, class_="sub", style="font-weight:600"))
+            drawn.append(element("g", memory.picture(self._memory, self.memory_limit), transform=f"translate(20 {y + (34 if part == 'all' else 0):.0f})"))
+            y += memory.SIZE[1] + (40 if part == "all" else 0)
+        return _sheet(f"{title_of(self.plan)}: {self.plan.chain_text}", width, y + 16, drawn)
+
+    def _add_states(self, drawn: list[Markup], width: float, y: float) -> tuple[float, float]:
+        """Adds all states below `y`; returns the width and where they end."""
         for line in (f"from {self.plan.source}", f"to {self.plan.target}", _LEGEND):
             y += 17
             drawn.append(element("text", line, x=20, y=y, class_="sub soft"))
@@ -79,18 +99,7 @@ class Drawing:
             wide, high, content = self._state_svg(state)
             drawn.append(element("g", content, transform=f"translate(20 {y + 22:.0f})"))
             width, y = max(width, wide + 40), y + high + 30
-        steps = self._memory
-        if steps:
-            drawn.append(element("text", "memory per device", x=20, y=y + 26, class_="sub", style="font-weight:600"))
-            drawn.append(element("g", memory.picture(steps, self.memory_limit), transform=f"translate(20 {y + 34:.0f})"))
-            y += 40 + memory.SIZE[1]
-        style = element("style", Markup(colours.styles() + f"@media (prefers-color-scheme:dark){{.pic{{{colours.DARK}}}}}"))
-        sheet = element("rect", x=0, y=0, width=width, height=y + 16, class_="sheet")
-        content = joined([element("title", f"{title_of(self.plan)}: {self.plan.chain_text}"), style, colours.definitions(), sheet, *drawn])
-        size = f"0 0 {width:.0f} {y + 16:.0f}"
-        return element(
-            "svg", content, xmlns="http://www.w3.org/2000/svg", viewBox=size, width=f"{width:.0f}", height=f"{y + 16:.0f}", class_="pic", role="img"
-        ) + "\n"  # fmt: skip
+        return width, y
 
     def html(self) -> str:
         """Returns one file that needs no other: a slider over the steps, memory and traffic."""
@@ -168,7 +177,7 @@ class Drawing:
         array, first_of = self._pictures.logical(state), originals(state)
         left = max(array.width, 216.0) + 30
         wide, high = self._card_size(state)
-        per_row = max(1, min(len(self._shown), int(860 - left) // int(wide + 16)))
+        per_row = max(1, min(len(self._shown), int(940 - left) // int(wide + 16)))
         drawn = [
             element("text", _head_of(state), x=0, y=12, class_="sub", style="font-weight:600"),
             element("text", _array_head(self._pictures), x=0, y=34, class_="soft"),
@@ -189,7 +198,7 @@ class Drawing:
         boxes = [self._pictures.tile(state, device) for device in self._shown]
         first_of = originals(state)
         names = [f"{device} {self._pictures.note(state, device, first_of) or self._found.place(device)}" for device in self._shown]
-        width = max(92.0, *(box.width for box in boxes), *(6.3 * len(name) for name in names))
+        width = max(48.0, *(box.width for box in boxes), *(6.3 * len(name) for name in names))
         return width, max(box.height for box in boxes)
 
     def _steps_html(self, name: str) -> Markup:
@@ -232,6 +241,15 @@ class Drawing:
             said = "load of each link" if each.links is not None else "bytes that enter each"
             parts.append(element("div", element("h4", f"{speed}: {said}"), svg(wide, high, content, f"traffic at level {each.level.name}")))
         return element("div", *parts, class_="pair")
+
+
+def _sheet(title: str, width: float, height: float, drawn: list[Markup]) -> str:
+    """Returns an SVG file; it follows the reader's choice of light or dark."""
+    style = element("style", Markup(colours.styles() + f"@media (prefers-color-scheme:dark){{.pic{{{colours.DARK}}}}}"))
+    sheet = element("rect", x=0, y=0, width=width, height=height, class_="sheet")
+    content = joined([element("title", title), style, colours.definitions(), sheet, *drawn])
+    size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
+    return element("svg", content, xmlns="http://www.w3.org/2000/svg", **size, class_="pic", role="img") + "\n"
 
 
 def title_of(plan: Plan) -> str:

@@ -82,6 +82,7 @@ def picture(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> Markup
     for tick in _ticks(top):
         drawn.append(element("line", x1=_LEFT, x2=_LEFT + wide, y1=at(tick), y2=at(tick), class_="axis"))
         drawn.append(element("text", bytes_text(tick), x=_LEFT - 8, y=at(tick) + 4, class_="end soft"))
+    drawn += _lines(limit, top, at, wide)
     slot = wide / max(1, len(steps))
     column = min(90.0, slot * 0.66)
     for i, each in enumerate(steps):
@@ -91,10 +92,9 @@ def picture(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> Markup
             title = element("title", f"{what}: {part} {value:,} bytes")
             drawn.append(element("rect", title, x=left, y=at(below + value), width=column, height=at(below) - at(below + value), class_=cls))
             below += value
-        drawn.append(element("text", bytes_text(below), x=left + column / 2, y=at(below) - 5, class_="mid"))
+        drawn.append(element("text", bytes_text(below), x=left + column / 2, y=at(below) - 5, class_="mid halo"))
         if slot > 22:
             drawn.append(element("text", f"step {each.number}" if slot > 46 else each.number, x=left + column / 2, y=floor + 17, class_="mid"))
-    drawn += _lines(limit, top, at, wide)
     drawn += _legend()
     return joined(drawn)
 
@@ -108,7 +108,7 @@ def _lines(limit: int | None, top: float, at, wide: float) -> list[Markup]:
     if limit > top:
         return [element("text", f"limit {bytes_text(limit)}, above this plot", x=_LEFT + wide, y=_TOP - 12, class_="end soft")]
     line = element("path", d=f"M{_LEFT} {at(limit):.1f}H{_LEFT + wide}", class_="limit")
-    return [line, element("text", f"limit {bytes_text(limit)}", x=_LEFT + wide, y=at(limit) - 6, class_="end")]
+    return [line, element("text", f"limit {bytes_text(limit)}", x=_LEFT + wide, y=at(limit) - 6, class_="end halo")]
 
 
 def _legend() -> list[Markup]:
