@@ -27,11 +27,20 @@ def fill_of(block: int, blocks: int) -> tuple[int, str]:
 
 
 def heat(share: float) -> tuple[str, str]:
-    """Returns the fill for a share of the most, 0 to 1, and the colour of letters on it; nothing at all is the page's own."""
-    if share <= 0:
-        return "var(--zero)", "var(--ink)"
-    step = 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
-    return RAMP[step], "#111111" if step < 6 else "#ffffff"
+    """Returns the CSS colours of a share of the most, 0 to 1, and of letters on it: on light pages dark is much, on dark ones light."""
+    step = 0 if share <= 0 else 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
+    return f"var(--h{step})", f"var(--i{step})"
+
+
+def ramp(is_dark: bool) -> tuple[tuple[str, str], ...]:
+    """Returns (fill, colour of letters on it) for each step of `heat`, the first for nothing at all."""
+    fills = ("#262b34", *RAMP[:0:-1]) if is_dark else RAMP
+    light = {"#262b34", *RAMP[6:]}
+    return tuple((fill, "#ffffff" if fill in light else "#111111") for fill in fills)
+
+
+def _ramp_variables(is_dark: bool) -> str:
+    return ";".join(f"--h{i}:{fill};--i{i}:{ink}" for i, (fill, ink) in enumerate(ramp(is_dark)))
 
 
 def definitions() -> Markup:
@@ -49,7 +58,7 @@ def styles() -> str:
     """Returns the CSS of all drawings; pages add theirs. Colours that depend on light or dark are variables."""
     fills = "".join(f".k{i}{{fill:{fill}}}" for i, fill in enumerate(FILLS))
     return (
-        f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};--zero:{RAMP[0]};--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;--stock:#d0744f;"
+        f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};{_ramp_variables(False)};--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;--stock:#d0744f;"
         "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Helvetica,Arial,sans-serif}"
         f"{fills}.pic text{{fill:var(--ink);font-size:11px}}.pic .on{{fill:#111;font-size:11px;text-anchor:middle}}"
         ".pic .soft{fill:var(--soft)}.pic .head{font-size:15px;font-weight:600}.pic .sub{font-size:12px}.pic .mid{text-anchor:middle}.pic .end{text-anchor:end}.pic .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4}"
@@ -61,4 +70,4 @@ def styles() -> str:
 
 
 INK, SOFT, LINE, PAPER = "#1d2330", "#596273", "#cfd4dd", "#ffffff"
-DARK = "--ink:#e8eaf0;--soft:#a4adbd;--line:#454c59;--paper:#16191f;--zero:#262b34;--one:#6ea3d8;--two:#35608c;--three:#8a7a2c;--limit:#ff8a7a;--stock:#e08a68"
+DARK = "--ink:#e8eaf0;--soft:#a4adbd;--line:#454c59;--paper:#16191f;--one:#6ea3d8;--two:#35608c;--three:#8a7a2c;--limit:#ff8a7a;--stock:#e08a68;" + _ramp_variables(True)

@@ -311,7 +311,7 @@ def _head_of(state: State) -> str:
 
 
 def _array_head(pictures: TilePictures) -> str:
-    return "the array; in each block its devices" + (" (a square is several blocks)" if pictures.is_coarse else "")
+    return "the array; a square is several blocks" if pictures.is_coarse else "the array; in each block its devices"
 
 
 def _devices_head(found: Placements, shown: tuple[int, ...]) -> str:

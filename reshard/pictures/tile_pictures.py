@@ -36,6 +36,7 @@ MOST_TEXT_TILES = 32
 MOST_NAMES = 16
 _GAP = 10
 _LEGIBLE, _LARGEST = 24.0, 208.0  # pixels of a part with its name, and of a tile
+_NARROWEST = 26.0  # pixels of a tile; what would be narrower is not to scale
 _ONE_COLUMN = 84.0  # pixels, of an array that is cut along one dimension at most
 
 
@@ -101,7 +102,7 @@ class TilePictures:
             for column, (left, wide) in columns:
                 part = part_at(self.found, self.view, self._whole, at, row, column)
                 parts.append(self._part(part, left, top, wide, high, with_name=False))
-        for block_rows in _blocks(rows, self.view.rows, classes):
+        for block_rows in () if self.is_coarse else _blocks(rows, self.view.rows, classes):
             for block_columns in _blocks(columns, self.view.columns, classes):
                 blocks.append(self._owners(state, at, block_rows, block_columns))
         wide, high = _extent(columns), _extent(rows)
@@ -173,7 +174,8 @@ class TilePictures:
             length = sum(scale[cell] for run in group for cell in run.cells)
             placed.append((group[0], (at, length)))
             at += length
-        return placed
+        stretch = max(1.0, _NARROWEST / at) if at else 1.0
+        return [(run, (start * stretch, length * stretch)) for run, (start, length) in placed]
 
     def _part(self, part: tuple[int, int], left, top, wide, high, with_name: bool = True) -> Markup:
         colour, pattern = colours.fill_of(part[0], self.found.source_blocks)
@@ -188,7 +190,7 @@ class TilePictures:
     def _caption(self, at: tuple[Run, ...]) -> str:
         return ", ".join(f"dim {dim}: {run.text}" for dim, run in zip(self.view.slices, at))
 
-    @property
+    @functools.cached_property
     def is_coarse(self) -> bool:
         """Returns whether a square of the array stands for several blocks."""
         dims = (self.view.rows, self.view.columns)

@@ -207,6 +207,8 @@ def between_picture(found: Traffic) -> tuple[float, float, Markup]:
 
 def level_picture(each: LevelTraffic) -> tuple[float, float, Markup]:
     """Returns width, height and a heat map of one level: its units, or the links of its grid."""
+    if not each.entering.any():
+        return 250.0, 20.0, element("text", "nothing crosses this level", x=0, y=14, class_="soft")
     if each.links is not None and len(each.entering) <= MOST_NODES:
         return _grid(each)
     columns = min(each.level.size, MOST_COLUMNS)

@@ -185,15 +185,16 @@ def contrast(a: str, b: str) -> float:
 
 def test_letters_are_legible_on_every_colour():
     assert all(contrast("#111111", fill) >= 4.5 for fill in colours.FILLS)
-    assert all(contrast(*colours.heat(share / 100)) >= 4.5 for share in range(1, 101))
+    assert all(contrast(*each) >= 4.5 for is_dark in (False, True) for each in colours.ramp(is_dark))
     assert all(contrast(ink, paper) >= 4.5 for ink in (colours.INK, colours.SOFT) for paper in (colours.PAPER, "#f5f6f8"))
     dark = dict(re.findall(r"--(\w+):(#\w+)", colours.DARK))
     assert all(contrast(dark[ink], dark["paper"]) >= 4.5 for ink in ("ink", "soft", "limit"))
 
 
-def test_heat_grows_darker_all_the_way():
-    lights = [luminance(each) for each in colours.RAMP]
-    assert lights == sorted(lights, reverse=True)
+def test_heat_grows_away_from_the_page_all_the_way():
+    light, dark = ([luminance(fill) for fill, _ in colours.ramp(is_dark)] for is_dark in (False, True))
+    assert light == sorted(light, reverse=True) and dark == sorted(dark)
+    assert [colours.heat(share)[0] for share in (0, 0.01, 0.5, 1)] == ["var(--h0)", "var(--h1)", "var(--h4)", "var(--h8)"]
 
 
 def test_blocks_up_to_27_look_different_and_more_have_letters():
