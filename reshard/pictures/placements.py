@@ -68,6 +68,7 @@ class Placements:
       edges: for each dimension the first index of each cell, and the dimension's size.
       states: the first is the source; `left_out` are numbers of steps whose result could not be told.
       source_block, target_block: for each dimension the block that each cell is in, on either side.
+      source_counts, target_counts: for each dimension how many blocks there are.
       mesh: of the source, for the names of places.
     """
 
@@ -76,6 +77,8 @@ class Placements:
     states: tuple[State, ...]
     source_block: tuple[tuple[int, ...], ...]
     target_block: tuple[tuple[int, ...], ...]
+    source_counts: tuple[int, ...]
+    target_counts: tuple[int, ...]
     devices: int
     mesh: Mesh
     target_mesh: Mesh
@@ -93,15 +96,17 @@ class Placements:
 
     @property
     def source_blocks(self) -> int:
-        return math.prod(max(each, default=0) + 1 for each in self.source_block)
+        return math.prod(self.source_counts)
 
     @property
     def target_blocks(self) -> int:
-        return math.prod(max(each, default=0) + 1 for each in self.target_block)
+        return math.prod(self.target_counts)
 
     def part(self, cells: tuple[int, ...]) -> tuple[int, int]:
         """Returns the source block and the target block that a cell of the array is in."""
-        return tuple(_mixed(of_dims, cells) for of_dims in (self.source_block, self.target_block))
+        sides = ((self.source_block, self.source_counts), (self.target_block, self.target_counts))
+        source, target = (_mixed(blocks, counts, cells) for blocks, counts in sides)
+        return source, target
 
     def held_cells(self, state: State, device: int) -> tuple[tuple[int, ...], ...] | None:
         """Returns for each dimension the cells that a device holds; None if it holds nothing."""
@@ -126,7 +131,8 @@ def placements(plan: Plan) -> Placements:
     states = tuple(_state(plan, number, finder, firsts) for number, finder in finders)
     ends = [tuple(_classes(each) for each in state.holds) for state in (states[0], states[-1])]
     left_out = tuple(number for number in range(1, len(plan.steps) + 1) if number not in {each.number for each in states})
-    return Placements(plan.shape, edges, states, *ends, plan.devices, plan.mesh, plan.goal_mesh, left_out)
+    counts = [tuple(max(each, default=0) + 1 for each in blocks) for blocks in ends]
+    return Placements(plan.shape, edges, states, *ends, *counts, plan.devices, plan.mesh, plan.goal_mesh, left_out)
 
 
 def differing(found: Placements) -> Placements:
@@ -221,11 +227,11 @@ def part_names(found: Placements, state: State, device: int) -> list[list[list[s
     if held is None:
         return []
     view = view_of(found)
+    rows, columns = (runs(found, dim, () if dim is None else held[dim]) for dim in (view.rows, view.columns))
     return [
-        [[part_name(found, part_at(found, view, held, at, row, column)) for column in runs(found, view.columns, _of(held, view.columns))]
-         for row in runs(found, view.rows, _of(held, view.rows))]
+        [[part_name(found, part_at(found, view, held, at, row, column)) for column in columns] for row in rows]
         for at in slices(found, view, held)
-    ]  # fmt: skip
+    ]
 
 
 def slices(found: Placements, view: View, held: tuple[tuple[int, ...], ...]) -> list[tuple[Run, ...]]:
@@ -240,10 +246,6 @@ def part_at(found: Placements, view: View, held, at: tuple[Run, ...], row: Run, 
         if dim is not None:
             cells[dim] = run_.cells[0]
     return found.part(tuple(cells))
-
-
-def _of(held: tuple[tuple[int, ...], ...], dim: int | None) -> tuple[int, ...]:
-    return () if dim is None else held[dim]
 
 
 def block_classes(state: State) -> tuple[tuple[int, ...], ...]:
@@ -459,10 +461,10 @@ def _classes(holds: np.ndarray) -> tuple[int, ...]:
     return tuple(seen.setdefault(column.tobytes(), len(seen)) for column in columns)
 
 
-def _mixed(of_dims: tuple[tuple[int, ...], ...], cells: tuple[int, ...]) -> int:
+def _mixed(of_dims: tuple[tuple[int, ...], ...], counts: tuple[int, ...], cells: tuple[int, ...]) -> int:
     number = 0
-    for blocks, cell in zip(of_dims, cells):
-        number = number * (max(blocks, default=0) + 1) + blocks[cell]
+    for blocks, count, cell in zip(of_dims, counts, cells):
+        number = number * count + blocks[cell]
     return number
 
 
