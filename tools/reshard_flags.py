@@ -21,7 +21,9 @@ examples:
   reshard plan ... --to-mesh 'a=2,b=4' --to '[{}, {"b"}, {}]'
   reshard plan ... --memory-limit 2GiB                in chunks, where all at once takes more
   reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
+  reshard plan ... --trace FILE                       the modelled schedule, for ui.perfetto.dev
   reshard explain ...                                 layouts, bound and tiles in words
+  reshard explain ... --html FILE                     the same as a page with pictures, --svg FILE as a picture
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
   reshard verify module.mlir --policy always          runs a module as it came, as rewritten and unsharded, and compares
   reshard fix-warnings train.log                      what XLA warns of gathering whole, and a plan for each
@@ -144,6 +146,9 @@ def _add_answer(group, with_json: bool) -> None:
         group.add_argument("--json", action="store_true", help="print one JSON object")
     else:
         group.set_defaults(json=False)
+        group.add_argument("--html", metavar="FILE", help="write one page with pictures of all that is said, and more; - is stdout")
+        group.add_argument("--svg", metavar="FILE", help="write a picture of the tiles before, between and after the steps; - is stdout")
+    group.add_argument("--trace", metavar="FILE", help="write the modelled schedule as a trace for ui.perfetto.dev or chrome://tracing")
     group.add_argument("--pareto", action="store_true", help="list the plans that no other one beats in time and in peak")
     group.add_argument(
         "--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair"

@@ -100,7 +100,8 @@ class _Run:
 
     def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
         self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
-        self.session = Session(options={"compile_for": flags.compile_for, "input": file.name})
+        options = {"compile_for": flags.compile_for, "input": file.name, "with_provenance": flags.report in ("html", "details")}
+        self.session = Session(options=options)
         self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
@@ -274,6 +275,11 @@ class _Run:
             return ""
         from reshard.passes import report
 
+        if self.flags.report in ("html", "details"):
+            from reshard.pictures import report_page
+
+            render = report_page.page_of if self.flags.report == "html" else report_page.text_of
+            return render(report.as_dict(self.session), self.file.name)
         return report.render(self.session, self.flags.report)
 
     def _write_report(self, text: str) -> None:

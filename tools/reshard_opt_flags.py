@@ -34,6 +34,10 @@ EMIT_HELP = (
     "what is written: sites as StableHLO collectives on tiles (manual, default); sites as Shardy's collectives, to read and for "
     "Shardy's tools, not for XLA (sdy); the whole module per device, with no work for XLA's partitioner (local)"
 )
+REPORT_HELP = (
+    "report what was done at every site, and why: a table (text), plain data (json), one page with pictures (html), or what that "
+    "page says without them (details)"
+)
 _NOT_COMPARED = {
     "sdy": "--emit=sdy writes ops that XLA does not read; leave out --compile-for, or write --emit=manual",
     "local": "--emit=local compares nothing with stock XLA; leave out --compile-for, or write --emit=manual",
@@ -56,7 +60,7 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
     if flags.compile_for and flags.emit in _NOT_COMPARED:
         parser.error(_NOT_COMPARED[flags.emit])
     if flags.report_file and not flags.report:
-        parser.error("--report-file needs --report=text or --report=json")
+        parser.error("--report-file needs --report=text, json, html or details")
     if flags.report_file and flags.report_file == flags.output:
         parser.error(f"-o and --report-file both write {flags.output}; choose two files")
     _check_prints(flags, parser)
@@ -209,7 +213,7 @@ def _add_rewriting(group) -> None:
 
 
 def _add_report(group) -> None:
-    group.add_argument("--report", choices=("text", "json"), help="report what was done at every site, and why")
+    group.add_argument("--report", choices=("text", "json", "html", "details"), help=REPORT_HELP)
     group.add_argument("--report-file", metavar="FILE", help="where to (default stderr)")
     group.add_argument("--no-remarks", action="store_true", help="print errors and warnings only")
 
