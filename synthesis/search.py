@@ -474,14 +474,12 @@ class Search:
                 divisor *= common[i][slot]
                 hop_s = max(hop_s, hops_s[i])
 
+        def sizes_of(n: int) -> tuple[int, int]:
+            return tile // n * (n - 1), tile if kind == "all_to_all" else tile // n
+
         def choose(
             at: int, after: list[int], taken: int, n: int, step: int, moved: tuple[int, ...], divisor: int, hop_s: float, rest: int
         ) -> None:
-            if at == last:
-                if n > 1:
-                    kept = tile if kind == "all_to_all" else tile // n
-                    found.append((kind, tuple(after), tile // n * (n - 1), kept, moved, False, rest - slack if has_bound else None))
-                return
             if len(found) > self.left:
                 return  # more than may be considered
             i = factors[at]
@@ -490,17 +488,18 @@ class Search:
             if far_s < hop_s:
                 far_s = hop_s
             at += 1
-            if slot < 0 or slot == goal:
-                choose(at, after, taken, n, step, moved, divisor, hop_s, rest)
-            else:
-                left = divisor * row[slot]
+            left, further, further_s = divisor, rest, hop_s
+            if slot >= 0 and slot != goal:
+                left, further_s = divisor * row[slot], far_s
                 further = behind.get((left, far_s))
                 if further is None:
                     further = self._least_behind(left, far_s)
-                if step + further < room:
-                    choose(at, after, taken, n, step, moved, left, far_s, further)
-                else:
-                    found.append(None)
+            if step + further >= room:
+                found.append(None)
+            elif at < last:
+                choose(at, after, taken, n, step, moved, left, further_s, further)
+            elif n > 1:
+                found.append((kind, tuple(after), *sizes_of(n), moved, False, further - slack if has_bound else None))
             slots = free[i]
             if spares_of[i] and (slot < 0 or not is_spare[slot]):
                 slots = slots + self._spares(i, taken)
@@ -511,32 +510,32 @@ class Search:
             step = steps.get(n)
             if step is None:
                 step = steps[n] = self._least_step(n, tile)
+            received, kept = sizes_of(n)
             for s in slots:
                 if taken >> s & 1:
                     continue
                 if s == goal:
-                    if step + rest < room:
-                        after[i] = s
-                        choose(at, after, taken | clash[s], n, step, moved, divisor, hop_s, rest)
-                    else:
-                        found.append(None)
-                    continue
-                left = divisor * row[s]
-                further = behind.get((left, far_s))
-                if further is None:
-                    further = self._least_behind(left, far_s)
-                if step + further < room:
-                    after[i] = s
-                    choose(at, after, taken | clash[s], n, step, moved, left, far_s, further)
+                    left, further, further_s = divisor, rest, hop_s
                 else:
+                    left, further_s = divisor * row[s], far_s
+                    further = behind.get((left, far_s))
+                    if further is None:
+                        further = self._least_behind(left, far_s)
+                if step + further >= room:
                     found.append(None)
+                    continue
+                after[i] = s
+                if at < last:
+                    choose(at, after, taken | clash[s], n, step, moved, left, further_s, further)
+                else:
+                    found.append((kind, tuple(after), received, kept, moved, False, further - slack if has_bound else None))
             after[i] = slot
 
         rest = self._least_behind(divisor, hop_s)
-        if rest < room:
-            choose(0, list(state), blocked, 1, 0, (), divisor, hop_s, rest)
-        else:
+        if rest >= room:
             found.append(None)
+        elif factors:
+            choose(0, list(state), blocked, 1, 0, (), divisor, hop_s, rest)
         return found
 
     def _least_step(self, n: int, tile: int) -> int:
