@@ -80,15 +80,32 @@ class Analysis:
     pieces: dict[int, int]
     explicit: ir.Operation
     has_dynamic_shapes: bool
-    layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
+    layouts: dict[int, frozenset[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
     @functools.cached_property
-    def explicit_ops(self) -> list[tuple[ir.Operation, int | None]]:
-        """Returns the ops of `explicit`, once it has its reshards, with their serials."""
-        return [(op, serial_of(op)) for op in ops_in(self.explicit)]
+    def explicit_ops(self) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit` that has it, once that has its reshards; see `inserted_reshards`."""
+        return self._ops_of_explicit[0]
+
+    @functools.cached_property
+    def inserted_reshards(self) -> list[ir.Operation]:
+        """Returns the reshards of `explicit` that were inserted after propagation."""
+        return self._ops_of_explicit[1]
+
+    @functools.cached_property
+    def _ops_of_explicit(self) -> tuple[dict[int, ir.Operation], list[ir.Operation]]:
+        by_serial: dict[int, ir.Operation] = {}
+        reshards = []
+        for op in ops_in(self.explicit):
+            serial = serial_of(op)
+            if serial is not None:
+                by_serial.setdefault(serial, op)
+            elif op.name == "sdy.reshard":
+                reshards.append(op)
+        return by_serial, reshards
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -785,11 +802,13 @@ def run(module: ir.Operation, pipeline: str) -> None:
 
 
 def _take_snapshot(analysis: Analysis) -> None:
+    alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     for op in ops_in(analysis.explicit):
         serial = _tag(op)
         if serial is not None:
             attr = result_layouts(op)
-            analysis.layouts.setdefault(serial, set()).add(attr)
+            one = alone.setdefault(attr, frozenset((attr,)))
+            analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
             if op.name in CONSTRAINTS:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
