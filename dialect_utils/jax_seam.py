@@ -23,14 +23,19 @@ import copy
 import functools
 import inspect
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 _SEAM = "compile_or_get_cached"
 _SEAM_TAKES = ("backend", "computation", "devices", "compile_options")
 _STATE = ("fun", "cache_miss", "cache")
 
-# What stands at the seam: from (module, devices, compile options, the active value) to the module that XLA gets.
-Rewriter = Callable[[Any, Any, Any, Any], Any]
+
+class Rewriter(Protocol):
+    """What may be active. It is hashable, and equal ones share what jax compiled under them."""
+
+    def rewritten(self, module, devices: tuple, compile_options):
+        """Returns the module that XLA gets in the place of `module`, for devices in the order of partitions."""
+
 
 _lock = threading.Lock()
 _users = 0
@@ -39,7 +44,7 @@ _original: Callable | None = None
 
 @functools.cache
 def active():
-    """Returns jax's context whose value is what is active in this thread; None is nothing.
+    """Returns jax's context whose value is the `Rewriter` that is active in this thread; None is none.
 
     What jax compiled before the first call is compiled once more when it is used again: its keys had no such entry.
     """
@@ -79,25 +84,21 @@ def _difference() -> str:
 
 
 @contextlib.contextmanager
-def rewriting(value: Any, rewrite: Rewriter) -> Iterator[None]:
-    """Makes `value` active in this thread: what jax compiles meanwhile is what `rewrite` makes of it.
-
-    Args:
-      value: hashable, and compared by jax's caches; None switches off what is active around.
-    """
-    if value is None:
+def rewriting(rewriter: Rewriter | None) -> Iterator[None]:
+    """Makes a rewriter active in this thread; None switches off what is active around."""
+    if rewriter is None:
         with active()(None):
             yield
         return
-    _install(rewrite)
+    _install()
     try:
-        with active()(value):
+        with active()(rewriter):
             yield
     finally:
         _remove()
 
 
-def _install(rewrite: Rewriter) -> None:
+def _install() -> None:
     from jax._src import compiler
 
     global _users, _original
@@ -106,7 +107,7 @@ def _install(rewrite: Rewriter) -> None:
         if _users > 1:
             return
         _original = getattr(compiler, _SEAM)
-        setattr(compiler, _SEAM, _at_the_seam(_original, rewrite))
+        setattr(compiler, _SEAM, _at_the_seam(_original))
 
 
 def _remove() -> None:
@@ -122,18 +123,18 @@ def _remove() -> None:
         _original = None
 
 
-def _at_the_seam(original: Callable, rewrite: Rewriter) -> Callable:
+def _at_the_seam(original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def compile_or_get_cached(*args, **kwargs):
-        value = active().value
-        if value is None:
+        rewriter = active().value
+        if rewriter is None:
             return original(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         with active()(None):
             computation, devices, compile_options = (given.arguments[name] for name in _SEAM_TAKES[1:])
-            given.arguments["computation"] = rewrite(computation, tuple(devices.flat), compile_options, value)
+            given.arguments["computation"] = rewriter.rewritten(computation, tuple(devices.flat), compile_options)
             return original(*given.args, **given.kwargs)
 
     compile_or_get_cached.is_of_reshard = True

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for the calls inside a `with`: `reshard.options(...)`, and whether jax's own compilations are rewritten."""
+"""What holds for the calls inside a `with`: `reshard.options(...)`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from reshard.dialect_utils import jax_seam
 from reshard.settings import validated
@@ -14,20 +14,19 @@ from reshard.settings import validated
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What holds in a thread; equal ones share what jax compiled under them.
+    """What holds in a thread: a rewriter of `jax_seam`, which leaves modules as they are.
 
     Attributes:
       options: (name, value) of those that were given around, sorted by name.
-      is_enabled: whether what jax compiles is rewritten.
-      programs: where the records of these go.
     """
 
     options: tuple[tuple[str, Any], ...] = ()
-    is_enabled: bool = False
-    programs: list = field(default_factory=list, compare=False, repr=False)
 
-    def with_options(self, options: dict[str, Any]) -> Context:
+    def with_options(self, options: Mapping[str, Any]) -> Self:
         return replace(self, options=tuple(sorted({**dict(self.options), **options}.items())))
+
+    def rewritten(self, module, devices, compile_options):
+        return module
 
 
 def current() -> Context:

@@ -6,7 +6,7 @@ Everything but the module is jax's: trees, donation, effects, dispatch. A progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import functools
@@ -18,7 +18,7 @@ from reshard import contexts
 from reshard.contexts import Context
 from reshard.dialect_utils import compat, jax_seam
 from reshard.dialect_utils.diagnostics import DiagnosedError
-from reshard.optimizing import Report, optimized_module
+from reshard.optimizing import Optimized, Report, optimized_module
 from reshard.settings import resolved, validated
 
 _log = logging.getLogger("reshard.jit")
@@ -93,10 +93,9 @@ def enabled(**options: Any) -> Iterator[list[Program]]:
 
 @contextlib.contextmanager
 def _enabled(given: dict[str, Any]) -> Iterator[list[Program]]:
-    around = contexts.current()
-    inside = Context(around.options, True).with_options(given)
+    inside = _Enabled(contexts.current().options).with_options(given)
     resolved({}, dict(inside.options))  # a bad value in the environment or the file is an error here, not in the midst of jax
-    with jax_seam.rewriting(inside, _rewritten):
+    with jax_seam.rewriting(inside):
         yield inside.programs
 
 
@@ -115,26 +114,35 @@ def _has_seam() -> bool:
     return not why
 
 
-def _rewritten(module, devices, compile_options, context: Context):
-    """Returns the module that XLA gets in the place of `module`."""
-    build_options = compile_options.executable_build_options
-    if not context.is_enabled or build_options.num_partitions == 1:
-        return module
-    name = compat.module_name(module)
-    settings = resolved({}, dict(context.options))
+@dataclass(frozen=True, slots=True)
+class _Enabled(Context):
+    """Rewrites what jax compiles. `programs`: where the records go."""
+
+    programs: list[Program] = field(default_factory=list, compare=False, repr=False)
+
+    def rewritten(self, module, devices, compile_options):
+        build_options = compile_options.executable_build_options
+        if build_options.num_partitions == 1:
+            return module
+        name = compat.module_name(module)
+        found = _optimized(module, name, resolved({}, dict(self.options)), devices)
+        if found is None:
+            return module
+        self.programs.append(Program(name, found.report, found.is_rewritten))
+        if not found.is_rewritten:
+            return module
+        build_options.use_shardy_partitioner = True
+        return compat.parse_module(module.context, found.content)
+
+
+def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
+    """Returns what becomes of a module of jax; None, once that is said, if it cannot be optimized."""
     try:
-        found = optimized_module(compat.bytecode(module), settings, name, devices)
-        if found.is_rewritten:
-            module = compat.parse_module(module.context, found.content)
+        return optimized_module(compat.bytecode(module), settings, name, devices)
     except DiagnosedError as error:
         _log.info("%s is compiled as it is: %s", name, str(error).splitlines()[0])
-        return module
     except Exception as error:  # a fault of ours is no reason to stop the user's program
         _log.debug("%s is compiled as it is", name, exc_info=True)
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"reshard: {name} is compiled as it is, by a fault of reshard: {what}", RuntimeWarning, stacklevel=2)
-        return module
-    context.programs.append(Program(name, found.report, found.is_rewritten))
-    if found.is_rewritten:
-        build_options.use_shardy_partitioner = True
-    return module
+    return None

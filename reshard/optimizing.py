@@ -92,7 +92,7 @@ class Result:
             raise ValueError(f"only a lowered program can be compiled; write {how}")
         if self.is_rewritten and self.emit == "sdy":
             raise ValueError('XLA does not read the collectives of emit="sdy"; compile the result of emit="manual"')
-        with jax_seam.rewriting(None, None), compat.shardy_partitioner() if self.is_rewritten else contextlib.nullcontext():
+        with jax_seam.rewriting(None), compat.shardy_partitioner() if self.is_rewritten else contextlib.nullcontext():
             return self.lowered.compile(compiler_options)
 
 

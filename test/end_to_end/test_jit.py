@@ -286,7 +286,8 @@ class TestTheJittedObject:
             lambda f: jax.jit(jax.checkpoint(f)),
         ):
             assert_equal_trees(around(ours)(cube), around(stock)(cube))
-        assert str(jax.make_jaxpr(ours)(cube)) == str(jax.make_jaxpr(stock)(cube))
+        (mine,), (theirs,) = (jax.make_jaxpr(each)(cube).eqns for each in (ours, stock))
+        assert (mine.primitive, mine.params["name"]) == (theirs.primitive, theirs.params["name"])
         assert "all-to-all" not in jax.jit(ours).lower(cube).compile().as_text()
 
     def test_is_exported_as_it_was_written(self, mesh, cube):
