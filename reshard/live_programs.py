@@ -169,15 +169,15 @@ def _program(mesh: Mesh, stages: Sequence[Stage]):
 
 
 def _after(tile, body: _Body):
-    """Returns the tile after a program. Floats of 8 and 16 bits go as integers: XLA widens them on CPU, and changes NaNs."""
-    bits = _BITS_OF.get(tile.dtype.itemsize) if jnp.issubdtype(tile.dtype, jnp.floating) else None
+    """Returns the tile after a program. Floats of up to 16 bits go as integers: XLA widens them on CPU, and changes NaNs."""
+    bits = _AS_INTEGER.get(jnp.finfo(tile.dtype).bits) if jnp.issubdtype(tile.dtype, jnp.floating) else None
     if bits is None:
         return _run_tile_program.bind(tile, body=body)
     moved_bits = _run_tile_program.bind(jax.lax.bitcast_convert_type(tile, bits), body=body)
     return jax.lax.bitcast_convert_type(moved_bits, tile.dtype)
 
 
-_BITS_OF = {1: jnp.uint8, 2: jnp.uint16}
+_AS_INTEGER = {4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16}
 
 _run_tile_program = Primitive("reshard_tile_program")
 

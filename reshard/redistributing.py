@@ -39,7 +39,7 @@ from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.topology import Topology
 
 SCHEMA = "reshard.schedule/1"
-LEAST_BITS = 4  # XLA's collectives on CPU do not hold smaller elements
+LEAST_BITS = 4  # whatever XLA on CPU computes with smaller elements damages its memory, jax.device_put between layouts too
 
 STAYS, SHARES, MOVES, DEVICE_PUT = "stays", "shares buffers", "moves", "device_put"
 
@@ -470,7 +470,7 @@ def _kind(ends: _Ends, topology: Topology | None, objective: str) -> tuple[str, 
         return SHARES, "", None
     if not ends.shape:
         return DEVICE_PUT, "a scalar", None
-    return MOVES, "", Question(ends.shape, element_type(ends.dtype).bits, source, target, topology, objective)
+    return MOVES, "", Question(ends.shape, _bits(ends.dtype), source, target, topology, objective)
 
 
 def _reason_to_put(ends: _Ends) -> str:
@@ -493,11 +493,19 @@ def _reason_to_put(ends: _Ends) -> str:
 
 
 def _reason_of_type(dtype) -> str:
-    try:
-        bits = element_type(dtype).bits
-    except ElementTypeError:
+    bits = _bits(dtype)
+    if bits is None:
         return f"{dtype} is not known to the planner"
-    return f"{dtype} is packed" if bits < LEAST_BITS else ""
+    return f"{dtype} goes by way of the host" if bits < LEAST_BITS else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _bits(dtype) -> int | None:
+    """Returns the bits of an element, None of a type that the planner does not know."""
+    try:
+        return element_type(dtype).bits
+    except ElementTypeError:
+        return None
 
 
 def _is_default_memory(sharding) -> bool:
@@ -522,12 +530,10 @@ def _placement(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> Place
     return Placement(ids, tuple(map(box_of.get, ids)))
 
 
+@functools.lru_cache(maxsize=4096)
 def _tile_bytes(dtype, sharding, shape: tuple[int, ...]) -> int:
-    try:
-        bits = element_type(dtype).bits
-    except ElementTypeError:
-        bits = 8 * dtype.itemsize
-    return -(-int(np.prod(sharding.shard_shape(shape), dtype=np.int64)) * bits // 8)
+    bits = _bits(dtype) or 8 * dtype.itemsize
+    return -(-math.prod(sharding.shard_shape(shape)) * bits // 8)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -684,6 +690,8 @@ class _Run:
     def _put(self, number: int):
         leaf = self.leaves[number]
         is_donated = self._is_freed(number)
+        if isinstance(leaf, jax.Array) and leaf.is_fully_addressable and (_bits(leaf.dtype) or LEAST_BITS) < LEAST_BITS:
+            return jax.device_put(np.asarray(leaf), self.schedule.transfers[number].target)
         result = jax.device_put(leaf, self.schedule.transfers[number].target, donate=is_donated)
         if is_donated:
             self.consumed.append(number)
