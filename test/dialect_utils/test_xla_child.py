@@ -284,6 +284,16 @@ class TestCache:
         assert caching_child.compile(GATHER, 4, timeout_s=5).status == "hang"
         assert caching_child.compile(GATHER, 4, timeout_s=60).is_ok
 
+    def test_answers_that_hang_on_the_clock_or_on_memory_are_counted(self, caching_child, monkeypatch):
+        key = xla_child._cache_key(CompileRequest(GATHER, 4))
+        caching_child._cache.write(key, xla_child.Compiled("hang"), timeout_s=5)
+        caching_child.compile(GATHER, 4, timeout_s=5)
+        assert caching_child.passing_answers == 1
+        for status, number, count in (("hang", None, 2), ("abort", signal.SIGKILL, 3), ("abort", signal.SIGABRT, 3), ("ok", None, 3)):
+            monkeypatch.setattr(caching_child, "_ask", lambda *_: {"status": status, "signal": number})
+            caching_child.compile(f"// {status} {number}", 4)
+            assert caching_child.passing_answers == count
+
     def test_a_cache_that_cannot_be_written_is_no_obstacle(self, tmp_path):
         (tmp_path / "file").write_text("")
         with XlaChild(cache_dir=tmp_path / "file" / "below", num_devices=8) as child:
