@@ -16,7 +16,7 @@ from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context, sdy
-from .emission import emit_conversion_on_stacks, emit_plan, unused_channels
+from .emission import Mark, emit_conversion_on_stacks, emit_plan, unused_channels
 from .exchange_emission import resized, stacked
 from .sdy_shardings import SHARDING, sharding_to_attr
 
@@ -85,10 +85,8 @@ def _stacked_pair(tensor_type: str, plan: Plan) -> str:
         body = module.body.operations[1].regions[0].blocks[0]
         unset, end = body.operations
         with ir.InsertionPoint(end):
-            names = (mesh, _MESH, unused_channels(module), "reshard")
-            end.operation.operands[0] = emit_conversion_on_stacks(
-                plan.tile_program, body.arguments[0], *names, ir.Location.unknown()
-            )
+            mark = Mark(unused_channels(module), "reshard", ir.Location.unknown())
+            end.operation.operands[0] = emit_conversion_on_stacks(plan.tile_program, body.arguments[0], mesh, _MESH, mark)
         unset.operation.erase()
         return str(module)
 
@@ -284,7 +282,7 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
 def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = _MESH) -> ir.Value:
     """Inserts an island that does what the plan says; on whole tiles where dimensions do not divide, or meshes are two."""
     source, target = sharding_to_attr(plan.source, _MESH), sharding_to_attr(plan.target, goal_name)
-    return emit_plan(plan, value, source, target, unused_channels(module), "reshard", ir.Location.unknown())
+    return emit_plan(plan, value, source, target, Mark(unused_channels(module), "reshard", ir.Location.unknown()))
 
 
 def bits_of(tensor_type: ir.Type) -> int:
