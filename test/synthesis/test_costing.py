@@ -17,6 +17,7 @@ from reshard.synthesis.topology import Topology
 from reshard.synthesis.waves import chain_of_waves
 
 PAIRS = random_pairs(61, 40, (6, 8, 12, 16))
+WAYS = [("bytes", "uniform", 32), ("bytes", "uniform", 4), ("time", "uniform", 32), ("time", "h100:2", 32)]
 
 
 def of_pair(pair, objective: str, topology: str, bits: int):
@@ -28,7 +29,7 @@ def of_pair(pair, objective: str, topology: str, bits: int):
     return Costing(request, Pricing(on, pair.mesh, bits)), problem, chains
 
 
-@pytest.mark.parametrize("objective, topology, bits", [("bytes", "uniform", 32), ("bytes", "uniform", 4), ("time", "uniform", 32), ("time", "h100:2", 32)])
+@pytest.mark.parametrize("objective, topology, bits", WAYS)
 def test_a_chain_has_a_plan_exactly_where_it_is_cheaper(objective, topology, bits):
     cheaper = 0
     for pair in PAIRS if topology == "uniform" else random_pairs(62, 15, (16,)):
