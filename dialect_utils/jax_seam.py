@@ -34,7 +34,7 @@ class Rewriter(Protocol):
     """What may be active. It is hashable, and equal ones share what jax compiled under them."""
 
     def rewritten(self, module, devices: tuple, compile_options):
-        """Returns the module that XLA gets in the place of `module`; `devices` are jax's that it is for."""
+        """Returns the module that XLA gets in the place of `module`, for devices in the order of partitions."""
 
 
 _lock = threading.Lock()

@@ -4,7 +4,7 @@
 Both modules are compiled by stock XLA in a child process. If the rewritten one receives more bytes (loops by their trip
 counts), needs more temporaries, or has other input or output shardings, sites are left to XLA, those that gain least
 first, until it is no worse, down to the module as it came. For a target that is compiled for ahead of time, that target's
-compiler decides, by its own peak of memory and also by the bytes of its final program.
+compiler decides: by the bytes of its final program too, its own peak of memory, and its estimate of the time where it has one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from reshard.passes.oracle import FAILURES, KEEP, TABLES_OF_POINTERS_BYTES
 from reshard.passes.pipeline import Pipeline
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 
+SAME_ESTIMATE = 0.02  # estimates that differ by less of themselves count as equal
 MOST_ATTEMPTS = 8  # compilations of rewritten modules before nothing is rewritten at all
 
 
@@ -156,6 +157,7 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
             ("received bytes per device", stock.bytes_received, ours.bytes_received, 0),
             ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
             (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
+            ("the compiler's own estimate in us", *_estimates_us(stock, ours)),
         )
         if now > then + slack
     ]
@@ -171,6 +173,13 @@ def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
     if stock.peak_memory_bytes is None or ours.peak_memory_bytes is None:
         return "temporaries in bytes", stock.temp_bytes, ours.temp_bytes
     return "peak memory in bytes", stock.peak_memory_bytes, ours.peak_memory_bytes
+
+
+def _estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float, float]:
+    """Returns both estimates, and how much longer ours may take: cycles of copies are rough. Zeros where one is missing."""
+    estimates = [each.estimated_seconds for each in (stock, ours)]
+    then, now = (0.0, 0.0) if None in estimates else (round(each * 1e6, 1) for each in estimates)
+    return then, now, then * SAME_ESTIMATE
 
 
 def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Everything but the module is jax's: trees, donation, effects, dispatch. A progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import functools
@@ -135,7 +135,7 @@ class _Enabled(Context):
         return compat.parse_module(module.context, found.content)
 
 
-def _optimized(module, name: str, settings: Mapping[str, Any], devices: tuple) -> Optimized | None:
+def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
     """Returns what becomes of a module of jax; None, once that is said, if it cannot be optimized."""
     try:
         return optimized_module(compat.bytecode(module), settings, name, devices)

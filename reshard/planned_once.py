@@ -56,6 +56,7 @@ def run(
     claim = Claim(name, text, (*agreement.versions(), *((option, str(settings[option])) for option in sorted(settings))))
     verdict = agreement.reach(members, claim, plan)
     if verdict.status == REFUSED:
+        _forget(session)
         session.left_whole = f"{name} is left to XLA in all processes: {verdict.problem}"
         _log.warning("%s", session.left_whole)
         return Output(b"", is_unchanged=True, is_lasting=False)
@@ -68,13 +69,17 @@ def run(
 
 
 def _replayed(entry: bytes, session: Session, name: str, lead: int) -> Output:
-    """Returns the lead's output; what a process that planned to compare has put into the session goes."""
+    _forget(session)
+    _log.info("%s was planned by process %d", name, lead)
+    return result_cache.replayed(entry, session)
+
+
+def _forget(session: Session) -> None:
+    """Empties a session of what this process planned, since something else is done."""
     session.diagnostics.diagnostics.clear()
     session.report_rows.clear()
     session.statistics.clear()
     session.checks.clear()
-    _log.info("%s was planned by process %d", name, lead)
-    return result_cache.replayed(entry, session)
 
 
 def _decisions(session: Session, output: Output) -> tuple[tuple[str, str], ...]:

@@ -59,8 +59,8 @@ class TestTpu:
         compiled = compiled_for("tpu:v5e:2x4")
         assert compiled.is_ok, compiled.message
         assert compiled.bytes_received == compiled.bytes_sent == 7 * TILE
-        assert (compiled.argument_bytes, compiled.output_bytes) == (TILE, TILE)
-        assert compiled.peak_memory_bytes >= 2 * TILE
+        assert compiled.argument_bytes == compiled.output_bytes == 2 * TILE  # rows of 64 or fewer are padded to the 128 lanes of a chip
+        assert compiled.peak_memory_bytes >= 4 * TILE
         assert compiled.final_bytes_received == 7 * TILE and compiled.final_collectives == (KindCount("all_gather", 1, 1),)
 
     def test_texts_on_request(self, compiled_for):
@@ -90,9 +90,9 @@ class TestTpu:
 
     @pytest.mark.parametrize("target", ["tpu:v5p:2x2x2", "tpu:v6e:2x4", "tpu:tpu7x:2x2x1", "tpu:v4:2x2x2"])
     def test_other_slices(self, compiled_for, target):
-        compiled = compiled_for(target)
+        compiled = compiled_for(target, SWAP_OF_TWO)
         assert compiled.is_ok, compiled.message
-        assert compiled.bytes_received == 7 * TILE
+        assert compiled.bytes_received == TILE // 2
 
     def test_reshard_opt_reports_stock_beside_ours(self):
         status, report = shown("tpu:v5e:2x4", "--report=text")
@@ -102,11 +102,13 @@ class TestTpu:
         assert "estimate: the compiler's own, by bandwidth" in report
 
     def test_a_slice_of_another_size_is_an_error_with_both_numbers(self):
-        assert shown("tpu:v5e:4x4") == (1, "<stdin>: error: the module is for 8 devices, the target has 16")
+        status, said = shown("tpu:v5e:4x4")
+        assert status == 1 and said.splitlines()[0] == "<stdin>:1:1: error: the module is for 8 devices, the target has 16"
 
-    def test_a_slice_that_there_is_not_is_an_error(self):
-        status, said = shown("tpu:v5e:1x8")
-        assert status == 1 and said.splitlines()[-1].startswith("<stdin>: error: the compiler refuses tpu:v5e:1x8: INVALID_ARGUMENT")
+    def test_a_slice_that_there_is_not_is_refused(self, compiled_for):
+        compiled = compiled_for("tpu:v5p:3x3x3", TO_COLUMNS)
+        assert compiled.status == "target"
+        assert compiled.message.startswith("the compiler refuses tpu:v5p:3x3x3: INVALID_ARGUMENT")
 
     def test_a_child_that_dies_leaves_this_process_and_the_next_answer_alone(self, child, compiled_for):
         assert child._ask({"op": "abort"}, 1, 60)["status"] == "abort"
@@ -126,7 +128,7 @@ class TestCuda:
         assert compiled.peak_memory_bytes >= 2 * TILE and compiled.estimated_seconds > 0
 
     def test_a_collective_that_its_model_does_not_cover_leaves_no_estimate(self, compiled_for):
-        compiled = compiled_for("cuda:h100:1x8x1", SWAP_OF_TWO)
+        compiled = compiled_for("cuda:a100:1x1x8", SWAP_OF_TWO)
         assert compiled.is_ok, compiled.message
         assert compiled.estimated_seconds is None
 

@@ -12,6 +12,7 @@ import zlib
 
 import pytest
 
+from reshard.dialect_utils.compile_targets import Target
 from reshard.passes import result_cache
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation

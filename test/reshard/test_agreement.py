@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agreement of processes, with threads in the place of processes and a dictionary in the place of jax's store."""
+"""The agreement of processes, with threads in the place of processes."""
 
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from jobs import DictStore, at_once
 from reshard import agreement
 from reshard.agreement import AGREED, REFUSED, Agreement, Answer, Claim, PeerError
 
@@ -14,31 +13,6 @@ SETTINGS = (("jaxlib", "1.0"), ("policy", "better"))
 CLAIM = Claim("jit_f", "line one\nline two\n", SETTINGS)
 SHORT_S = 0.3
 LONG_S = 60.0  # a test that waits for this fails
-
-
-class DictStore:
-    """What `compat.JobStore` does, in one process."""
-
-    def __init__(self):
-        self.values = {}
-        self._changed = threading.Condition()
-
-    def put(self, key, value):
-        with self._changed:
-            self.values[key] = value
-            self._changed.notify_all()
-
-    def put_once(self, key, value):
-        with self._changed:
-            is_new = key not in self.values
-            self.values.setdefault(key, value)
-            self._changed.notify_all()
-        return is_new
-
-    def get(self, key, timeout_s=0):
-        with self._changed:
-            self._changed.wait_for(lambda: key in self.values, timeout_s)
-            return self.values.get(key)
 
 
 class Job:
@@ -54,18 +28,6 @@ class Job:
         self.planned.append(process)
         return Answer(f"answer of {process}".encode(), decisions)
 
-    def run(self, steps):
-        """Runs one callable per process at the same time; returns results, or the exceptions that they raised."""
-
-        def outcome(step):
-            try:
-                return step()
-            except Exception as error:
-                return error
-
-        with ThreadPoolExecutor(len(steps)) as pool:
-            return list(pool.map(outcome, steps))
-
     def reach(self, claims, plans=None):
         """Lets process i come with claims[i]; one whose claim is None does not come."""
         plans = plans or [lambda each=each: self.plan(each) for each in self.members]
@@ -74,7 +36,7 @@ class Job:
             for part, claim, plan in zip(self.parts, claims, plans)
             if claim is not None
         ]
-        return self.run(steps)
+        return at_once(steps)
 
 
 def with_setting(name, value):
@@ -92,7 +54,7 @@ def test_all_take_the_answer_of_the_first_which_alone_plans():
 def test_a_lead_is_the_first_of_the_members():
     job = Job(4)
     steps = [lambda each=each: job.parts[each].reach((1, 3), CLAIM, lambda: job.plan(each)) for each in (1, 3)]
-    assert [each.payload for each in job.run(steps)] == [b"answer of 1"] * 2
+    assert [each.payload for each in at_once(steps)] == [b"answer of 1"] * 2
 
 
 def test_another_time_the_verdict_stands_without_waiting_for_anyone():
@@ -145,7 +107,7 @@ def test_programs_in_another_order_are_never_rewritten_in_one_process_alone():
         reach = job.parts[process].reach
         return {each: reach((0, 1), Claim("jit_f", each, SETTINGS), lambda: job.plan(process)).status for each in orders[process]}
 
-    first, second = job.run([lambda: compile_all(0), lambda: compile_all(1)])
+    first, second = at_once([lambda: compile_all(0), lambda: compile_all(1)])
     assert first == second == {"a": REFUSED, "b": REFUSED, "c": AGREED, "d": AGREED}
 
 
