@@ -73,7 +73,8 @@ class Result:
       report: see `Report`.
       is_rewritten: whether any site was.
       emit: the form in which they are written.
-      exported: likewise, a `jax.export.Exported`.
+      exported: a `jax.export.Exported` that holds the rewritten module; None if none was given. Its derivatives are optimized when
+        they are asked for.
     """
 
     lowered: jax.stages.Lowered | None
