@@ -247,9 +247,9 @@ class Schedule:
 
     def _summary(self, meshes: list[str]) -> str:
         limit = "no limit" if self.memory_limit is None else f"limit {self.memory_limit:,}"
-        on = f" on {meshes[0]}" if len(meshes) == 1 else ""
+        on = f" on {meshes[0] if len(meshes) == 1 else f'{len(meshes)} meshes'}" if meshes else ""
         return (
-            f"{len(self.transfers)} leaves{on}, {len(self.batches)} batches, {'donated' if self.donate else 'sources kept'}\n"
+            f"leaves: {len(self.transfers)}{on}; batches: {len(self.batches)}; {'donated' if self.donate else 'sources kept'}\n"
             f"received {self.bytes_received:,} bytes per device, bound {self.bound_bytes:,}; "
             f"peak {self.peak_bytes:,}, {limit}"
         )
@@ -661,7 +661,7 @@ class _Run:
         except BaseException as error:
             self._explain(error)
             raise
-        _log.info("moved %d leaves in %d batches, peak %d bytes", len(self.moved), len(batches), self.schedule.peak_bytes)
+        _log.info("leaves moved: %d, batches: %d, peak %d bytes", len(self.moved), len(batches), self.schedule.peak_bytes)
         results = [self._result(number) for number in range(len(transfers))]
         self._free_used_again(results)
         return results

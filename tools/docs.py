@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "inputs", "plan", "reshard-opt", "structure", "verify")),
+    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "inputs", "plan", "redistribute", "reshard-opt", "structure", "verify")),
 )
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)

@@ -372,4 +372,4 @@ def test_deleted_and_traced_arrays_are_told(mesh):
 def test_a_log_line_says_what_was_moved(mesh, caplog):
     with caplog.at_level(logging.INFO, logger="reshard.redistribute"):
         reshard.redistribute(one(mesh), P(None, "x"))
-    assert "moved 1 leaves in 1 batches" in caplog.text
+    assert "leaves moved: 1, batches: 1" in caplog.text
