@@ -284,6 +284,15 @@ def test_a_donated_array_that_a_result_shares_lives_on(mesh):
         assert_holds(found[name], values((8, 8)), sharding)
 
 
+def test_donated_arrays_that_share_buffers_with_each_other_all_arrive(mesh):
+    array = jax.device_put(values((8, 8)), NamedSharding(mesh, P("x")))
+    renamed = reshard.redistribute(array, NamedSharding(Mesh(mesh.devices, ("m", "n")), P("m")))
+    target = NamedSharding(mesh, P(None, "x"))
+    for result in reshard.redistribute([array, renamed], target, donate=True):
+        assert_holds(result, values((8, 8)), target)
+    assert array.is_deleted() and renamed.is_deleted()
+
+
 # Interruption
 
 
