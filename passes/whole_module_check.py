@@ -169,7 +169,7 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
 
 
 def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
-    """Returns what memory is compared. On a TPU a temporary may lie on the chip, where it does not count as one: the peak knows all."""
+    """Returns what memory is compared: the peak if it is known, since a TPU's temporaries on the chip do not count as such."""
     if stock.peak_memory_bytes is None or ours.peak_memory_bytes is None:
         return "temporaries in bytes", stock.temp_bytes, ours.temp_bytes
     return "peak memory in bytes", stock.peak_memory_bytes, ours.peak_memory_bytes
