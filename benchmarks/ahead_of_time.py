@@ -185,8 +185,8 @@ def _costs(compiled: Compiled) -> tuple[str, ...]:
     return (*sizes, f"{compiled.compile_seconds:.1f}", "none" if estimate is None else f"{estimate * 1e6:,.0f}")
 
 
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.2f}"
+def _mib(count: int | None) -> str:
+    return "" if count is None else f"{count / 2**20:,.2f}"
 
 
 def _given_back(row: Row) -> Iterator[str]:
