@@ -108,8 +108,14 @@ def _ahead_of_time_lines(check: Check) -> list[str]:
     if any(_differs_in_the_end(each) for each in (check.stock, check.ours)):
         lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
     if any(each.estimated_seconds is not None for each in (check.stock, check.ours)):
-        lines.append("  estimate: the compiler's own, by bandwidth; it knows no latency and not where devices are")
+        lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[check.target.platform]}")
     return lines
+
+
+_ESTIMATED_BY = {
+    "tpu": "by bandwidth; it knows no latency and not where devices are",
+    "cuda": "by its model of GPU and network; never compared with hardware here",
+}
 
 
 def _differs_in_the_end(compiled: Compiled) -> bool:

@@ -75,7 +75,9 @@ def test_a_wrong_command_line_is_refused(arguments, text, module, capfd):
     assert out == "" and text in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize(("target", "package"), [("tpu:v5e:2x4", "pip install libtpu"), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")])
+@pytest.mark.parametrize(
+    ("target", "package"), [("tpu:v5e:2x4", "pip install libtpu"), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")]
+)
 def test_a_target_whose_compiler_is_missing_says_what_to_install(target, package, module, monkeypatch, capfd):
     monkeypatch.setattr(compile_targets, "_is_installed", lambda _: False)
     assert run(module, f"--compile-for={target}", "-o", "/dev/null") == 1
