@@ -71,6 +71,13 @@ def load_executable(module, devices: Sequence, options):
     return compile_and_load(module, executable_devices=device_list, compile_options=options)
 
 
+def compile_ahead_of_time(module, devices: Sequence, options):
+    """Compiles an MLIR module for devices of a topology and returns the executable, which cannot run here."""
+    from jax._src.lib import xla_client
+
+    return devices[0].client.compile(module, executable_devices=xla_client.DeviceList(tuple(devices)), compile_options=options)
+
+
 def parameter_shardings(executable, count: int) -> list:
     """Returns the OpSharding proto of each of `count` parameters; replicated where the executable tells none."""
     return _or_replicated(executable.get_parameter_shardings(), count)

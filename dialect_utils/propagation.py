@@ -27,10 +27,12 @@ import functools
 import itertools
 import math
 
+from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
+from .factor_overflow import fitting_sharding
 from .ops import int64_attr, producer_of
-from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
+from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
 CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
@@ -78,15 +80,32 @@ class Analysis:
     pieces: dict[int, int]
     explicit: ir.Operation
     has_dynamic_shapes: bool
-    layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
+    layouts: dict[int, frozenset[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
     @functools.cached_property
-    def explicit_ops(self) -> list[tuple[ir.Operation, int | None]]:
-        """Returns the ops of `explicit`, once it has its reshards, with their serials."""
-        return [(op, serial_of(op)) for op in ops_in(self.explicit)]
+    def explicit_ops(self) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit` that has it, once that has its reshards; see `inserted_reshards`."""
+        return self._ops_of_explicit[0]
+
+    @functools.cached_property
+    def inserted_reshards(self) -> list[ir.Operation]:
+        """Returns the reshards of `explicit` that were inserted after propagation."""
+        return self._ops_of_explicit[1]
+
+    @functools.cached_property
+    def _ops_of_explicit(self) -> tuple[dict[int, ir.Operation], list[ir.Operation]]:
+        by_serial: dict[int, ir.Operation] = {}
+        reshards = []
+        for op in ops_in(self.explicit):
+            serial = serial_of(op)
+            if serial is not None:
+                by_serial.setdefault(serial, op)
+            elif op.name == "sdy.reshard":
+                reshards.append(op)
+        return by_serial, reshards
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -107,7 +126,7 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     analysis = prepare(originals, clone)
     propagate(analysis.explicit)
     _take_snapshot(analysis)
-    run(analysis.explicit, EXPLICIT_RESHARDS)
+    insert_explicit_reshards(analysis.explicit)
     return analysis
 
 
@@ -719,6 +738,49 @@ def propagate(module: ir.Operation) -> None:
 _ENTRY = "main"
 
 
+def insert_explicit_reshards(module: ir.Operation) -> None:
+    """Inserts what converts between the layouts that propagation gave to the ops of a module, and drops their sharding rules.
+
+    Raises: DiagnosedError with what MLIR reported.
+    """
+    _stop_before_overflow(module)
+    run(module, EXPLICIT_RESHARDS)
+
+
+def _stop_before_overflow(module: ir.Operation) -> None:
+    """Lets ops that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`."""
+    meshes = module_meshes(module)
+    for op in ops_in(module):
+        if op.name not in _REGROUPING or _RULE not in op.attributes:
+            continue
+        rule = sdy.OpShardingRuleAttr(op.attributes[_RULE])
+        for number, mapping in enumerate(rule.operand_mappings):
+            fitting = fitting_sharding(layout(op.operands[number]), mapping, rule.factor_sizes, meshes)
+            if fitting is not None:
+                with ir.InsertionPoint(op), op.location:
+                    op.operands[number] = sdy.ReshardOp(op.operands[number], fitting).result
+        _stop_results_before_overflow(op, rule, meshes)
+
+
+_REGROUPING = frozenset({"stablehlo.reshape", "stablehlo.bitcast_convert", "stablehlo.custom_call"})
+
+
+def _stop_results_before_overflow(op: ir.Operation, rule: sdy.OpShardingRuleAttr, meshes: dict[str, Mesh]) -> None:
+    stated = [result_layout(op, number) for number in range(len(op.results))]
+    fitting = [
+        fitting_sharding(attr, mapping, rule.factor_sizes, meshes)
+        for attr, mapping in zip(stated, rule.result_mappings, strict=True)
+    ]
+    if all(attr is None for attr in fitting):
+        return
+    op.attributes[SHARDING] = sdy.TensorShardingPerValueAttr.get([one or other for one, other in zip(fitting, stated)])
+    for value, attr, other in zip(op.results, fitting, stated):
+        if attr is not None:
+            with ir.InsertionPoint.after(op), op.location:
+                reshard = sdy.ReshardOp(value, other)
+            value.replace_all_uses_except(reshard.result, reshard.operation)
+
+
 def is_public(function: ir.Operation) -> bool:
     """Returns whether callers outside of the module may use a function."""
     visibility = function.attributes["sym_visibility"] if "sym_visibility" in function.attributes else None
@@ -740,11 +802,13 @@ def run(module: ir.Operation, pipeline: str) -> None:
 
 
 def _take_snapshot(analysis: Analysis) -> None:
+    alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     for op in ops_in(analysis.explicit):
         serial = _tag(op)
         if serial is not None:
             attr = result_layouts(op)
-            analysis.layouts.setdefault(serial, set()).add(attr)
+            one = alone.setdefault(attr, frozenset((attr,)))
+            analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
             if op.name in CONSTRAINTS:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):

@@ -242,9 +242,7 @@ class Finder:
 
     def _read_inserted_reshards(self) -> None:
         restoring: set[ir.Value] = set()
-        for op, serial in self.analysis.explicit_ops:
-            if serial is not None or op.name != "sdy.reshard":
-                continue
+        for op in self.analysis.inserted_reshards:
             if self._restores_result(op, restoring):
                 continue
             source, target = propagation.layout(op.operands[0]), op.attributes["sharding"]

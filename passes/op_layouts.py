@@ -28,10 +28,7 @@ class OpLayouts:
         self.analysis = analysis
         self.index = {op: i for i, op in enumerate(self.analysis.originals)}
         self.meshes = module_meshes(self.analysis.explicit)
-        self.explicit: dict[int, ir.Operation] = {}
-        for op, serial in self.analysis.explicit_ops:
-            if serial is not None:
-                self.explicit.setdefault(serial, op)
+        self.explicit = self.analysis.explicit_ops
         self._shardings = Shardings()
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
 

@@ -11,6 +11,7 @@ from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
+from reshard.dialect_utils.origins import Origin, Origins
 from reshard.dialect_utils.sdy_shardings import (
     SHARDING,
     Shardings,
@@ -144,7 +145,7 @@ class SitePlanner:
             verdicts = self._where_xla_agrees(verdicts)
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
         planned = [self._with_verdict(edge, verdicts[i], chains) for i, edge in enumerate(self.found.edges)]
-        self._record(planned, inside)
+        self._record(planned, inside, chains)
         return planned
 
     def open_results(self) -> tuple[OpenResult, ...]:
@@ -324,28 +325,26 @@ class SitePlanner:
             entries["merges"] = ir.ArrayAttr.get([int64_attr(each.site) for each in chain[:-1]])
         return edge.with_extras(entries)
 
-    def _record(self, planned: list[Finding], last_of: dict[int, int]) -> None:
+    def _record(self, planned: list[Finding], last_of: dict[int, int], chains: dict[int, list[Finding]]) -> None:
         """Counts and reports every site by an edge that is rewritten, if one is; remarks on every edge that is not."""
         for site, edges in Findings(tuple(planned)).by_site().items():
             shown = next((each for each in edges if _verdict(each) == REWRITE), edges[0])
             self.session.count("planned", self.conversions[site].plan is not None)
             self.session.count(_verdict(shown))
-            self.session.report_rows.append(self._row(shown, last_of.get(site, site)))
+            last = last_of.get(site, site)
+            self.session.report_rows.append(self._row(shown, last, chains.get(last, [shown])))
         for edge in planned:
             if _verdict(edge) == KEEP:
                 reason = ir.StringAttr(edge.extra("reason")).value
                 self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {reason}")
 
-    def _row(self, edge: Finding, last_of_chain: int) -> dict:
+    def _row(self, edge: Finding, last_of_chain: int, chain: list[Finding]) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
-        place = diagnostics.place_of(edge.op)
-        if place is not None and place.file == "-":
-            place = dataclasses.replace(place, file=self.session.options.get("input", "-"))
         conversion = self.conversions[edge.site]
         row = {
             "site": edge.site,
             "group": f"site {last_of_chain}" if _is_data_flow(edge) else self._group_of[edge.op],
-            "location": str(place) if place else "",
+            "location": self._place(diagnostics.place_of(edge.op)),
             "kind": edge.kind,
             "op": edge.op.name,
             "type": str(edge.value.type),
@@ -353,7 +352,35 @@ class SitePlanner:
             "target": str(conversion.target),
             "why": edge.why,
         }
-        return row | {name: _plain(edge.extra(name)) for name in _ROW_ENTRIES}
+        row |= {name: _plain(edge.extra(name)) for name in _ROW_ENTRIES}
+        return row | {"problem": _problem(self._merged(chain).plan), "provenance": self._provenance(edge)}
+
+    def _provenance(self, edge: Finding) -> list[dict]:
+        """Returns what asked for each axis of either layout, where the session wants to know; plain values."""
+        if self._origins is None:
+            return []
+        wanted = [edge.value] if edge.kind == kinds.RESULT else list(edge.op.results)
+        others = [] if edge.kind == kinds.RESULT else [value for i, value in enumerate(edge.op.operands) if i != edge.number]
+        target = {axis: origin for value in (*others, *wanted) for axis, origin in self._origins.of_value(value).items()}
+        if edge.op.name in propagation.CONSTRAINTS:
+            target = dict.fromkeys(target, Origin("this constraint", diagnostics.place_of(edge.op)))
+        source = self._origins.of_value(edge.value) if edge.kind != kinds.RESULT else {}
+        rows = [("source", sharding_from_attr(edge.source), source), ("target", sharding_from_attr(edge.target), target)]
+        return [
+            {"side": side, "axis": axis, "asked_by": origin.words, "location": self._place(origin.place)}
+            for side, sharding, origins in rows
+            for axis, origin in sorted(origins.items())
+            if any(axis.partition(":")[0] == ref.name for axes in sharding.dims for ref in axes)
+        ]
+
+    def _place(self, place: diagnostics.Place | None) -> str:
+        if place is not None and place.file == "-":
+            place = dataclasses.replace(place, file=self.session.options.get("input", "-"))
+        return str(place) if place else ""
+
+    @functools.cached_property
+    def _origins(self) -> Origins | None:
+        return Origins(self.module) if self.session.options.get("with_provenance") else None
 
 
 _ROW_ENTRIES = (
@@ -378,6 +405,14 @@ def _plain(attr: ir.Attribute | None):
 
 
 _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
+
+
+def _problem(plan: Plan | None) -> dict | None:
+    """Returns what a site's chain solves, as plain values from which it can be planned again; None where there is no chain."""
+    if plan is None:
+        return None
+    ends = {"mesh": str(plan.mesh), "source": str(plan.source), "target": str(plan.target)}
+    return ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
 
 
 def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:

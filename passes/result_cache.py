@@ -37,6 +37,7 @@ from typing import Any
 import zlib
 
 from reshard.dialect_utils import compat, xla_child
+from reshard.dialect_utils.compile_targets import Target
 from reshard.dialect_utils.diagnostics import Diagnostic, Place
 from reshard.dialect_utils.xla_child import Compiled, KindCount
 from reshard.passes import registry
@@ -51,7 +52,7 @@ MOST_BYTES = 256 << 20  # of a version's entries together
 MOST_ENTRY_BYTES = 64 << 20
 MOST_VERSIONS = 4
 _PACKAGES = ("reshard", "reshard.synthesis", "reshard.dialect_utils", "reshard.passes", "reshard.tools")
-_OPTIONS = frozenset({"compile_for", "input"})  # of a session: those that a key says all about
+_OPTIONS = frozenset({"compile_for", "input", "with_provenance"})  # of a session: those that a key says all about
 _DIGEST_BYTES = 32
 
 
@@ -130,7 +131,7 @@ def _is_known(pipeline: Pipeline, session: Session) -> bool:
         names in [text.split(",") for text in registry.PIPELINES.values()]
         and all(type(each) is registry.load(each.name) for each in pipeline.passes)
         and session.options.keys() <= _OPTIONS
-        and (target is None or target[0] == "cpu")  # the versions of other compilers are not in the key
+        and (target is None or target.platform == "cpu")  # the versions of other compilers are not in the key
     )
 
 
@@ -221,7 +222,8 @@ def diagnostic(written: dict[str, Any]) -> Diagnostic:
 
 def _check(written: dict[str, Any]) -> Check:
     dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
-    return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"])
+    target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
+    return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)
 
 
 def _compiled(written: dict[str, Any]) -> Compiled:

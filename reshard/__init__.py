@@ -19,6 +19,8 @@ _PUBLIC = {
     # planning: no MLIR, no jax
     "plan": "reshard.planning:plan",
     "pareto": "reshard.planning:pareto",
+    "visualize": "reshard.pictures.drawing:visualize",
+    "Drawing": "reshard.pictures.drawing:Drawing",
     "Plan": "reshard.synthesis.plan:Plan",
     "NoPlanError": "reshard.synthesis.plan:NoPlanError",
     "Mesh": "reshard.synthesis.mesh:Mesh",

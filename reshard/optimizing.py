@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard import agreement, contexts, dumps, planned_once, report_html
+from reshard import agreement, contexts, dumps, planned_once
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
@@ -48,7 +48,9 @@ class Report:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return report_html.fragment(self.to_dict())
+        from reshard.pictures.report_page import notebook_html
+
+        return notebook_html(self.to_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class Result:
     is_rewritten: bool
     emit: str = "manual"
     exported: jax.export.Exported | None = None
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
         """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings.

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import expectations, module_files
+from reshard.dialect_utils import compile_targets, expectations, module_files
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
+from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry, result_cache
 from reshard.passes.base import Session
@@ -49,11 +49,20 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
     try:
         for path in (flags.output, flags.report_file, *reproducers):
             module_files.refuse_unwritable(path or "-")
+        _refuse_without_compiler(flags)
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _refuse_without_compiler(flags: argparse.Namespace) -> None:
+    """Raises: DiagnosedError if the modules are to be compiled for a target whose compiler is not installed."""
+    if flags.compile_for is None or flags.check is False:
+        return
+    if missing := compile_targets.missing_compiler(flags.compile_for):
+        raise DiagnosedError([Diagnostic(ERROR, missing)])
 
 
 def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
@@ -91,7 +100,8 @@ class _Run:
 
     def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
         self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
-        self.session = Session(options={"compile_for": flags.compile_for, "input": file.name})
+        options = {"compile_for": flags.compile_for, "input": file.name, "with_provenance": flags.report in ("html", "details")}
+        self.session = Session(options=options)
         self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
@@ -265,6 +275,11 @@ class _Run:
             return ""
         from reshard.passes import report
 
+        if self.flags.report in ("html", "details"):
+            from reshard.pictures import report_page
+
+            render = report_page.page_of if self.flags.report == "html" else report_page.text_of
+            return render(report.as_dict(self.session), self.file.name)
         return report.render(self.session, self.flags.report)
 
     def _write_report(self, text: str) -> None:
