@@ -147,6 +147,7 @@ def jitted_with(jitted, around: Callable[[], contextlib.AbstractContextManager])
     Args:
       jitted: what `jax.jit(...)` returned just now; it is not to be used any more.
     """
+    active()  # if it were made in the midst of the first call, the second one would have another key
     state = jitted.__getstate__()
     stock_miss = state["cache_miss"]
 
@@ -156,11 +157,28 @@ def jitted_with(jitted, around: Callable[[], contextlib.AbstractContextManager])
 
     made = type(jitted).__new__(type(jitted))
     made.__setstate__({**state, "cache_miss": cache_miss, "cache": type(state["cache"])()})
-    made.__dict__.update(jitted.__dict__)
-    made.trace = _tracing(jitted.trace, around)
-    made.lower = _lowering(jitted.lower, around)
-    made.eval_shape = _inside(jitted.eval_shape, around)
+    own = {"trace": _tracing(jitted.trace, around), "lower": _lowering(jitted.lower, around)}
+    made.__dict__ = _Attributes({**jitted.__dict__, **own, "eval_shape": _inside(jitted.eval_shape, around)})
     return made
+
+
+class _Attributes(dict):
+    """The attributes of a jitted function, those of its stages hidden from who lists them.
+
+    The class of jitted functions has these as methods, and no subclasses; so each of ours has its own. Whoever wraps a function
+    copies all attributes that are listed, jax.jit first of all: what it made of ours would trace and lower ours, not itself.
+    """
+
+    _HIDDEN = ("trace", "lower", "eval_shape")
+
+    def keys(self):
+        return [name for name in super().keys() if name not in self._HIDDEN]
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def items(self):
+        return [(name, self[name]) for name in self.keys()]
 
 
 def _inside(function: Callable, around) -> Callable:

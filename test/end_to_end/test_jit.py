@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reshard.jit` and `reshard.enabled`: whatever jax.jit does, with rewritten programs, and nothing left behind."""
 
-from functools import partial
+from functools import partial, wraps
 import sys
 import threading
 
@@ -288,7 +288,15 @@ class TestTheJittedObject:
             assert_equal_trees(around(ours)(cube), around(stock)(cube))
         (mine,), (theirs,) = (jax.make_jaxpr(each)(cube).eqns for each in (ours, stock))
         assert (mine.primitive, mine.params["name"]) == (theirs.primitive, theirs.params["name"])
-        assert "all-to-all" not in jax.jit(ours).lower(cube).compile().as_text()
+
+    def test_what_is_around_it_is_lowered_and_traced_as_itself(self, mesh, cube):
+        """jax.jit and functools.wraps copy the attributes of what they are given: not those of ours that make it ours."""
+        ours = reshard.jit(lambda a: into_columns(mesh, a) + 1)
+        outer = jax.jit(ours)
+        assert [eqn.primitive.name for eqn in outer.trace(cube).jaxpr.eqns] == ["jit"]
+        assert "all-to-all" not in outer.lower(cube).compile().as_text()
+        assert "all-to-all" in reshard.jit(ours).lower(cube).compile().as_text()
+        assert not hasattr(wraps(ours)(lambda *args: ours(*args)), "lower")
 
     def test_is_exported_as_it_was_written(self, mesh, cube):
         exported = jax.export.export(reshard.jit(lambda a: into_columns(mesh, a)))(cube)
