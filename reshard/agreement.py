@@ -145,6 +145,7 @@ class Agreement:
     State: `_seen`, for each group of members and name the claims made so far, in order of their first time. The place in
     that order is where claims of different processes meet: the n-th program "jit_f" of one with the n-th of another.
     `_absent`: processes that were waited for in vain, for which later waits are short.
+    `_small`: verdicts without a payload, by key; asking the store again takes a millisecond or two.
 
     Args:
       store: shared by all processes. process: this one's index.
@@ -159,6 +160,7 @@ class Agreement:
         self._verifies = verifies
         self._seen: dict[tuple[tuple[int, ...], str], list[bytes]] = {}
         self._absent: set[int] = set()
+        self._small: dict[str, Verdict] = {}
         self._lock = threading.Lock()
 
     def reach(self, members: Sequence[int], claim: Claim, plan: Callable[[], Answer]) -> Verdict:
@@ -172,13 +174,18 @@ class Agreement:
         members = tuple(sorted(members))
         claim = replace(claim, settings=(*claim.settings, ("RESHARD_AGREEMENT", VERIFY if self._verifies else LEAD)))
         key = self._key(members, claim)
+        if key in self._small:
+            return self._small[key]
         content = self._store.get(f"{key}/verdict")
         if content is None:
             self._store.put(f"{key}/claim/{self._process}", claim.to_json())
             with self._giving_signs(key, claim):
                 act = self._lead if self._process == members[0] else self._follow
                 content = act(key, members, claim, plan)
-        return self._obeyed(Verdict.from_bytes(content), claim)
+        verdict = self._obeyed(Verdict.from_bytes(content), claim)
+        if not verdict.payload:
+            self._small[key] = verdict
+        return verdict
 
     def _key(self, members: tuple[int, ...], claim: Claim) -> str:
         with self._lock:

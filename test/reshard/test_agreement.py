@@ -65,6 +65,14 @@ def test_another_time_the_verdict_stands_without_waiting_for_anyone():
     assert job.planned == [0]
 
 
+def test_what_is_agreed_on_without_an_answer_is_not_asked_for_again():
+    job = Job(2)
+    plans = [lambda: Answer(b"")] * 2
+    job.reach([CLAIM] * 2, plans)
+    job.parts[1]._store.values.clear()
+    assert job.parts[1].reach((0, 1), CLAIM, plans[1]).status == AGREED
+
+
 def test_another_setting_is_told_in_all_processes_and_nobody_plans():
     job = Job(3)
     verdicts = job.reach([CLAIM, CLAIM, with_setting("policy", "always")])
