@@ -5,6 +5,7 @@ jax is imported inside the functions, so importing this module costs nothing.
 """
 
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,6 +69,13 @@ def load_executable(module, devices: Sequence, options):
     compile_and_load = getattr(client, "compile_and_load", client.compile)
     device_list = xla_client.DeviceList(tuple(devices))
     return compile_and_load(module, executable_devices=device_list, compile_options=options)
+
+
+def compile_ahead_of_time(module, devices: Sequence, options):
+    """Compiles an MLIR module for devices of a topology and returns the executable, which cannot run here."""
+    from jax._src.lib import xla_client
+
+    return devices[0].client.compile(module, executable_devices=xla_client.DeviceList(tuple(devices)), compile_options=options)
 
 
 def parameter_shardings(executable, count: int) -> list:
@@ -136,6 +144,72 @@ def bytecode(module) -> bytes:
 def cpu_devices_environment(num_devices: int) -> dict[str, str]:
     """Returns the environment variables that give a process `num_devices` CPU devices."""
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
+
+
+@functools.lru_cache(maxsize=1)
+def _store_of(client) -> "JobStore":
+    return JobStore(client)
+
+
+def job_store() -> "JobStore | None":
+    """Returns the key-value store that the processes of this job share; None outside of `jax.distributed`."""
+    from jax._src import distributed
+
+    client = distributed.global_state.client
+    return None if client is None else _store_of(client)
+
+
+def process_index() -> int:
+    """Returns this process's index in its job, 0 outside of one."""
+    from jax._src import distributed
+
+    return distributed.global_state.process_id
+
+
+class JobStore:
+    """Bytes by key, shared through jax's distributed runtime. Any method raises RuntimeError once the job is over."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keeps a value, in place of an older one."""
+        self._client.key_value_set_bytes(key, value, allow_overwrite=True)
+
+    def put_once(self, key: str, value: bytes) -> bool:
+        """Keeps a value unless there is one; returns whether it did."""
+        try:
+            self._client.key_value_set_bytes(key, value)
+        except RuntimeError as error:
+            if "ALREADY_EXISTS" in str(error):
+                return False
+            raise
+        return True
+
+    def get(self, key: str, timeout_s: float = 0) -> bytes | None:
+        """Returns a value, waiting for it; None if there is none by then."""
+        try:
+            if timeout_s > 0:
+                return self._client.blocking_key_value_get_bytes(key, max(1, int(timeout_s * 1000)))
+            return self._client.key_value_try_get_bytes(key)
+        except RuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
+                return None
+            raise
+
+
+def are_attached(devices: Sequence) -> bool:
+    """Returns whether devices belong to a backend that runs programs, not to one that only compiles for them."""
+    from jax._src import xla_bridge
+
+    clients = list(xla_bridge.backends().values())
+    return all(any(device.client is client for client in clients) for device in devices)
+
+
+def lowered_devices(lowered) -> tuple:
+    """Returns the devices that a `jax.stages.Lowered` is for, in the order of partitions; () where it names none."""
+    devices = getattr(lowered._lowering, "_device_list", None)
+    return () if devices is None else tuple(devices)
 
 
 def lowered_with_module(lowered, content: bytes):

@@ -33,8 +33,8 @@ _STATE = ("fun", "cache_miss", "cache")
 class Rewriter(Protocol):
     """What may be active. It is hashable, and equal ones share what jax compiled under them."""
 
-    def rewritten(self, module, compile_options):
-        """Returns the module that XLA gets in the place of `module`."""
+    def rewritten(self, module, devices: tuple, compile_options):
+        """Returns the module that XLA gets in the place of `module`, for devices in the order of partitions."""
 
 
 _lock = threading.Lock()
@@ -133,8 +133,8 @@ def _at_the_seam(original: Callable) -> Callable:
             return original(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         with active()(None):
-            computation, compile_options = given.arguments["computation"], given.arguments["compile_options"]
-            given.arguments["computation"] = rewriter.rewritten(computation, compile_options)
+            computation, devices, compile_options = (given.arguments[name] for name in _SEAM_TAKES[1:])
+            given.arguments["computation"] = rewriter.rewritten(computation, tuple(devices.flat), compile_options)
             return original(*given.args, **given.kwargs)
 
     compile_or_get_cached.is_of_reshard = True

@@ -11,10 +11,19 @@ from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
-from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from reshard.dialect_utils.origins import Origin, Origins
+from reshard.dialect_utils.sdy_shardings import (
+    SHARDING,
+    Shardings,
+    mesh_of,
+    mesh_reference,
+    module_meshes,
+    sharding_from_attr,
+    sharding_to_attr,
+)
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
-from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, attribute_names, read_findings, write_findings
+from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, read_findings, write_findings
 from reshard.passes.op_layouts import Layouts, OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
 from reshard.passes.site_plans import site_plan
@@ -77,13 +86,15 @@ class PlanSitesPass(Pass):
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
-        found = read_findings(module)
+        found = session.findings or read_findings(module)
         if found is None:
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
             return
         planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
         edges = tuple(planner.planned_edges())
-        write_findings(module, dataclasses.replace(found, edges=edges, open_results=planner.open_results()))
+        planned = dataclasses.replace(found, edges=edges, open_results=planner.open_results())
+        write_findings(module, planned, over=session.findings)
+        session.findings = planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,8 @@ class SitePlanner:
         self.meshes = module_meshes(module)
         self._results_of_xla: dict[int, tuple[Mesh, Sharding] | None] = {}
         self._judged: dict[tuple, Verdict] = {}
+        self._shardings = Shardings()
+        self._converted: dict[tuple, Conversion] = {}
         self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
 
     def planned_edges(self) -> list[Finding]:
@@ -132,7 +145,7 @@ class SitePlanner:
             verdicts = self._where_xla_agrees(verdicts)
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
         planned = [self._with_verdict(edge, verdicts[i], chains) for i, edge in enumerate(self.found.edges)]
-        self._record(planned, inside)
+        self._record(planned, inside, chains)
         return planned
 
     def open_results(self) -> tuple[OpenResult, ...]:
@@ -153,7 +166,13 @@ class SitePlanner:
     # Plans
 
     def _conversion(self, edge: Finding) -> Conversion:
-        source, target = sharding_from_attr(edge.source), sharding_from_attr(edge.target)
+        asked = edge.value.type, edge.source, edge.target, edge.manual_axes
+        if asked not in self._converted:
+            self._converted[asked] = self._converted_alone(edge)
+        return self._converted[asked]
+
+    def _converted_alone(self, edge: Finding) -> Conversion:
+        source, target = self._shardings[edge.source], self._shardings[edge.target]
         mesh = mesh_of(edge.target, self.meshes)
         if mesh is None or mesh != mesh_of(edge.source, self.meshes):
             return Conversion(source, target, None, "source and target are on different meshes")
@@ -200,7 +219,7 @@ class SitePlanner:
             return Verdict(KEEP, conversion.problem)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
-        layouts = [conversion.source, *(sharding_from_attr(each.target) for each in chain)]
+        layouts = [conversion.source, *(self._shardings[each.target] for each in chain)]
         return self._oracle.judge_pair(str(edge.value.type), layouts, conversion.plan)
 
     def _merged(self, chain: list[Finding]) -> Conversion:
@@ -306,28 +325,26 @@ class SitePlanner:
             entries["merges"] = ir.ArrayAttr.get([int64_attr(each.site) for each in chain[:-1]])
         return edge.with_extras(entries)
 
-    def _record(self, planned: list[Finding], last_of: dict[int, int]) -> None:
+    def _record(self, planned: list[Finding], last_of: dict[int, int], chains: dict[int, list[Finding]]) -> None:
         """Counts and reports every site by an edge that is rewritten, if one is; remarks on every edge that is not."""
         for site, edges in Findings(tuple(planned)).by_site().items():
             shown = next((each for each in edges if _verdict(each) == REWRITE), edges[0])
             self.session.count("planned", self.conversions[site].plan is not None)
             self.session.count(_verdict(shown))
-            self.session.report_rows.append(self._row(shown, last_of.get(site, site)))
+            last = last_of.get(site, site)
+            self.session.report_rows.append(self._row(shown, last, chains.get(last, [shown])))
         for edge in planned:
             if _verdict(edge) == KEEP:
                 reason = ir.StringAttr(edge.extra("reason")).value
                 self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {reason}")
 
-    def _row(self, edge: Finding, last_of_chain: int) -> dict:
+    def _row(self, edge: Finding, last_of_chain: int, chain: list[Finding]) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
-        place = diagnostics.place_of(edge.op)
-        if place is not None and place.file == "-":
-            place = dataclasses.replace(place, file=self.session.options.get("input", "-"))
         conversion = self.conversions[edge.site]
         row = {
             "site": edge.site,
             "group": f"site {last_of_chain}" if _is_data_flow(edge) else self._group_of[edge.op],
-            "location": str(place) if place else "",
+            "location": self._place(diagnostics.place_of(edge.op)),
             "kind": edge.kind,
             "op": edge.op.name,
             "type": str(edge.value.type),
@@ -335,7 +352,35 @@ class SitePlanner:
             "target": str(conversion.target),
             "why": edge.why,
         }
-        return row | {name: _plain(edge.extra(name)) for name in _ROW_ENTRIES}
+        row |= {name: _plain(edge.extra(name)) for name in _ROW_ENTRIES}
+        return row | {"problem": _problem(self._merged(chain).plan), "provenance": self._provenance(edge)}
+
+    def _provenance(self, edge: Finding) -> list[dict]:
+        """Returns what asked for each axis of either layout, where the session wants to know; plain values."""
+        if self._origins is None:
+            return []
+        wanted = [edge.value] if edge.kind == kinds.RESULT else list(edge.op.results)
+        others = [] if edge.kind == kinds.RESULT else [value for i, value in enumerate(edge.op.operands) if i != edge.number]
+        target = {axis: origin for value in (*others, *wanted) for axis, origin in self._origins.of_value(value).items()}
+        if edge.op.name in propagation.CONSTRAINTS:
+            target = dict.fromkeys(target, Origin("this constraint", diagnostics.place_of(edge.op)))
+        source = self._origins.of_value(edge.value) if edge.kind != kinds.RESULT else {}
+        rows = [("source", sharding_from_attr(edge.source), source), ("target", sharding_from_attr(edge.target), target)]
+        return [
+            {"side": side, "axis": axis, "asked_by": origin.words, "location": self._place(origin.place)}
+            for side, sharding, origins in rows
+            for axis, origin in sorted(origins.items())
+            if any(axis.partition(":")[0] == ref.name for axes in sharding.dims for ref in axes)
+        ]
+
+    def _place(self, place: diagnostics.Place | None) -> str:
+        if place is not None and place.file == "-":
+            place = dataclasses.replace(place, file=self.session.options.get("input", "-"))
+        return str(place) if place else ""
+
+    @functools.cached_property
+    def _origins(self) -> Origins | None:
+        return Origins(self.module) if self.session.options.get("with_provenance") else None
 
 
 _ROW_ENTRIES = (
@@ -362,6 +407,14 @@ def _plain(attr: ir.Attribute | None):
 _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
 
 
+def _problem(plan: Plan | None) -> dict | None:
+    """Returns what a site's chain solves, as plain values from which it can be planned again; None where there is no chain."""
+    if plan is None:
+        return None
+    ends = {"mesh": str(plan.mesh), "source": str(plan.source), "target": str(plan.target)}
+    return ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
+
+
 def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
     try:
         return Conversion(source, target, site_plan(edge.value.type, mesh, source, target, edge.manual_axes))
@@ -371,10 +424,11 @@ def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) ->
 
 def _question(op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int, Plan], results: dict[int, Plan]) -> tuple:
     """Returns what the verdict on an op depends on: ops that ask the same are judged once. An op with regions is like no other."""
-    own = op if len(op.regions) else tuple((name, str(op.attributes[name])) for name in attribute_names(op) if _is_its_own(name))
-    types = tuple(str(value.type) for value in (*op.operands, *op.results))
+    attributes = op.attributes
+    own = op if len(op.regions) else tuple((name, attributes[name]) for name in attributes.keys() if _is_its_own(name))
+    types = tuple(value.type for value in (*op.operands, *op.results))
     plans = (tuple((number, each.source, each.target) for number, each in sorted(side.items())) for side in (operands, results))
-    return op.name, own, types, str(mesh), tuple(layouts.operands), tuple(layouts.results), *plans
+    return op.name, own, types, mesh, tuple(layouts.operands), tuple(layouts.results), *plans
 
 
 def _is_its_own(name: str) -> bool:

@@ -37,6 +37,7 @@ from typing import Any
 import zlib
 
 from reshard.dialect_utils import compat, xla_child
+from reshard.dialect_utils.compile_targets import Target
 from reshard.dialect_utils.diagnostics import Diagnostic, Place
 from reshard.dialect_utils.xla_child import Compiled, KindCount
 from reshard.passes import registry
@@ -51,7 +52,7 @@ MOST_BYTES = 256 << 20  # of a version's entries together
 MOST_ENTRY_BYTES = 64 << 20
 MOST_VERSIONS = 4
 _PACKAGES = ("reshard", "reshard.synthesis", "reshard.dialect_utils", "reshard.passes", "reshard.tools")
-_OPTIONS = frozenset({"compile_for", "input"})  # of a session: those that a key says all about
+_OPTIONS = frozenset({"compile_for", "input", "with_provenance"})  # of a session: those that a key says all about
 _DIGEST_BYTES = 32
 
 
@@ -108,6 +109,20 @@ def run(key: str | None, session: Session, compute: Callable[[], Output]) -> Out
     return output
 
 
+def recorded(session: Session, compute: Callable[[], Output]) -> tuple[Output, bytes]:
+    """Returns what `compute` returns, and that with what it adds to the session as bytes, for `replayed`."""
+    before = _Mark.of(session)
+    output = compute()
+    return output, _encoded("", before.kept(session, output))
+
+
+def replayed(entry: bytes, session: Session) -> Output:
+    """Returns the output in what `recorded` wrote, and lets the session have what it added to its own."""
+    kept = _decoded("", entry)
+    kept.into(session)
+    return kept.output
+
+
 def _is_known(pipeline: Pipeline, session: Session) -> bool:
     """Returns whether the key says all that the output depends on: a pipeline of ours, options that are plain values."""
     names = [getattr(each, "name", None) for each in pipeline.elements]  # MLIR's passes are text
@@ -116,7 +131,7 @@ def _is_known(pipeline: Pipeline, session: Session) -> bool:
         names in [text.split(",") for text in registry.PIPELINES.values()]
         and all(type(each) is registry.load(each.name) for each in pipeline.passes)
         and session.options.keys() <= _OPTIONS
-        and (target is None or target[0] == "cpu")  # the versions of other compilers are not in the key
+        and (target is None or target.platform == "cpu")  # the versions of other compilers are not in the key
     )
 
 
@@ -192,21 +207,23 @@ def _decoded(key: str, entry: bytes) -> _Kept:
         raise ValueError("the entry is another one's")
     return _Kept(
         Output(content, facts["is_unchanged"]),
-        tuple(map(_diagnostic, facts["diagnostics"])),
+        tuple(map(diagnostic, facts["diagnostics"])),
         tuple(facts["rows"]),
         tuple(map(tuple, facts["statistics"])),
         tuple(map(_check, facts["checks"])),
     )
 
 
-def _diagnostic(written: dict[str, Any]) -> Diagnostic:
+def diagnostic(written: dict[str, Any]) -> Diagnostic:
+    """Returns a diagnostic that `dataclasses.asdict` took apart."""
     place = written["place"] and Place(**written["place"])
-    return Diagnostic(written["severity"], written["message"], place, tuple(map(_diagnostic, written["notes"])))
+    return Diagnostic(written["severity"], written["message"], place, tuple(map(diagnostic, written["notes"])))
 
 
 def _check(written: dict[str, Any]) -> Check:
     dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
-    return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"])
+    target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
+    return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)
 
 
 def _compiled(written: dict[str, Any]) -> Compiled:

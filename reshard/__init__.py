@@ -19,6 +19,8 @@ _PUBLIC = {
     # planning: no MLIR, no jax
     "plan": "reshard.planning:plan",
     "pareto": "reshard.planning:pareto",
+    "visualize": "reshard.pictures.drawing:visualize",
+    "Drawing": "reshard.pictures.drawing:Drawing",
     "Plan": "reshard.synthesis.plan:Plan",
     "NoPlanError": "reshard.synthesis.plan:NoPlanError",
     "Mesh": "reshard.synthesis.mesh:Mesh",
@@ -44,6 +46,9 @@ _PUBLIC = {
     "plan_tree": "reshard.redistributing:plan_tree",
     "Schedule": "reshard.redistributing:Schedule",
     "RedistributeError": "reshard.redistributing:RedistributeError",
+    # many processes
+    "DisagreementError": "reshard.agreement:DisagreementError",
+    "PeerError": "reshard.agreement:PeerError",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -25,7 +25,7 @@ class Context:
     def with_options(self, options: Mapping[str, Any]) -> Self:
         return replace(self, options=tuple(sorted({**dict(self.options), **options}.items())))
 
-    def rewritten(self, module, compile_options):
+    def rewritten(self, module, devices, compile_options):
         return module
 
 

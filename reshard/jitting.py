@@ -6,7 +6,7 @@ Everything but the module is jax's: trees, donation, effects, dispatch. A progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import functools
@@ -120,12 +120,12 @@ class _Enabled(Context):
 
     programs: list[Program] = field(default_factory=list, compare=False, repr=False)
 
-    def rewritten(self, module, compile_options):
+    def rewritten(self, module, devices, compile_options):
         build_options = compile_options.executable_build_options
         if build_options.num_partitions == 1:
             return module
         name = compat.module_name(module)
-        found = _optimized(module, name, resolved({}, dict(self.options)))
+        found = _optimized(module, name, resolved({}, dict(self.options)), devices)
         if found is None:
             return module
         self.programs.append(Program(name, found.report, found.is_rewritten))
@@ -135,10 +135,10 @@ class _Enabled(Context):
         return compat.parse_module(module.context, found.content)
 
 
-def _optimized(module, name: str, settings: Mapping[str, Any]) -> Optimized | None:
+def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
     """Returns what becomes of a module of jax; None, once that is said, if it cannot be optimized."""
     try:
-        return optimized_module(compat.bytecode(module), settings, name)
+        return optimized_module(compat.bytecode(module), settings, name, devices)
     except DiagnosedError as error:
         _log.info("%s is compiled as it is: %s", name, str(error).splitlines()[0])
     except Exception as error:  # a fault of ours is no reason to stop the user's program

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard import contexts, dumps, report_html
+from reshard import agreement, contexts, dumps, planned_once
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
@@ -48,7 +48,9 @@ class Report:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return report_html.fragment(self.to_dict())
+        from reshard.pictures.report_page import notebook_html
+
+        return notebook_html(self.to_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class Result:
     is_rewritten: bool
     emit: str = "manual"
     exported: jax.export.Exported | None = None
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
         """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings.
@@ -160,18 +165,29 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
     return optimize(program, check=check).report
 
 
-def optimized_module(source: bytes, settings: Mapping[str, Any], name: str = "module") -> Optimized:
+def optimized_module(
+    source: bytes, settings: Mapping[str, Any], name: str = "module", devices: Sequence[jax.Device] = ()
+) -> Optimized:
     """Returns what becomes of a module: the one way that all entries go.
 
     Args:
       source: MLIR text or bytecode, or a portable artifact.
       settings: of `settings.resolved`.
       name: of the module, in logs and dumps.
+      devices: that it is for. The processes of a job that own some of them all get the same.
     """
     session, pipeline = Session(), _pipeline(settings)
     is_checked = settings["check"] and settings["emit"] == "manual"
     key = result_cache.key(source, pipeline, session, is_checked=is_checked)
-    output = result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+
+    def compute() -> Output:
+        return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+
+    if members := agreement.members_of(devices):
+        asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check")}
+        output = planned_once.run(members, name, _text(source, locations=False), asked, session, compute)
+    else:
+        output = compute()
     session.analysis = None
     found = Optimized(source if output.is_unchanged else output.content, Report(session), not output.is_unchanged)
     _tell(found, source, settings, name)
@@ -211,7 +227,7 @@ def _file(content: bytes | str, name: str = "module") -> ModuleFile:
 
 def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Result:
     module = lowered.compiler_ir("stablehlo")
-    found = optimized_module(compat.bytecode(module), settings, compat.module_name(module))
+    found = optimized_module(compat.bytecode(module), settings, compat.module_name(module), compat.lowered_devices(lowered))
     if not found.is_rewritten:
         return Result(lowered, _text_of(module), found.report, False)
     emit = settings["emit"]
@@ -241,13 +257,13 @@ def _artifact(content: bytes, source: ModuleFile) -> bytes:
         return module_files.to_bytes(ir.Module.parse(content), module_files.PORTABLE, source=source)
 
 
-def _text(content: bytes) -> str:
+def _text(content: bytes, locations: bool = True) -> str:
     with make_context() as context, ir.Location.unknown(context):
-        return _text_of(_file(content).chunks()[0].parse(context))
+        return _text_of(_file(content).chunks()[0].parse(context), locations)
 
 
-def _text_of(module: ir.Module) -> str:
-    return module.operation.get_asm(enable_debug_info=True)
+def _text_of(module: ir.Module, locations: bool = True) -> str:
+    return module.operation.get_asm(enable_debug_info=locations)
 
 
 def _pipeline(settings: Mapping[str, Any]) -> Pipeline:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 import functools
+import json
 import logging
 import math
 import os
@@ -23,6 +24,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 import numpy as np
 
+from reshard import agreement
 from reshard.byte_sizes import byte_size
 from reshard.element_types import ElementTypeError, element_type
 from reshard.live_programs import Move, moved, rewrapped
@@ -73,6 +75,7 @@ def redistribute(
     Raises:
       RedistributeError: a tree or a sharding that does not serve; a memory limit that no order keeps, with the least one.
         Nothing has moved then.
+      DisagreementError: the processes of a job of `jax.distributed` have other schedules; nothing has moved in any of them.
     If it is interrupted, the sources are intact, but for those that were donated and are done: a note on the exception names
     them, and its attribute `moved` has their new arrays by path.
     """
@@ -203,8 +206,17 @@ class Schedule:
             raise RedistributeError(f"the schedule is for {self._structure}, not for {structure}; plan the tree anew")
         for leaf, transfer in zip(leaves, self.transfers):
             _check_leaf(leaf, transfer)
+        self._agree()
         results = _Run(self, leaves).results(progress)
         return jax.tree_util.tree_unflatten(structure, results)
+
+    def _agree(self) -> None:
+        """Makes sure, once for each schedule, that all processes which own some of the devices follow the same."""
+        ends = (end for each in self.transfers for end in (each.source, each.target) if end is not None)
+        devices = {device for end in ends for device in end.device_set}
+        if agreement.members_of(devices):
+            claim = agreement.Claim("redistribute", json.dumps(self.to_dict(), indent=1), agreement.versions(), "schedule")
+            agreement.require(devices, claim)
 
     @property
     def bytes_received(self) -> int:

@@ -48,13 +48,34 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
     Args:
       holds_ends: whether the first operand and the last result are temporaries too, as in the body of a loop.
     """
+    held, pieces = _held_by_operation(program, bits, holds_ends)
+    return max(held, default=0) + pieces
+
+
+def temporary_bytes_by_step(program: TileProgram, bits: int) -> tuple[int, ...]:
+    """Returns the most that temporaries take in each step of a program; `peak_bytes` is the largest of these and the two ends.
+
+    The place of pieces of several sizes counts in every step: it is there all the time.
+    """
+    held, pieces = _held_by_operation(program, bits, holds_ends=False)
+    found, at = [], 0
+    for _, operations in program.steps:
+        own = held[at : at + len(operations)]
+        found.append(max(own, default=0) + pieces)
+        at += len(operations)
+    return tuple(found)
+
+
+def _held_by_operation(program: TileProgram, bits: int, holds_ends: bool) -> tuple[list[int], int]:
+    """Returns what the temporaries of each operation take, and what pieces of several sizes take beside them."""
     copying = [i for i, operation in enumerate(program.operations) if not isinstance(operation, (Reshape, On))]
     before = _bytes(math.prod(program.in_shape), bits)
     operand = before if holds_ends else 0
-    most, shape, pieces = 0, program.in_shape, set()
+    found, shape, pieces = [], program.in_shape, set()
     for i, operation in enumerate(program.operations):
         shape = shape_after(operation, shape)
         if isinstance(operation, (Reshape, On)):
+            found.append(0)
             continue
         after = _bytes(math.prod(shape), bits)
         result = 0 if i == copying[-1] and not holds_ends else after
@@ -71,8 +92,9 @@ def _temporary_bytes(program: TileProgram, bits: int, holds_ends: bool) -> int:
                 held = operand + result + copied + _temporary_bytes(body, bits, holds_ends=True)
             case _:
                 held = operand + result
-        most, operand, before = max(most, held), result, after
-    return most + (max(pieces) if len(pieces) > 1 else 0)
+        found.append(held)
+        operand, before = result, after
+    return found, max(pieces) if len(pieces) > 1 else 0
 
 
 def has_inner_one(shape: tuple[int, ...]) -> bool:

@@ -10,14 +10,14 @@ import pytest
 
 import reshard
 
-_PHASES = ("reshard", "reshard.synthesis", "reshard.dialect_utils", "reshard.passes", "reshard.tools")
+_PHASES = ("reshard", "reshard.pictures", "reshard.synthesis", "reshard.dialect_utils", "reshard.passes", "reshard.tools")
 
 
 def _modules() -> list[str]:
     root = Path(__file__).resolve().parent.parent
     names = ["reshard"]
     for phase in _PHASES:
-        folder = root / phase.split(".")[-1]
+        folder = root / ("reshard/pictures" if phase == "reshard.pictures" else phase.split(".")[-1])
         names += [f"{phase}.{each.name}" for each in pkgutil.iter_modules([str(folder)])]
     return names
 

@@ -39,6 +39,8 @@ def _drive(flags: argparse.Namespace, is_command: bool) -> int:
         from reshard.tools.reshard_module_verify import contained_drive, drive
 
         drive = contained_drive if is_command else drive
+    elif flags.command == "bench":
+        from reshard.tools.reshard_bench import drive
     elif flags.command == "fix-warnings":
         from reshard.tools.reshard_fix_warnings import contained_drive, drive
 

@@ -7,7 +7,7 @@ import argparse
 
 from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
-from reshard.tools import completion, reshard_calibrate, reshard_fix_warnings, reshard_module_verify
+from reshard.tools import completion, reshard_bench, reshard_calibrate, reshard_fix_warnings, reshard_module_verify
 from reshard.tools.command import whole_number
 
 PEERS = ("xla", "shardy", "dtensor")
@@ -21,10 +21,13 @@ examples:
   reshard plan ... --to-mesh 'a=2,b=4' --to '[{}, {"b"}, {}]'
   reshard plan ... --memory-limit 2GiB                in chunks, where all at once takes more
   reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
+  reshard plan ... --trace FILE                       the modelled schedule, for ui.perfetto.dev
   reshard explain ...                                 layouts, bound and tiles in words
+  reshard explain ... --html FILE                     the same as a page with pictures, --svg FILE as a picture
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
   reshard verify module.mlir --policy always          runs a module as it came, as rewritten and unsharded, and compares
   reshard fix-warnings train.log                      what XLA warns of gathering whole, and a plan for each
+  reshard bench shared --full -o bench                measures against stock XLA, in a checkout
 
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error;
 of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is wrong or fails.
@@ -32,11 +35,11 @@ of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify" or "fix-warnings"."""
+    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "fix-warnings" or "bench"."""
     parser = make_parser()
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and not flags.completion and flags.command is None:
-        parser.error("no command; write reshard plan, explain, calibrate, verify or fix-warnings")
+        parser.error("no command; write reshard plan, explain, calibrate, verify, fix-warnings or bench")
     return flags
 
 
@@ -61,6 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
     verify.set_defaults(usage_error=verify.error)
     fix_warnings = _add_command(commands, "fix-warnings", reshard_fix_warnings.SUMMARY, epilog=reshard_fix_warnings.EPILOG)
     reshard_fix_warnings.add_flags(fix_warnings)
+    reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     return parser
 
 
@@ -142,6 +146,9 @@ def _add_answer(group, with_json: bool) -> None:
         group.add_argument("--json", action="store_true", help="print one JSON object")
     else:
         group.set_defaults(json=False)
+        group.add_argument("--html", metavar="FILE", help="write one page with pictures of all that is said, and more; - is stdout")
+        group.add_argument("--svg", metavar="FILE", help="write a picture of the tiles before, between and after the steps; - is stdout")
+    group.add_argument("--trace", metavar="FILE", help="write the modelled schedule as a trace for ui.perfetto.dev or chrome://tracing")
     group.add_argument("--pareto", action="store_true", help="list the plans that no other one beats in time and in peak")
     group.add_argument(
         "--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair"

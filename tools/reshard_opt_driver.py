@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import expectations, module_files
+from reshard.dialect_utils import compile_targets, expectations, module_files
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
+from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
 from reshard.passes import registry, result_cache
 from reshard.passes.base import Session
@@ -49,11 +49,20 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
     try:
         for path in (flags.output, flags.report_file, *reproducers):
             module_files.refuse_unwritable(path or "-")
+        _refuse_without_compiler(flags)
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _refuse_without_compiler(flags: argparse.Namespace) -> None:
+    """Raises: DiagnosedError if the modules are to be compiled for a target whose compiler is not installed."""
+    if flags.compile_for is None or flags.check is False:
+        return
+    if missing := compile_targets.missing_compiler(flags.compile_for):
+        raise DiagnosedError([Diagnostic(ERROR, missing)])
 
 
 def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
@@ -91,7 +100,8 @@ class _Run:
 
     def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
         self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
-        self.session = Session(options={"compile_for": flags.compile_for, "input": file.name})
+        options = {"compile_for": flags.compile_for, "input": file.name, "with_provenance": flags.report in ("html", "details")}
+        self.session = Session(options=options)
         self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
@@ -163,7 +173,7 @@ class _Run:
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
-        before = module_files.to_bytes(module, debug_info=True)
+        before = module_files.to_bytes(module, module_files.BYTECODE)
         rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
@@ -175,7 +185,7 @@ class _Run:
         is_rewritten = any(row.get("is_rewritten") for row in rows)
         if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
             module = chunk.parse(self.context)
-        is_unchanged = before == module_files.to_bytes(module, debug_info=True)
+        is_unchanged = _is_same(module, before)
         return Output(self._to_bytes(module), is_unchanged, self._is_input_as_read())
 
     def _is_input_as_read(self) -> bool:
@@ -265,6 +275,11 @@ class _Run:
             return ""
         from reshard.passes import report
 
+        if self.flags.report in ("html", "details"):
+            from reshard.pictures import report_page
+
+            render = report_page.page_of if self.flags.report == "html" else report_page.text_of
+            return render(report.as_dict(self.session), self.file.name)
         return report.render(self.session, self.flags.report)
 
     def _write_report(self, text: str) -> None:
@@ -286,6 +301,17 @@ class _Run:
     def _reproducer(self, chunk: Chunk, path: str | None) -> Reproducer:
         arguments = flags_of_reproducer(self.flags, str(self.pipeline), with_split=False)
         return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
+
+
+def _is_same(module: ir.Module, before: bytes) -> bool:
+    """Returns whether a module is, by its text with locations, the one of which `before` is the bytecode.
+
+    Equal bytecode has equal text, and is written sooner; it also tells the order of uses, which text does not.
+    """
+    if module_files.to_bytes(module, module_files.BYTECODE) == before:
+        return True
+    texts = (module_files.to_bytes(each, debug_info=True) for each in (module, ir.Module.parse(before, module.context)))
+    return next(texts) == next(texts)
 
 
 def reading_limit_s(file: ModuleFile) -> float:

@@ -8,6 +8,7 @@ import difflib
 import re
 import sys
 
+from reshard.dialect_utils.compile_targets import Target, TargetError
 from reshard.passes import registry
 from reshard.tools import completion
 
@@ -33,6 +34,10 @@ EMIT_HELP = (
     "what is written: sites as StableHLO collectives on tiles (manual, default); sites as Shardy's collectives, to read and for "
     "Shardy's tools, not for XLA (sdy); the whole module per device, with no work for XLA's partitioner (local)"
 )
+REPORT_HELP = (
+    "report what was done at every site, and why: a table (text), plain data (json), one page with pictures (html), or what that "
+    "page says without them (details)"
+)
 _NOT_COMPARED = {
     "sdy": "--emit=sdy writes ops that XLA does not read; leave out --compile-for, or write --emit=manual",
     "local": "--emit=local compares nothing with stock XLA; leave out --compile-for, or write --emit=manual",
@@ -55,7 +60,7 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
     if flags.compile_for and flags.emit in _NOT_COMPARED:
         parser.error(_NOT_COMPARED[flags.emit])
     if flags.report_file and not flags.report:
-        parser.error("--report-file needs --report=text or --report=json")
+        parser.error("--report-file needs --report=text, json, html or details")
     if flags.report_file and flags.report_file == flags.output:
         parser.error(f"-o and --report-file both write {flags.output}; choose two files")
     _check_prints(flags, parser)
@@ -82,7 +87,7 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
     made = [f"--pass-pipeline={pipeline}"]
     made += [f"--{name}={value}" for name in ("policy", "oracle", "emit") if (value := getattr(flags, name)) is not None]
     if flags.compile_for:
-        made.append("--compile-for={}:{}".format(*flags.compile_for))
+        made.append(f"--compile-for={flags.compile_for}")
     if flags.check is not None:
         made.append("--check" if flags.check else "--no-check")
     if with_split and flags.split_input_file:
@@ -195,7 +200,10 @@ def _add_rewriting(group) -> None:
     group.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
     group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
     group.add_argument(
-        "--compile-for", type=_target, metavar="PLATFORM:DEVICES", help="a target to compile for, such as cpu:8"
+        "--compile-for",
+        type=_target,
+        metavar="PLATFORM:DEVICES",
+        help="a target to compile for: cpu:8, or ahead of time tpu:v5p:4x4x4, tpu:v5e:8x8:2 (2 slices), cuda:h100:1x1x8",
     )
     group.add_argument(
         "--check",
@@ -205,7 +213,7 @@ def _add_rewriting(group) -> None:
 
 
 def _add_report(group) -> None:
-    group.add_argument("--report", choices=("text", "json"), help="report what was done at every site, and why")
+    group.add_argument("--report", choices=("text", "json", "html", "details"), help=REPORT_HELP)
     group.add_argument("--report-file", metavar="FILE", help="where to (default stderr)")
     group.add_argument("--no-remarks", action="store_true", help="print errors and warnings only")
 
@@ -276,10 +284,8 @@ def _truth(text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def _target(text: str) -> tuple[str, int]:
-    found = re.fullmatch(r"([a-z0-9]+):([1-9][0-9]*)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not PLATFORM:DEVICES, such as cpu:8")
-    if found[1] != "cpu":
-        raise argparse.ArgumentTypeError(f"cannot compile for '{found[1]}'; available: cpu")
-    return found[1], int(found[2])
+def _target(text: str) -> Target:
+    try:
+        return Target.parse(text)
+    except TargetError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None

@@ -44,6 +44,9 @@ class Answered:
 def drive(flags: argparse.Namespace) -> int:
     """Returns the exit status. Raises: UserError."""
     found = _answered(flags)
+    is_shown = _write_pictures(found, flags)
+    if is_shown:
+        return _status(found)
     if flags.json:
         print(json.dumps(_as_dict(found), indent=2))
     else:
@@ -54,7 +57,54 @@ def drive(flags: argparse.Namespace) -> int:
             from reshard.tools.reshard_explain import as_text as explanation
 
             print(f"\n{explanation(found)}")
+    return _status(found)
+
+
+def _status(found: Answered) -> int:
     return int(found.verdict is not None and not found.verdict.is_verified)
+
+
+def _write_pictures(found: Answered, flags: argparse.Namespace) -> bool:
+    """Writes the files that the flags ask for; returns whether one of them is standard output, in place of the text."""
+    paths = {form: path for form in ("html", "svg", "trace") if (path := getattr(flags, form, None))}
+    for form, path in paths.items():
+        _write(path, _PICTURES[form](found, flags))
+    return "-" in paths.values()
+
+
+def _page(found: Answered, flags: argparse.Namespace) -> str:
+    from reshard.pictures import explain_page
+    from reshard.tools.reshard_explain import as_text as explanation
+    from reshard.tools.reshard_plan_text import as_text
+
+    words = f"{as_text(found)}\n\n{explanation(found)}"
+    return explain_page.page_of(found.plan, found.topology, found.rejected, words, flags.memory_limit)
+
+
+def _svg(found: Answered, flags: argparse.Namespace) -> str:
+    from reshard.pictures.drawing import Drawing
+
+    return Drawing(found.plan, found.topology, flags.memory_limit).svg()
+
+
+def _trace(found: Answered, flags: argparse.Namespace) -> str:
+    from reshard.pictures import trace
+
+    return trace.as_json(found.plan, found.topology)
+
+
+_PICTURES = {"html": _page, "svg": _svg, "trace": _trace}
+
+
+def _write(path: str, text: str) -> None:
+    """Writes text to a file, or to standard output for `-`. Raises: UserError."""
+    if path == "-":
+        print(text, end="")
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _answered(flags: argparse.Namespace) -> Answered:

@@ -97,13 +97,13 @@ class Watching:
     def __init__(self):
         self.seen = []
 
-    def rewritten(self, module, compile_options):
+    def rewritten(self, module, devices, compile_options):
         self.seen.append((str(module.operation.attributes["sym_name"]).strip('"'), compile_options.num_partitions))
         return module
 
 
 class Subtracting:
-    def rewritten(self, module, _):
+    def rewritten(self, module, *_):
         text = str(module)
         assert "stablehlo.add" in text
         return type(module).parse(text.replace("stablehlo.add", "stablehlo.subtract"), module.context)

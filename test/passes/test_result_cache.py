@@ -12,6 +12,7 @@ import zlib
 
 import pytest
 
+from reshard.dialect_utils.compile_targets import Target
 from reshard.passes import result_cache
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation
@@ -237,7 +238,7 @@ def test_a_pass_of_others_under_our_name_is_not_kept(root):
     assert result_cache.key(b"module {}", theirs, Session()) is None
 
 
-@pytest.mark.parametrize("options", [{"xla_child": object()}, {"compile_for": ("tpu", 8)}], ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize("options", [{"xla_child": object()}, {"compile_for": Target.parse("tpu:v5e:2x4")}], ids=lambda options: next(iter(options)))
 def test_options_that_a_key_does_not_tell_of_are_not_kept(options, root):
     assert result_cache.key(b"module {}", Pipeline.default(), Session(options=options)) is None
 

@@ -33,6 +33,7 @@ def installed(tmp_path_factory) -> Path:
 def test_a_wheel_holds_every_module_and_preset(installed):
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".toml")]
     assert [path for path in files if not (installed / "reshard" / path.relative_to(ROOT)).is_file()] == []
+    assert [path for path in (ROOT / "reshard").rglob("*.py") if not (installed / path.relative_to(ROOT)).is_file()] == []
 
 
 @pytest.mark.slow
@@ -40,6 +41,7 @@ def test_a_wheel_holds_every_module_and_preset(installed):
     "module, arguments, said",
     [
         ("reshard", PLAN, "chain: all_to_all x: dim 0 -> 1"),
+        ("reshard", ["explain", *PLAN[1:], "--html=-"], "</html>"),
         ("reshard_opt", ["--version"], "reshard 0."),
         ("reshard_opt", [str(ROOT / "docs/tiny.mlir")], "stablehlo.all_to_all"),
     ],

@@ -17,7 +17,7 @@
 // CHECK: site 0: rewritten: merged into site 1; the constraint asks for [{}, {"x"}]; its operand is [{"x"}, {}]
 // CHECK-NEXT: site 1: rewritten: the policy is always; the constraint asks for [{"y"}, {}];
 // CHECK: site 2: left to XLA: source and target are on different meshes;
-// ALONE: error: --report-file needs --report=text or --report=json
+// ALONE: error: --report-file needs --report=text, json, html or details
 // FORM: error: argument --report: invalid choice: 'xml'
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 sdy.mesh @shuffled = <["x"=4, "y"=2], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>

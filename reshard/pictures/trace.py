@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modelled schedule of a plan in Chrome's trace event format, which ui.perfetto.dev and chrome://tracing show.
+
+One track has the steps; one for each level of the network what crosses it, first the latency, then the transfer; one the copies
+on the device; a counter the memory. A loop over chunks has its rounds, at most `MOST_CHUNKS` of them, inside. All devices do the
+same at the same time in the model, so one device stands for all. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+
+from reshard.pictures.drawing import title_of
+from reshard.pictures.memory import memory_of
+from reshard.synthesis.plan import Plan, PlannedStep
+from reshard.synthesis.step_costs import StepCost, step_costs
+from reshard.synthesis.topology import Topology
+
+MOST_CHUNKS = 64
+_PROCESS = 1
+_STEPS = 1  # the tracks: steps, then a level each, then copies
+
+
+def as_json(plan: Plan, topology: Topology) -> str:
+    """Returns the trace as JSON text; topology: the plan's. Equal plans give equal text."""
+    return json.dumps(as_dict(plan, topology), indent=1) + "\n"
+
+
+def as_dict(plan: Plan, topology: Topology) -> dict:
+    """Returns the trace: `traceEvents`, `displayTimeUnit`, `otherData`."""
+    levels = [level.name for level in topology.fitted(plan.devices).levels if level.size > 1]
+    tracks = {name: _STEPS + 1 + i for i, name in enumerate(levels)}
+    copies = _STEPS + 1 + len(levels)
+    events = [_named("process_name", f"reshard, modelled: {title_of(plan)}")]
+    events += [_named("thread_name", name, track) for name, track in (("steps", _STEPS), *((f"level {n}", t) for n, t in tracks.items()), ("copies on the device", copies))]
+    held = [each.total_bytes for each in memory_of(plan)]
+    at_s = 0.0
+    for number, (step, parts) in enumerate(zip(plan.steps, step_costs(plan, topology)), 1):
+        events.append(_slice(f"{number}: {step.text}", at_s, step.time_s, _STEPS, _arguments(step, parts)))
+        events += _chunks(step, at_s)
+        events.append(_counter(at_s, held[number - 1]))
+        crossing_s = parts.latency_s + parts.transfer_s
+        if parts.level is not None and parts.level.name in tracks:
+            track = tracks[parts.level.name]
+            events.append(_slice(f"{step.op}: latency", at_s, parts.latency_s, track, {"collectives": parts.collectives}))
+            events.append(_slice(f"{step.op}: transfer", at_s + parts.latency_s, parts.transfer_s, track, {"bytes_received": step.bytes_received}))
+        if parts.copies_s:
+            events.append(_slice(step.op, at_s + crossing_s, parts.copies_s, copies, {}))
+        at_s += step.time_s
+    if held:
+        events.append(_counter(at_s, 0))
+    about = {"mesh": str(plan.mesh), "from": str(plan.source), "to": str(plan.target), "chain": plan.chain_text, "topology": plan.topology}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
+
+
+def _arguments(step: PlannedStep, parts: StepCost) -> dict:
+    return {
+        "bytes_received": step.bytes_received,
+        "tile_bytes_before": step.tile_bytes_before,
+        "tile_bytes_after": step.tile_bytes_after,
+        "collectives": parts.collectives,
+        "level": parts.level.name if parts.level else "",
+    }
+
+
+def _chunks(step: PlannedStep, start_s: float) -> list[dict]:
+    """Returns the steps of each chunk of a loop, inside the loop's own slice; what is left of its time is the loop's."""
+    if not step.inside:
+        return []
+    count = step.step.count
+    each_s = step.time_s / count
+    events = []
+    for chunk in range(min(count, MOST_CHUNKS)):
+        at_s = start_s + chunk * each_s
+        for inside in step.inside:
+            events.append(_slice(f"chunk {chunk + 1} of {count}: {inside.text}", at_s, inside.time_s, _STEPS, {"bytes_received": inside.bytes_received}))
+            at_s += inside.time_s
+    return events
+
+
+def _slice(name: str, start_s: float, length_s: float, track: int, arguments: dict) -> dict:
+    times = {"ts": _micros(start_s), "dur": _micros(length_s)}
+    return {"name": name, "cat": "reshard", "ph": "X", **times, "pid": _PROCESS, "tid": track, "args": arguments}
+
+
+def _counter(at_s: float, num_bytes: int) -> dict:
+    return {"name": "memory per device", "ph": "C", "ts": _micros(at_s), "pid": _PROCESS, "args": {"bytes": num_bytes}}
+
+
+def _named(what: str, name: str, track: int = 0) -> dict:
+    return {"name": what, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
+
+
+def _micros(seconds: float) -> float:
+    return round(seconds * 1e6, 6)
