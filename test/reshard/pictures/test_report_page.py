@@ -62,7 +62,9 @@ func.func @main(%arg0: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [
 def report_of(text: str) -> dict:
     session = Session(options={"with_provenance": True})
     with make_context() as context, ir.Location.unknown(context):
-        Pipeline.parse("builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)").run(ir.Module.parse(text), session)
+        Pipeline.parse("builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)").run(
+            ir.Module.parse(text), session
+        )
     return rows.as_dict(session)
 
 
@@ -73,14 +75,27 @@ def plain():
 
 def test_page_has_all_parts(plain):
     page = report_page.page_of(plain, "model.mlir")
-    for part in ("Site 0: sdy.sharding_constraint (constraint)", "model.py:8:3", "Who asked for these layouts", "Memory per device", "Rejected alternatives", "rewritten", "argument 0 of @main, model.py"):
+    for part in (
+        "Site 0: sdy.sharding_constraint (constraint)",
+        "model.py:8:3",
+        "Who asked for these layouts",
+        "Memory per device",
+        "Rejected alternatives",
+        "rewritten",
+        "argument 0 of @main, model.py",
+    ):
         assert part in page, part
     assert set(Reader(page).tags) <= ALLOWED
 
 
 def test_text_says_what_the_page_says(plain):
     text = report_page.text_of(plain, "model.mlir")
-    for part in ("reshard report: model.mlir", "1 of 1 site rewritten", "---- site 0: sdy.sharding_constraint (constraint): rewritten", "A0 / B0 / C0 / D0  on 0 1"):
+    for part in (
+        "reshard report: model.mlir",
+        "1 of 1 site rewritten",
+        "---- site 0: sdy.sharding_constraint (constraint): rewritten",
+        "A0 / B0 / C0 / D0  on 0 1",
+    ):
         assert part in text, part
     assert "source x: asked for by argument 0 of @main, model.py" in text
     assert "target x: asked for by this constraint at model.py:8:3" in text
@@ -98,7 +113,9 @@ def test_names_of_a_module_stay_text(plain):
 
 def test_names_of_axes_stay_text():
     mesh = {"</text><script>alert(1)</script>": 2, "\"'&": 2}
-    planned = reshard.plan(reshard.Sharding((_axes(mesh, 0), ())), reshard.Sharding(((), _axes(mesh, 1))), mesh=reshard.Mesh.of(mesh), shape=(4, 4))
+    planned = reshard.plan(
+        reshard.Sharding((_axes(mesh, 0), ())), reshard.Sharding(((), _axes(mesh, 1))), mesh=reshard.Mesh.of(mesh), shape=(4, 4)
+    )
     found = reshard.visualize(planned)
     ElementTree.fromstring(found.svg())
     assert "<script>alert" not in found.svg() + found.html() + found._repr_html_()
@@ -117,12 +134,25 @@ def test_page_may_not_reach_the_network(plain):
 
 
 def test_module_without_sites_has_a_page():
-    empty = {"sites": [], "totals": {"sites": 0, "rewritten": 0, "left": 0, "stock_bytes": 0, "our_bytes": 0}, "checks": [], "remarks": []}
-    assert "No site: every value is used in the layout" in report_page.page_of(empty, "a") and "No site" in report_page.text_of(empty, "a")
+    empty = {
+        "sites": [],
+        "totals": {"sites": 0, "rewritten": 0, "left": 0, "stock_bytes": 0, "our_bytes": 0},
+        "checks": [],
+        "remarks": [],
+    }
+    assert "No site: every value is used in the layout" in report_page.page_of(empty, "a") and "No site" in report_page.text_of(
+        empty, "a"
+    )
 
 
 def test_sites_without_a_plan_have_a_reason(plain):
-    row = plain["sites"][0] | {"problem": None, "chain": None, "is_rewritten": False, "reason": "no chain: because", "bytes_received": None}
+    row = plain["sites"][0] | {
+        "problem": None,
+        "chain": None,
+        "is_rewritten": False,
+        "reason": "no chain: because",
+        "bytes_received": None,
+    }
     page = report_page.page_of(plain | {"sites": [row]}, "a")
     assert "left to XLA: no chain: because" in page and 'type="range"' not in page
 
@@ -143,7 +173,10 @@ def test_stock_failures_are_said(plain):
     }
     for made in (report_page.page_of, report_page.text_of):
         said = made(plain | {"checks": [check]}, "a")
-        assert "Stock XLA does not compile the module as it came (aborted)" in said and "temporaries in bytes 1 -&gt; 2" in said.replace("->", "-&gt;")
+        assert (
+            "Stock XLA does not compile the module as it came (aborted)" in said
+            and "temporaries in bytes 1 -&gt; 2" in said.replace("->", "-&gt;")
+        )
 
 
 def test_problem_gives_the_same_plan_again(plain):
