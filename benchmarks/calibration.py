@@ -125,7 +125,7 @@ def _seconds(moves, topology: Topology, devices: int) -> float:
 
 def _cells(ran: list[Ran], at: int) -> list[str]:
     ours = [each for each in ran if each.predicted]
-    correlation = _rank_correlation([each.measured for each in ours], [each.predicted[at] for each in ours])
+    correlation = rank_correlation([each.measured for each in ours], [each.predicted[at] for each in ours])
     right = [
         (a.measured < b.measured) == (a.moves[at] < b.moves[at])
         for a, b in itertools.combinations(ran, 2)
@@ -134,7 +134,7 @@ def _cells(ran: list[Ran], at: int) -> list[str]:
     return [f"{correlation:.2f}", f"{sum(right)} of {len(right)}"]
 
 
-def _rank_correlation(a: list[float], b: list[float]) -> float:
+def rank_correlation(a: list[float], b: list[float]) -> float:
     """Returns Spearman's rho; equal values share their mean rank."""
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
 

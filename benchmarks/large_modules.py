@@ -1,25 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the whole pipeline takes on large modules, beside XLA's own compile time of them, and how much memory.
 
-    python benchmarks/large_modules.py [--ops 10000,100000] [--devices 8] [--no-xla]
+    python benchmarks/large_modules.py [--ops 10000,100000] [--devices 8] [--rounds 3] [--no-xla]
+    python benchmarks/large_modules.py --examples llama_train_step [--rounds 3]
 
 The module is the training step of an unrolled transformer, lowered by JAX. Each step runs in a process of its own: JAX lowers,
-XLA compiles, `reshard-opt` runs the pipeline on the file, cold (nothing kept on disk) and then warm. Memory is the most that the
-process of `reshard-opt` had, less what it has on a module of a few ops, beside the same of one that only parses and prints.
+XLA compiles, `reshard-opt` runs the pipeline on the file three times:
+  - cold: nothing is on disk.
+  - answers kept: XLA's answers and the plans are on disk, the result is not: the whole pipeline runs.
+  - result kept: the same file with the same flags once more; its result is on disk, and only read.
+A round is one of each, one after the other; seconds are medians over the rounds, of processor time, which other work on the machine
+sways less than the clock: all of a process for ours, for XLA what a process that compiles takes more than one with a module of a few
+ops. Memory is the most that the process of `reshard-opt` with answers kept had, less what it has on a module of a few ops, beside
+the same of one that only parses and prints.
+
+With --examples it is `reshard.optimize(lowered)`, each time in a new process, beside `lowered.compile()` there: cold without the
+whole-module check, the check when it is new (XLA compiles the module both ways), answers kept, result kept. What starts another
+process, the first two, is what the whole takes more than one without it; the others are of the call alone.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 import json
 import os
 from pathlib import Path
 import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -27,11 +42,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SMALL = ROOT / "docs" / "tiny.mlir"
 PARSE_ALONE = "--pass-pipeline=builtin.module()"
 OPS_PER_LAYER = 250
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A process: wall seconds, the most memory it had in MiB, what it printed on stdout."""
+    """A process with those it started: processor seconds, the most memory one had in MiB, what it printed on stdout."""
 
     seconds: float
     mib: float
@@ -42,39 +58,84 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parse(arguments)
     if options.lower:
         _lower(options.lower, Path(options.out), options.devices)
-        return
-    if options.compile:
-        print(_compile_seconds(Path(options.compile), options.devices))
-        return
-    headings = ["ops", "XLA's compile, s", "ours cold, s", "ours warm, s", "warm ÷ XLA", "sites", "parse alone, MiB", "ours, MiB", "ours ÷ parse"]
+    elif options.compile:
+        _compile(Path(options.compile), options.devices)
+    elif options.optimize:
+        print(json.dumps(_optimize_seconds(options.optimize, options.what)))
+    elif options.examples:
+        _print_table(_EXAMPLE_HEADINGS, (_example_row(name, options.rounds) for name in options.examples))
+    else:
+        _print_table(_HEADINGS, (_row(ops, options) for ops in options.ops))
+
+
+def _print_table(headings: tuple[str, ...], rows: Iterable[list[str]]) -> None:
     print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
-    for ops in options.ops:
-        print(f"| {' | '.join(_row(ops, options))} |", flush=True)
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+# ---- large modules
+
+_HEADINGS = (
+    "ops", "sites", "XLA's compile, s", "cold, s", "answers kept, s", "result kept, s", "answers kept ÷ XLA", "result kept ÷ XLA",
+    "parse alone, MiB", "ours, MiB", "ours ÷ parse",
+)  # fmt: skip
 
 
 def _row(ops: int, options: argparse.Namespace) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        module, out, cache = (Path(folder) / name for name in ("in.mlir", "out.mlir", "cache"))
+        module, out, report = (Path(folder) / name for name in ("in.mlir", "out.mlir", "report.json"))
         layers = max(1, round(ops / OPS_PER_LAYER))
         _child(__file__, "--lower", str(layers), "--out", str(module), "--devices", str(options.devices))
-        compiled_s = None if options.no_xla else float(_child(__file__, "--compile", str(module), "--devices", str(options.devices)).output)
-        report = Path(folder) / "report.json"
-        flags = [f"--report-file={report}", "--report=json", *options.flags.split()]
-        (small_parsed, parsed) = (_opt(text, out, cache, PARSE_ALONE).mib for text in (SMALL, module))
-        _, small, cold, warm = (_opt(text, out, cache, *flags) for text in (SMALL, SMALL, module, module))
-        ours, parse = warm.mib - small.mib, parsed - small_parsed
+        flags = options.flags.split()
+        rounds = [_round(module, out, Path(folder) / f"cache{number}", flags, options) for number in range(options.rounds)]
+        compiled, cold, answers, result = ([each[step] for each in rounds] for step in range(4))
+        cache = Path(folder) / "cache0"
+        small_parsed, parsed = (_opt(text, out, cache, PARSE_ALONE).mib for text in (SMALL, module))
+        _opt(SMALL, out, cache, *flags)  # asks XLA
+        _drop_results(cache)
+        small = _opt(SMALL, out, cache, *flags).mib
+        ours, parse = statistics.median(each.mib for each in answers) - small, parsed - small_parsed
         count = sum(line.lstrip().startswith("%") for line in module.read_text().splitlines())
+        _opt(module, out, cache, f"--report-file={report}", "--report=json", *flags)
         return [
             f"{count:,}",
-            "–" if compiled_s is None else f"{compiled_s:.1f}",
-            f"{cold.seconds:.1f}",
-            f"{warm.seconds:.1f}",
-            "–" if compiled_s is None else f"{warm.seconds / compiled_s:.3f}",
             f"{len(json.loads(report.read_text())['sites']):,}",
+            "–" if options.no_xla else f"{statistics.median(compiled):.1f}",
+            *(f"{_seconds(each):.1f}" for each in (cold, answers)),
+            f"{_seconds(result):.2f}",
+            *("–" if options.no_xla else f"{_ratio(each, compiled):.3f}" for each in (answers, result)),
             f"{parse:.0f}",
             f"{ours:.0f}",
             f"{ours / parse:.2f}",
         ]
+
+
+def _round(module: Path, out: Path, cache: Path, flags: list[str], options: argparse.Namespace) -> tuple[float, Ran, Ran, Ran]:
+    """Returns XLA's compile time and the three runs of ours, in that order."""
+    few, many = (0.0, 0.0) if options.no_xla else (_compile_s(text, options.devices) for text in (SMALL, module))
+    cold = _opt(module, out, cache, *flags)
+    _drop_results(cache)
+    answers = _opt(module, out, cache, *flags)
+    return many - few, cold, answers, _opt(module, out, cache, *flags)
+
+
+def _compile_s(module: Path, devices: int) -> float:
+    return _child(__file__, "--compile", str(module), "--devices", str(devices)).seconds
+
+
+def _drop_results(cache: Path) -> None:
+    for folder in cache.glob("results-*"):
+        shutil.rmtree(folder)
+
+
+def _seconds(runs: list[Ran]) -> float:
+    return statistics.median(each.seconds for each in runs)
+
+
+def _ratio(runs: list[Ran], compiled_s: list[float]) -> float:
+    """Returns the median over the rounds of a run's time by XLA's of the same round."""
+    return statistics.median(each.seconds / xla_s for each, xla_s in zip(runs, compiled_s, strict=True))
 
 
 def _opt(module: Path, out: Path, cache: Path, *flags: str) -> Ran:
@@ -83,19 +144,78 @@ def _opt(module: Path, out: Path, cache: Path, *flags: str) -> Ran:
 
 def _child(*arguments: str, cache: Path | None = None) -> Ran:
     env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | ({"RESHARD_CACHE_DIR": str(cache)} if cache else {"RESHARD_CACHE": "off"})
-    start_s = time.perf_counter()
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen([sys.executable, *arguments], stdout=printed, stderr=subprocess.STDOUT if cache else None, env=env)
         _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start_s
         printed.seek(0)
         output = printed.read()
     if status:
         raise SystemExit(f"{' '.join(arguments)}: exit status {os.waitstatus_to_exitcode(status)}\n{output[-2000:]}")
-    return Ran(seconds, usage.ru_maxrss / 1024, output)
+    return Ran(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)
+
+
+# ---- examples
+
+_EXAMPLE_HEADINGS = (
+    "example", "stock compile, s", "our module's compile, s", "optimize cold, unchecked, s", "whole-module check, new, s",
+    "answers kept, s", "result kept, s", "cold and check ÷ stock", "answers kept ÷ stock", "result kept ÷ stock",
+)  # fmt: skip
+
+
+def _example_row(name: str, rounds: int) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = [_example_round(name, Path(folder) / f"cache{number}") for number in range(rounds)]
+    stock, ours, cold, check, answers, result = (list(each) for each in zip(*found, strict=True))
+
+    def ratio(*parts: list[float]) -> str:
+        return f"{statistics.median(sum(each) / stock_s for *each, stock_s in zip(*parts, stock, strict=True)):.3f}"
+
+    medians = [f"{statistics.median(each):.2f}" for each in (stock, ours, cold, check, answers)]
+    return [name, *medians, f"{statistics.median(result):.3f}", ratio(cold, check), ratio(answers), ratio(result)]
+
+
+def _example_round(name: str, cache: Path) -> tuple[float, ...]:
+    """Returns the seconds of a stock compile, of ours, and of optimize: cold, the check alone, answers kept, result kept."""
+
+    def ran(what: str) -> tuple[float, dict[str, float]]:
+        child = _child(__file__, "--optimize", name, "--what", what, cache=cache)
+        return child.seconds, json.loads(child.output.splitlines()[-1])
+
+    lowering_s, _ = ran("nothing")
+    cold_s, _ = ran("unchecked")
+    _drop_results(cache)
+    _, unchecked = ran("unchecked")
+    checked_s, _ = ran("checked")
+    _drop_results(cache)
+    _, answers = ran("checked")
+    _, result = ran("checked and compiled")
+    check_s = checked_s - lowering_s - unchecked["optimize"]
+    return result["stock"], result["ours"], cold_s - lowering_s, check_s, answers["optimize"], result["optimize"]
 
 
 # ---- in child processes
+
+
+def _optimize_seconds(name: str, what: str) -> dict[str, float]:
+    """Returns the seconds of one call of `reshard.optimize` on an example, and of compiling the module both ways, if it is."""
+    from reshard.dialect_utils.compat import cpu_devices_environment
+
+    os.environ |= cpu_devices_environment(8)
+    from examples.programs import program
+    from reshard import optimize
+
+    lowered = program(name).lower("demo")
+    if what == "nothing":
+        return {}
+    result, optimize_s = _timed(lambda: optimize(lowered, check=what != "unchecked"))
+    if "compiled" not in what:
+        return {"optimize": optimize_s}
+    return {"optimize": optimize_s, "ours": _timed(result.compile)[1], "stock": _timed(lowered.compile)[1]}
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    start_s = time.process_time()
+    return work(), time.process_time() - start_s
 
 
 def _lower(layers: int, out: Path, devices: int) -> None:
@@ -151,14 +271,13 @@ def _lower(layers: int, out: Path, devices: int) -> None:
     out.write_text(jax.jit(step).lower(weights, x).as_text())
 
 
-def _compile_seconds(module: Path, devices: int) -> float:
+def _compile(module: Path, devices: int) -> None:
     from reshard.dialect_utils.xla_child import XlaChild
 
     with XlaChild() as child:
         compiled = child.compile(module.read_text(), devices, timeout_s=7200)
         if compiled.status != "ok":
             raise SystemExit(f"XLA: {compiled.status}: {compiled.message}")
-        return compiled.compile_seconds
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -166,9 +285,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--ops", type=lambda text: tuple(map(int, text.split(","))), default=(10_000, 100_000), help="about so many, default %(default)s")
     add("--devices", type=int, default=8, help="default %(default)s")
+    add("--rounds", type=int, default=3, help="default %(default)s")
+    add("--examples", type=lambda text: text.split(","), help="examples to time instead, by their names in examples/programs.py")
     add("--no-xla", action="store_true", help="do not compile with XLA, which takes long")
     add("--flags", default="", help="further flags of reshard-opt, in one text")
-    for name in ("--lower", "--compile", "--out"):
+    for name in ("--lower", "--compile", "--optimize", "--what", "--out"):
         add(name, type=int if name == "--lower" else str, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

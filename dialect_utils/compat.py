@@ -5,6 +5,7 @@ jax is imported inside the functions, so importing this module costs nothing.
 """
 
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,11 @@ _ARTIFACT_PRODUCER = b"StableHLO_v"  # the producer string in a portable artifac
 def jaxlib_version() -> str:
     """Returns the version of the installed jaxlib, without importing it."""
     return importlib.metadata.version("jaxlib")
+
+
+def jax_versions() -> tuple[str, str]:
+    """Returns the versions of the installed jax and jaxlib, without importing them."""
+    return importlib.metadata.version("jax"), jaxlib_version()
 
 
 def jax_context():
@@ -65,6 +71,13 @@ def load_executable(module, devices: Sequence, options):
     return compile_and_load(module, executable_devices=device_list, compile_options=options)
 
 
+def compile_ahead_of_time(module, devices: Sequence, options):
+    """Compiles an MLIR module for devices of a topology and returns the executable, which cannot run here."""
+    from jax._src.lib import xla_client
+
+    return devices[0].client.compile(module, executable_devices=xla_client.DeviceList(tuple(devices)), compile_options=options)
+
+
 def parameter_shardings(executable, count: int) -> list:
     """Returns the OpSharding proto of each of `count` parameters; replicated where the executable tells none."""
     return _or_replicated(executable.get_parameter_shardings(), count)
@@ -111,9 +124,92 @@ def parse_module(context, module: str | bytes):
         return ir.Module.parse(module)
 
 
+def module_name(module) -> str:
+    """Returns the name of an MLIR module, such as jit_step; "module" for one without."""
+    from jaxlib.mlir import ir
+
+    attributes = module.operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"
+
+
+def bytecode(module) -> bytes:
+    """Returns an MLIR module as bytecode, with its locations."""
+    import io
+
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
 def cpu_devices_environment(num_devices: int) -> dict[str, str]:
     """Returns the environment variables that give a process `num_devices` CPU devices."""
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
+
+
+@functools.lru_cache(maxsize=1)
+def _store_of(client) -> "JobStore":
+    return JobStore(client)
+
+
+def job_store() -> "JobStore | None":
+    """Returns the key-value store that the processes of this job share; None outside of `jax.distributed`."""
+    from jax._src import distributed
+
+    client = distributed.global_state.client
+    return None if client is None else _store_of(client)
+
+
+def process_index() -> int:
+    """Returns this process's index in its job, 0 outside of one."""
+    from jax._src import distributed
+
+    return distributed.global_state.process_id
+
+
+class JobStore:
+    """Bytes by key, shared through jax's distributed runtime. Any method raises RuntimeError once the job is over."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keeps a value, in place of an older one."""
+        self._client.key_value_set_bytes(key, value, allow_overwrite=True)
+
+    def put_once(self, key: str, value: bytes) -> bool:
+        """Keeps a value unless there is one; returns whether it did."""
+        try:
+            self._client.key_value_set_bytes(key, value)
+        except RuntimeError as error:
+            if "ALREADY_EXISTS" in str(error):
+                return False
+            raise
+        return True
+
+    def get(self, key: str, timeout_s: float = 0) -> bytes | None:
+        """Returns a value, waiting for it; None if there is none by then."""
+        try:
+            if timeout_s > 0:
+                return self._client.blocking_key_value_get_bytes(key, max(1, int(timeout_s * 1000)))
+            return self._client.key_value_try_get_bytes(key)
+        except RuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
+                return None
+            raise
+
+
+def are_attached(devices: Sequence) -> bool:
+    """Returns whether devices belong to a backend that runs programs, not to one that only compiles for them."""
+    from jax._src import xla_bridge
+
+    clients = list(xla_bridge.backends().values())
+    return all(any(device.client is client for client in clients) for device in devices)
+
+
+def lowered_devices(lowered) -> tuple:
+    """Returns the devices that a `jax.stages.Lowered` is for, in the order of partitions; () where it names none."""
+    devices = getattr(lowered._lowering, "_device_list", None)
+    return () if devices is None else tuple(devices)
 
 
 def lowered_with_module(lowered, content: bytes):
@@ -153,14 +249,32 @@ def shardy_partitioner():
         jax.config.update(name, False)
 
 
+def exported_with_module(exported, artifact: bytes, optimized_vjp):
+    """Returns a copy of a `jax.export.Exported` with another module; what else it says stays.
+
+    Args:
+      artifact: a portable artifact with the signature of the one that `exported` holds.
+      optimized_vjp: makes of the exported derivative the one that the copy has; called when it is asked for.
+    """
+    import dataclasses
+
+    derivative = (lambda _: optimized_vjp(exported.vjp())) if exported.has_vjp() else None
+    return dataclasses.replace(exported, mlir_module_serialized=artifact, _get_vjp=derivative)
+
+
+def exported(content: bytes):
+    """Returns the `jax.export.Exported` in what `serialize` wrote. Raises: as `exported_artifact`."""
+    from jax import export
+
+    return export.deserialize(bytearray(content))
+
+
 def exported_artifact(content: bytes) -> bytes:
     """Returns the portable artifact in what `jax.export.Exported.serialize` wrote.
 
     Raises: ImportError without the package flatbuffers; any exception of jax's reader for a damaged file.
     """
-    from jax import export
-
-    return bytes(export.deserialize(bytearray(content)).mlir_module_serialized)
+    return bytes(exported(content).mlir_module_serialized)
 
 
 def exported_with_artifact(content: bytes, artifact: bytes) -> bytes:
@@ -190,3 +304,19 @@ def stablehlo_of_hlo(text: str) -> bytes:
     if not hasattr(_jax.mlir, "hlo_to_stablehlo"):
         raise ImportError("this jaxlib has no hlo_to_stablehlo")
     return _jax.mlir.hlo_to_stablehlo(reader(text).as_serialized_hlo_module_proto())
+
+
+def array_of_tiles(shape: tuple[int, ...], sharding, tiles: Sequence, dtype):
+    """Returns the jax array of which this process holds `tiles`, one for each of its devices, maybe none."""
+    import jax
+
+    return jax.make_array_from_single_device_arrays(shape, sharding, tiles, dtype=dtype)
+
+
+def wide_types(dtypes):
+    """Returns the context in which jax keeps elements of 64 bits, if one of the types has them."""
+    import jax
+    import numpy as np
+
+    is_wide = any(np.dtype(each).name in ("float64", "int64", "uint64", "complex128") for each in dtypes)
+    return jax.enable_x64(True) if is_wide else contextlib.nullcontext()

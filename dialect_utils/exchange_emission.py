@@ -93,13 +93,15 @@ def emit_between(body: OnTiles, value: ir.Value, source: Side, target: Side, nam
             "move it outside of the module, with reshard.redistribute"
         )
     shape = _shape(value)
-    with ir.Location.name(name, location):
+    with ir.Location.name(f"{name}/pad", location):
         whole = resized(value, _whole_tiles(source, body.before))
+    with ir.Location.name(name, location):
         if target.mesh == source.mesh:
             out = source.rewritten(target.sharding.closed())
             result = _island(source, whole, out, _whole_tiles(target, body.after), body.write)
         else:
             result = _over_two_meshes(body, whole, source, target)
+    with ir.Location.name(f"{name}/pad", location):
         return resized(result, shape)
 
 

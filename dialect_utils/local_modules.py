@@ -99,7 +99,7 @@ def _analysed(module: ir.Module) -> propagation.Analysis:
     analysis = propagation.prepare(*propagation.tagged_clone(module))
     propagation.propagate(analysis.explicit)
     _divide_evenly(analysis.explicit)
-    propagation.run(analysis.explicit, propagation.EXPLICIT_RESHARDS)
+    propagation.insert_explicit_reshards(analysis.explicit)
     return analysis
 
 

@@ -27,10 +27,12 @@ import functools
 import itertools
 import math
 
+from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
+from .factor_overflow import fitting_sharding
 from .ops import int64_attr, producer_of
-from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
+from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
 CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
@@ -78,10 +80,32 @@ class Analysis:
     pieces: dict[int, int]
     explicit: ir.Operation
     has_dynamic_shapes: bool
-    layouts: dict[int, set[ir.Attribute | None]] = field(default_factory=dict)
+    layouts: dict[int, frozenset[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def explicit_ops(self) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit` that has it, once that has its reshards; see `inserted_reshards`."""
+        return self._ops_of_explicit[0]
+
+    @functools.cached_property
+    def inserted_reshards(self) -> list[ir.Operation]:
+        """Returns the reshards of `explicit` that were inserted after propagation."""
+        return self._ops_of_explicit[1]
+
+    @functools.cached_property
+    def _ops_of_explicit(self) -> tuple[dict[int, ir.Operation], list[ir.Operation]]:
+        by_serial: dict[int, ir.Operation] = {}
+        reshards = []
+        for op in ops_in(self.explicit):
+            serial = serial_of(op)
+            if serial is not None:
+                by_serial.setdefault(serial, op)
+            elif op.name == "sdy.reshard":
+                reshards.append(op)
+        return by_serial, reshards
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -102,7 +126,7 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     analysis = prepare(originals, clone)
     propagate(analysis.explicit)
     _take_snapshot(analysis)
-    run(analysis.explicit, EXPLICIT_RESHARDS)
+    insert_explicit_reshards(analysis.explicit)
     return analysis
 
 
@@ -124,8 +148,7 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
         stand_in_for_dynamic_shapes(clone)
     if any(isinstance(kind, ir.TupleType) for kind in types):
         take_tuples_apart(clone)
-    stand_in_for_chlo(clone)
-    split_broadcasts(clone)
+    names = _write_as_hlo(clone)
     tuples = inline_calls(clone)
     order_like_hlo(clone)
     _dissolve(tuples)
@@ -141,9 +164,10 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
         origin.append(index)
         prepared_ops.append(op)
         op.attributes[ID] = int64_attr(serial)
-    carried = capture_invariants(clone)
+    loops = _loops(clone) if LOOPS & names else []
+    carried = capture_invariants(loops)
     opened = {}
-    for constraint, loop, operands in open_captured(clone, carried):
+    for constraint, loop, operands in open_captured(loops, carried):
         serial = len(origin)
         constraint.attributes[ID] = int64_attr(serial)
         opened[serial] = Opened(_tag(loop), operands)
@@ -155,13 +179,24 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
     """Returns `root` and the ops nested in it, parents first."""
     found: list[ir.Operation] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
 
     def visit(op) -> ir.WalkResult:
-        found.append(op.operation)
-        return ir.WalkResult.ADVANCE
+        append(op.operation)
+        return advance
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+def _write_as_hlo(module: ir.Operation) -> frozenset[str]:
+    """Writes single ops as HLO has them; returns the names of the ops that there were."""
+    by_name: dict[str, list[ir.Operation]] = {}
+    for op in ops_in(module):
+        by_name.setdefault(op.name, []).append(op)
+    stand_in_for_chlo([op for name, ops in by_name.items() if name.startswith("chlo.") for op in ops])
+    split_broadcasts(by_name.get("stablehlo.broadcast_in_dim", ()))
+    return frozenset(by_name)
 
 
 # Dynamic dimensions and tuples
@@ -187,7 +222,8 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 def _types_of_values(module: ir.Operation) -> set[ir.Type]:
     ops = ops_in(module)
     results = {value.type for op in ops for value in op.results}
-    return results | {argument.type for op in ops for block in _blocks(op) for argument in block.arguments}
+    around = [op for op in ops if len(op.regions)]
+    return results | {argument.type for op in around for block in _blocks(op) for argument in block.arguments}
 
 
 def dynamic_dimension(kind: ir.Type) -> int | None:
@@ -281,11 +317,9 @@ def _return_elements(op: ir.Operation) -> None:
 # CHLO
 
 
-def stand_in_for_chlo(module: ir.Operation) -> None:
+def stand_in_for_chlo(ops: Iterable[ir.Operation]) -> None:
     """Replaces CHLO ops, for which Shardy has no rules, by ops with the rules of what XLA lowers them to."""
-    for op in ops_in(module):
-        if not op.name.startswith("chlo."):
-            continue
+    for op in ops:
         with ir.InsertionPoint(op), op.location:
             stand_in = _stand_in(op)
         if stand_in is not None:
@@ -316,15 +350,14 @@ def _shape(kind: ir.Type) -> list[int] | None:
 _PIECE = "reshard.piece"
 
 
-def split_broadcasts(module: ir.Operation) -> None:
-    """Writes each broadcast_in_dim as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
+def split_broadcasts(ops: Iterable[ir.Operation]) -> None:
+    """Writes each of the broadcast_in_dim `ops` as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
 
     tensor<8x1xf32> to tensor<8x4xf32> becomes a broadcast to its own shape, a reshape to tensor<8xf32> and the broadcast.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    for op in ops_in(module):
-        if op.name == "stablehlo.broadcast_in_dim":
-            _split_broadcast(op)
+    for op in ops:
+        _split_broadcast(op)
 
 
 def _split_broadcast(op: ir.Operation) -> None:
@@ -377,7 +410,7 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     done: set[str] = set()
     for name in functions:
         _inline_calls_in(name, functions, done, ())
-    run(module, "builtin.module(symbol-dce)")
+    run(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
     return [op for op in ops_in(module) if _TUPLE in op.attributes]
 
 
@@ -466,17 +499,17 @@ def _has_body(function: ir.Operation) -> bool:
 # Loops
 
 
-def capture_invariants(module: ir.Operation) -> dict[ir.Value, dict[ir.Value, list[int]]]:
+def capture_invariants(loops: list[ir.Operation]) -> dict[ir.Value, dict[ir.Value, list[int]]]:
     """Lets loops capture the values that they carry unchanged.
 
     Returns: for each loop, by its first result, value -> the operand numbers that carried it.
     Source: StableHLO's canonicalization of `while`.
     """
-    return {loop.results[0]: _capture_invariants(loop) for loop in _loops(module)}
+    return {loop.results[0]: _capture_invariants(loop) for loop in loops}
 
 
 def open_captured(
-    module: ir.Operation, carried: dict[ir.Value, dict[ir.Value, list[int]]]
+    loops: list[ir.Operation], carried: dict[ir.Value, dict[ir.Value, list[int]]]
 ) -> list[tuple[ir.Operation, ir.Operation, tuple[int, ...]]]:
     """Puts a constraint with open dimensions between a loop and each value that it captures and that has a sharding.
 
@@ -486,7 +519,7 @@ def open_captured(
     Source: `open_while_free_vars_sharding.cc` in XLA.
     """
     opened = []
-    for loop in _loops(module):
+    for loop in loops:
         for value, users in _captured_values(loop).items():
             open_sharding = _opened(layout(value))
             if open_sharding is None:
@@ -598,7 +631,7 @@ def order_like_hlo(module: ir.Operation) -> None:
     Propagation resolves conflicts of equal priority in the order of the ops.
     Source: `HloComputation::MakeInstructionPostOrder`.
     """
-    blocks = [block for op in ops_in(module) if op.name not in _UNORDERED for block in _blocks(op)]
+    blocks = [block for op in ops_in(module) if len(op.regions) and op.name not in _UNORDERED for block in _blocks(op)]
     for block in blocks:
         _order_block(block)
 
@@ -705,6 +738,49 @@ def propagate(module: ir.Operation) -> None:
 _ENTRY = "main"
 
 
+def insert_explicit_reshards(module: ir.Operation) -> None:
+    """Inserts what converts between the layouts that propagation gave to the ops of a module, and drops their sharding rules.
+
+    Raises: DiagnosedError with what MLIR reported.
+    """
+    _stop_before_overflow(module)
+    run(module, EXPLICIT_RESHARDS)
+
+
+def _stop_before_overflow(module: ir.Operation) -> None:
+    """Lets ops that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`."""
+    meshes = module_meshes(module)
+    for op in ops_in(module):
+        if op.name not in _REGROUPING or _RULE not in op.attributes:
+            continue
+        rule = sdy.OpShardingRuleAttr(op.attributes[_RULE])
+        for number, mapping in enumerate(rule.operand_mappings):
+            fitting = fitting_sharding(layout(op.operands[number]), mapping, rule.factor_sizes, meshes)
+            if fitting is not None:
+                with ir.InsertionPoint(op), op.location:
+                    op.operands[number] = sdy.ReshardOp(op.operands[number], fitting).result
+        _stop_results_before_overflow(op, rule, meshes)
+
+
+_REGROUPING = frozenset({"stablehlo.reshape", "stablehlo.bitcast_convert", "stablehlo.custom_call"})
+
+
+def _stop_results_before_overflow(op: ir.Operation, rule: sdy.OpShardingRuleAttr, meshes: dict[str, Mesh]) -> None:
+    stated = [result_layout(op, number) for number in range(len(op.results))]
+    fitting = [
+        fitting_sharding(attr, mapping, rule.factor_sizes, meshes)
+        for attr, mapping in zip(stated, rule.result_mappings, strict=True)
+    ]
+    if all(attr is None for attr in fitting):
+        return
+    op.attributes[SHARDING] = sdy.TensorShardingPerValueAttr.get([one or other for one, other in zip(fitting, stated)])
+    for value, attr, other in zip(op.results, fitting, stated):
+        if attr is not None:
+            with ir.InsertionPoint.after(op), op.location:
+                reshard = sdy.ReshardOp(value, other)
+            value.replace_all_uses_except(reshard.result, reshard.operation)
+
+
 def is_public(function: ir.Operation) -> bool:
     """Returns whether callers outside of the module may use a function."""
     visibility = function.attributes["sym_visibility"] if "sym_visibility" in function.attributes else None
@@ -712,19 +788,27 @@ def is_public(function: ir.Operation) -> bool:
 
 
 def run(module: ir.Operation, pipeline: str) -> None:
-    """Runs a textual pipeline. Raises: DiagnosedError with what MLIR reported."""
+    """Runs a textual pipeline. Raises: DiagnosedError with what MLIR reported.
+
+    The module is verified once, at the end: Shardy's pipelines have thirty passes, and MLIR's verifier takes longer than most.
+    """
+    manager = passmanager.PassManager.parse(pipeline)
+    manager.enable_verifier(False)
     try:
-        passmanager.PassManager.parse(pipeline).run(module)
+        manager.run(module)
+        module.verify()
     except ir.MLIRError as error:
         raise DiagnosedError(from_mlir_error(error)) from None
 
 
 def _take_snapshot(analysis: Analysis) -> None:
+    alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     for op in ops_in(analysis.explicit):
         serial = _tag(op)
         if serial is not None:
             attr = result_layouts(op)
-            analysis.layouts.setdefault(serial, set()).add(attr)
+            one = alone.setdefault(attr, frozenset((attr,)))
+            analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
             if op.name in CONSTRAINTS:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
@@ -754,8 +838,8 @@ def result_layouts(op: ir.Operation) -> ir.Attribute | None:
     """Returns the attribute that holds the layouts of an op's results, of one or per value; None if it has none."""
     attributes = op.attributes
     for name in _RESULT_LAYOUTS.get(op.name, (SHARDING, "out_sharding")):
-        if name in attributes:
-            return attributes[name]
+        if (attr := attributes.get(name)) is not None:
+            return attr
     return None
 
 
@@ -834,8 +918,8 @@ def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _tag(op: ir.Operation) -> int | None:
-    attributes = op.attributes
-    return ir.IntegerAttr(attributes[ID]).value if ID in attributes else None
+    attr = op.attributes.get(ID)
+    return None if attr is None else attr.value
 
 
 def symbol(op: ir.Operation) -> str:

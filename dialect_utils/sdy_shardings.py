@@ -73,6 +73,14 @@ def sharding_from_attr(attr: ir.Attribute) -> Sharding:
     )
 
 
+class Shardings(dict[ir.Attribute, Sharding]):
+    """What `sharding_from_attr` returns for each attribute, read once; for as long as a module is looked at."""
+
+    def __missing__(self, attr: ir.Attribute) -> Sharding:
+        self[attr] = sharding_from_attr(attr)
+        return self[attr]
+
+
 def sharding_to_attr(sharding: Sharding, mesh: str | ir.Attribute) -> ir.Attribute:
     """Returns `#sdy.sharding<@mesh, ...>` in the current context.
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import reshard
 from . import compat, xla_worker
+from .compile_targets import Target, compiler_version
 from ..synthesis import cache_place
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -35,6 +36,7 @@ _MIN_DEVICES = 64  # more than most modules need: a child with a few devices too
 _START_TIMEOUT_S = 60.0
 _TAIL_LINES = 10
 _REMATERIALIZATION = "Involuntary full rematerialization"
+_COUNTS = ("collectives", "final_collectives")  # the fields of `Compiled` that hold `KindCount`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Compiled:
     """What XLA makes of a module. Byte counts are per device and None unless `status` is "ok".
 
     Fields:
-      status: "ok"; "error", XLA or the parser refused the module; "abort", the process died; "hang", out of time.
+      status: "ok"; "error", XLA or the parser refused the module; "abort", the process died; "hang", out of time;
+        "target", there are no such devices, or no compiler for them that works.
       message: why it is not "ok"; after an abort the signal and the end of what XLA wrote.
       bytes_received, bytes_sent: traffic of the busiest device right after SPMD partitioning, in the program's dtypes.
       largest_collective_tile_bytes: largest operand or result of a collective.
@@ -64,6 +67,12 @@ class Compiled:
       compile_seconds: as measured when it was compiled, from text to executable.
       hlo_text, propagated_text: only if asked for; HLO after partitioning, StableHLO after XLA's sharding propagation.
       from_cache: whether this came from disk.
+
+    Of a target that is compiled for ahead of time only, else None or empty:
+      final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: as above, of the final program, which the
+        compiler's own passes have rewritten. Between slices of a TPU, traffic is send and recv there and counts as unpriced.
+      peak_memory_bytes: as the compiler has it; on TPUs buffers in the memory on the chip (VMEM) are part of it, of temp_bytes not.
+      estimated_seconds: by the compiler's schedule, see `schedule_estimates`; None where that does not tell.
     """
 
     status: str
@@ -85,6 +94,12 @@ class Compiled:
     hlo_text: str | None = None
     propagated_text: str | None = None
     from_cache: bool = False
+    final_bytes_received: int | None = None
+    final_bytes_sent: int | None = None
+    final_collectives: tuple[KindCount, ...] = ()
+    final_unpriced: tuple[str, ...] = ()
+    peak_memory_bytes: int | None = None
+    estimated_seconds: float | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -113,12 +128,14 @@ class CompileRequest:
     """A module, as StableHLO text, bytecode or portable artifact, and the number of devices to partition it for.
 
     keeps_hlo, keeps_propagated: whether `Compiled.hlo_text` and `Compiled.propagated_text` are wanted.
+    target: what to compile for ahead of time, as text; None for CPU devices.
     """
 
     module: str | bytes
     num_devices: int
     keeps_hlo: bool = False
     keeps_propagated: bool = False
+    target: str | None = None
 
 
 class XlaChild:
@@ -131,6 +148,9 @@ class XlaChild:
       cache_dir: where results are kept; default: see `default_cache_dir`.
       uses_cache: whether results are read from and kept on disk at all; RESHARD_CACHE=off says no, too.
       num_devices: devices to start with; a request that needs more restarts the child with twice as many or more.
+    Attributes:
+      starts: how often the child was started.
+      passing_answers: how many answers, of this process or from disk, another try may not give: out of time or memory.
     """
 
     def __init__(
@@ -142,6 +162,7 @@ class XlaChild:
         self._scratch: Path | None = None
         self._lock = threading.RLock()
         self.starts = 0
+        self.passing_answers = 0
 
     def __enter__(self) -> "XlaChild":
         return self
@@ -154,7 +175,7 @@ class XlaChild:
         module: str | bytes,
         num_devices: int,
         *,
-        backend: str = "cpu",
+        target: Target | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         keeps_hlo: bool = False,
         keeps_propagated: bool = False,
@@ -164,13 +185,11 @@ class XlaChild:
         Args:
           module: StableHLO as text, MLIR bytecode or portable artifact.
           num_devices: partitions; the number of devices in the module's mesh.
-          backend: "cpu" is the only one.
+          target: what to compile for; None for CPU devices.
           timeout_s: seconds until it counts as a hang.
-        Raises: ValueError for another backend.
         """
-        if backend != "cpu":
-            raise ValueError(f"unknown backend {backend!r}; known: cpu")
-        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated)
+        ahead_of_time = str(target) if target is not None and target.is_ahead_of_time else None
+        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated, ahead_of_time)
         with self._lock:
             if self._cache is None:
                 return self._compile_now(request, timeout_s)[0]
@@ -207,6 +226,7 @@ class XlaChild:
     def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
         key = _cache_key(request)
         if (cached := self._cache.read(key, timeout_s)) is not None:
+            self.passing_answers += cached.status == "hang"
             return cached
         compiled, is_lasting = self._compile_now(request, timeout_s)
         if is_lasting:
@@ -214,9 +234,16 @@ class XlaChild:
         return compiled
 
     def _compile_now(self, request: CompileRequest, timeout_s: float) -> tuple[Compiled, bool]:
-        """Returns the answer and whether asking again would give the same: not so after an out-of-memory kill."""
-        reply = self._ask({"op": "compile", **asdict(request)}, request.num_devices, timeout_s)
-        return _compiled_from(reply), reply.get("signal") != signal.SIGKILL
+        """Returns the answer and whether asking again would give the same: not so after an out-of-memory kill,
+        nor where a compiler may yet be installed."""
+        devices = 1 if request.target else request.num_devices
+        reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
+        if reply.get("is_estimated_apart"):
+            asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
+            reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
+        is_lasting = reply["status"] != "target" and reply.get("signal") != signal.SIGKILL
+        self.passing_answers += not is_lasting or reply["status"] == "hang"
+        return _compiled_from(reply), is_lasting
 
     def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
@@ -339,23 +366,28 @@ def _compiled_from(reply: dict) -> Compiled:
     """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
     known = {field.name for field in fields(Compiled)}
     values = {name: _frozen(value) for name, value in reply.items() if name in known}
-    counts = tuple(KindCount(*count) for count in reply.get("collectives", ()))
-    return Compiled(**{**values, "status": reply["status"], "collectives": counts})
+    counts = {name: tuple(KindCount(*count) for count in reply.get(name, ())) for name in _COUNTS}
+    return Compiled(**{**values, "status": reply["status"], **counts})
 
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+# libtpu is to look for no TPU, to let other processes load it (they may be at work on one), and to write no logs.
+_LIBTPU_ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_LOG_DIR": "disabled"}
+
+
 def child_environment(num_devices: int) -> dict[str, str]:
     """Returns this process's environment without what steers Python, jax or XLA, and with the path to `reshard`."""
-    steering = ("JAX_", "PYTHON", "TF_", "XLA_")
+    steering = ("JAX_", "PYTHON", "TF_", "XLA_", "TPU_", "LIBTPU_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
     package_parent = str(Path(reshard.__file__).resolve().parent.parent)
     search_path = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **environment,
         **compat.cpu_devices_environment(num_devices),
+        **_LIBTPU_ENVIRONMENT,
         "JAX_ENABLE_X64": "1",
         "PYTHONPATH": os.pathsep.join(search_path),
     }
@@ -398,7 +430,8 @@ def default_cache_dir() -> Path:
 
 def _cache_key(request: CompileRequest) -> str:
     """Returns a digest of everything that the answer depends on, locations in the module excluded."""
-    parts = {**asdict(request), "module": _canonical_text(request.module), "schema": xla_worker.SCHEMA}
+    compiler = compiler_version(Target.parse(request.target)) if request.target else None
+    parts = {**asdict(request), "module": _canonical_text(request.module), "schema": xla_worker.SCHEMA, "compiler": compiler}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -447,4 +480,4 @@ class _Cache:
 
 
 def _as_json(compiled: Compiled) -> dict:
-    return {**asdict(compiled), "collectives": [astuple(count) for count in compiled.collectives]}
+    return {**asdict(compiled), **{name: [astuple(count) for count in getattr(compiled, name)] for name in _COUNTS}}

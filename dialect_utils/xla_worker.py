@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import compat, hlo
+from .compile_targets import Target, TargetError
+from .schedule_estimates import estimated_seconds
 
 # Part of every cache key: raise it when the meaning of a reply changes.
-SCHEMA = 1
+SCHEMA = 2
 
 LENGTH = struct.Struct("<Q")
 _PARENT_POLL_S = 1.0
@@ -30,6 +32,11 @@ _PARENT_POLL_S = 1.0
 # LLVM's optimisation changes no metric (seen: traffic and temporaries of every example) and is half of the compile
 # time. Runs use the default.
 _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
+
+_SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
+# TPU's scheduler writes its account of the time only for a program with something asynchronous in it, so a program is
+# compiled once more for that: with the option the memory would be another, and two programs are compared in the same way.
+_ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
 
 
 def read_frame(stream: BinaryIO) -> dict | None:
@@ -88,6 +95,8 @@ def _exit(scratch: Path) -> None:
 def _reply(request: dict, scratch: Path) -> dict:
     try:
         return {"status": "ok", **_OPERATIONS[request["op"]](request, scratch)}
+    except TargetError as error:
+        return {"status": "target", "message": str(error)}
     except Exception as error:
         return {"status": "error", "message": f"{type(error).__name__}: {error}"}
 
@@ -113,6 +122,8 @@ def _abort(request: dict, scratch: Path) -> dict:
 
 def _compile(request: dict, scratch: Path) -> dict:
     """Compiles a module and returns the fields of `xla_child.Compiled`."""
+    if request["target"]:
+        return _compile_ahead_of_time(request, scratch)
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
         start_s = time.perf_counter()
         executable, main, _ = _load(request, dump_dir, _METRICS_OPTIONS)
@@ -130,6 +141,75 @@ def _compile(request: dict, scratch: Path) -> dict:
     }
 
 
+def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
+    """Compiles for devices that need not be there, and adds what their compiler made of the partitioned program."""
+    target = Target.parse(request["target"])
+    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+        executable, main, seconds = _compiled_for(target, request, dump_dir, {})
+        final_text = executable.hlo_modules()[0].to_string()
+        hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
+        propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
+        schedule = None if target.platform in _ASYNC_OPTIONS else _schedule(Path(dump_dir))
+    traffic = _traffic(hlo_text)
+    return {
+        **traffic,
+        **_memory(executable),
+        **_final_traffic(final_text),
+        "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
+        "estimated_seconds": _seconds(target, schedule, traffic["bytes_received"]),
+        "is_estimated_apart": target.platform in _ASYNC_OPTIONS,
+        "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
+        "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
+        "compile_seconds": seconds,
+        "hlo_text": hlo_text if request["keeps_hlo"] else None,
+        "propagated_text": propagated,
+    }
+
+
+def _compiled_for(target: Target, request: dict, dump_dir: str, env_options: dict) -> tuple[Any, Any, float]:
+    """Returns the executable, which nothing here can run, the type of its main function, and the seconds that compiling took."""
+    from .target_devices import target_devices
+
+    context = compat.jax_context()
+    module = compat.parse_module(context, request["module"])
+    devices = target_devices(target, _mesh_sizes(module, request["num_devices"]))
+    main = _main_function(module)
+    dumps = {**_dump_options(dump_dir, request), **_SCHEDULE_OPTIONS}
+    options = _options(main, devices, {**dumps, **env_options})
+    start_s = time.perf_counter()
+    with context:
+        executable = compat.compile_ahead_of_time(module, devices, options)
+    return executable, main.type, time.perf_counter() - start_s
+
+
+def _mesh_sizes(module, num_devices: int) -> tuple[int, ...]:
+    """Returns the sizes of the axes of the first mesh over all devices that says nothing else about their order."""
+    from .sdy_shardings import module_meshes
+
+    meshes = module_meshes(module).values()
+    fitting = (tuple(size for _, size in mesh.axes) for mesh in meshes if mesh.size == num_devices and mesh.device_ids is None)
+    return next(fitting, (num_devices,))
+
+
+def _estimate(request: dict, scratch: Path) -> dict:
+    """Compiles once more, for nothing but the schedule."""
+    target = Target.parse(request["target"])
+    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+        _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
+        schedule = _schedule(Path(dump_dir))
+    return {"estimated_seconds": _seconds(target, schedule, request["bytes_received"])}
+
+
+def _seconds(target: Target, schedule: str | None, bytes_received: int) -> float | None:
+    if schedule is None:
+        return None
+    return estimated_seconds(schedule, bytes_received, has_placeholders=target.platform == "cuda")
+
+
+def _schedule(dump_dir: Path) -> str | None:
+    return next((path.read_text() for path in sorted(dump_dir.glob("*.schedule.txt"))), None)
+
+
 def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, Any, list]:
     """Returns the loaded executable, the type of its main function and the devices of a request."""
     import jax
@@ -138,14 +218,18 @@ def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, 
     module = compat.parse_module(context, request["module"])
     devices = jax.devices()[: request["num_devices"]]
     main = _main_function(module)
-    options = compat.compile_options(
+    options = _options(main, devices, {**env_options, **_dump_options(dump_dir, request)})
+    with context:
+        return compat.load_executable(module, devices, options), main.type, devices
+
+
+def _options(main, devices: list, env_options: dict):
+    return compat.compile_options(
         devices,
-        {**env_options, **_dump_options(dump_dir, request)},
+        env_options,
         propagates_to_parameters=_open_shardings(main, "arg_attrs", len(main.type.inputs)),
         propagates_to_results=_open_shardings(main, "res_attrs", len(main.type.results)),
     )
-    with context:
-        return compat.load_executable(module, devices, options), main.type, devices
 
 
 def _main_function(module):
@@ -176,13 +260,13 @@ def _is_open(attributes) -> bool:
 def _dump_options(dump_dir: str | None, request: dict) -> dict[str, str]:
     if dump_dir is None:
         return {}
-    passes = "^spmd-partitioning$" + ("|^shardy" if request["keeps_propagated"] else "")
+    passes = "spmd-partitioning$" + ("|^shardy" if request["keeps_propagated"] else "")
     return {"xla_dump_to": dump_dir, "xla_dump_hlo_pass_re": passes}
 
 
 def _partitioned_hlo(dump_dir: Path) -> str | None:
     """Returns the HLO right after SPMD partitioning, None if XLA did not partition."""
-    dumps = sorted(dump_dir.glob("*.after_spmd-partitioning.before_*.txt"))
+    dumps = sorted(dump_dir.glob("*.after_*spmd-partitioning.before_*.txt"))  # TPU's pass is tpu-spmd-partitioning
     return dumps[-1].read_text() if dumps else None
 
 
@@ -203,6 +287,12 @@ def _traffic(hlo_text: str) -> dict:
         "unknown_trip_counts": list(found.unknown_trip_counts),
         "unpriced": list(found.unpriced),
     }
+
+
+def _final_traffic(hlo_text: str) -> dict:
+    """Returns what the compiler's own passes, such as those that combine or split collectives, have made of the traffic."""
+    found = _traffic(hlo_text)
+    return {f"final_{name}": found[name] for name in ("bytes_received", "bytes_sent", "collectives", "unpriced")}
 
 
 def _kind_count(kind: str, collectives: tuple) -> tuple[str, int, int]:
@@ -308,7 +398,7 @@ def numpy_dtype(element_type: str):
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
-_OPERATIONS = {"hello": _hello, "compile": _compile, "run": _run, "sleep": _sleep, "abort": _abort}
+_OPERATIONS = {"hello": _hello, "compile": _compile, "run": _run, "estimate": _estimate, "sleep": _sleep, "abort": _abort}
 
 
 if __name__ == "__main__":

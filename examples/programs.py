@@ -20,7 +20,7 @@ from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-SIZES = ("demo", "small")
+SIZES = ("demo", "small", "pod")  # "pod" divides over meshes of up to 256 devices
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Program:
       summary: one line, what moves where.
       mesh_axes: (name, size) of every mesh axis, major to minor; eight devices in all.
       build: `build(mesh, size="demo")` returns `(function, args)`, a jitted function and arrays
-        that already live on `mesh`. The arrays depend on `size` ("demo" or "small") alone.
+        that already live on `mesh`. The arrays depend on `size` (one of SIZES) alone.
         Arguments that the function donates are gone after a call; build again for fresh ones.
     """
 
@@ -59,10 +59,10 @@ def program(name: str) -> Program:
 
     Raises: ValueError if there is none, naming those there are.
     """
-    for entry in PROGRAMS:
+    for entry in all_programs():
         if entry.name == name:
             return entry
-    raise ValueError(f"no example program {name!r}; there are {', '.join(p.name for p in PROGRAMS)}")
+    raise ValueError(f"no example program {name!r}; there are {', '.join(p.name for p in all_programs())}")
 
 
 def layout(mesh: Mesh, *spec) -> NamedSharding:
@@ -80,7 +80,7 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
 
 def build_issue_21562(mesh: Mesh, size: str = "demo"):
     """Builds the program of jax-ml/jax issue 21562, with larger arrays than the issue's 16 x 16 x 16."""
-    n = {"demo": 256, "small": 16}[size]
+    n = {"demo": 256, "small": 16, "pod": 256}[size]
     by_y_and_x = layout(mesh, "y", None, "x")
     by_columns = layout(mesh, None, ("x", "y"), None)
 
@@ -145,6 +145,7 @@ def build_moe_layer(mesh: Mesh, size: str = "demo"):
     groups, tokens, width, hidden, experts = {
         "demo": (8, 256, 256, 1024, 16),
         "small": (8, 16, 8, 16, 8),
+        "pod": (256, 64, 128, 512, 64),
     }[size]
     capacity = 5 * 2 * tokens // (4 * experts)  # a quarter more than two perfectly balanced choices need
     by_group = layout(mesh, ("data", "expert"))
@@ -189,7 +190,11 @@ def build_sequence_parallel_attention(mesh: Mesh, size: str = "demo"):
 
     Source: DeepSpeed Ulysses, arXiv 2309.14509.
     """
-    batch, length, heads, head_size = {"demo": (4, 512, 8, 32), "small": (2, 16, 4, 4)}[size]
+    batch, length, heads, head_size = {
+        "demo": (4, 512, 8, 32),
+        "small": (2, 16, 4, 4),
+        "pod": (16, 512, 16, 32),
+    }[size]
     width = heads * head_size
 
     by_sequence = layout(mesh, "data", "seq")
@@ -230,7 +235,7 @@ def build_fft_pencil(mesh: Mesh, size: str = "demo"):
     The grid is cut along two dimensions at a time; the third is whole on every device, and that is
     the one transformed.
     """
-    n = {"demo": 128, "small": 16}[size]
+    n = {"demo": 128, "small": 16, "pod": 64}[size]
     time_step = 0.1
     # The layout in which dimension d is whole on every device, for d = 0, 1, 2.
     pencils = (layout(mesh, None, "rows", "cols"), layout(mesh, "rows", None, "cols"), layout(mesh, "rows", "cols"))
@@ -295,3 +300,10 @@ PROGRAMS: tuple[Program, ...] = (
         build_fft_pencil,
     ),
 )
+
+
+def all_programs() -> tuple[Program, ...]:
+    """Returns `PROGRAMS` and those of more_programs.py."""
+    from examples.more_programs import MORE_PROGRAMS
+
+    return (*PROGRAMS, *MORE_PROGRAMS)

@@ -56,7 +56,9 @@ class Session:
       options: driver options by name, such as `compile_for`; a pass must do without any of them.
       statistics: counts by (pass name, statistic name).
       analysis: propagation's, of the module as the pass right before has left it; None if that one made none.
+      findings: those on the module as the pass right before has written them; None if that one wrote none.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
+      left_whole: why the module as a whole is left to XLA, where no pass was run on it.
     """
 
     diagnostics: Collector = dataclasses.field(default_factory=Collector)
@@ -64,8 +66,10 @@ class Session:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     statistics: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
     checks: list[Any] = dataclasses.field(default_factory=list)
+    left_whole: str = ""
     current_pass: Pass | None = None
     analysis: Any = None
+    findings: Any = None
 
     @property
     def remarks(self) -> list[Diagnostic]:

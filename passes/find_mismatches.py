@@ -100,6 +100,7 @@ class FindMismatchesPass(Pass):
             session.remark(where, f"{each.where} is left alone: {each.reason}")
         found = Findings(edges, tuple(each for _, each in skipped), open_results)
         write_findings(module, found)
+        session.findings = found
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))
         session.count("skipped", len(found.skipped))
@@ -173,6 +174,7 @@ class Finder:
         self._reasons: dict[_Edge, str] = {}
         self._piece_reasons: dict[_Edge, str] = {}
         self._translated: dict[ir.Attribute, ir.Attribute] = {}
+        self._texts: dict[ir.Attribute, str] = {}
         self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
         self._read_constraints()
         self._read_inserted_reshards()
@@ -201,7 +203,7 @@ class Finder:
             source = self._for_original(each.source) or replicated_like(target, _rank(value))
             site = numbers.setdefault((value, source, target), len(numbers))
             kind = self._kind(op, each.number, each.is_result)
-            why = _why(op, each.number, kind, _text(source), target)
+            why = _why(op, each.number, kind, self._text(source), self._text(target), target)
             yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each), each.manual_axes)
 
     def open_results(self, edges: Sequence[Finding]) -> tuple[OpenResult, ...]:
@@ -240,9 +242,7 @@ class Finder:
 
     def _read_inserted_reshards(self) -> None:
         restoring: set[ir.Value] = set()
-        for op in propagation.ops_in(self.analysis.explicit):
-            if op.name != "sdy.reshard" or propagation.serial_of(op) is not None:
-                continue
+        for op in self.analysis.inserted_reshards:
             if self._restores_result(op, restoring):
                 continue
             source, target = propagation.layout(op.operands[0]), op.attributes["sharding"]
@@ -428,6 +428,11 @@ class Finder:
             return kinds.CALL
         return _kind_by_producer(value)
 
+    def _text(self, attr: ir.Attribute) -> str:
+        if attr not in self._texts:
+            self._texts[attr] = _text(attr)
+        return self._texts[attr]
+
     def _is_uneven(self, mismatch: Mismatch) -> bool:
         op = self.analysis.originals[mismatch.op]
         shape = ir.ShapedType((op.results if mismatch.is_result else op.operands)[mismatch.number].type).shape
@@ -536,8 +541,8 @@ def _short_name(op: ir.Operation) -> str:
     return op.name.removeprefix("stablehlo.").removeprefix("func.").removeprefix("sdy.")
 
 
-def _why(op: ir.Operation, number: int, kind: str, source: str, target: ir.Attribute) -> str:
-    name, wanted = _short_name(op), _text(target)
+def _why(op: ir.Operation, number: int, kind: str, source: str, wanted: str, target: ir.Attribute) -> str:
+    name = _short_name(op)
     if kind == kinds.CONSTRAINT:
         return f"the constraint asks for {wanted}; its operand is {source}"
     if kind == kinds.RESULT:

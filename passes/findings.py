@@ -15,7 +15,7 @@ more entries into the dictionaries: `Finding.extras`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.bindings import ir, sdy
@@ -115,9 +115,18 @@ class Findings:
         return grouped
 
 
-def write_findings(module: ir.Module, findings: Findings) -> None:
-    """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes."""
-    strip_findings(module, keeps=(CLONE_OF,))
+def write_findings(module: ir.Module, findings: Findings, over: Findings | None = None) -> None:
+    """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes.
+
+    Args:
+      over: those that are there, on ops that still are, if that is known.
+    """
+    if over is None:
+        strip_findings(module, keeps=(CLONE_OF,))
+    for finding in over.edges if over else ():
+        for name in (OPERAND_SITES, RESULT_SITES):
+            if name in finding.op.attributes:
+                del finding.op.attributes[name]
     with module.context:
         per_op: dict[tuple[int, str], tuple[ir.Operation, list[Finding]]] = {}
         for finding in findings.edges:
@@ -135,15 +144,18 @@ def read_findings(module: ir.Module) -> Findings | None:
     """
     if SUMMARY not in module.operation.attributes:
         return None
-    edges = [edge for op in ops_in(module.operation) for name in (OPERAND_SITES, RESULT_SITES) for edge in _read(op, name)]
+    edges: list[Finding] = []
+    for op in ops_in(module.operation):
+        attributes = op.attributes
+        for name in (OPERAND_SITES, RESULT_SITES):
+            if (attr := attributes.get(name)) is not None:
+                edges += _read(op, name, attr)
     return Findings(tuple(edges), *_read_summary(module.operation))
 
 
-def _read(op: ir.Operation, name: str) -> list[Finding]:
-    if name not in op.attributes:
-        return []
+def _read(op: ir.Operation, name: str, attr: ir.Attribute) -> list[Finding]:
     try:
-        return [_from_attr(op, each) for each in ir.ArrayAttr(op.attributes[name])]
+        return [_from_attr(op, each) for each in ir.ArrayAttr(attr)]
     except (KeyError, IndexError, TypeError, ValueError):
         raise error_at(op, f"cannot read {name}; {_AGAIN}") from None
 
@@ -166,15 +178,12 @@ def strip_findings(root: ir.Module | ir.Operation, keeps: Sequence[str] = ()) ->
     """Removes every discardable attribute of ours from every op, but for those named; returns how many there were."""
     count = 0
     for op in ops_in(root.operation):
-        for name in [name for name in attribute_names(op) if name.startswith(PREFIX) and name not in keeps]:
-            del op.attributes[name]
-            count += 1
+        attributes = op.attributes
+        for name in attributes.keys():
+            if name.startswith(PREFIX) and name not in keeps:
+                del attributes[name]
+                count += 1
     return count
-
-
-def attribute_names(op: ir.Operation) -> Iterable[str]:
-    """Returns the names of an op's attributes; bindings yield names or (name, attribute) pairs by version."""
-    return [each if isinstance(each, str) else each.name for each in op.attributes]
 
 
 def _to_attr(finding: Finding) -> ir.DictAttr:

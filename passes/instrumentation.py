@@ -45,6 +45,11 @@ class Instrumentation:
         return self._prints_around_all or bool(self.print_before) or bool(self.print_after)
 
     @property
+    def is_default(self) -> bool:
+        """Returns whether nothing is printed or timed, and everything verified."""
+        return self.verify_each and not self.prints_ir and not self.timing
+
+    @property
     def _prints_around_all(self) -> bool:
         return self.print_before_all or self.print_after_all or self.only_failures
 

@@ -8,7 +8,7 @@ import re
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
+from reshard.dialect_utils.sdy_shardings import Shardings, mesh_of, module_meshes, sharding_from_attr
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -28,11 +28,9 @@ class OpLayouts:
         self.analysis = analysis
         self.index = {op: i for i, op in enumerate(self.analysis.originals)}
         self.meshes = module_meshes(self.analysis.explicit)
-        self.explicit: dict[int, ir.Operation] = {}
-        for op in propagation.ops_in(self.analysis.explicit):
-            serial = propagation.serial_of(op)
-            if serial is not None:
-                self.explicit.setdefault(serial, op)
+        self.explicit = self.analysis.explicit_ops
+        self._shardings = Shardings()
+        self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
 
     def of(self, op: ir.Operation, mesh: Mesh) -> Layouts | None:
         """Returns the layouts around the first instance of an op; None if propagation has dropped it or one is on another mesh."""
@@ -44,9 +42,9 @@ class OpLayouts:
             return None
         operands = [(self._before_conversion(value), value) for value in clone.operands]
         results = [(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
-        if any(attr is not None and mesh_of(attr, self.meshes) != mesh for attr, _ in (*operands, *results)):
+        if any(attr is not None and self._mesh_of(attr) != mesh for attr, _ in (*operands, *results)):
             return None
-        return Layouts([_or_replicated(*each) for each in operands], [_or_replicated(*each) for each in results])
+        return Layouts([self._or_replicated(*each) for each in operands], [self._or_replicated(*each) for each in results])
 
     def scatters_sums(self, op: ir.Operation) -> bool:
         """Returns whether a result of the op, in any instance, is summed over axes some of which split it afterwards."""
@@ -74,13 +72,16 @@ class OpLayouts:
             return propagation.nth_sharding(attr, number) if attr else None
         return None
 
+    def _mesh_of(self, attr: ir.Attribute) -> Mesh | None:
+        if attr not in self._meshes_of:
+            self._meshes_of[attr] = mesh_of(attr, self.meshes)
+        return self._meshes_of[attr]
 
-def _or_replicated(attr: ir.Attribute | None, value: ir.Value) -> Sharding | None:
-    if not isinstance(value.type, ir.RankedTensorType):
-        return None
-    if attr is not None:
-        return sharding_from_attr(attr)
-    return Sharding(((),) * ir.RankedTensorType(value.type).rank)
+    def _or_replicated(self, attr: ir.Attribute | None, value: ir.Value) -> Sharding | None:
+        kind = value.type
+        if not isinstance(kind, ir.RankedTensorType):
+            return None
+        return Sharding(((),) * kind.rank) if attr is None else self._shardings[attr]
 
 
 def _summed_axes(all_reduce: ir.Operation) -> set[str]:

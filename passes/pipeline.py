@@ -154,13 +154,15 @@ class Pipeline:
 def _as_callable(element: Pass, module: ir.Module | None, session: Session, failures: list[Exception], follows_ours: bool):
     """Returns the pass as MLIR calls it: exceptions wait in `failures` so that MLIR sees an ordinary failed pass.
 
-    An analysis in the session is for the next pass alone, and for none behind a pass of MLIR.
+    An analysis and findings in the session are for the next pass alone, and for none behind a pass of MLIR.
     """
 
     def run(_operation: ir.Operation, external_pass) -> None:
         errors_before = len(session.errors)
         session.current_pass = element
-        found = session.analysis = session.analysis if follows_ours else None
+        if not follows_ours:
+            session.analysis = session.findings = None
+        analysis, findings = session.analysis, session.findings
         try:
             element.run(module, session)
         except Exception as failure:
@@ -168,7 +170,8 @@ def _as_callable(element: Pass, module: ir.Module | None, session: Session, fail
             failures.append(failure)
         finally:
             session.current_pass = None
-            session.analysis = None if session.analysis is found else session.analysis
+            session.analysis = None if session.analysis is analysis else session.analysis
+            session.findings = None if session.findings is findings else session.findings
         if failures or len(session.errors) > errors_before:
             external_pass.signal_pass_failure()
 

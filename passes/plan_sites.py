@@ -12,10 +12,18 @@ from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.origins import Origin, Origins
-from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from reshard.dialect_utils.sdy_shardings import (
+    SHARDING,
+    Shardings,
+    mesh_of,
+    mesh_reference,
+    module_meshes,
+    sharding_from_attr,
+    sharding_to_attr,
+)
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
-from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, attribute_names, read_findings, write_findings
+from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, read_findings, write_findings
 from reshard.passes.op_layouts import Layouts, OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
 from reshard.passes.site_plans import site_plan
@@ -78,13 +86,15 @@ class PlanSitesPass(Pass):
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
-        found = read_findings(module)
+        found = session.findings or read_findings(module)
         if found is None:
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
             return
         planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
         edges = tuple(planner.planned_edges())
-        write_findings(module, dataclasses.replace(found, edges=edges, open_results=planner.open_results()))
+        planned = dataclasses.replace(found, edges=edges, open_results=planner.open_results())
+        write_findings(module, planned, over=session.findings)
+        session.findings = planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,8 @@ class SitePlanner:
         self.meshes = module_meshes(module)
         self._results_of_xla: dict[int, tuple[Mesh, Sharding] | None] = {}
         self._judged: dict[tuple, Verdict] = {}
+        self._shardings = Shardings()
+        self._converted: dict[tuple, Conversion] = {}
         self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
 
     def planned_edges(self) -> list[Finding]:
@@ -154,7 +166,13 @@ class SitePlanner:
     # Plans
 
     def _conversion(self, edge: Finding) -> Conversion:
-        source, target = sharding_from_attr(edge.source), sharding_from_attr(edge.target)
+        asked = edge.value.type, edge.source, edge.target, edge.manual_axes
+        if asked not in self._converted:
+            self._converted[asked] = self._converted_alone(edge)
+        return self._converted[asked]
+
+    def _converted_alone(self, edge: Finding) -> Conversion:
+        source, target = self._shardings[edge.source], self._shardings[edge.target]
         mesh = mesh_of(edge.target, self.meshes)
         if mesh is None or mesh != mesh_of(edge.source, self.meshes):
             return Conversion(source, target, None, "source and target are on different meshes")
@@ -201,7 +219,7 @@ class SitePlanner:
             return Verdict(KEEP, conversion.problem)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
-        layouts = [conversion.source, *(sharding_from_attr(each.target) for each in chain)]
+        layouts = [conversion.source, *(self._shardings[each.target] for each in chain)]
         return self._oracle.judge_pair(str(edge.value.type), layouts, conversion.plan)
 
     def _merged(self, chain: list[Finding]) -> Conversion:
@@ -406,10 +424,11 @@ def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) ->
 
 def _question(op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int, Plan], results: dict[int, Plan]) -> tuple:
     """Returns what the verdict on an op depends on: ops that ask the same are judged once. An op with regions is like no other."""
-    own = op if len(op.regions) else tuple((name, str(op.attributes[name])) for name in attribute_names(op) if _is_its_own(name))
-    types = tuple(str(value.type) for value in (*op.operands, *op.results))
+    attributes = op.attributes
+    own = op if len(op.regions) else tuple((name, attributes[name]) for name in attributes.keys() if _is_its_own(name))
+    types = tuple(value.type for value in (*op.operands, *op.results))
     plans = (tuple((number, each.source, each.target) for number, each in sorted(side.items())) for side in (operands, results))
-    return op.name, own, types, str(mesh), tuple(layouts.operands), tuple(layouts.results), *plans
+    return op.name, own, types, mesh, tuple(layouts.operands), tuple(layouts.results), *plans
 
 
 def _is_its_own(name: str) -> bool:

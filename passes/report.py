@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import json
 import textwrap
 
 from reshard.dialect_utils import diagnostics
-from reshard.dialect_utils.xla_child import Compiled
+from reshard.dialect_utils.xla_child import Compiled, KindCount
 from reshard.passes.base import Session
 from reshard.passes.whole_module_check import Check
 
@@ -21,13 +21,14 @@ def render(session: Session, form: str) -> str:
 
 
 def as_dict(session: Session) -> dict:
-    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`. Bytes are per device."""
+    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device."""
     return {
         "schema": SCHEMA,
         "sites": [dict(row) for row in session.report_rows],
         "totals": totals(session),
         "checks": [_check_dict(each) for each in session.checks],
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
+        "warnings": [session.left_whole] if session.left_whole else [],
     }
 
 
@@ -47,7 +48,8 @@ def totals(session: Session) -> dict[str, int]:
 def as_text(session: Session) -> str:
     """Returns the table of sites, one row each, then totals, the whole-module check, and reasons."""
     if not session.report_rows:
-        return "reshard: no site: every value is used in the layout in which it is produced\n"
+        nothing = f"reshard: {session.left_whole or 'no site: every value is used in the layout in which it is produced'}"
+        return "\n\n".join([nothing, *(_check_text(each) for each in session.checks)]) + "\n"
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     sums = totals(session)
     is_measured = any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows)
@@ -91,33 +93,109 @@ def _number(value: int | None) -> str:
 
 
 def _check_text(check: Check) -> str:
-    lines = ["whole module, as XLA compiles it (bytes per device):"]
-    columns = ("received", "temporaries", "collectives")
-    rows = [(name, *_compiled_cells(each)) for name, each in (("stock", check.stock), ("ours", check.ours))]
-    lines.append(textwrap.indent(table(("", *columns), rows, wide="lrrl"), "  "))
+    if check.target is None or not check.target.is_ahead_of_time:
+        lines = ["whole module, as XLA compiles it (bytes per device):", _side_by_side(check, _CPU_COLUMNS)]
+    else:
+        lines = _ahead_of_time_lines(check)
     for sites, problem in check.dropped:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     return "\n".join(lines)
 
 
-def _compiled_cells(compiled: Compiled) -> tuple[str, ...]:
-    if not compiled.is_ok:
-        return compiled.status, "", compiled.message.splitlines()[0] if compiled.message else ""
-    kinds = ", ".join(f"{each.runs} {each.kind}" for each in compiled.collectives)
-    return _number(compiled.bytes_received), _number(compiled.temp_bytes), kinds or "none"
+def _ahead_of_time_lines(check: Check) -> list[str]:
+    lines = [f"whole module, compiled for {check.target} (bytes per device):", _side_by_side(check, _MEMORY_COLUMNS)]
+    lines += ["  right after partitioning:", _side_by_side(check, _TRAFFIC_COLUMNS)]
+    if any(_differs_in_the_end(each) for each in (check.stock, check.ours)):
+        lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
+    if any(each.estimated_seconds is not None for each in (check.stock, check.ours)):
+        lines.append("  estimate: the compiler's own, by bandwidth; it knows no latency and not where devices are")
+    return lines
+
+
+def _differs_in_the_end(compiled: Compiled) -> bool:
+    partitioned = compiled.bytes_received, compiled.bytes_sent, compiled.collectives, compiled.unpriced
+    final = compiled.final_bytes_received, compiled.final_bytes_sent, compiled.final_collectives, compiled.final_unpriced
+    return compiled.is_ok and partitioned != final
+
+
+# Column -> (side on which it is aligned, its cell for a module that compiles).
+_Columns = dict[str, tuple[str, Callable[[Compiled], str]]]
+
+
+def _side_by_side(check: Check, columns: _Columns) -> str:
+    """Returns a row for stock and one for ours; the last column of a module that does not compile says why."""
+    rows = []
+    for name, compiled in (("stock", check.stock), ("ours", check.ours)):
+        if compiled.is_ok:
+            rows.append((name, *(cell(compiled) for _, cell in columns.values())))
+        else:
+            said = compiled.message.splitlines()[0] if compiled.message else ""
+            rows.append((name, compiled.status, *[""] * (len(columns) - 2), said))
+    sides = "".join(side for side, _ in columns.values())
+    return textwrap.indent(table(("", *columns), rows, wide="l" + sides), "  ")
+
+
+def _collectives(counts: Sequence[KindCount], unpriced: Sequence[str] = ()) -> str:
+    kinds = [f"{each.runs} {each.kind}" for each in counts]
+    return ", ".join([*kinds, *(f"{each} (not counted)" for each in unpriced)]) or "none"
+
+
+def _microseconds(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{seconds * 1e6:,.1f}"
+
+
+_RECEIVED = ("r", lambda compiled: _number(compiled.bytes_received))
+_TEMPORARIES = ("r", lambda compiled: _number(compiled.temp_bytes))
+_CPU_COLUMNS: _Columns = {
+    "received": _RECEIVED,
+    "temporaries": _TEMPORARIES,
+    "collectives": ("l", lambda compiled: _collectives(compiled.collectives)),
+}
+_MEMORY_COLUMNS: _Columns = {
+    "arguments": ("r", lambda compiled: _number(compiled.argument_bytes)),
+    "outputs": ("r", lambda compiled: _number(compiled.output_bytes)),
+    "temporaries": _TEMPORARIES,
+    "peak": ("r", lambda compiled: _number(compiled.peak_memory_bytes)),
+    "compiled in s": ("r", lambda compiled: f"{compiled.compile_seconds:.2f}"),
+    "estimate in us": ("r", lambda compiled: _microseconds(compiled.estimated_seconds)),
+}
+_TRAFFIC_COLUMNS: _Columns = {
+    "received": _RECEIVED,
+    "sent": ("r", lambda compiled: _number(compiled.bytes_sent)),
+    "collectives": ("l", lambda compiled: _collectives(compiled.collectives, compiled.unpriced)),
+}
+_FINAL_COLUMNS: _Columns = {
+    "received": ("r", lambda compiled: _number(compiled.final_bytes_received)),
+    "sent": ("r", lambda compiled: _number(compiled.final_bytes_sent)),
+    "collectives": ("l", lambda compiled: _collectives(compiled.final_collectives, compiled.final_unpriced)),
+}
 
 
 def _check_dict(check: Check) -> dict:
     def costs(compiled: Compiled) -> dict:
-        return {
+        found = {
             "status": compiled.status,
             "bytes_received": compiled.bytes_received,
             "temp_bytes": compiled.temp_bytes,
             "collectives": {each.kind: each.runs for each in compiled.collectives},
         }
+        return found | _ahead_of_time_costs(compiled) if is_ahead_of_time else found
 
+    is_ahead_of_time = check.target is not None and check.target.is_ahead_of_time
+    target = {"target": str(check.target)} if is_ahead_of_time else {}
     dropped = [{"sites": list(sites), "problem": problem} for sites, problem in check.dropped]
-    return {"stock": costs(check.stock), "ours": costs(check.ours), "dropped": dropped, "is_rewritten": check.is_rewritten}
+    sides = {"stock": costs(check.stock), "ours": costs(check.ours)}
+    return {**target, **sides, "dropped": dropped, "is_rewritten": check.is_rewritten}
+
+
+_AHEAD_OF_TIME_COSTS = ("message", "bytes_sent", "argument_bytes", "output_bytes", "alias_bytes", "peak_memory_bytes")
+_FINAL_COSTS = ("final_bytes_received", "final_bytes_sent", "final_unpriced", "compile_seconds", "estimated_seconds")
+
+
+def _ahead_of_time_costs(compiled: Compiled) -> dict:
+    """Returns what only a target that is compiled for ahead of time tells; seconds, and bytes per device."""
+    found = {name: getattr(compiled, name) for name in (*_AHEAD_OF_TIME_COSTS, *_FINAL_COSTS)}
+    return {**found, "final_collectives": {each.kind: each.runs for each in compiled.final_collectives}}
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], wide: str) -> str:

@@ -68,7 +68,7 @@ class SynthesizeCollectivesPass(Pass):
             raise OptionError(f"{self.name}: leave={self.leave} has '{wrong[0]}', which is no site number; write leave=0+3")
 
     def run(self, module: ir.Module, session: Session) -> None:
-        found = read_findings(module)
+        found = session.findings or read_findings(module)
         if found is None:
             session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
             return
@@ -79,7 +79,8 @@ class SynthesizeCollectivesPass(Pass):
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
-        write_findings(module, dataclasses.replace(found, edges=tuple(remaining)))
+        is_same = not rewriter.rewritten  # else ops that had findings are gone
+        write_findings(module, dataclasses.replace(found, edges=tuple(remaining)), over=session.findings if is_same else None)
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 

@@ -3,17 +3,20 @@
 
 Both modules are compiled by stock XLA in a child process. If the rewritten one receives more bytes (loops by their trip
 counts), needs more temporaries, or has other input or output shardings, sites are left to XLA, those that gain least
-first, until it is no worse, down to the module as it came.
+first, until it is no worse, down to the module as it came. For a target that is compiled for ahead of time, that target's
+compiler decides: by the bytes of its final program too, its own peak of memory, and its estimate of the time where it has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from reshard.dialect_utils import xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.canary import devices_of
+from reshard.dialect_utils.compile_targets import Target
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla_child import Compiled
 from reshard.passes.base import Session
@@ -22,6 +25,7 @@ from reshard.passes.oracle import FAILURES, KEEP, TABLES_OF_POINTERS_BYTES
 from reshard.passes.pipeline import Pipeline
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 
+SAME_ESTIMATE = 0.02  # estimates that differ by less of themselves count as equal
 MOST_ATTEMPTS = 8  # compilations of rewritten modules before nothing is rewritten at all
 
 
@@ -33,12 +37,14 @@ class Check:
       stock, ours: the module as it came and as it is handed over.
       dropped: (sites, what was worse with them) in the order in which they were left to XLA.
       is_rewritten: whether any site is still rewritten.
+      target: what both were compiled for; None for CPU devices, as many as the module is for.
     """
 
     stock: Compiled
     ours: Compiled
     dropped: tuple[tuple[tuple[int, ...], str], ...]
     is_rewritten: bool
+    target: Target | None = None
 
 
 def check(
@@ -49,17 +55,25 @@ def check(
     Args:
       original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
       rows: of `session.report_rows`, those of this module.
-    Raises: DiagnosedError if the module is for another number of devices than the session's option `compile_for`.
+    Where nothing is rewritten, CPU devices are not asked; what another target's compiler makes of the module is recorded.
+
+    Raises: DiagnosedError if the module is for another number of devices than the session's option `compile_for`, a `Target`, or
+      if there are no such devices.
     """
     rows = [row for row in rows if row.get("is_rewritten")]
-    if not rows:
+    target = session.options.get("compile_for")
+    if not rows and not (target and target.is_ahead_of_time):
         return rewritten
     _import(original, pipeline, session)
-    _, devices = session.options.get("compile_for") or (None, devices_of(original))
+    devices = target.devices if target else devices_of(original)
     if devices != devices_of(original):
-        session.error(original.operation, f"the module is for {devices_of(original)} devices, the target has {devices}")
-        raise DiagnosedError(session.errors[-1:])
+        _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
     return _Checker(original, pipeline, session).run(rewritten, rows)
+
+
+def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
+    session.error(module.operation, problem)
+    raise DiagnosedError(session.errors[-1:])
 
 
 def _import(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
@@ -76,10 +90,14 @@ class _Checker:
         self.pipeline = pipeline
         self.session = session
         self.child = session.options.get("xla_child") or xla_child.shared_child()
+        self.target: Target | None = session.options.get("compile_for")
         self.dropped: list[tuple[tuple[int, ...], str]] = []
 
     def run(self, rewritten: ir.Module, rows: list[dict]) -> ir.Module:
         stock = self._compile(self.original)
+        if not rows:
+            self._finish(stock, stock, self.original)
+            return rewritten
         ours = self._compile(rewritten)
         groups = _groups_by_gain(rows)
         attempts = 1
@@ -95,11 +113,14 @@ class _Checker:
         return self._finish(stock, ours, rewritten)
 
     def _finish(self, stock: Compiled, ours: Compiled, module: ir.Module) -> ir.Module:
-        self.session.checks.append(Check(stock, ours, tuple(self.dropped), module is not self.original))
+        self.session.checks.append(Check(stock, ours, tuple(self.dropped), module is not self.original, self.target))
         return module
 
     def _compile(self, module: ir.Module) -> Compiled:
-        return self.child.compile(str(module), devices_of(module))
+        compiled = self.child.compile(str(module), devices_of(module), target=self.target)
+        if compiled.status == "target":
+            _refuse(self.original, self.session, compiled.message)
+        return compiled
 
     def _drop(self, sites: list[int], problem: str, rows: list[dict]) -> None:
         self.dropped.append((tuple(sites), problem))
@@ -134,7 +155,9 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
         f"{name} {then:,} -> {now:,}"
         for name, then, now, slack in (
             ("received bytes per device", stock.bytes_received, ours.bytes_received, 0),
-            ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes, _bookkeeping_bytes(stock, ours)),
+            ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
+            (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
+            ("the compiler's own estimate in us", *_estimates_us(stock, ours)),
         )
         if now > then + slack
     ]
@@ -143,6 +166,26 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
     if stock.output_shardings != ours.output_shardings:
         worse.append("the output shardings differ from stock XLA's")
     return ", ".join(worse)
+
+
+def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
+    """Returns what memory is compared. On a TPU a temporary may lie on the chip, where it does not count as one: the peak knows all."""
+    if stock.peak_memory_bytes is None or ours.peak_memory_bytes is None:
+        return "temporaries in bytes", stock.temp_bytes, ours.temp_bytes
+    return "peak memory in bytes", stock.peak_memory_bytes, ours.peak_memory_bytes
+
+
+def _estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float, float]:
+    """Returns both estimates, and how much longer ours may take: cycles of copies are rough. Zeros where one is missing."""
+    estimates = [each.estimated_seconds for each in (stock, ours)]
+    then, now = (0.0, 0.0) if None in estimates else (round(each * 1e6, 1) for each in estimates)
+    return then, now, then * SAME_ESTIMATE
+
+
+def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:
+    """Returns what the final programs receive, where both are known and nothing in them is without a price; else zeros."""
+    finals = [each.final_bytes_received for each in (stock, ours)]
+    return (0, 0) if None in finals or stock.final_unpriced or ours.final_unpriced else tuple(finals)
 
 
 def _bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:

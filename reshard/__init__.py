@@ -35,6 +35,20 @@ _PUBLIC = {
     # compiling
     "optimize": "reshard.optimizing:optimize",
     "Result": "reshard.optimizing:Result",
+    "Report": "reshard.optimizing:Report",
+    "explain": "reshard.optimizing:explain",
+    "jit": "reshard.jitting:jit",
+    "enabled": "reshard.jitting:enabled",
+    "Program": "reshard.jitting:Program",
+    "options": "reshard.contexts:options",
+    # live arrays
+    "redistribute": "reshard.redistributing:redistribute",
+    "plan_tree": "reshard.redistributing:plan_tree",
+    "Schedule": "reshard.redistributing:Schedule",
+    "RedistributeError": "reshard.redistributing:RedistributeError",
+    # many processes
+    "DisagreementError": "reshard.agreement:DisagreementError",
+    "PeerError": "reshard.agreement:PeerError",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first JAX entry: `reshard.optimize(lowered)`.
+"""`reshard.optimize` and `reshard.explain`: programs that JAX has lowered or exported, and modules.
 
     lowered = jax.jit(step, ...).lower(*args)
     compiled = reshard.optimize(lowered).compile()   # a jax.stages.Compiled, called like the one of lowered.compile()
@@ -7,24 +7,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+import contextlib
 from dataclasses import dataclass, field
+import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils import compat
+from reshard import agreement, contexts, dumps, planned_once
+from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
-from reshard.passes import report, whole_module_check
+from reshard.dialect_utils.module_files import ModuleFile
+from reshard.passes import report, result_cache, whole_module_check
 from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline, PipelineError
+from reshard.passes.pipeline import Pipeline
+from reshard.passes.result_cache import Output
+from reshard.settings import SETTINGS, resolved
 
 if TYPE_CHECKING:
     import jax
 
-_OPTIONS = ("policy", "oracle", "emit")
+_OF_PASSES = ("policy", "oracle")
+_log = logging.getLogger("reshard.optimize")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found at each site, what was done, and why. `str()` is the text report."""
+    """What was found at each site, what was done, and why. `str()` is the text report; notebooks show a table."""
 
     _session: Session = field(repr=False)
 
@@ -46,22 +54,34 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Optimized:
+    """What became of a module. `content`: it as MLIR bytecode, what came if nothing was rewritten."""
+
+    content: bytes
+    report: Report
+    is_rewritten: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """An optimized program.
 
     Attributes:
-      lowered: a `jax.stages.Lowered` that holds the rewritten module; the very one that was given if nothing was rewritten.
-      module: its StableHLO as text.
+      lowered: a `jax.stages.Lowered` that holds the rewritten module; the very one that was given if nothing was rewritten;
+        None if none was given.
+      module: the program's StableHLO as text.
       report: see `Report`.
       is_rewritten: whether any site was.
       emit: the form in which they are written.
+      exported: likewise, a `jax.export.Exported`.
     """
 
-    lowered: jax.stages.Lowered
+    lowered: jax.stages.Lowered | None
     module: str = field(repr=False)
     report: Report
     is_rewritten: bool
     emit: str = "manual"
+    exported: jax.export.Exported | None = None
 
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
@@ -69,58 +89,183 @@ class Result:
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
         """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings.
 
-        Raises: ValueError if the module is written in Shardy's collectives, which XLA does not read.
+        Raises: ValueError if no lowered program was given, or the module is written in Shardy's collectives, which XLA does not
+          read.
         """
-        if not self.is_rewritten:
-            return self.lowered.compile(compiler_options)
-        if self.emit == "sdy":
+        if self.lowered is None:
+            how = "jax.jit(result.exported.call).lower(...).compile()" if self.exported else "optimize(jax.jit(f).lower(...))"
+            raise ValueError(f"only a lowered program can be compiled; write {how}")
+        if self.is_rewritten and self.emit == "sdy":
             raise ValueError('XLA does not read the collectives of emit="sdy"; compile the result of emit="manual"')
-        with compat.shardy_partitioner():
+        with jax_seam.rewriting(None), compat.shardy_partitioner() if self.is_rewritten else contextlib.nullcontext():
             return self.lowered.compile(compiler_options)
 
 
-def optimize(lowered: jax.stages.Lowered, *, check: bool = True, **options: str) -> Result:
+def optimize(
+    program: jax.stages.Lowered | jax.export.Exported | ir.Module | str | bytes, *, check: bool | None = None, **options: Any
+) -> Result:
     """Returns the program with the conversions that are worth it replaced by synthesized collectives.
 
     Args:
-      lowered: what `jax.jit(f).lower(*args)` returns; it stays as it is.
-      check: compile the whole module both ways in a child process, and take rewrites back that make it worse.
-        Only what emit="manual" writes is checked.
-      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; see docs/emission.md.
+      program: what `jax.jit(f).lower(*args)` or `jax.export.export(jax.jit(f))(*args)` returns; or a module: MLIR text or
+        bytecode, a StableHLO portable artifact, what `Exported.serialize` wrote, or an `ir.Module`. It stays as it is.
+      check: compile the whole module both ways in a child process, and take rewrites back that make it worse; None is yes, unless
+        `reshard.options`, the environment or the file say no. Only what emit="manual" writes is checked.
+      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; see docs/jax.md.
+    Returns: its part that fits `program` is set: `lowered`, or `exported`, whose derivatives are optimized when they are asked
+      for, or just `module`.
     Raises:
       ValueError: an unknown option or value.
-      TypeError: `lowered` is no `jax.stages.Lowered`.
-      DiagnosedError: a module that Shardy refuses, with its diagnostics.
+      TypeError: `program` is none of these.
+      DiagnosedError: a module that cannot be read or that Shardy refuses, with its diagnostics.
+
+    Example:
+      >>> optimize("func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }").report.text()
+      'reshard: no site: every value is used in the layout in which it is produced\\n'
     """
-    if not hasattr(lowered, "compiler_ir"):
-        raise TypeError(f"optimize takes what jax.jit(f).lower(*args) returns, not {type(lowered).__name__}")
-    emit = options.get("emit", "manual")
-    pipeline = _pipeline(options)
-    source = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True, use_local_scope=False)
-    session = Session()
+    given = options if check is None else {**options, "check": check}
+    settings = resolved(given, dict(contexts.current().options))
+    if hasattr(program, "compiler_ir"):
+        return _of_lowered(program, settings)
+    if hasattr(program, "mlir_module_serialized"):
+        return _of_exported(program, settings)
+    if isinstance(program, bytes | bytearray) and _file(program).form == module_files.EXPORTED:
+        return _of_exported(compat.exported(program), settings)
+    if isinstance(program, ir.Module | str | bytes | bytearray):
+        return _of_module(program, settings)
+    what = "what jax.jit(f).lower(*args) returns, a jax.export.Exported or a module"
+    raise TypeError(f"optimize takes {what}, not {type(program).__name__}")
+
+
+def explain(program, *args: Any, **kwargs: Any) -> Report:
+    """Returns what `optimize` would do with a program, site by site, without compiling the whole of it.
+
+    The program is traced and lowered, not compiled and not run. Whether a rewrite makes the rest of it worse is therefore
+    unknown, unless `with reshard.options(check=True)` asks for it.
+
+    Args:
+      program: a function, jitted or not; or anything that `optimize` takes.
+      *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
+    Raises: as `optimize`; TypeError for arguments of what takes none.
+
+    Example:
+      >>> import jax
+      >>> explain(jax.numpy.sin, 0.0).to_dict()["totals"]["sites"]
+      0
+    """
+    around = dict(contexts.current().options)
+    check = around.get("check", False)
+    if callable(program) and not hasattr(program, "compiler_ir"):
+        import jax
+
+        jitted = program if hasattr(program, "lower") else jax.jit(program)
+        return optimize(jitted.lower(*args, **kwargs), check=check).report
+    if args or kwargs:
+        raise TypeError(f"explain takes arguments of a function only, and {type(program).__name__} is none")
+    return optimize(program, check=check).report
+
+
+def optimized_module(
+    source: bytes, settings: Mapping[str, Any], name: str = "module", devices: Sequence[jax.Device] = ()
+) -> Optimized:
+    """Returns what becomes of a module: the one way that all entries go.
+
+    Args:
+      source: MLIR text or bytecode, or a portable artifact.
+      settings: of `settings.resolved`.
+      name: of the module, in logs and dumps.
+      devices: that it is for. The processes of a job that own some of them all get the same.
+    """
+    session, pipeline = Session(), _pipeline(settings)
+    is_checked = settings["check"] and settings["emit"] == "manual"
+    key = result_cache.key(source, pipeline, session, is_checked=is_checked)
+
+    def compute() -> Output:
+        return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+
+    if members := agreement.members_of(devices):
+        asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check")}
+        output = planned_once.run(members, name, _text(source, locations=False), asked, session, compute)
+    else:
+        output = compute()
+    session.analysis = None
+    found = Optimized(source if output.is_unchanged else output.content, Report(session), not output.is_unchanged)
+    _tell(found, source, settings, name)
+    return found
+
+
+def _output(file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool) -> Output:
+    """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came."""
     with make_context() as context, ir.Location.unknown(context):
-        module = ir.Module.parse(source)
+        module = file.chunks()[0].parse(context)
         pipeline.run(module, session)
-        if check and emit == "manual":
-            module = whole_module_check.check(ir.Module.parse(source), module, pipeline, session, session.report_rows)
-        is_rewritten = any(row.get("is_rewritten") for row in session.report_rows)
-        content = module.operation.get_asm(enable_debug_info=True)
-    if not is_rewritten:
-        return Result(lowered, source, Report(session), False)
-    return Result(_lowered_with(lowered, content, emit), content, Report(session), True, emit)
+        if is_checked and _rewritten_rows(session):
+            original = file.chunks()[0].parse(context)
+            module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
+        is_rewritten = bool(_rewritten_rows(session))
+        return Output(compat.bytecode(module) if is_rewritten else b"", not is_rewritten)
 
 
-def _lowered_with(lowered: jax.stages.Lowered, content: str, emit: str) -> jax.stages.Lowered:
-    """Returns what compiles the rewritten module; where XLA does not read that, what was given."""
-    return lowered if emit == "sdy" else compat.lowered_with_module(lowered, content)
+def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:
+    """Writes what became of a module to the log, and to the folder that is asked for."""
+    totals = found.report.to_dict()["totals"]
+    _log.info("%s: %d sites, %d rewritten", name, totals["sites"], totals["rewritten"])
+    if totals["sites"]:
+        _log.debug("%s\n%s", name, found.report)
+    if settings["dump_to"] is not None:
+        after = _text(found.content) if found.is_rewritten else None
+        dumps.dump(settings["dump_to"], name, _text(source), after, found.report)
 
 
-def _pipeline(options: dict[str, str]) -> Pipeline:
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise ValueError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
-    others = {name: value for name, value in options.items() if name != "emit"}
-    try:
-        return Pipeline.emitting(options.get("emit", "manual"), others)
-    except PipelineError as problem:
-        raise ValueError(str(problem)) from None
+def _rewritten_rows(session: Session) -> list[dict]:
+    return [row for row in session.report_rows if row.get("is_rewritten")]
+
+
+def _file(content: bytes | str, name: str = "module") -> ModuleFile:
+    return ModuleFile(f"<{name}>", content.encode() if isinstance(content, str) else bytes(content))
+
+
+def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Result:
+    module = lowered.compiler_ir("stablehlo")
+    found = optimized_module(compat.bytecode(module), settings, compat.module_name(module), compat.lowered_devices(lowered))
+    if not found.is_rewritten:
+        return Result(lowered, _text_of(module), found.report, False)
+    emit = settings["emit"]
+    # Where XLA does not read what was written, what was given stands for it.
+    optimized = lowered if emit == "sdy" else compat.lowered_with_module(jax_seam.without_rewriter(lowered), found.content)
+    return Result(optimized, _text(found.content), found.report, True, emit)
+
+
+def _of_exported(exported: jax.export.Exported, settings: Mapping[str, Any]) -> Result:
+    source = exported.mlir_module_serialized
+    found = optimized_module(source, settings, exported.fun_name)
+    text = _text(found.content)
+    artifact = _artifact(found.content, _file(source)) if found.is_rewritten else source
+    optimized = compat.exported_with_module(exported, artifact, lambda derivative: _of_exported(derivative, settings).exported)
+    return Result(None, text, found.report, found.is_rewritten, settings["emit"], optimized)
+
+
+def _of_module(module: ir.Module | str | bytes, settings: Mapping[str, Any]) -> Result:
+    source = compat.bytecode(module) if isinstance(module, ir.Module) else _file(module).content
+    found = optimized_module(source, settings)
+    return Result(None, _text(found.content), found.report, found.is_rewritten, settings["emit"])
+
+
+def _artifact(content: bytes, source: ModuleFile) -> bytes:
+    """Returns a module as a portable artifact of the version that `source` is."""
+    with make_context() as context, ir.Location.unknown(context):
+        return module_files.to_bytes(ir.Module.parse(content), module_files.PORTABLE, source=source)
+
+
+def _text(content: bytes, locations: bool = True) -> str:
+    with make_context() as context, ir.Location.unknown(context):
+        return _text_of(_file(content).chunks()[0].parse(context), locations)
+
+
+def _text_of(module: ir.Module, locations: bool = True) -> str:
+    return module.operation.get_asm(enable_debug_info=locations)
+
+
+def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
+    given = {name: settings[name] for name in _OF_PASSES if settings[name] != SETTINGS[name].default}
+    return Pipeline.emitting(settings["emit"], given)

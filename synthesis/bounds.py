@@ -133,11 +133,20 @@ def _needed_and_present(mesh: Mesh, shape, source: Sharding, target: Sharding) -
     """Returns per mesh position the elements of the target tile, and those of them that the source tile has."""
     needed = np.ones(mesh.size, dtype=np.int64)
     present = np.ones(mesh.size, dtype=np.int64)
-    for dim, size in enumerate(shape):
-        start, stop = _block(mesh, size, whole_factors(mesh, source)[dim])
-        goal_start, goal_stop = _block(mesh, size, whole_factors(mesh, target)[dim])
-        needed *= goal_stop - goal_start
-        present *= np.maximum(0, np.minimum(stop, goal_stop) - np.maximum(start, goal_start))
+    for size, held, wanted in zip(shape, whole_factors(mesh, source), whole_factors(mesh, target)):
+        if held == wanted:
+            start, stop = _block(mesh, size, wanted)
+            needed *= stop - start
+            present *= stop - start
+        elif not wanted:
+            start, stop = _block(mesh, size, held)
+            needed *= size
+            present *= stop - start
+        else:
+            start, stop = _block(mesh, size, held) if held else (0, size)
+            goal_start, goal_stop = _block(mesh, size, wanted)
+            needed *= goal_stop - goal_start
+            present *= np.maximum(0, np.minimum(stop, goal_stop) - np.maximum(start, goal_start))
     return needed, present
 
 
@@ -165,7 +174,11 @@ def _most_alike(mesh: Mesh, factors) -> int:
 def _block(mesh: Mesh, size: int, factors) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first index and the index behind the last one of each mesh position's block of a dimension."""
     block = np.zeros(mesh.size, dtype=np.int64)
-    for factor in factors:
-        block = block * factor.size + coordinates(mesh, factor)
-    width = -(-size // math.prod(factor.size for factor in factors))
-    return np.minimum(block * width, size), np.minimum((block + 1) * width, size)
+    for number, factor in enumerate(factors):
+        block = block * factor.size + coordinates(mesh, factor) if number else coordinates(mesh, factor)
+    shards = math.prod([factor.size for factor in factors])
+    width = -(-size // shards)
+    start = block * width
+    if width * shards == size:
+        return start, start + width
+    return np.minimum(start, size), np.minimum(start + width, size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where results are kept on disk, and whether they are; one rule for all caches.
+"""Where results are kept on disk, whether they are, and how files get there; one rule for all caches.
 
 `RESHARD_CACHE_DIR` names the folder; else it is `reshard` in `XDG_CACHE_HOME` or in `~/.cache`. `RESHARD_CACHE=off` keeps
 nothing and reads nothing.
@@ -7,8 +7,11 @@ nothing and reads nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+import contextlib
 import os
 from pathlib import Path
+import tempfile
 
 _OFF = ("off", "0", "no", "false")
 
@@ -26,3 +29,24 @@ def cache_root() -> Path:
     if own := os.environ.get("RESHARD_CACHE_DIR"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reshard"
+
+
+def replace(path: Path, entry: bytes) -> None:
+    """Writes a file wholly or not at all, in a folder that exists. Raises: OSError, and leaves nothing behind."""
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with open(handle, "wb") as file:
+            file.write(entry)
+        os.replace(unfinished, path)
+    except OSError:
+        os.unlink(unfinished)
+        raise
+
+
+def newest_first(paths: Iterable[Path]) -> list[Path]:
+    """Returns the paths by the time of their last change; those that are gone meanwhile are left out."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found, reverse=True)]

@@ -33,19 +33,34 @@ and no less for the busiest. A collective that costs c elements can be done by c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
+import itertools
 import math
+import operator
 
 from .digits import UNREDUCED, Digits, State
 from .pricing import PER_SECOND, Pricing
+
+
+class _Made(dict):
+    """Values by key, made when they are first asked for: a search sees few of the slots that there are."""
+
+    def __init__(self, make: Callable):
+        self.make = make
+
+    def __missing__(self, key):
+        found = self[key] = self.make(key)
+        return found
 
 
 class CostToGo:
     """Lower bounds from any state of one problem.
 
     State: `common[i][s]` is by what factor i, which owns slot s, divides what a device holds of its target tile; 0 is
-    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`: size, common, the part of slot s that is
-    local in the target, the latency of a step that brings factor i home, and what its target digit clashes with.
+    nothing in common. So do `_levels` for the units of the network. `_rows[i][s]`, None where factor i is at home or owns nothing:
+    size, common, the part of slot s that is local in the target, the latency of a step that brings factor i home, its size if it
+    has a home and 0 else, slot s as a mask, and what its target digit clashes with.
     """
 
     def __init__(self, digits: Digits, pricing: Pricing | None):
@@ -53,31 +68,37 @@ class CostToGo:
         self.pricing = pricing
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
-        vacated = [self._local_in_target(s) for s in range(len(digits.slots))]
+        self._vacated = _Made(functools.partial(_local_in_target, digits))
         self._levels = self._outer_levels() if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
-        clashes = [digits.clash[goal] if goal >= 0 else 0 for goal in digits.target]
-        self._rows = [
-            [(size, common, vacates, hop_s, clash) for common, vacates in zip(row, vacated)]
-            for size, row, hop_s, clash in zip(digits.sizes, self.common, self.hops_s, clashes)
-        ]
+        rows = enumerate(zip(self.common, self.hops_s))
+        self._rows = [_Made(functools.partial(_entry, digits, i, *row, self._vacated)) for i, row in rows]
+        numbers: dict[tuple[int, int, int, float, bool], int] = {}
+        self._kinds = [_Made(functools.partial(_kind, row, numbers, len(self._rows).bit_length())) for row in self._rows]
+        self._bounds: dict[int, tuple[tuple[int, int, int], tuple[int, int, int] | None]] = {}
+        self._is_told_by_kinds = not digits.has_sums and not self._levels and not self.is_misaligned
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
 
     def _table(self, sizes) -> list[list[int]]:
-        return [[self._divisor(i, s, sizes) for s in range(len(self.digits.slots))] for i in range(len(sizes))]
+        return [self._divisors(i, sizes) for i in range(len(sizes))]
 
-    def _divisor(self, i: int, s: int, sizes) -> int:
-        digits, goal = self.digits, self.digits.target[i]
-        owner = digits.target_owner.get(s, i)
-        if goal == s:
-            return 1
-        if owner != i and sizes[owner] > 1 and sizes[i] > 1:
-            return 0
-        if goal >= 0 and digits.overlap(s, goal):
-            return 1  # the same factor on overlapping digits: its two coordinates are not independent
-        return sizes[i]
+    def _divisors(self, i: int, sizes) -> list[int]:
+        digits, goal, size = self.digits, self.digits.target[i], sizes[i]
+        row = [size] * len(digits.slots)
+        clash = digits.clash[goal] if goal >= 0 else 0
+        while clash:
+            low = clash & -clash
+            row[low.bit_length() - 1] = 1  # the same factor on overlapping digits: its two coordinates are not independent
+            clash ^= low
+        if size > 1:
+            for s, owner in digits.target_owner.items():
+                if owner != i and sizes[owner] > 1:
+                    row[s] = 0
+        if goal >= 0:
+            row[goal] = 1
+        return row
 
     def _outer_levels(self) -> list[tuple[float, int, list[list[int]]]]:
         """Returns (seconds per element, elements that a unit wants, divisors) of each level but that of single devices."""
@@ -91,52 +112,73 @@ class CostToGo:
             found.append((seconds_per_element, wanted, self._table(units[: len(movable)])))
         return found
 
-    def _local_in_target(self, s: int) -> int:
-        """Returns the radix of the part of a slot that is local in the target; 1 where radices are mixed."""
-        slot = self.digits.slots[s]
-        taken = [each for _, each in self.digits.problem.target.owners if each.dim == slot.dim and not each.agrees_with(slot)]
-        ends = [(max(slot.start, each.start), min(slot.end, each.end)) for each in taken]
-        overlap = math.prod(end // start if end % start == 0 else slot.size for start, end in ends)
-        return max(1, slot.size // overlap) if slot.size % overlap == 0 else 1
-
     @functools.cached_property
     def is_misaligned(self) -> bool:
         """Returns whether some slots are digits of no common mixed radix, so that a permute may change which are vacated."""
         places: dict[int, set[int]] = {}
-        for slot in self.digits.slots:
-            places.setdefault(slot.dim, set()).update((slot.start, slot.end))
-        return any(a % b and b % a for here in places.values() for a in here for b in here)
+        for dim, start, end in self.digits.slots:
+            places.setdefault(dim, set()).update((start, end))
+        return any(end % start for here in places.values() for start, end in itertools.pairwise(sorted(here)))
 
     def __call__(self, state: State) -> tuple[int, int, int]:
         """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
         if self.digits.has_sums:
             return self._with_sums(state)
-        owned, displaced, divisor, vacated, hop_s = 0, 1, 1, 1, 0.0
-        moved, wanted, has_goals = 1, 0, True  # of those that are not at home: sizes, clashes, whether all have a home
-        for slot, goal, row in zip(state, self.digits.target, self._rows):
-            if slot >= 0:
-                owned |= 1 << slot
-                if slot != goal:
-                    size, common, vacates, factor_hop_s, clash = row[slot]
-                    displaced *= size
-                    divisor *= common
-                    vacated *= vacates
-                    if factor_hop_s > hop_s:
-                        hop_s = factor_hop_s
-                    if goal < 0:
-                        has_goals = False
-                    else:
-                        moved *= size
-                        wanted |= clash
+        if not self._is_told_by_kinds:
+            return self._of_layout(state)
+        key = sum(map(operator.getitem, self._kinds, state))
+        found = self._bounds.get(key)
+        if found is None:
+            found = self._bounds[key] = self._bounds_of_kinds(state)
+        at_once, else_ = found
+        return at_once if else_ is None or self._may_all_move_home(state) else else_
+
+    def _bounds_of_kinds(self, state: State) -> tuple[tuple[int, int, int], tuple[int, int, int] | None]:
+        """Returns the bounds if all that is not at home may move there at once, and else, None if that does not matter."""
+        divisor, vacated, displaced, hop_s, is_gather, has_goals = self._counted(state)
+        if divisor == 1:
+            return (0, 0, 0), None
+        if vacated == 1 or is_gather:
+            return self._bound(divisor, vacated, displaced, hop_s, 1), None
+        two = self._bound(divisor, vacated, displaced, hop_s, 2)
+        return (self._bound(divisor, vacated, displaced, hop_s, 1), two) if has_goals else (two, None)
+
+    def _counted(self, state: State) -> tuple[int, int, int, float, bool, bool]:
+        """Returns `divisor`, `vacated`, `displaced`, `hop_s`; whether all may be gathered at once; whether all have a home."""
+        divisor, vacated, displaced, hop_s, moved, has_goals = 1, 1, 1, 0.0, 1, True
+        for slot, row in zip(state, self._rows):
+            entry = row[slot]
+            if entry is not None:
+                size, common, vacates, factor_hop_s, homed, _, _ = entry
+                divisor *= common
+                vacated *= vacates
+                displaced *= size
+                hop_s = max(hop_s, factor_hop_s)
+                moved *= homed or 1
+                has_goals = has_goals and homed > 0
+        return divisor, vacated, displaced, hop_s, self._target_size // moved >= self._least_owned, has_goals
+
+    def _may_all_move_home(self, state: State) -> bool:
+        """Returns whether no factor that is away from home is in the way of another such one's home."""
+        owned, wanted = 0, 0
+        for slot, row in zip(state, self._rows):
+            entry = row[slot]
+            if entry is not None:
+                owned |= entry[5]  # who is at home is in nobody's way home
+                wanted |= entry[6]
+        return not wanted & owned
+
+    def _of_layout(self, state: State) -> tuple[int, int, int]:
+        """Returns the bounds where more than the kinds of places matters."""
+        divisor, vacated, displaced, hop_s, is_gather, has_goals = self._counted(state)
         received = self.lacks(divisor)
         if not received:
             return 0, 0, 0
         if self.is_misaligned:
             collectives, vacated = 1, self._lost(state)
         else:
-            is_move = has_goals and not wanted & owned  # all may move to their target digits at once
-            is_gather = self._target_size // moved >= self._least_owned  # all may be gathered at once
-            collectives = 1 if vacated == 1 or is_move or is_gather else 2
+            may_be_one = vacated == 1 or is_gather or has_goals and self._may_all_move_home(state)
+            collectives = 1 if may_be_one else 2
         if self.pricing is None:
             return 0, received, collectives
         seconds = received * self._seconds_per_element
@@ -145,11 +187,19 @@ class CostToGo:
         seconds += self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
         return math.floor(seconds * PER_SECOND), received, collectives
 
+    def _bound(self, divisor: int, vacated: int, displaced: int, hop_s: float, collectives: int) -> tuple[int, int, int]:
+        """Returns the bounds on picoseconds, on single devices alone, on elements, and on collectives."""
+        received = self.lacks(divisor)
+        if not received or self.pricing is None:
+            return 0, received, collectives if received else 0
+        seconds = received * self._seconds_per_element + self.pricing.least_latency_s(vacated, displaced, hop_s, collectives)
+        return math.floor(seconds * PER_SECOND), received, collectives
+
     def vacated(self, state: State) -> int:
         """Returns the product of the radices of the digits that are owned and have to be local; at most that, if misaligned."""
         if self.is_misaligned:
             return self._lost(state)
-        return math.prod([row[slot][2] for slot, row in zip(state, self._rows) if slot >= 0])
+        return math.prod([self._vacated[slot] for slot in state if slot >= 0])
 
     def lacks(self, divisor: int) -> int:
         """Returns the elements that a device lacks of its target tile if it holds 1/divisor of it, 0 for nothing."""
@@ -217,3 +267,35 @@ class CostToGo:
             else:
                 in_common = -(-in_common // common[slot])
         return -(-in_common // clash)
+
+
+def _entry(digits: Digits, i: int, common, hop_s: float, vacated, s: int) -> tuple[int, int, int, float, int, int, int] | None:
+    """Returns the entry of `_rows[i]` for a slot, REPLICATED or UNREDUCED."""
+    goal = digits.target[i]
+    if s < 0 or s == goal:
+        return None
+    size = digits.sizes[i]
+    clash, homed = (digits.clash[goal], size) if goal >= 0 else (0, 0)
+    return size, common[s], vacated[s], hop_s, homed, 1 << s, clash
+
+
+def _kind(row, numbers: dict[tuple[int, int, int, float, bool], int], width: int, s: int) -> int:
+    """Returns a number of what the entry of `_rows` says but for its masks, 0 if there is none; sums over factors are distinct.
+
+    So the sum over a state's factors stands for all but who is in whose way. `width` bits count the factors of a kind.
+    """
+    entry = row[s]
+    if entry is None:
+        return 0
+    return 1 << width * numbers.setdefault((*entry[:4], entry[4] > 0), len(numbers))
+
+
+def _local_in_target(digits: Digits, s: int) -> int:
+    """Returns the radix of the part of a slot that is local in the target; 1 where radices are mixed."""
+    dim, start, end = digits.slots[s]
+    overlap, size = 1, end // start
+    for _, (other, first, last) in digits.problem.target.owners:
+        if other == dim and first % end and start % last:
+            low, high = max(start, first), min(end, last)
+            overlap *= high // low if high % low == 0 else size
+    return max(1, size // overlap) if size % overlap == 0 else 1

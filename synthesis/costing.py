@@ -32,6 +32,8 @@ from .tile_program import (
 )
 from .traffic import Collective
 
+_ROUNDING = 1e-9  # more than sums of times are off
+
 
 class Costing:
     """Prices ways to fulfil one request.
@@ -64,15 +66,68 @@ class Costing:
           proved_gap: see `Plan`; None is what the bounds on any method prove.
           keeps_tiles_small: R2; without it chains are priced that nobody should run.
         """
-        source = problem.source
-        tiles = self.checked_tiles(source, problem.target, typed)
+        layouts = _layouts(problem.source, typed)
+        tiles = _checked_tiles(layouts, problem.target)
         if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
             raise steps.RuleError(f"R2: tiles {tiles}")
-        program = lower(problem.mesh, source, typed, self.request.reduction)
-        found = self.plan_of(program, self.priced_steps(self.pricing, source, program), max(tiles), is_optimal, proved_gap)
+        program = lower(problem.mesh, problem.source, typed, self.request.reduction, layouts)
+        priced = self.priced_steps(self.pricing, problem.source, program, layouts)
+        found = self.plan_of(program, priced, max(tiles), is_optimal, proved_gap)
         if self.request.bits % 8 and self.request.objective == "bytes":
-            return self._proved_in_bytes(found, sum(map(steps.received_elements, _layouts(source, typed), typed)))
+            return self._proved_in_bytes(found, sum(map(steps.received_elements, layouts, typed)))
         return found
+
+    def of_cheaper_chain(self, problem: Problem, typed: Sequence[Step], than: Plan) -> Plan | None:
+        """Returns the plan of a chain without exchanges, None if by the objective it is no cheaper than a plan.
+
+        What decides that comes first: the collectives, then the copies, and all the rest of a plan at last.
+        """
+        layouts = _layouts(problem.source, typed)
+        least = self._least_cost(layouts, typed)
+        if self.request.objective == "bytes":
+            if least >= (than.bytes_received, than.collectives):
+                return None
+        else:
+            most = than.time_s, than.bytes_received, than.collectives
+            if (self._seconds_of_steps(layouts, typed), *least) >= most:
+                return None
+            program = lower(problem.mesh, problem.source, typed, self.request.reduction, layouts)
+            if (self._seconds_of_program(layouts, program), *least) >= most:
+                return None
+        return self.of_chain(problem, typed, False)
+
+    def may_permute(self, than: Plan, head: Sequence[Step], layout: Layout) -> bool:
+        """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan."""
+        tile = layout.tile_elements
+        moves = [step for step in head if isinstance(step, steps.AllToAll)]  # which leave tiles as large
+        if self.request.objective == "bytes":
+            received = self.request.bytes_of(tile) + sum(self._bytes_received(layout, step) for step in moves)
+            return (received, 1 + len(moves)) < (than.bytes_received, than.collectives)
+        times = (self.pricing.picoseconds("all_to_all", step.factors, tile) for step in moves)
+        return (self.pricing.least_picoseconds(tile) + sum(times)) / PER_SECOND <= than.time_s * (1 + _ROUNDING)
+
+    def _least_cost(self, layouts: Sequence[Layout], typed: Sequence[Step]) -> tuple[int, int]:
+        """Returns what the busiest device receives at least, and the number of collectives: of permutes, one reaches all devices."""
+        received, permuted, count = 0, 0, 0
+        for before, step in zip(layouts, typed):
+            num_bytes = self._bytes_received(before, step)
+            if isinstance(step, steps.Permute):
+                permuted = max(permuted, num_bytes)
+            else:
+                received += num_bytes
+            count += steps.collectives(step)
+        return received + permuted, count
+
+    def _bytes_received(self, before: Layout, step: Step) -> int:
+        """Returns what a device receives in a collective of a group, the busiest one in a permute; packed tiles are whole bytes."""
+        tile = self.request.bytes_of(before.tile_elements)
+        if isinstance(step, steps.Permute):
+            return tile if step.after != before else 0
+        kind = steps.name(step)
+        if kind not in traffic.GROUPED_KINDS:
+            return 0
+        size = math.prod([factor.size for factor in step.factors])
+        return traffic.received_in_group(Collective(kind, tile, tile), size) if size > 1 else 0
 
     def _proved_in_bytes(self, plan: Plan, elements: int) -> Plan:
         """Returns the plan of a chain that the search counted in elements, where packed tiles are whole bytes on their way."""
@@ -84,18 +139,22 @@ class Costing:
     @staticmethod
     def checked_tiles(source: Layout, target: Layout, typed: Sequence[Step]) -> list[int]:
         """Returns the elements of the tile before, between and after steps. Raises: RuleError where R1 is broken."""
-        layouts = _layouts(source, typed)
-        if layouts[-1] != target:
-            raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
-        return [layout.tile_elements for layout in layouts]
+        return _checked_tiles(_layouts(source, typed), target)
 
     def least_seconds(self, problem: Problem, typed: Sequence[Step]) -> float:
         """Returns what a chain takes without its copies, which are known only when it is lowered."""
-        layout, seconds = problem.source, 0.0
-        for step in typed:
-            after = steps.apply(layout, step)
-            seconds += self._seconds(self.pricing, layout, step, after, ())
-            layout = after
+        return self._seconds_of_steps(_layouts(problem.source, typed), typed)
+
+    def _seconds_of_steps(self, layouts: Sequence[Layout], typed: Sequence[Step]) -> float:
+        return sum(self._seconds(self.pricing, *each, ()) for each in zip(layouts, typed, layouts[1:]))
+
+    def _seconds_of_program(self, layouts: Sequence[Layout], program: TileProgram) -> float:
+        """Returns what a chain takes, given the layouts before, between and after its steps, and what it is lowered to."""
+        seconds, at = 0.0, 0
+        for step, operations in program.steps:
+            after = at + (not isinstance(step, Relayout))
+            seconds += self._seconds(self.pricing, layouts[at], step, layouts[after], operations)
+            at = after
         return seconds
 
     def of_no_elements(self) -> Plan:
@@ -156,11 +215,13 @@ class Costing:
 
     # Steps
 
-    def priced_steps(self, pricing: Pricing, layout: Layout, program: TileProgram) -> tuple[PlannedStep, ...]:
-        """Returns the steps of a program that starts at `layout`; pricing: on the program's mesh."""
-        found = []
+    def priced_steps(
+        self, pricing: Pricing, layout: Layout, program: TileProgram, layouts: Sequence[Layout] | None = None
+    ) -> tuple[PlannedStep, ...]:
+        """Returns the steps of a program that starts at `layout`; pricing: on the program's mesh; layouts: see `lower`."""
+        found, behind = [], iter(layouts[1:] if layouts else ())
         for step, operations in program.steps:
-            after = steps.apply(layout, step)
+            after = next(behind) if layouts and not isinstance(step, Relayout) else steps.apply(layout, step)
             if isinstance(step, steps.Exchanged):
                 found.append(self.priced_exchange(step))
             else:
@@ -285,6 +346,13 @@ class Costing:
         ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
         boxes = ((side.starts, side.stops) for side in ends)
         return cost.cut_bytes_bound(self.pricing.topology, *boxes, asked.bits).time_s
+
+
+def _checked_tiles(layouts: Sequence[Layout], target: Layout) -> list[int]:
+    """Returns the elements of the tile in each layout. Raises: RuleError where R1 is broken: the last one is not `target`."""
+    if layouts[-1] != target:
+        raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
+    return [layout.tile_elements for layout in layouts]
 
 
 def _layouts(source: Layout, typed: Sequence[Step]) -> list[Layout]:

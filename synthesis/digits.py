@@ -38,15 +38,18 @@ class Digits:
         self.sizes = [factor.size for factor in problem.movable]
         movable = frozenset(problem.movable)
         self.fixed = [slot for factor, slot in problem.source.owners if factor not in movable]
-        self.slots = sorted({slot for slots in problem.slots for slot in slots})
+        kinds = dict.fromkeys(problem.slots)  # factors of a size often have the same ones
+        self.slots = sorted({slot for slots in kinds for slot in slots})
         number = {slot: i for i, slot in enumerate(self.slots)}
         self.clash = _clashes(self.slots)
-        usable = {slot for slot in self.slots if all(slot.agrees_with(other) for other in self.fixed)}
         behind = _behind(problem)
-        offered = [[slot for slot in slots if slot in usable] for slots in problem.slots]
-        self.candidates = [[number[s] for s in slots if s.start < behind[s.dim]] for slots in offered]
-        self.spares = [[number[s] for s in slots if s.start >= behind[s.dim]] for slots in offered]
         self.is_spare = [slot.start >= behind[slot.dim] for slot in self.slots]
+        is_usable = [all([slot.agrees_with(other) for other in self.fixed]) for slot in self.slots]
+        for slots in kinds:
+            offered = [s for s in map(number.__getitem__, slots) if is_usable[s]]
+            kinds[slots] = [s for s in offered if not self.is_spare[s]], [s for s in offered if self.is_spare[s]]
+        self.candidates = [kinds[slots][0] for slots in problem.slots]
+        self.spares = [kinds[slots][1] for slots in problem.slots]
         self.source = self.state(problem.source, number)
         self.target = self.state(problem.target, number)
         source_tile, self.target_tile = problem.source.tile_elements, problem.target.tile_elements
@@ -95,7 +98,7 @@ class Digits:
 
     def runs(self, state: State) -> tuple[tuple[int, int, int], ...]:
         """Returns (dimension, start, end) of the maximal runs of owned digits."""
-        owned = sorted([(slot.dim, slot.start, slot.end) for slot in (*(self.slots[s] for s in state if s >= 0), *self.fixed)])
+        owned = sorted([*(self.slots[s] for s in state if s >= 0), *self.fixed])
         runs: list[tuple[int, int, int]] = []
         for dim, start, end in owned:
             if runs and runs[-1][0] == dim and runs[-1][2] == start:
@@ -107,12 +110,12 @@ class Digits:
 
 def _clashes(slots: list[Slot]) -> list[int]:
     masks = [0] * len(slots)
-    for i, a in enumerate(slots):
+    for i, (dim, first, last) in enumerate(slots):
         for j in range(i, len(slots)):
-            b = slots[j]
-            if a.dim != b.dim:
+            other, start, end = slots[j]
+            if other != dim:
                 break  # sorted by dimension
-            if b.start % a.end and a.start % b.end:
+            if start % last and first % end:
                 masks[i] |= 1 << j
                 masks[j] |= 1 << i
     return masks

@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 import functools
 import math
+import operator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +29,7 @@ from .mesh import Mesh
 from .sharding import AxisRef, Sharding
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Factor:
+class Factor(NamedTuple):
     """The piece of mesh axis `axis` with place `pre` (product of the sizes before it in the axis) and `size`."""
 
     axis: str
@@ -58,8 +59,7 @@ class Factor:
         return Factor(self.axis, major.pre, major.size * self.size)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Slot:
+class Slot(NamedTuple):
     """The digit [start, end) of dimension `dim`; see the module's docstring."""
 
     dim: int
@@ -81,6 +81,7 @@ class LayoutError(ValueError):
     """A layout that cannot exist."""
 
 
+_SLOT = operator.itemgetter(1)
 UNREDUCED = "unreduced"  # where a factor is whose devices hold partial sums; others have a Slot, or None: replicated
 
 
@@ -101,7 +102,7 @@ class Layout:
     unreduced: tuple[Factor, ...] = ()
 
     def __post_init__(self):
-        owners = tuple(sorted(self.owners, key=lambda owner: (owner[1].dim, owner[1].start, owner[1].end)))
+        owners = tuple(sorted(self.owners, key=_SLOT))
         object.__setattr__(self, "owners", owners)
         if not self._is_chain() or len(dict(owners)) < len(owners):
             self._refuse()
@@ -110,13 +111,11 @@ class Layout:
 
     def _is_chain(self) -> bool:
         """Returns whether each slot fits its factor and its dimension and begins at a multiple of the end of the one before."""
-        dim, end = -1, 1
-        for factor, slot in self.owners:
-            if slot.end != slot.start * factor.size or self.shape[slot.dim] % slot.end:
+        shape, last_dim, last_end = self.shape, -1, 1
+        for (_, _, size), (dim, start, end) in self.owners:
+            if end != start * size or shape[dim] % end or dim == last_dim and start % last_end:
                 return False
-            if slot.start % (end if slot.dim == dim else 1):
-                return False
-            dim, end = slot.dim, slot.end
+            last_dim, last_end = dim, end
         return True
 
     def _refuse(self) -> None:
@@ -138,26 +137,33 @@ class Layout:
 
     def slot_of(self, factor: Factor) -> Slot | None:
         """Returns the digit that `factor` owns, or None if it is replicated or unreduced."""
-        return next((slot for owner, slot in self.owners if owner == factor), None)
+        for owner, slot in self.owners:
+            if owner == factor:
+                return slot
+        return None
 
     def with_moved(self, moves: dict[Factor, Slot | str | None]) -> Layout:
         """Returns the layout with the places of some factors replaced; None makes one replicated, UNREDUCED unreduced."""
-        kept = tuple((f, s) for f, s in self.owners if f not in moves)
-        owners = kept + tuple((f, s) for f, s in moves.items() if isinstance(s, Slot))
-        still = tuple(f for f in self.unreduced if f not in moves)
-        return Layout(self.shape, owners, still + tuple(f for f, s in moves.items() if s == UNREDUCED))
+        owners = [owner for owner in self.owners if owner[0] not in moves]
+        unreduced = [f for f in self.unreduced if f not in moves]
+        for factor, place in moves.items():
+            if place == UNREDUCED:
+                unreduced.append(factor)
+            elif place is not None:
+                owners.append((factor, place))
+        return Layout(self.shape, tuple(owners), tuple(unreduced))
 
     @property
     def tile_shape(self) -> tuple[int, ...]:
         """Returns the local shape: each dimension without its owned digits."""
         tile = list(self.shape)
-        for _, slot in self.owners:
-            tile[slot.dim] //= slot.size
+        for (_, _, size), (dim, _, _) in self.owners:
+            tile[dim] //= size
         return tuple(tile)
 
     @property
     def tile_elements(self) -> int:
-        return math.prod(self.tile_shape)
+        return math.prod(self.shape) // math.prod([factor.size for factor, _ in self.owners])
 
     def slice_of(self, dim: int, count: int) -> Layout:
         """Returns the layout of a slice: of a dimension's last digit, `count` times what is left, one value of the leading part.

@@ -69,6 +69,7 @@ class Mesh:
 
     @property
     def axis_names(self) -> tuple[str, ...]:
+        """Returns the names of the axes, major to minor."""
         return tuple(name for name, _ in self.axes)
 
     def axis_size(self, name: str) -> int:

@@ -21,7 +21,9 @@ from .problem import Problem
 from .steps import AllGather, AllToAll, Permute, RuleError, Slice, Step, apply
 
 
-def one_permute_chains(problem: Problem) -> list[list[Step]]:
+def one_permute_chains(
+    problem: Problem, may_permute: Callable[[Sequence[Step], Layout], bool] | None = None
+) -> list[list[Step]]:
     """Returns chains from source to target, both without partial sums; none where digits are in each
     other's way.
 
@@ -30,6 +32,7 @@ def one_permute_chains(problem: Problem) -> list[list[Step]]:
 
     Args:
       problem: refined into primes.
+      may_permute: whether chains that begin with some steps, and then permute the layout that these lead to, are of use; None is all.
 
     Example:
       >>> from .mesh import Mesh
@@ -43,7 +46,8 @@ def one_permute_chains(problem: Problem) -> list[list[Step]]:
     """
     found: list[list[Step]] = []
     for head, layout in _heads(problem):
-        kept = (_arranged(layout, problem.target, who_is_there_stays) for who_is_there_stays in (True, False))
+        ways = (True, False) if may_permute is None or may_permute(head, layout) else ()
+        kept = (_arranged(layout, problem.target, who_is_there_stays) for who_is_there_stays in ways)
         for arranged in dict.fromkeys((*kept, layout)):
             found += [chain for chain in _by_way_of(problem, head, layout, arranged) if chain not in found]
     return found

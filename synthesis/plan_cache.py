@@ -23,10 +23,8 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 from pathlib import Path
 import shutil
-import tempfile
 
 from . import cache_place
 from .layout import Factor, Layout, Slot, layout_of
@@ -111,37 +109,18 @@ def _write(folder: Path, request: Request, plan: Plan) -> None:
             _drop_old_versions(folder.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         _drop_oldest(path.parent, MOST_ENTRIES - 1)
-        _replace(path, entry)
-
-
-def _replace(path: Path, entry: bytes) -> None:
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            file.write(entry)
-        os.replace(unfinished, path)
-    except OSError:
-        os.unlink(unfinished)
-        raise
+        cache_place.replace(path, entry)
 
 
 def _drop_oldest(folder: Path, keep: int) -> None:
     """Removes the oldest files of a folder, unfinished ones too, down to `keep`; another process may be at the same."""
-    for path in _newest_first(folder.iterdir())[keep:]:
+    for path in cache_place.newest_first(folder.iterdir())[keep:]:
         path.unlink(missing_ok=True)
 
 
 def _drop_old_versions(root: Path) -> None:
-    for path in _newest_first(root.glob("plans-*"))[MOST_VERSIONS - 1 :]:
+    for path in cache_place.newest_first(root.glob("plans-*"))[MOST_VERSIONS - 1 :]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _newest_first(paths) -> list[Path]:
-    found = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            found.append((path.stat().st_mtime_ns, path))
-    return [path for _, path in sorted(found, reverse=True)]
 
 
 # ---- entries

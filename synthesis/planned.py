@@ -98,6 +98,7 @@ class Plan:
 
     @property
     def collectives(self) -> int:
+        """Returns how many collectives run; those of chunks count as often as they do."""
         return sum(steps.collectives(s.step) for s in self.steps)
 
     @property

@@ -52,7 +52,7 @@ def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
 
 def with_rounds(request: Request, problem: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
     """Yields the plans in which an exchange does the middle of a chain, or all of it."""
-    return _Planner(request)._with_rounds(problem, typed, None)
+    return _Planner(request)._with_rounds(problem, typed, None, None)
 
 
 def exchange_alone(request: Request) -> Iterator[Plan]:
@@ -123,12 +123,17 @@ class _Planner:
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
         needs_all = every or not self._fits(chain)
+        best = None if needs_all else chain
         if needs_all or not found.is_optimal or self._has_copies(chain):
-            yield from self._without_search(None if needs_all else chain)
+            for plan in self._without_search(best):
+                yield plan
+                best = self._cheapest(best, plan)
         if asked.with_exchange and self._may_gain_by_other_meshes(found.problem):
-            yield from self._on_other_meshes(found.problem, found.steps)
+            for plan in self._on_other_meshes(found.problem, found.steps):
+                yield plan
+                best = self._cheapest(best, plan)
         if asked.with_exchange and (needs_all or not found.is_unbeatable):
-            yield from self._with_rounds(found.problem, found.steps, None if needs_all else chain)
+            yield from self._with_rounds(found.problem, found.steps, best and chain, best)
 
     def _may_gain_by_other_meshes(self, problem: Problem) -> bool:
         is_by_time = self.request.objective == "time" and not self.request.has_sums
@@ -161,10 +166,14 @@ class _Planner:
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
+    def _cheapest(self, best: Plan | None, plan: Plan) -> Plan | None:
+        """Returns what other plans have to beat: the best one so far, or one that fits and is cheaper; None if nothing counts."""
+        return min(best, plan, key=self._key) if best and self._fits(plan) else best
+
     def _without_search(self, chain: Plan | None) -> Iterator[Plan]:
         """Yields the plans that need no search; one that stopped early may have found worse, or none.
 
-        Given the plan of a chain, none that is sure to be slower by time.
+        Given the plan of a chain, only those that are cheaper than it and those before.
         """
         asked = self.request
         if asked.has_sums:
@@ -178,19 +187,22 @@ class _Planner:
             waves = striped_chains(problem)
         else:
             waves = filter(None, [chain_of_waves(problem)])
-        for typed in (leading_axes_chain(problem), *one_permute_chains(problem), *waves):
+        best = chain
+        may_permute = functools.partial(self.costing.may_permute, chain) if chain else None
+        for typed in (leading_axes_chain(problem), *one_permute_chains(problem, may_permute), *waves):
             if not is_by_time:
                 typed = gathers_apart(problem.source, typed)
-            if chain and is_by_time and self.costing.least_seconds(problem, typed) > chain.time_s:
-                continue
-            yield self.costing.of_chain(problem, typed, False)
+            plan = self.costing.of_cheaper_chain(problem, typed, best) if best else self.costing.of_chain(problem, typed, False)
+            if plan is not None:
+                yield plan
+                best = self._cheapest(best, plan)
 
-    def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None) -> Iterator[Plan]:
+    def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None, best: Plan | None) -> Iterator[Plan]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.
 
-        Given the plan of the chain, none that is sure to be no better than it and those before.
+        Given the plan of the chain, and the best one so far, none that is sure to be no better than that and those before.
         """
-        mesh, best = self.request.mesh, chain
+        mesh = self.request.mesh
         for start, end in middles(problem.source, typed):
             before, after = (layout_behind(problem.source, typed[:at]) for at in (start, end))
             others = [*typed[:start], *typed[end:]]

@@ -16,7 +16,7 @@ from .exchange import Exchange, Round
 from .layout import Factor, Layout, groups
 from .mesh import Mesh
 from .sharding import Sharding
-from .tile_program import permute_pairs
+from .tile_program import changes_hands, permute_pairs
 from .topology import Level, Topology
 from .traffic import Collective
 
@@ -173,6 +173,8 @@ class Pricing:
 
     def permute_picoseconds(self, before: Layout, after: Layout, tile: int) -> int:
         """Returns the time of a permute between two layouts, by its pairs."""
+        if self.is_flat:  # whoever sends to whom, nobody sends or receives twice
+            return self.whole(*self.coefficients("permute", ()), tile) if changes_hands(self.mesh, before, after) else 0
         key = before, after
         if key not in self._permutes:
             pairs = permute_pairs(self.mesh, before, after)

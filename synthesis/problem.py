@@ -121,11 +121,12 @@ class _AxisCuts:
     def add(self, axis: str, cut: int) -> bool:
         """Cuts an axis; returns False, and changes nothing, where the chain forbids it."""
         cuts = self.cuts[axis]
-        if any(c % cut and cut % c for c in cuts):
+        if cut in cuts:
+            return True
+        if any([c % cut and cut % c for c in cuts]):
             return False
-        if cut not in cuts:
-            cuts.append(cut)
-            cuts.sort()
+        cuts.append(cut)
+        cuts.sort()
         return True
 
     def add_primes(self) -> None:
@@ -140,11 +141,12 @@ class _AxisCuts:
         cuts = self.cuts[factor.axis]
         if len(cuts) == 2:
             return (factor,)
-        inside = [c for c in cuts if factor.pre <= c <= factor.pre * factor.size]
-        return tuple(Factor(factor.axis, a, b // a) for a, b in zip(inside, inside[1:]))
+        axis, pre, size = factor
+        inside = [c for c in cuts if pre <= c <= pre * size]
+        return (factor,) if len(inside) == 2 else tuple([Factor(axis, a, b // a) for a, b in itertools.pairwise(inside)])
 
     def refined(self, side) -> tuple[tuple[Factor, ...], ...]:
-        return tuple(tuple(p for factor in dim for p in self.pieces(factor)) for dim in side)
+        return tuple([tuple([p for factor in dim for p in self.pieces(factor)]) for dim in side])
 
     def all_factors(self) -> tuple[Factor, ...]:
         whole = (Factor(name, 1, size) for name, size in self.mesh.axes if size > 1)
@@ -171,58 +173,57 @@ class _AxisCuts:
 
 def _movable(before: Layout, after: Layout, factors) -> tuple[Factor, ...]:
     """Returns the factors that are not fixed: fixed ones own the same slot on both sides, and nothing clashes with it."""
-    others = [slot for layout in (before, after) for _, slot in layout.owners]
+    owned, wanted = dict(before.owners), dict(after.owners)
+    others = {*owned.values(), *wanted.values()}
 
     def is_fixed(factor: Factor) -> bool:
-        slot = before.slot_of(factor)
-        if slot is None or slot != after.slot_of(factor):
+        slot = owned.get(factor)
+        if slot is None or slot != wanted.get(factor):
             return False
-        return all(slot == other or slot.agrees_with(other) for other in others)
+        return all([slot == other or slot.agrees_with(other) for other in others])
 
     return tuple(factor for factor in factors if not is_fixed(factor))
 
 
 def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bool, detours: bool) -> tuple[tuple[Slot, ...], ...]:
+    """Returns the slots of each movable factor: those of its size, with spares where it may have some."""
     places = [_places(dim, before, after, complete) for dim in range(len(shape))]
     sizes = [1, *(f.size for f in movable)]
     spare_offsets = sorted({a * b for a, b in itertools.combinations(sizes, 2)} | {1}) if detours else [1]
+    spare_starts = [(dim, math.lcm(*here) * offset) for dim, here in enumerate(places) if shape[dim] for offset in spare_offsets]
+    owned, wanted = dict(before.owners), dict(after.owners)
+    of_kind: dict[tuple[int, bool], tuple[Slot, ...]] = {}
     found = []
     for factor in movable:
-        slots = [
-            Slot(dim, start, start * factor.size)
-            for dim, here in enumerate(places)
-            for start in here
-            if start * factor.size in here
-        ]
-        if detours or before.slot_of(factor) is None or after.slot_of(factor) is None:
-            spares = _spares(shape, places, spare_offsets, factor)
-            slots += [spare for spare in spares if spare not in slots]
-        found.append(tuple(slots))
+        kind = factor.size, detours or factor not in owned or factor not in wanted
+        if kind not in of_kind:
+            of_kind[kind] = _slots_of_size(shape, places, spare_starts, *kind)
+        found.append(of_kind[kind])
     return tuple(found)
 
 
+def _slots_of_size(shape, places, spare_starts, size: int, has_spares: bool) -> tuple[Slot, ...]:
+    """Returns the digits of a size whose ends are places, and behind all places those at the spare starts that have room."""
+    slots = [Slot(dim, start, start * size) for dim, here in enumerate(places) for start in here if start * size in here]
+    if has_spares:
+        known = set(slots)
+        spares = [Slot(dim, start, start * size) for dim, start in spare_starts if not shape[dim] % (start * size)]
+        slots += [spare for spare in spares if spare not in known]
+    return tuple(slots)
+
+
 def _is_misaligned(places) -> bool:
-    return any(a % b and b % a for a in places for b in places)
+    return any(end % start for start, end in itertools.pairwise(sorted(places)))
 
 
 def _places(dim: int, before: Layout, after: Layout, complete: bool) -> tuple[int, ...]:
     ends = [[1] + [slot.end for _, slot in layout.owners if slot.dim == dim] for layout in (before, after)]
     places = {place for side in ends for place in side}
-    if _is_misaligned(places) or complete:
-        common = math.lcm(ends[0][-1], ends[1][-1])
-        last = (ends[0][-1], ends[1][-1])
-        places |= {d for d in _divisors(common) if any(d % end == 0 for end in last)}
+    if complete or _is_misaligned(places):
+        last = ends[0][-1], ends[1][-1]
+        places |= {last[0] * d for d in _divisors(math.lcm(*last) // last[0])}
+        places |= {last[1] * d for d in _divisors(math.lcm(*last) // last[1])}
     return tuple(sorted(places))
-
-
-def _spares(shape, places, offsets, factor: Factor) -> list[Slot]:
-    """Returns the digits of the factor's size behind all places, at each offset, in the dimensions that have room."""
-    starts = [(dim, math.lcm(*here) * offset) for dim, here in enumerate(places) for offset in offsets]
-    return [
-        Slot(dim, start, start * factor.size)
-        for dim, start in starts
-        if shape[dim] and shape[dim] % (start * factor.size) == 0
-    ]
 
 
 def primes(number: int) -> list[int]:

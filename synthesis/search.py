@@ -16,18 +16,18 @@ priority in the queue is at any moment a lower bound on every chain that has not
 digit stays there; only factors that are unreduced in the target become so; permutes in a row are one. Unless it matters
 who sends to whom, a replicated factor whose target digit is free takes it at once, for nothing. Where neither side has
 unreduced factors, there are no edges for them. Where it matters who sends to whom, a permute is priced when its turn
-comes; until then it counts as the cheapest one.
+comes; until then it counts as the cheapest one. The bound on what is to go behind an all_to_all is found when its turn comes, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 import heapq
 import itertools
 import math
 import threading
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from .cost_to_go import CostToGo
 from .digits import FIXED, REPLICATED, UNREDUCED, Digits, State
@@ -55,18 +55,11 @@ class Chain:
     states_expanded: int
 
 
-class _Edge(NamedTuple):
-    """A step: the state after it, elements that a device receives, its tile then, and the factors that a group is made of.
-
-    `is_joint`: a gather along several dimensions, after which the large tile is copied.
-    """
-
-    kind: Kind
-    after: State
-    received: int
-    tile: int
-    moved: tuple[int, ...] = ()
-    is_joint: bool = False
+# A step: its kind, the state after it, elements that a device receives, its tile then, the factors that a group is made of,
+# whether it is a gather along several dimensions, after which the large tile is copied, and a lower bound on what is to go then,
+# None if nothing is known that is worth having. A plain tuple: there are very many.
+_Edge = tuple[Kind, State, int, int, tuple[int, ...], bool, int | None]
+_UNBOUNDED = "unbounded"  # of an entry in the queue: a better bound on what is to go is found when its turn comes
 
 
 class _Tally(threading.local):
@@ -163,6 +156,7 @@ class Search:
         self.target = self.digits.target
         self.max_tile = self.digits.max_tile
         self.costs = _Costs(self.max_tile)
+        self.a_picosecond = self.costs.packed(1, 0, 0) if pricing else 0  # which sums of the same times may be apart, rounded
         self.to_go_of = CostToGo(self.digits, pricing)
         self.to_go: dict[State, int] = {}
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
@@ -173,6 +167,9 @@ class Search:
         self.prices_pairs = pricing is not None and not pricing.is_flat
         self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
+        self.dim_of = [slot.dim for slot in self.digits.slots]
+        self.spares = [[(s, self.dim_of[s]) for s in slots] for slots in self.digits.spares]
+        self.fitting: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
 
     def least_cost(self) -> tuple[int, ...]:
         """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
@@ -193,11 +190,20 @@ class Search:
         limit = self._limit(below)
         order = itertools.count(1)
         queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
+        to_go_of, costs_of, allows, prices_pairs, push = self.to_go, self.steps_cost, self.allows, self.prices_pairs, heapq.heappush
         expanded = 0
         while queue:
-            priority, _, cost, state, unpriced = heapq.heappop(queue)
+            priority, number, cost, state, unpriced = heapq.heappop(queue)
             if state == target and unpriced is None or priority >= limit - 1 and target in best:
                 return self._chain(came_from, best[target], expanded)
+            if unpriced is _UNBOUNDED:
+                if cost <= best[state]:
+                    to_go = to_go_of.get(state)
+                    if to_go is None:
+                        to_go = self._cost_to_go(state)
+                    if cost + to_go < limit:
+                        push(queue, (cost + greed * to_go, number, cost, state, None))
+                continue
             if unpriced is not None:
                 before, edge = unpriced
                 if cost >= best.get(state, limit):
@@ -208,7 +214,8 @@ class Search:
                     continue
                 best[state] = cost
                 came_from[state] = before, "permute"
-                heapq.heappush(queue, (cost + greed * self._cost_to_go(state), next(order), cost, state, None))
+                to_go = to_go_of[state]
+                push(queue, (cost + greed * to_go, next(order), cost, state, None))
                 continue
             if cost > best[state]:
                 continue
@@ -216,26 +223,37 @@ class Search:
             is_permuted = state in came_from and came_from[state][1] == "permute"
             try:
                 for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
-                    self._spend(1)
+                    self.left -= 1
+                    if self.left < 0:
+                        raise _Spent
                     if edge is None:
                         continue
-                    if self.allows is not None and not self.allows(edge.kind, len(edge.moved)):
+                    kind, after, received, tile, moved, is_joint, least = edge
+                    if allows is not None and not allows(kind, len(moved)):
                         continue
-                    after = edge.after
-                    total = cost + self._cost(state, edge)
+                    if kind == "slice":
+                        total = cost + tile
+                    else:
+                        total = costs_of.get((kind, received, tile, is_joint))
+                        total = cost + (self._cost(state, edge) if total is None else total)
                     if total >= best.get(after, limit):
                         continue
-                    to_go = self._cost_to_go(after)
+                    to_go, unbounded = to_go_of.get(after), None
+                    if to_go is None:
+                        if least is None:
+                            to_go = self._cost_to_go(after)
+                        else:
+                            to_go, unbounded = least, _UNBOUNDED
                     if total + to_go >= limit:
                         continue
-                    if edge.kind == "permute" and self.prices_pairs:
-                        heapq.heappush(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
+                    if prices_pairs and kind == "permute":
+                        push(queue, (total + greed * to_go, next(order), total, after, (state, edge)))
                         continue
                     best[after] = total
-                    came_from[after] = state, edge.kind
+                    came_from[after] = state, kind
                     if after == target and greed == 1:
                         limit = total + 1
-                    heapq.heappush(queue, (total + greed * to_go, next(order), total, after, None))
+                    push(queue, (total + greed * to_go, next(order), total, after, unbounded))
             except _Spent:
                 raise self._stopped(priority, best, came_from, expanded) from None
         return None
@@ -259,20 +277,24 @@ class Search:
         return found if self.pricing else found[1:]
 
     def _cost_to_go(self, state: State) -> int:
-        found = self.to_go.get(state)
-        if found is None:
-            found = self.to_go[state] = self.costs.packed(*self.to_go_of(state))
+        picoseconds, received, collectives = self.to_go_of(state)
+        costs = self.costs
+        found = (picoseconds << costs.received) + (received << costs.collectives) + (collectives << costs.written)
+        self.to_go[state] = found
         return found
 
     # Costs of edges
 
     def _cost(self, state: State, edge: _Edge) -> int:
-        kind, _, received, tile, moved, is_joint = edge
+        kind, after, received, tile, moved, is_joint, _ = edge
         if kind in LOCAL:
             return tile
-        if kind == "permute" and self.prices_pairs:
-            return self.costs.packed(self._least_permute(state, edge.after, tile), received, 1, tile)
-        key = kind, moved, received, tile, is_joint
+        if self.prices_pairs and kind == "permute":
+            return self.costs.packed(self._least_permute(state, after, tile), received, 1, tile)
+        if self.prices_pairs or kind == "all_reduce":
+            key = kind, moved, received, tile, is_joint
+        else:
+            key = kind, received, tile, is_joint  # which say how many there are in a group: all that matters
         found = self.steps_cost.get(key)
         if found is None:
             time = self._picoseconds(state, edge) if self.pricing else 0
@@ -280,16 +302,17 @@ class Search:
         return found
 
     def _picoseconds(self, state: State, edge: _Edge) -> int:
-        key = edge.kind, edge.moved
+        kind, _, _, after_tile, moved, is_joint, _ = edge
+        key = kind, moved
         if key not in self.coefficients:
-            factors = tuple(self.problem.movable[i] for i in edge.moved)
+            factors = tuple([self.problem.movable[i] for i in moved])
             if self.prices_pairs and not self.is_regular:
                 self._spend(STEPS_TO_PRICE)
-            self.coefficients[key] = self.pricing.coefficients(edge.kind, factors)
-        tile = self.digits.tile(state) if edge.kind in ("all_gather", "reduce_scatter") else edge.tile
+            self.coefficients[key] = self.pricing.coefficients(kind, factors)
+        tile = self.digits.tile(state) if kind in ("all_gather", "reduce_scatter") else after_tile
         found = self.pricing.whole(*self.coefficients[key], tile)
-        if edge.is_joint:
-            found += math.ceil(self.pricing.relayout_seconds(edge.tile) * PER_SECOND)
+        if is_joint:
+            found += math.ceil(self.pricing.relayout_seconds(after_tile) * PER_SECOND)
         return found
 
     def _least_permute(self, before: State, after: State, tile: int) -> int:
@@ -303,9 +326,9 @@ class Search:
 
     def _priced_permute(self, before: State, edge: _Edge) -> int:
         """Returns by how much a permute costs more than it does at least."""
-        layouts = self.digits.layout(before), self.digits.layout(edge.after)
-        time = self.pricing.permute_picoseconds(*layouts, edge.tile)
-        return self.costs.packed(time - self._least_permute(before, edge.after, edge.tile), 0, 0)
+        _, after, _, tile, _, _, _ = edge
+        time = self.pricing.permute_picoseconds(self.digits.layout(before), self.digits.layout(after), tile)
+        return self.costs.packed(time - self._least_permute(before, after, tile), 0, 0)
 
     def _chain(self, came_from, cost: int, expanded: int) -> Chain:
         states, kinds = [self.target], []
@@ -318,12 +341,16 @@ class Search:
 
     # Edges
 
-    def edges(self, state: State, room: int, is_permuted: bool):
-        """Yields every step that is worth considering, None for ways that leave no room.
+    def edges(self, state: State, room: int, is_permuted: bool) -> Iterator[_Edge | None]:
+        """Returns every step that is worth considering, None for ways that leave no room.
 
         Args:
           room: what the rest of the chain has to stay below.
         """
+        return itertools.chain.from_iterable(self._edges_by_kind(state, room, is_permuted))
+
+    def _edges_by_kind(self, state: State, room: int, is_permuted: bool) -> Iterator[Iterable[_Edge | None]]:
+        """Yields the edges of one kind after the other, when those before have been considered."""
         blocked = 0
         for slot in state:
             if slot >= 0:
@@ -333,16 +360,16 @@ class Search:
         if not self.exhaustive and not self.prices_pairs:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
-                    yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
+                    yield (("slice", _with(state, i, goal), 0, tile // self.sizes[i], (), False, None),)
                     return
-        yield from self._slices(state, free, blocked, tile)
-        yield from self._gathers(state, tile)
-        yield from self._all_to_alls(state, free, blocked, tile, room)
+        yield self._slices(state, free, blocked, tile)
+        yield self._gathers(state, tile)
+        yield self._all_to_alls(state, free, blocked, tile, room)
         if not is_permuted:
-            yield from self._permutes(state, tile, room)
+            yield self._permutes(state, tile, room)
         if self.digits.has_sums:
-            yield from self._reductions(state, free, blocked, tile, room)
-            yield from self._to_unreduced(state, tile)
+            yield self._reductions(state, free, blocked, tile, room)
+            yield self._to_unreduced(state, tile)
 
     def _moves_away(self, state: State, i: int) -> bool:
         return state[i] >= 0 and (self.exhaustive or state[i] != self.target[i])
@@ -350,18 +377,20 @@ class Search:
     def _spares(self, i: int, blocked: int) -> list[int]:
         """Returns the first free spare slot of a factor in each dimension that has one."""
         found, last = [], -1
-        for s in self.digits.spares[i]:
-            dim = self.digits.slots[s].dim
+        for s, dim in self.spares[i]:
             if dim != last and not blocked >> s & 1:
                 found.append(s)
                 last = dim
         return found
 
-    def _slices(self, state: State, free, blocked: int, tile: int):
+    def _slices(self, state: State, free, blocked: int, tile: int) -> list[_Edge]:
+        found: list[_Edge] = []
         for i, slot in enumerate(state):
             if slot == REPLICATED and (self.first_alike[i] == i or state[self.first_alike[i]] != REPLICATED):
+                left = tile // self.sizes[i]
                 for goal in (*free[i], *self._spares(i, blocked)):
-                    yield _Edge("slice", _with(state, i, goal), 0, tile // self.sizes[i])
+                    found.append(("slice", _with(state, i, goal), 0, left, (), False, None))
+        return found
 
     def _first_alike(self) -> list[int]:
         """Returns per factor the one before it in its class: replicated on both sides, of equal size and reach; else itself."""
@@ -376,52 +405,59 @@ class Search:
             last[factor.size, reach] = i
         return found
 
-    def _gathers(self, state: State, tile: int):
+    def _gathers(self, state: State, tile: int) -> list[_Edge]:
         """Gathers along one dimension each, or by time along several: one start more against a copy of the large tile."""
         owned = [i for i in range(len(state)) if self._moves_away(state, i)]
-        dims = {i: self.digits.slots[state[i]].dim for i in owned}
+        dims = {i: self.dim_of[state[i]] for i in owned}
         if self.pricing:
-            yield from self._gathers_of(owned, dims, state, tile)
-            return
-        for dim in sorted(set(dims.values())):
-            yield from self._gathers_of([i for i in owned if dims[i] == dim], dims, state, tile)
+            return self._gathers_of(owned, dims, state, tile)
+        by_dim = (self._gathers_of([i for i in owned if dims[i] == dim], dims, state, tile) for dim in sorted(set(dims.values())))
+        return list(itertools.chain.from_iterable(by_dim))
 
-    def _gathers_of(self, owned: list[int], dims: dict[int, int], state: State, tile: int):
+    def _gathers_of(self, owned: list[int], dims: dict[int, int], state: State, tile: int) -> list[_Edge]:
+        found: list[_Edge] = []
+        most, sizes = self.max_tile // tile, self.sizes
         for count in range(1, len(owned) + 1):
             for chosen in itertools.combinations(owned, count):
-                n = math.prod([self.sizes[i] for i in chosen])
-                if tile * n > self.max_tile:
+                n = 1
+                for i in chosen:
+                    n *= sizes[i]
+                if n > most:
                     continue
-                after = tuple([REPLICATED if i in chosen else slot for i, slot in enumerate(state)])
-                is_joint = any(dims[i] != dims[chosen[0]] for i in chosen)
-                yield _Edge("all_gather", after, tile * (n - 1), tile * n, chosen, is_joint)
+                after, is_joint = list(state), False
+                for i in chosen:
+                    after[i] = REPLICATED
+                    is_joint = is_joint or dims[i] != dims[chosen[0]]
+                found.append(("all_gather", tuple(after), tile * (n - 1), tile * n, chosen, is_joint, None))
+        return found
 
-    def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int):
+    def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int) -> list[_Edge | None]:
+        is_spare, spares = self.digits.is_spare, self.spares
         owned = [
-            i
-            for i in range(len(state))
-            if self._moves_away(state, i) and (free[i] or self.digits.spares[i] and not self.digits.is_spare[state[i]])
+            i for i in range(len(state)) if self._moves_away(state, i) and (free[i] or spares[i] and not is_spare[state[i]])
         ]
         if self.homeward:
-            yield from self._moves_home(owned, state, free, tile)
-        else:
-            yield from self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
+            return self._moves_home(owned, state, free, tile)
+        return self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
 
-    def _moves_home(self, factors: list[int], state: State, free, tile: int):
-        """Yields the all_to_all that brings all factors home that may go there, and those with one factor moved elsewhere."""
+    def _moves_home(self, factors: list[int], state: State, free, tile: int) -> list[_Edge]:
+        """Returns the all_to_all that brings all factors home that may go there, and those with one factor moved elsewhere."""
         home = {i: self.target[i] for i in factors if self.target[i] in free[i]}
         ways = [home]
         for i in factors:
             for s in free[i]:
                 if s != self.target[i]:
                     ways.append({**{j: goal for j, goal in home.items() if not self.clash[s] >> goal & 1}, i: s})
-        for moves in ways:
-            if moves:
-                n = math.prod([self.sizes[i] for i in moves])
-                after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
-                yield _Edge("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)))
+        found: list[_Edge] = []
+        for moves in filter(None, ways):
+            n = math.prod([self.sizes[i] for i in moves])
+            after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
+            found.append(("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)), False, None))
+        return found
 
-    def _moves_to_digits(self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int):
+    def _moves_to_digits(
+        self, kind: Kind, factors: list[int], state: State, free, blocked: int, tile: int, room: int
+    ) -> list[_Edge | None]:
         """Returns a collective for each way to give free digits to some of the factors.
 
         A branch, None in the list, ends where the step and the collective that has to follow leave no room: each factor is in
@@ -429,54 +465,81 @@ class Search:
         """
         clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
         found: list[_Edge | None] = []
+        has_bound, slack = not self.digits.has_sums, self.a_picosecond
         steps: dict[int, int] = {}
-        behind, spares_of, is_spare, last = self.least_behind, self.digits.spares, self.digits.is_spare, len(factors)
+        behind, spares_of, is_spare, last = self.least_behind, self.spares, self.digits.is_spare, len(factors)
         divisor, hop_s = 1, 0.0
         for i, slot in enumerate(state):
             if slot >= 0 and slot != target[i] and i not in factors:
                 divisor *= common[i][slot]
                 hop_s = max(hop_s, hops_s[i])
 
-        def choose(at: int, after: list[int], taken: int, n: int, moved: tuple[int, ...], divisor: int, hop_s: float) -> None:
-            step, rest = steps.get(n), behind.get((divisor, hop_s))
-            if step is None:
-                step = steps[n] = self._least_step(n, tile)
-            if rest is None:
-                rest = self._least_behind(divisor, hop_s)
-            if step + rest >= room:
-                found.append(None)
-                return
-            if at == last:
-                if n > 1:
-                    kept = tile if kind == "all_to_all" else tile // n
-                    found.append(_Edge(kind, tuple(after), tile // n * (n - 1), kept, moved))
-                return
+        def sizes_of(n: int) -> tuple[int, int]:
+            return tile // n * (n - 1), tile if kind == "all_to_all" else tile // n
+
+        def choose(
+            at: int, after: list[int], taken: int, n: int, step: int, moved: tuple[int, ...], divisor: int, hop_s: float, rest: int
+        ) -> None:
             if len(found) > self.left:
                 return  # more than may be considered
             i = factors[at]
             slot, goal, row, size = state[i], target[i], common[i], sizes[i]
-            far_s = max(hop_s, hops_s[i])
-            if slot < 0 or slot == goal:
-                choose(at + 1, after, taken, n, moved, divisor, hop_s)
-            else:
-                choose(at + 1, after, taken, n, moved, divisor * row[slot], far_s)
-            spares = () if not spares_of[i] or slot >= 0 and is_spare[slot] else self._spares(i, taken)
-            for s in (*free[i], *spares):
-                if not taken >> s & 1:
-                    after[i] = s
-                    if s == goal:
-                        choose(at + 1, after, taken | clash[s], n * size, (*moved, i), divisor, hop_s)
-                    else:
-                        choose(at + 1, after, taken | clash[s], n * size, (*moved, i), divisor * row[s], far_s)
+            far_s = hops_s[i]
+            if far_s < hop_s:
+                far_s = hop_s
+            at += 1
+            left, further, further_s = divisor, rest, hop_s
+            if slot >= 0 and slot != goal:
+                left, further_s = divisor * row[slot], far_s
+                further = behind.get((left, far_s))
+                if further is None:
+                    further = self._least_behind(left, far_s)
+            if step + further >= room:
+                found.append(None)
+            elif at < last:
+                choose(at, after, taken, n, step, moved, left, further_s, further)
+            elif n > 1:
+                found.append((kind, tuple(after), *sizes_of(n), moved, False, further - slack if has_bound else None))
+            slots = free[i]
+            if spares_of[i] and (slot < 0 or not is_spare[slot]):
+                slots = slots + self._spares(i, taken)
+            if not slots:
+                return
+            n *= size
+            moved = (*moved, i)
+            step = steps.get(n)
+            if step is None:
+                step = steps[n] = self._least_step(n, tile)
+            received, kept = sizes_of(n)
+            for s in slots:
+                if taken >> s & 1:
+                    continue
+                if s == goal:
+                    left, further, further_s = divisor, rest, hop_s
+                else:
+                    left, further_s = divisor * row[s], far_s
+                    further = behind.get((left, far_s))
+                    if further is None:
+                        further = self._least_behind(left, far_s)
+                if step + further >= room:
+                    found.append(None)
+                    continue
+                after[i] = s
+                if at < last:
+                    choose(at, after, taken | clash[s], n, step, moved, left, further_s, further)
+                else:
+                    found.append((kind, tuple(after), received, kept, moved, False, further - slack if has_bound else None))
             after[i] = slot
 
-        choose(0, list(state), blocked, 1, (), divisor, hop_s)
+        rest = self._least_behind(divisor, hop_s)
+        if rest >= room:
+            found.append(None)
+        elif factors:
+            choose(0, list(state), blocked, 1, 0, (), divisor, hop_s, rest)
         return found
 
     def _least_step(self, n: int, tile: int) -> int:
         """Returns what an all_to_all or a reduce_scatter in groups of n costs at least."""
-        if n == 1:
-            return 0
         found = self.least_steps.get((n, tile))
         if found is None:
             received = tile // n * (n - 1)
@@ -500,7 +563,7 @@ class Search:
             for chosen in itertools.combinations(unreduced, count):
                 n = math.prod(self.sizes[i] for i in chosen)
                 after = tuple(REPLICATED if i in chosen else place for i, place in enumerate(state))
-                yield _Edge("all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen)
+                yield "all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen, False, None
 
     def _to_unreduced(self, state: State, tile: int):
         for i, place in enumerate(state):
@@ -508,21 +571,22 @@ class Search:
                 continue
             if place == REPLICATED or tile * self.sizes[i] <= self.max_tile:
                 grown = tile if place == REPLICATED else tile * self.sizes[i]
-                yield _Edge("to_unreduced", _with(state, i, UNREDUCED), 0, grown)
+                yield "to_unreduced", _with(state, i, UNREDUCED), 0, grown, (), False, None
 
-    def _permutes(self, state: State, tile: int, room: int):
+    def _permutes(self, state: State, tile: int, room: int) -> Iterator[_Edge]:
         """All ways to fill the owned runs with factors, target owners first where their digit fits."""
         sums = self.digits.sums(state) if self.digits.has_sums else 1
-        runs = self.digits.runs(state)
-        room -= self._cost(state, _Edge("permute", state, tile, tile))
-        if self._least_behind_permute(state) >= room or not runs and sums == 1:
+        room -= self._cost(state, ("permute", state, tile, tile, (), False, None))
+        if self._least_behind_permute(state) >= room:
             return
-        for owners in self._fill(state, runs, 0, runs[0][1] if runs else 0, {}, 1, 0.0, room):
-            after = tuple([owners.get(i, REPLICATED) for i in range(len(state))])
+        runs = self.digits.runs(state)
+        if not runs and sums == 1:
+            return
+        for after in self._fill(state, runs, room):
             if sums > 1:
-                yield from (_Edge("permute", each, tile, tile) for each in self._with_sums(after, sums) if each != state)
+                yield from (("permute", each, tile, tile, (), False, None) for each in self._with_sums(after, sums) if each != state)
             elif after != state:
-                yield _Edge("permute", after, tile, tile)
+                yield "permute", after, tile, tile, (), False, None
 
     def _least_behind_permute(self, state: State) -> int:
         """Returns what is left at least whatever permute comes now: what has to be vacated still is."""
@@ -532,27 +596,44 @@ class Search:
         time = math.floor(self.pricing.least_latency_s(vacated, vacated, 0.0, 1) * PER_SECOND) if self.pricing else 0
         return self.costs.packed(time, 1, 1)
 
-    def _fill(self, owned: State, runs, at: int, place: int, owners: dict[int, int], divisor: int, hop_s: float, room: int):
-        """Yields the ways to fill the runs from `place` of run `at` on; see `_moves_to_digits` for what leaves no room."""
-        self._spend(1)
-        if at == len(runs):
-            yield owners
-            return
-        dim, _, end = runs[at]
-        if place == end:
-            start = runs[at + 1][1] if at + 1 < len(runs) else 0
-            yield from self._fill(owned, runs, at + 1, start, owners, divisor, hop_s, room)
-            return
-        here = [each for each in self.digits.by_start.get((dim, place), ()) if each[0] not in owners and end % each[2] == 0]
-        for i, s, stop in self._preferred(here, owned):
-            if i == FIXED:
-                yield from self._fill(owned, runs, at, stop, owners, divisor, hop_s, room)
+    def _fill(self, owned: State, runs, room: int) -> Iterator[State]:
+        """Yields the states in which factors fill the runs; see `_moves_to_digits` for what leaves no room."""
+        target, common, hops_s, behind = self.target, self.to_go_of.common, self.to_go_of.hops_s, self.least_behind
+        nobody = (REPLICATED,) * len(owned)
+        ways = [(0, runs[0][1] if runs else 0, nobody, 1, 0.0)]  # a run, a place in it, who owns digits before that, `divisor`, `hop_s`
+        while ways:
+            at, place, owners, divisor, hop_s = ways.pop()
+            self._spend(1)
+            if at == len(runs):
+                yield owners
                 continue
-            is_home = self.target[i] == s
-            left = divisor if is_home else divisor * self.to_go_of.common[i][s]
-            far_s = hop_s if is_home else max(hop_s, self.to_go_of.hops_s[i])
-            if self._least_behind(left, far_s) < room:
-                yield from self._fill(owned, runs, at, stop, {**owners, i: s}, left, far_s, room)
+            dim, _, end = runs[at]
+            if place == end:
+                start = runs[at + 1][1] if at + 1 < len(runs) else 0
+                ways.append((at + 1, start, owners, divisor, hop_s))
+                continue
+            here = [each for each in self._fitting(dim, place, end) if each[0] == FIXED or owners[each[0]] == REPLICATED]
+            for i, s, stop in reversed(self._preferred(here, owned)):
+                if i == FIXED:
+                    ways.append((at, stop, owners, divisor, hop_s))
+                    continue
+                left, far_s = divisor, hop_s
+                if target[i] != s:
+                    left *= common[i][s]
+                    far_s = max(far_s, hops_s[i])
+                rest = behind.get((left, far_s))
+                if rest is None:
+                    rest = self._least_behind(left, far_s)
+                if rest < room:
+                    ways.append((at, stop, (*owners[:i], s, *owners[i + 1 :]), left, far_s))
+
+    def _fitting(self, dim: int, place: int, end: int) -> list[tuple[int, int, int]]:
+        """Returns what `Digits.by_start` has at a place, as far as it fits before the end of a run."""
+        found = self.fitting.get((dim, place, end))
+        if found is None:
+            here = self.digits.by_start.get((dim, place), ())
+            found = self.fitting[dim, place, end] = [each for each in here if end % each[2] == 0]
+        return found
 
     def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""

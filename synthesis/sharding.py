@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 import math
 import re
+from typing import NamedTuple
 
 from .mesh import Mesh
 
@@ -14,8 +15,7 @@ class ShardingError(ValueError):
     """A sharding that cannot exist; the message names the value and the rule it breaks."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class AxisRef:
+class AxisRef(NamedTuple):
     """A mesh axis or a sub-axis of one.
 
     `AxisRef("x")` is the whole axis. `AxisRef("x", 2, 4)` prints as `"x":(2)4`: of the axis, seen as the digits
@@ -62,6 +62,7 @@ class Sharding:
 
     @property
     def rank(self) -> int:
+        """Returns the number of dimensions."""
         return len(self.dims)
 
     def closed(self) -> Sharding:

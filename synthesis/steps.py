@@ -201,25 +201,28 @@ def apply(layout: Layout, step: Step) -> Layout:
 
 
 def _slice(layout: Layout, moves) -> Layout:
+    owned = dict(layout.owners)
     for factor, _ in moves:
-        if layout.slot_of(factor) is not None or factor in layout.unreduced:
+        if factor in owned or factor in layout.unreduced:
             raise RuleError(f"T1: {factor} is not replicated")
     return layout.with_moved(dict(moves))  # Layout's invariant refuses digits that somebody owns
 
 
 def _all_gather(layout: Layout, factors) -> Layout:
+    owned = dict(layout.owners)
     for factor in factors:
-        if layout.slot_of(factor) is None:
+        if factor not in owned:
             raise RuleError(f"T2: {factor} owns no digit")
     return layout.with_moved(dict.fromkeys(factors))
 
 
 def _all_to_all(layout: Layout, moves) -> Layout:
+    owned = dict(layout.owners)
     for factor, slot in moves:
-        if layout.slot_of(factor) is None:
+        if factor not in owned:
             raise RuleError(f"T3: {factor} owns no digit")
         for owner, taken in layout.owners:
-            if not slot.agrees_with(taken):
+            if taken.dim == slot.dim and not slot.agrees_with(taken):
                 raise RuleError(f"T3: digit {slot} for {factor} is not local, {owner} owns {taken}")
     return layout.with_moved(dict(moves))
 

@@ -174,12 +174,17 @@ class TileProgram:
         return tuple(operation for _, operations in self.steps for operation in operations)
 
 
-def lower(mesh: Mesh, source: Layout, steps: Sequence[Step], reduction: str = "sum") -> TileProgram:
+def lower(
+    mesh: Mesh, source: Layout, steps: Sequence[Step], reduction: str = "sum", layouts: Sequence[Layout] | None = None
+) -> TileProgram:
     """Returns the tile program of a chain of typed steps that starts at `source`.
 
     The tile is in canonical order, digits as they lie in the global array, before the first and after the last step.
+
+    Args:
+      layouts: those before, between and after the steps, where the caller knows them: `steps.apply` says so else.
     """
-    return _Lowering(mesh, source).run(steps, reduction)
+    return _Lowering(mesh, source).run(steps, reduction, layouts or itertools.accumulate(steps, apply, initial=source))
 
 
 class _Lowering:
@@ -197,10 +202,12 @@ class _Lowering:
         self.out: list[tuple[Step, tuple[Operation, ...]]] = []
         self.pending: list[Operation] = []
 
-    def run(self, steps: Sequence[Step], reduction: str) -> TileProgram:
+    def run(self, steps: Sequence[Step], reduction: str, layouts: Iterable[Layout]) -> TileProgram:
         source = self.layout
+        behind = itertools.islice(layouts, 1, None)
         for number, step in enumerate(steps):
             self._lower(step, is_last=number == len(steps) - 1)
+            self.layout = next(behind)
         self._restore_order()
         self._reshape(self.layout.tile_shape)
         self._close(Relayout("to row-major") if any(isinstance(o, Transpose) for o in self.pending) else None)
@@ -234,7 +241,6 @@ class _Lowering:
             case Chunked():
                 raise ValueError("chunks are made of a program, not of steps")
         self._close(step)
-        self.layout = apply(self.layout, step)
 
     def _close(self, step: Step | None) -> None:
         """Files the pending operations: copies before a collective under a relayout of their own."""
@@ -420,15 +426,14 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     that are left. Both sides hold each block equally often, so this always works out.
     """
     held, wanted = block_ids(mesh, before), block_ids(mesh, after)
-    stays = held == wanted
-    receivers = np.flatnonzero(~stays)
-    senders = np.flatnonzero(~stays)
-    receivers = receivers[np.argsort(wanted[receivers], kind="stable")]
-    senders = senders[np.argsort(held[senders], kind="stable")]
-    kept = np.flatnonzero(stays)
-    pairs = np.stack([np.concatenate([kept, senders]), np.concatenate([kept, receivers])], axis=1)
-    devices = pairs if mesh.device_ids is None else np.array(mesh.device_ids)[pairs]
-    return tuple(map(tuple, devices[np.argsort(devices[:, 0])].tolist()))
+    moving = np.flatnonzero(held != wanted)
+    to = np.arange(mesh.size)
+    to[moving[np.argsort(held[moving], kind="stable")]] = moving[np.argsort(wanted[moving], kind="stable")]
+    if mesh.device_ids is None:
+        return tuple(enumerate(to.tolist()))
+    devices = np.array(mesh.device_ids)
+    senders = np.argsort(devices)  # the position of each device
+    return tuple(zip(devices[senders].tolist(), devices[to[senders]].tolist()))
 
 
 def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
@@ -438,8 +443,20 @@ def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
     """
     block = np.zeros(mesh.size, dtype=np.int64)
     for factor in (*layout.unreduced, *(owner for owner, _ in layout.owners)):
-        block = block * factor.size + coordinates(mesh, factor)  # sorted by slot: each owned run is one mixed-radix number
+        block *= factor.size
+        block += coordinates(mesh, factor)  # sorted by slot: each owned run is one mixed-radix number
     return block
+
+
+def changes_hands(mesh: Mesh, before: Layout, after: Layout) -> bool:
+    """Returns whether some device has another tile after T4 from `before` to `after`."""
+    factors = [[*layout.unreduced, *(owner for owner, _ in layout.owners)] for layout in (before, after)]
+    if factors[0] == factors[1]:
+        return False
+    pieces = sorted({*factors[0], *factors[1]})
+    if all(a.axis != b.axis or a.pre * a.size <= b.pre for a, b in itertools.pairwise(pieces)):
+        return True  # coordinates along pieces apart from each other are independent, so the blocks' numbers are different ones
+    return bool((block_ids(mesh, before) != block_ids(mesh, after)).any())
 
 
 def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -535,32 +552,37 @@ def bytes_moved(program: TileProgram, bits_per_element: int, num_devices: int) -
     Both are what `traffic` says of `collectives`, without a list of who works with whom.
     """
     moved = np.zeros((2, num_devices), np.int64)
-    _add_moved(program, bits_per_element, moved)
+    by_all = _add_moved(program, bits_per_element, moved)
     received, sent = moved.max(axis=1).tolist()
-    return received, sent
+    return received + by_all, sent + by_all
 
 
-def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> None:
-    """Adds the bytes that each device receives, and those that it sends, to the rows of `moved`."""
-    shape, devices = program.in_shape, _devices_of(program.mesh, moved)
+def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
+    """Adds the bytes that each device receives, and those that it sends, to the rows of `moved`; returns what is the same for all."""
+    shape, devices, by_all = program.in_shape, _devices_of(program.mesh, moved), 0
     for operation in program.operations:
-        tile_bytes = -(-math.prod(shape) * bits // 8)
         match operation:
             case On(mesh):
                 devices = _devices_of(mesh, moved)
             case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors):
-                size = math.prod(factor.size for factor in factors)
+                size = math.prod([factor.size for factor in factors])
                 if size > 1:
-                    moved[:, devices] += received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
+                    tile_bytes = -(-math.prod(shape) * bits // 8)
+                    each = received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
+                    if isinstance(devices, slice):
+                        by_all += each
+                    else:
+                        moved[:, devices] += each
             case Rounds(exchange):
                 moved += exchange.bytes_moved(bits)
             case Send(pairs):
-                moved += moved_in_pairs(pairs, tile_bytes, moved.shape[1])
+                moved += moved_in_pairs(pairs, -(-math.prod(shape) * bits // 8), moved.shape[1])
             case Loop(count, body=body):
                 once = np.zeros_like(moved)
-                _add_moved(body, bits, once)
+                by_all += count * _add_moved(body, bits, once)
                 moved += count * once
         shape = shape_after(operation, shape)
+    return by_all
 
 
 _GROUPED = {Gather: "all_gather", Swap: "all_to_all", Reduce: "all_reduce", ReduceOwn: "reduce_scatter"}

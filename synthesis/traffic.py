@@ -19,6 +19,7 @@ Fractions of a byte round up. Loops' trip counts multiply. This is what rule R3 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+import itertools
 
 import numpy as np
 
@@ -121,7 +122,8 @@ def moved_in_pairs(pairs: Sequence[tuple[int, int]], num_bytes: int, num_devices
       >>> moved_in_pairs([(0, 1), (0, 2), (2, 2)], 8, 3).tolist()
       [[0, 8, 8], [16, 0, 0]]
     """
-    sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
+    flat = np.fromiter(itertools.chain.from_iterable(pairs), np.int64, 2 * len(pairs))
+    sources, targets = flat[::2], flat[1::2]
     apart = sources != targets
     return num_bytes * np.stack([np.bincount(ends[apart], minlength=num_devices) for ends in (targets, sources)])
 

@@ -97,7 +97,7 @@ def _chosen(names: list[str], parser: argparse.ArgumentParser) -> list[str]:
     known = _known_examples()
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no example {unknown[0]!r}; there are {', '.join(known)}")
-    chosen = names or known
+    chosen = names or _usual_examples()
     missing = [package for package in ("flax", "optax") if importlib.util.find_spec(package) is None]
     if missing and "llama_train_step" in chosen:
         others = " ".join(name for name in known if name != "llama_train_step")
@@ -107,6 +107,12 @@ def _chosen(names: list[str], parser: argparse.ArgumentParser) -> list[str]:
 
 def _known_examples() -> list[str]:
     sys.path.append(str(ROOT))
+    from examples.programs import all_programs
+
+    return [entry.name for entry in all_programs()]
+
+
+def _usual_examples() -> list[str]:
     from examples.programs import PROGRAMS
 
     return [entry.name for entry in PROGRAMS]
@@ -144,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="examples to run (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="examples to run (default: those of examples/programs.py)")
     parser.add_argument("--size", choices=("demo", "small"), default="demo", help="of the arrays (default: demo)")
     parser.add_argument(
         "--policy", choices=("better", "always"), default="better", help="rewrite where that is better (default), or every site"

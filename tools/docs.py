@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings the documentation up to date: docs/passes.md from the registry, and the output of every command that a page shows.
+"""Brings the documentation up to date: docs/passes.md from the registry, docs/api.md from docstrings, and the output that pages show.
 
 A fenced block that starts with ```console holds commands, lines that begin with `$ `, each followed by what it prints. They run
 in a checkout's root. A command that is long or differs from run to run belongs in a block of another kind.
+
+The ```python blocks of a guide (GUIDES) are one program, block after block, on eight CPU devices in an empty folder; what a block
+prints follows it as a ```text block.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -16,15 +20,28 @@ import tempfile
 from pathlib import Path
 
 from reshard.passes import registry
+from reshard.tools import api_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSES = "docs/passes.md"
+GUIDES = ("docs/tutorial.md", *(f"docs/how-to/{name}.md" for name in ("training-step", "checkpoint", "weight-sync", "export")))
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "inputs", "pictures", "plan", "reshard-opt", "structure", "verify")),
+    *GUIDES,
+    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "fix-warnings", "inputs", "pictures", "plan", "reshard-opt", "structure", "targets", "verify")),
 )
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n\n^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
+_RUNNER = """
+import contextlib, io, json, sys
+names, outputs = {"__name__": "__main__"}, []
+for number, block in enumerate(json.load(sys.stdin), 1):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(block, f"<block {number}>", "exec"), names)
+    outputs.append(printed.getvalue().rstrip())
+print(json.dumps(outputs))
+"""
 _MODULES = {"reshard": "reshard.tools.reshard", "reshard-opt": "reshard.tools.reshard_opt"}
 
 
@@ -43,12 +60,41 @@ def main(argv: list[str] | None = None) -> int:
 
 def fresh_pages() -> dict[str, str]:
     """Returns the text that each page should have, by its path."""
-    return {PASSES: registry.markdown(), **{path: with_fresh_outputs(_read(path)) for path in PAGES}}
+    return {PASSES: registry.markdown(), api_reference.PAGE: api_reference.page()} | {path: _fresh(path) for path in PAGES}
+
+
+def _fresh(path: str) -> str:
+    page = with_fresh_outputs(_read(path))
+    return with_fresh_prints(page) if path in GUIDES else page
 
 
 def with_fresh_outputs(page: str) -> str:
     """Returns a page with the commands of its console blocks run again."""
     return _BLOCK.sub(lambda block: "".join(map(_transcript, commands_in(block[0]))), page)
+
+
+def with_fresh_prints(page: str) -> str:
+    """Returns a guide with its Python blocks run again. Raises: RuntimeError with the traceback of a block that fails."""
+    outputs = iter(python_outputs([block["code"] for block in _PYTHON.finditer(page)]))
+
+    def with_output(block: re.Match) -> str:
+        printed = next(outputs)
+        return f"```python\n{block['code']}```" + (f"\n\n```text\n{printed}\n```" if printed else "")
+
+    return _PYTHON.sub(with_output, page)
+
+
+def python_outputs(blocks: list[str]) -> list[str]:
+    """Returns what each block of one program prints. Raises: RuntimeError with the traceback of the one that fails."""
+    if not blocks:
+        return []
+    environment = _environment() | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    command = [sys.executable, "-c", _RUNNER]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, input=json.dumps(blocks), cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"a Python block fails:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def commands_in(block: str) -> list[str]:
@@ -73,11 +119,17 @@ def run(command: str) -> str:
             script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
             script.chmod(0o755)
         search_path = os.pathsep.join([folder, os.path.dirname(sys.executable), os.environ["PATH"]])
-        environment = os.environ | {"PATH": search_path, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        environment = _environment() | {"PATH": search_path}
         done = subprocess.run(
             command, shell=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     return done.stdout if not done.stdout or done.stdout.endswith("\n") else f"{done.stdout}\n"
+
+
+def _environment() -> dict[str, str]:
+    """Returns that of commands and blocks; the places of programs are named as seen from the repository's root."""
+    root = re.escape(os.path.join(ROOT, ""))
+    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_HLO_SOURCE_FILE_CANONICALIZATION_REGEX": root}
 
 
 def _read(path: str) -> str:

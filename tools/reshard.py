@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard: plans redistributions of one array, explains them, measures networks, verifies modules. Neither jax nor MLIR is imported at start-up."""
+"""reshard: plans redistributions of one array, explains them, measures networks, verifies modules, reads logs. Neither jax nor MLIR is imported at start-up."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def _drive(flags: argparse.Namespace, is_command: bool) -> int:
         from reshard.tools.reshard_calibrate import drive
     elif flags.command == "verify":
         from reshard.tools.reshard_module_verify import contained_drive, drive
+
+        drive = contained_drive if is_command else drive
+    elif flags.command == "bench":
+        from reshard.tools.reshard_bench import drive
+    elif flags.command == "fix-warnings":
+        from reshard.tools.reshard_fix_warnings import contained_drive, drive
 
         drive = contained_drive if is_command else drive
     else:

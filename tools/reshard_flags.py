@@ -7,7 +7,7 @@ import argparse
 
 from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
-from reshard.tools import completion, reshard_calibrate, reshard_module_verify
+from reshard.tools import completion, reshard_bench, reshard_calibrate, reshard_fix_warnings, reshard_module_verify
 from reshard.tools.command import whole_number
 
 PEERS = ("xla", "shardy", "dtensor")
@@ -26,6 +26,8 @@ examples:
   reshard explain ... --html FILE                     the same as a page with pictures, --svg FILE as a picture
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
   reshard verify module.mlir --policy always          runs a module as it came, as rewritten and unsharded, and compares
+  reshard fix-warnings train.log                      what XLA warns of gathering whole, and a plan for each
+  reshard bench shared --full -o bench                measures against stock XLA, in a checkout
 
 exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error;
 of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is wrong or fails.
@@ -33,11 +35,11 @@ of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain", "calibrate" or "verify"."""
+    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "fix-warnings" or "bench"."""
     parser = make_parser()
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and not flags.completion and flags.command is None:
-        parser.error("no command; write reshard plan, reshard explain, reshard calibrate or reshard verify")
+        parser.error("no command; write reshard plan, explain, calibrate, verify, fix-warnings or bench")
     return flags
 
 
@@ -50,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--completion", choices=completion.SHELLS, help="print a script that completes these flags in a shell, and stop"
     )
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="plan|explain|calibrate|verify", parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_Parser)
     plan = _add_command(commands, "plan", "the cheapest chain, its costs and its bounds")
     explain = _add_command(commands, "explain", "the same, with layouts, tiles and reasons")
     for command in (plan, explain):
@@ -60,6 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
     verify = _add_command(commands, "verify", reshard_module_verify.SUMMARY, epilog=reshard_module_verify.EXIT_STATUS)
     reshard_module_verify.add_flags(verify)
     verify.set_defaults(usage_error=verify.error)
+    fix_warnings = _add_command(commands, "fix-warnings", reshard_fix_warnings.SUMMARY, epilog=reshard_fix_warnings.EPILOG)
+    reshard_fix_warnings.add_flags(fix_warnings)
+    reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     return parser
 
 

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import expectations, module_files
+from reshard.dialect_utils import compile_targets, expectations, module_files
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
-from reshard.dialect_utils.diagnostics import REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
+from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
-from reshard.passes import registry
+from reshard.passes import registry, result_cache
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline, PipelineError, is_mlir_pass
+from reshard.passes.result_cache import Output
 from reshard.tools import contained
 from reshard.tools.reproducer import Reproducer, report_crash
 from reshard.tools.reshard_opt_flags import flags_of_reproducer, unknown_flag
@@ -46,11 +49,20 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
     try:
         for path in (flags.output, flags.report_file, *reproducers):
             module_files.refuse_unwritable(path or "-")
+        _refuse_without_compiler(flags)
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _refuse_without_compiler(flags: argparse.Namespace) -> None:
+    """Raises: DiagnosedError if the modules are to be compiled for a target whose compiler is not installed."""
+    if flags.compile_for is None or flags.check is False:
+        return
+    if missing := compile_targets.missing_compiler(flags.compile_for):
+        raise DiagnosedError([Diagnostic(ERROR, missing)])
 
 
 def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) -> Pipeline:
@@ -132,13 +144,36 @@ class _Run:
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
+        output = result_cache.run(self._key(chunk), self.session, lambda: self._computed(chunk))
+        return _Outcome(output.content, output.is_unchanged)
+
+    def _key(self, chunk: Chunk) -> str | None:
+        """Returns the name under which the output is kept; None if it is not."""
+        if self.flags.mlir_generate_reproducer:
+            return None
+        file, is_whole = self.file, chunk.text == self.file.text
+        return result_cache.key(
+            file.content if is_whole else chunk.text.encode(),
+            self.pipeline,
+            self.session,
+            self._instrumentation(),
+            path=file.path if os.path.isfile(file.path) else None,  # what locations hold
+            is_whole=is_whole,
+            lines_above=chunk.lines_above,
+            allows_unregistered=self.flags.allow_unregistered_dialect,
+            checks=self._checks(),
+            form=self.output_form,
+            **self._printing(),
+        )
+
+    def _computed(self, chunk: Chunk) -> Output:
         contained.enter("reading", cpu_s=reading_limit_s(self.file))
         try:
             module = chunk.parse(self.context)
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
-        before = module_files.to_bytes(module, debug_info=True)
+        before = module_files.to_bytes(module, module_files.BYTECODE)
         rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
@@ -150,8 +185,16 @@ class _Run:
         is_rewritten = any(row.get("is_rewritten") for row in rows)
         if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
             module = chunk.parse(self.context)
-        is_unchanged = before == module_files.to_bytes(module, debug_info=True)
-        return _Outcome(self._to_bytes(module), is_unchanged)
+        is_unchanged = _is_same(module, before)
+        return Output(self._to_bytes(module), is_unchanged, self._is_input_as_read())
+
+    def _is_input_as_read(self) -> bool:
+        """Returns whether the file has not changed since; MLIR reads it a second time."""
+        if not os.path.isfile(self.file.path):
+            return True
+        with contextlib.suppress(DiagnosedError):
+            return ModuleFile.read(self.file.path) == self.file
+        return False
 
     def _run_passes(self, chunk: Chunk, module: ir.Module) -> None:
         path = self.flags.mlir_pass_pipeline_crash_reproducer
@@ -187,11 +230,14 @@ class _Run:
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse."""
-        if self.flags.compile_for is None or self.flags.check is False:
+        if not self._checks():
             return module
         from reshard.passes import whole_module_check
 
         return whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session, rows)
+
+    def _checks(self) -> bool:
+        return self.flags.compile_for is not None and self.flags.check is not False
 
     def _instrumentation(self) -> Instrumentation:
         flags = self.flags
@@ -255,6 +301,17 @@ class _Run:
     def _reproducer(self, chunk: Chunk, path: str | None) -> Reproducer:
         arguments = flags_of_reproducer(self.flags, str(self.pipeline), with_split=False)
         return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
+
+
+def _is_same(module: ir.Module, before: bytes) -> bool:
+    """Returns whether a module is, by its text with locations, the one of which `before` is the bytecode.
+
+    Equal bytecode has equal text, and is written sooner; it also tells the order of uses, which text does not.
+    """
+    if module_files.to_bytes(module, module_files.BYTECODE) == before:
+        return True
+    texts = (module_files.to_bytes(each, debug_info=True) for each in (module, ir.Module.parse(before, module.context)))
+    return next(texts) == next(texts)
 
 
 def reading_limit_s(file: ModuleFile) -> float:

@@ -8,6 +8,7 @@ import difflib
 import re
 import sys
 
+from reshard.dialect_utils.compile_targets import Target, TargetError
 from reshard.passes import registry
 from reshard.tools import completion
 
@@ -86,7 +87,7 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
     made = [f"--pass-pipeline={pipeline}"]
     made += [f"--{name}={value}" for name in ("policy", "oracle", "emit") if (value := getattr(flags, name)) is not None]
     if flags.compile_for:
-        made.append("--compile-for={}:{}".format(*flags.compile_for))
+        made.append(f"--compile-for={flags.compile_for}")
     if flags.check is not None:
         made.append("--check" if flags.check else "--no-check")
     if with_split and flags.split_input_file:
@@ -199,7 +200,10 @@ def _add_rewriting(group) -> None:
     group.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
     group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
     group.add_argument(
-        "--compile-for", type=_target, metavar="PLATFORM:DEVICES", help="a target to compile for, such as cpu:8"
+        "--compile-for",
+        type=_target,
+        metavar="PLATFORM:DEVICES",
+        help="a target to compile for: cpu:8, or ahead of time tpu:v5p:4x4x4, tpu:v5e:8x8:2 (2 slices), cuda:h100:1x1x8",
     )
     group.add_argument(
         "--check",
@@ -280,10 +284,8 @@ def _truth(text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def _target(text: str) -> tuple[str, int]:
-    found = re.fullmatch(r"([a-z0-9]+):([1-9][0-9]*)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not PLATFORM:DEVICES, such as cpu:8")
-    if found[1] != "cpu":
-        raise argparse.ArgumentTypeError(f"cannot compile for '{found[1]}'; available: cpu")
-    return found[1], int(found[2])
+def _target(text: str) -> Target:
+    try:
+        return Target.parse(text)
+    except TargetError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from reshard.dialect_utils import compat, xla_child
+from reshard.dialect_utils.compile_targets import Target
 from reshard.dialect_utils.xla_child import CompileRequest, KindCount, XlaChild
 
 
@@ -145,9 +146,15 @@ class TestCompile:
     def test_too_few_devices_for_the_mesh_is_an_error(self, child):
         assert child.compile(GATHER, 2).status == "error"
 
-    def test_unknown_backend_is_refused(self, child):
-        with pytest.raises(ValueError, match="unknown backend 'abacus'; known: cpu"):
-            child.compile(GATHER, 4, backend="abacus")
+    def test_cpu_devices_are_the_target_that_need_not_be_named(self, child):
+        named, unnamed = child.compile(GATHER, 4, target=Target.parse("cpu:4")), child.compile(GATHER, 4)
+        assert replace(named, compile_seconds=0) == replace(unnamed, compile_seconds=0)
+
+    def test_a_target_that_cannot_be_is_told_apart_from_a_module_that_cannot(self, child):
+        """No TPU slice has this shape, and where libtpu is missing there is no slice at all."""
+        compiled = child.compile(GATHER, 9, target=Target.parse("tpu:v5e:3x3"))
+        assert compiled.status == "target"
+        assert compiled.message.startswith("the compiler refuses tpu:v5e:3x3: ") and "\n" not in compiled.message
 
     def test_an_error_leaves_the_child_as_it_was(self, child):
         modules = [(GATHER, 4), ("no module", 4), (ISSUE_21562, 8)]
@@ -283,6 +290,28 @@ class TestCache:
         caching_child._cache.write(key, xla_child.Compiled("hang"), timeout_s=5)
         assert caching_child.compile(GATHER, 4, timeout_s=5).status == "hang"
         assert caching_child.compile(GATHER, 4, timeout_s=60).is_ok
+
+    def test_answers_that_hang_on_the_clock_or_on_memory_are_counted(self, caching_child, monkeypatch):
+        key = xla_child._cache_key(CompileRequest(GATHER, 4))
+        caching_child._cache.write(key, xla_child.Compiled("hang"), timeout_s=5)
+        caching_child.compile(GATHER, 4, timeout_s=5)
+        assert caching_child.passing_answers == 1
+        for status, number, count in (("hang", None, 2), ("abort", signal.SIGKILL, 3), ("abort", signal.SIGABRT, 3), ("ok", None, 3)):
+            monkeypatch.setattr(caching_child, "_ask", lambda *_: {"status": status, "signal": number})
+            caching_child.compile(f"// {status} {number}", 4)
+            assert caching_child.passing_answers == count
+
+    def test_a_target_that_cannot_be_is_not_kept(self, caching_child, tmp_path):
+        """Its compiler may be installed before it is asked for again."""
+        assert caching_child.compile(GATHER, 9, target=Target.parse("tpu:v5e:3x3")).status == "target"
+        assert not list(tmp_path.glob("*/*.json"))
+
+    def test_targets_and_versions_of_their_compilers_have_entries_of_their_own(self, monkeypatch):
+        requests = [CompileRequest(GATHER, 4, target=target) for target in (None, "tpu:v5e:2x2", "tpu:v6e:2x2")]
+        keys = [xla_child._cache_key(each) for each in requests]
+        monkeypatch.setattr(xla_child, "compiler_version", lambda _: "1.2.3")
+        assert len({*keys, xla_child._cache_key(requests[1])}) == 4
+        assert xla_child._cache_key(requests[0]) == keys[0]
 
     def test_a_cache_that_cannot_be_written_is_no_obstacle(self, tmp_path):
         (tmp_path / "file").write_text("")

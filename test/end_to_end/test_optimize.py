@@ -12,6 +12,7 @@ from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import reshard
+from reshard.passes.pipeline import Pipeline
 
 ROWS_AND_PLANES, COLUMNS = P("y", None, "x"), P(None, ("x", "y"), None)
 
@@ -170,6 +171,47 @@ class TestTheLoweredObject:
         result = reshard.optimize(lowered)
         assert result.lowered is lowered
         assert result.report.text().startswith("reshard: no site")
+
+
+class TestKeptOnDisk:
+    @pytest.fixture
+    def runs(self, tmp_path, monkeypatch):
+        """Counts the runs of pipelines beside an empty cache."""
+        monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path))
+        monkeypatch.delenv("RESHARD_CACHE", raising=False)
+        found, run = [], Pipeline.run
+
+        def counted(pipeline, *arguments):
+            found.append(str(pipeline))
+            return run(pipeline, *arguments)
+
+        monkeypatch.setattr(Pipeline, "run", counted)
+        return found
+
+    def test_the_same_program_is_read_and_computes_the_same(self, mesh, cube, runs):
+        function = jax.jit(lambda x: into_columns(mesh, x) + 1)
+        found = [(*optimized(function, cube), len(runs)) for _ in range(2)]  # on one line: locations hold the callers
+        (_, first, ran), (lowered, again, ran_again) = found
+        assert ran_again == ran
+        assert again.module == first.module and again.report.to_dict() == first.report.to_dict()
+        assert_equal_trees(again.compile()(cube), lowered.compile()(cube))
+
+    def test_one_that_is_left_alone_is_read_too(self, runs):
+        lowered = jax.jit(jnp.sin).lower(np.float32(1))
+        first = reshard.optimize(lowered)
+        ran = len(runs)
+        again = reshard.optimize(lowered)
+        assert len(runs) == ran and again.lowered is lowered and again.module == first.module
+
+    def test_another_location_option_or_program_is_not(self, mesh, cube, runs):
+        for function in (lambda x: into_columns(mesh, x) + 1, lambda x: into_columns(mesh, x) + 1, lambda x: into_columns(mesh, x) + 2):
+            ran = len(runs)
+            optimized(jax.jit(function), cube)
+            assert len(runs) > ran
+        for options in ({"check": False}, {"policy": "always"}):
+            ran = len(runs)
+            optimized(jax.jit(function), cube, **options)
+            assert len(runs) > ran
 
 
 class TestReport:

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("issue_21562", "llama_train_step", "moe_layer", "sequence_parallel_attention", "fft_pencil")
+MORE = ("vision_transformer", "recommender", "heat_adi", "decode_step")
 
 # Prints {name: what its outputs are like}. XLA may abort, and wants its flags before jax starts: hence a child.
 RUN_ALL = """
@@ -29,6 +30,25 @@ def run(entry):
     }
 
 print(json.dumps({entry.name: run(entry) for entry in PROGRAMS}))
+"""
+
+# Prints {name: [number of rewritten sites, whether all outputs are equal but for rounding]}.
+OPTIMIZE_MORE = """
+import json
+import jax, numpy as np
+import reshard
+from examples.more_programs import MORE_PROGRAMS
+
+def run(entry):
+    function, args = entry.build(entry.mesh(), size="small")
+    lowered = function.lower(*args)
+    result = reshard.optimize(lowered, check=False, policy="always")
+    ours = jax.tree.map(np.asarray, result.compile()(*jax.tree.map(lambda x: x.copy(), args)))
+    stock = jax.tree.map(np.asarray, lowered.compile()(*args))
+    close = jax.tree.map(lambda a, b: bool(np.max(np.abs(a - b)) <= 1e-5 * max(1e-3, np.max(np.abs(b)))), ours, stock)
+    return [sum(bool(row.get("is_rewritten")) for row in result.report.to_dict()["sites"]), all(jax.tree.leaves(close))]
+
+print(json.dumps({entry.name: run(entry) for entry in MORE_PROGRAMS}))
 """
 
 PARSE_ALL = """
@@ -92,6 +112,15 @@ def test_checked_in_modules_are_up_to_date():
     if child.returncode == 2:
         pytest.skip("the modules were lowered with other versions of jax, flax or optax")
     assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.slow
+def test_more_programs_give_the_same_with_every_site_rewritten():
+    child = run_python("-c", OPTIMIZE_MORE)
+    assert child.returncode == 0, child.stderr
+    found = json.loads(child.stdout.splitlines()[-1])
+    assert {name: is_equal for name, (_, is_equal) in found.items()} == dict.fromkeys(MORE, True)
+    assert all(rewritten for rewritten, _ in found.values())
 
 
 def test_unknown_program_is_a_usage_error_that_names_the_known_ones():

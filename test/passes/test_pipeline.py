@@ -95,6 +95,21 @@ def test_remarks_and_counts_are_in_the_session():
     assert session.statistics["options", "runs"] == 2
 
 
+@dataclasses.dataclass(frozen=True)
+class _FindingsPass(Pass):
+    name, summary = "findings", "leaves findings and an analysis behind, and says which it has found"
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        session.remark(None, f"{session.findings} {session.analysis}")
+        session.findings, session.analysis = "found", "analysed"
+
+
+def test_what_a_pass_leaves_is_for_the_next_alone_and_for_none_behind_a_pass_of_mlir():
+    session = Session()
+    Pipeline((_FindingsPass(), _FindingsPass(), "cse", _FindingsPass(), _OptionsPass(), _FindingsPass())).run(_module(), session)
+    assert [each.message for each in session.remarks] == ["None None", "found analysed", "None None", "None None"]
+
+
 def test_a_diagnosed_error_ends_the_run_and_is_in_the_session_too():
     session = Session()
     with pytest.raises(DiagnosedError, match="-:2:1: error: no step is allowed"):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole-module check: rewrites that are better at their sites and worse together are found and taken back."""
 
+import dataclasses
 import re
 
 import pytest
 
 from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.compile_targets import Target
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla_child import Compiled, KindCount, shared_child
 from reshard.passes import report, whole_module_check
@@ -244,7 +246,131 @@ class TestDropping:
 
     def test_a_target_with_another_number_of_devices_is_refused(self):
         with pytest.raises(DiagnosedError, match="the module is for 4 devices, the target has 8"):
-            run(independent(1), policy="always", child=FakeChild(lambda _: compiled()), compile_for=("cpu", 8))
+            run(independent(1), policy="always", child=FakeChild(lambda _: compiled()), compile_for=Target.parse("cpu:8"))
+
+
+SLICE = Target.parse("tpu:v5e:2x2")
+
+
+def compiled_ahead(received=100, final=100, unpriced=(), seconds: float | None = 1e-4) -> Compiled:
+    return dataclasses.replace(
+        compiled(received, all_to_alls=2),
+        bytes_sent=received,
+        argument_bytes=64,
+        output_bytes=32,
+        alias_bytes=0,
+        final_bytes_received=final,
+        final_bytes_sent=final,
+        final_collectives=(KindCount("all_to_all", 1, 1),),
+        final_unpriced=unpriced,
+        peak_memory_bytes=9000,
+        compile_seconds=1.5,
+        estimated_seconds=seconds,
+    )
+
+
+class TestAheadOfTime:
+    def check(self, child, count=1, **options) -> Session:
+        return run(independent(count), policy="always", child=child, compile_for=SLICE, **options)[1]
+
+    def test_the_compiler_of_the_target_is_asked(self):
+        child = RecordingChild(lambda converted: compiled_ahead())
+        (found,) = self.check(child).checks
+        assert child.targets == [SLICE, SLICE]
+        assert found.target == SLICE and found.is_rewritten
+
+    def test_more_bytes_in_the_final_program_alone_are_a_reason_to_drop(self):
+        child = FakeChild(lambda converted: compiled_ahead(received=90, final=101) if converted else compiled_ahead())
+        (found,) = self.check(child).checks
+        assert found.dropped == (((0,), "received bytes per device in the final program 100 -> 101"),)
+
+    def test_a_longer_time_by_the_compilers_own_estimate_is_a_reason_to_drop(self):
+        child = FakeChild(lambda converted: compiled_ahead(90, 90, seconds=1.03e-4 if converted else 1e-4))
+        (found,) = self.check(child).checks
+        assert found.dropped == (((0,), "the compiler's own estimate in us 100.0 -> 103.0"),)
+
+    @pytest.mark.parametrize("seconds", [None, 1.01e-4])
+    def test_without_an_estimate_or_with_much_the_same_one_the_bytes_decide(self, seconds):
+        assert what_is_worse(compiled_ahead(), compiled_ahead(90, 90, seconds=seconds)) == ""
+
+    def test_the_peak_is_compared_where_the_compiler_tells_it(self):
+        """Temporaries that have left the chip's own memory are no new ones."""
+        stock = compiled_ahead()
+        assert what_is_worse(stock, dataclasses.replace(stock, temp_bytes=50_000)) == ""
+        assert what_is_worse(stock, dataclasses.replace(stock, peak_memory_bytes=50_000)) == "peak memory in bytes 9,000 -> 50,000"
+
+    def test_final_bytes_with_unpriced_traffic_between_slices_say_nothing(self):
+        stock, ours = compiled_ahead(final=0), compiled_ahead(final=50, unpriced=("recv", "send"))
+        assert what_is_worse(stock, ours) == ""
+
+    def test_without_a_rewrite_what_the_compiler_makes_of_the_module_is_told(self):
+        child = FakeChild(lambda converted: compiled_ahead())
+        (found,) = self.check(child, leave="0").checks
+        assert child.asked == [()] and found.stock == found.ours and not found.is_rewritten
+
+    def test_no_such_target_is_a_mistake_of_the_user(self):
+        child = FakeChild(lambda converted: Compiled("target", "the compiler refuses tpu:v5e:2x2: no"))
+        with pytest.raises(DiagnosedError, match="error: the compiler refuses tpu:v5e:2x2: no$"):
+            self.check(child)
+
+    def test_report(self):
+        child = FakeChild(lambda converted: compiled_ahead(90, 80, seconds=None) if converted else compiled_ahead())
+        text = report.as_text(self.check(child))
+        rows = [" ".join(line.split()) for line in text.partition("whole module")[2].splitlines() if "---" not in line]
+        assert rows[:13] == [
+            ", compiled for tpu:v5e:2x2 (bytes per device):",
+            "arguments outputs temporaries peak compiled in s estimate in us",
+            "stock 64 32 5,000 9,000 1.50 100.0",
+            "ours 64 32 5,000 9,000 1.50 none",
+            "right after partitioning:",
+            "received sent collectives",
+            "stock 100 100 2 all_to_all",
+            "ours 90 90 2 all_to_all",
+            "in the compiler's final program:",
+            "received sent collectives",
+            "stock 100 100 1 all_to_all",
+            "ours 80 80 1 all_to_all",
+            "estimate: the compiler's own, by bandwidth; it knows no latency and not where devices are",
+        ]
+
+    def test_report_of_a_module_that_one_compiler_aborts_on(self):
+        child = FakeChild(lambda converted: compiled_ahead() if converted else Compiled("abort", "SIGABRT: oh"))
+        rows = [" ".join(line.split()) for line in report.as_text(self.check(child)).splitlines()]
+        assert rows.count("stock abort SIGABRT: oh") == 3
+
+    def test_report_as_json(self):
+        (found,) = report.as_dict(self.check(FakeChild(lambda converted: compiled_ahead(unpriced=("send",)))))["checks"]
+        assert found["target"] == "tpu:v5e:2x2"
+        assert found["ours"] == {
+            "status": "ok",
+            "message": "",
+            "bytes_received": 100,
+            "bytes_sent": 100,
+            "collectives": {"all_to_all": 2},
+            "argument_bytes": 64,
+            "output_bytes": 32,
+            "alias_bytes": 0,
+            "temp_bytes": 5000,
+            "peak_memory_bytes": 9000,
+            "final_bytes_received": 100,
+            "final_bytes_sent": 100,
+            "final_collectives": {"all_to_all": 1},
+            "final_unpriced": ("send",),
+            "compile_seconds": 1.5,
+            "estimated_seconds": 1e-4,
+        }
+
+
+class RecordingChild(FakeChild):
+    """A `FakeChild` that also records for which targets it was asked."""
+
+    def __init__(self, judge):
+        super().__init__(judge)
+        self.targets: list[Target | None] = []
+
+    def compile(self, module, num_devices, *, target=None):
+        self.targets.append(target)
+        return super().compile(module, num_devices)
 
 
 class TestWhatIsWorse:

@@ -186,7 +186,7 @@ def test_a_full_disk_is_no_obstacle_and_leaves_nothing(call, root, monkeypatch):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(plan_cache.tempfile if call == "mkstemp" else plan_cache.os, call, full)
+    monkeypatch.setattr(cache_place.tempfile if call == "mkstemp" else cache_place.os, call, full)
     assert content(plan_cache.planned_or_read(request_of(ISSUE))) == content(planned(request_of(ISSUE)))
     assert not [path for path in root.rglob("*") if path.is_file()]
 

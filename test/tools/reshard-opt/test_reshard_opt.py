@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reshard.dialect_utils import compile_targets
 from reshard.dialect_utils.bindings import ir, make_context, stablehlo
 from reshard.passes import registry, strip_findings
 from reshard.passes.base import Pass
@@ -60,6 +61,10 @@ def run(*arguments) -> int:
         (["--report-file=x", "--report=json", "-o", "x"], "-o and --report-file both write x; choose two files"),
         (["--check"], "--compile-for=PLATFORM:DEVICES"),
         (["--compile-for=cpu"], "'cpu' is not PLATFORM:DEVICES, such as cpu:8"),
+        (["--compile-for=abacus:8"], "cannot compile for 'abacus'; available: cpu, tpu, cuda"),
+        (["--compile-for=tpu:v9:4x4"], "'tpu:v9:4x4' names no TPU: 'v9' is none of v2, v3, v4, v5e, v5p, v6e, tpu7x"),
+        (["--compile-for=tpu:v5p:4x4"], "'tpu:v5p:4x4' has 2 dimensions, a slice of v5p has 3, as in tpu:v5p:4x4x4"),
+        (["--compile-for=tpu:v5e:4x4", "--emit=local"], "--emit=local compares nothing with stock XLA"),
         (["--verify-diagnostics=some"], "invalid choice: 'some'"),
     ],
 )
@@ -67,6 +72,15 @@ def test_a_wrong_command_line_is_refused(arguments, text, module, capfd):
     assert run(module, *arguments) == 2
     out, err = capfd.readouterr()
     assert out == "" and text in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(("target", "package"), [("tpu:v5e:2x4", "pip install libtpu"), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")])
+def test_a_target_whose_compiler_is_missing_says_what_to_install(target, package, module, monkeypatch, capfd):
+    monkeypatch.setattr(compile_targets, "_is_installed", lambda _: False)
+    assert run(module, f"--compile-for={target}", "-o", "/dev/null") == 1
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith(f"error: compiling for {target} needs ") and package in err and err.count("\n") == 1
+    assert run(module, f"--compile-for={target}", "--no-check", "-o", "/dev/null") == 0
 
 
 PLACES = [

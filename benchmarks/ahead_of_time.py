@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the example programs for targets that need not be there, stock and ours, and prints what their compilers say.
+
+    python benchmarks/ahead_of_time.py [--targets tpu:v5e:4x4,...] [--programs NAME,...] [--policy better] [--out FILE.md]
+
+Each program is lowered for a mesh with the axes of its own, the smallest doubled until there are as many devices as the target
+has. It goes through the pipeline and the whole-module check as in `reshard-opt --compile-for=TARGET`. TPU targets need libtpu,
+cuda targets jax's CUDA plug-in. Answers are cached on disk; `RESHARD_CACHE=off` asks the compilers anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+import os
+from pathlib import Path
+import sys
+import time
+
+_MOST_DEVICES = 256  # for which the programs' arrays, of size "pod", divide
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={_MOST_DEVICES}"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+from benchmarks.progress import replace_line  # noqa: E402
+from examples.programs import PROGRAMS, Program, program  # noqa: E402
+from reshard.dialect_utils.bindings import ir, make_context  # noqa: E402
+from reshard.dialect_utils.compile_targets import Target, TargetError, missing_compiler  # noqa: E402
+from reshard.dialect_utils.diagnostics import DiagnosedError  # noqa: E402
+from reshard.dialect_utils.xla_child import Compiled  # noqa: E402
+from reshard.passes import whole_module_check  # noqa: E402
+from reshard.passes.base import Session  # noqa: E402
+from reshard.passes.pipeline import Pipeline  # noqa: E402
+from reshard.passes.whole_module_check import Check  # noqa: E402
+
+_TARGETS = "tpu:v5e:4x4,tpu:v5p:4x4x4,tpu:v5e:8x8:2"
+_HEADINGS = (
+    "program", "mesh", "sites rewritten", "received, stock", "ours", "in the final program, stock", "ours",
+    "temporaries, stock", "ours", "peak, stock", "ours", "compiled in s, stock", "ours", "estimate in us, stock", "ours",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One program on one target; `check` is None where the work ended in `problem`. `seconds`: of passes and check together."""
+
+    name: str
+    target: Target
+    mesh: str
+    sites: int
+    rewritten: int
+    check: Check | None
+    seconds: float
+    problem: str = ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    rows = []
+    for number, (target, entry) in enumerate((t, e) for t in options.targets for e in options.programs):
+        replace_line(f"{number + 1} of {len(options.targets) * len(options.programs)}: {entry.name} on {target}")
+        rows.append(_measured(entry, target, options.policy))
+    replace_line("")
+    text = "\n\n".join(_markdown(rows, options.targets))
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+    return int(any(row.check is None for row in rows))
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", type=_targets, default=_TARGETS, help=f"default: {_TARGETS}")
+    parser.add_argument("--programs", type=_programs, default=",".join(each.name for each in PROGRAMS), help="default: all")
+    parser.add_argument("--policy", choices=("better", "always"), default="better", help="of plan-sites")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="where the tables go besides stdout")
+    return parser.parse_args(arguments)
+
+
+def _targets(text: str) -> list[Target]:
+    try:
+        targets = [Target.parse(each) for each in text.split(",")]
+    except TargetError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    for target in targets:
+        if problem := missing_compiler(target) or _unfit(target):
+            raise argparse.ArgumentTypeError(problem)
+    return targets
+
+
+def _unfit(target: Target) -> str:
+    doublings = target.devices / 8
+    fits = target.devices <= _MOST_DEVICES and doublings >= 1 and doublings.is_integer() and int(doublings).bit_count() == 1
+    return "" if fits else f"{target} has {target.devices} devices; the programs want 8, 16, ... or {_MOST_DEVICES}"
+
+
+def _programs(text: str) -> list[Program]:
+    try:
+        return [program(each) for each in text.split(",")]
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def scaled_axes(axes: Sequence[tuple[str, int]], devices: int) -> tuple[tuple[str, int], ...]:
+    """Returns a mesh's axes for more devices: the smallest, of equal ones the outermost, is doubled in turn.
+
+    Example:
+      >>> scaled_axes((("data", 2), ("fsdp", 2), ("tensor", 2)), 64)
+      (('data', 4), ('fsdp', 4), ('tensor', 4))
+    """
+    names, sizes = zip(*axes)
+    scaled = list(sizes)
+    while np.prod(scaled) < devices:
+        scaled[scaled.index(min(scaled))] *= 2
+    return tuple(zip(names, scaled))
+
+
+def lowered_text(entry: Program, axes: Sequence[tuple[str, int]]) -> str:
+    """Returns the program of size "pod", lowered for a mesh with other sizes of its axes."""
+    names, sizes = zip(*axes)
+    kinds = (jax.sharding.AxisType.Auto,) * len(names)
+    mesh = jax.make_mesh(sizes, names, axis_types=kinds, devices=jax.devices()[: np.prod(sizes)])
+    function, arguments = entry.build(mesh, size="pod")
+    return function.lower(*arguments).as_text()
+
+
+def _measured(entry: Program, target: Target, policy: str) -> Row:
+    axes = scaled_axes(entry.mesh_axes, target.devices)
+    text, mesh = lowered_text(entry, axes), ", ".join(f"{name}={size}" for name, size in axes)
+    session = Session(options={"compile_for": target})
+    pipeline = Pipeline.emitting("manual", {"policy": policy})
+    start_s = time.perf_counter()
+    problem = ""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        try:
+            pipeline.run(module, session)
+            whole_module_check.check(ir.Module.parse(text), module, pipeline, session, session.report_rows)
+        except DiagnosedError as error:
+            problem = str(error).splitlines()[0]
+    seconds = time.perf_counter() - start_s
+    rewritten = sum(bool(row.get("is_rewritten")) for row in session.report_rows)
+    check = session.checks[0] if session.checks else None
+    return Row(entry.name, target, mesh, len(session.report_rows), rewritten, check, seconds, problem)
+
+
+def _markdown(rows: list[Row], targets: list[Target]) -> Iterator[str]:
+    for target in targets:
+        own = [row for row in rows if row.target == target]
+        lines = [_line(_HEADINGS), "|---|---|" + "--:|" * (len(_HEADINGS) - 2), *(_line(_cells(row)) for row in own)]
+        yield "\n".join([f"### {target}, {target.devices} devices", "", *lines])
+        if given_back := [text for row in own for text in _given_back(row)]:
+            yield "\n".join(["Left to XLA again by the check:", "", *given_back])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    first = (row.name, row.mesh, f"{row.rewritten} of {row.sites}")
+    if row.check is None:
+        return (*first, row.problem, *[""] * (len(_HEADINGS) - 4))
+    stock, ours = row.check.stock, row.check.ours
+    cells = zip(_costs(stock), _costs(ours), strict=True)
+    return (*first, *(cell for pair in cells for cell in pair))
+
+
+def _costs(compiled: Compiled) -> tuple[str, ...]:
+    if not compiled.is_ok:
+        return (compiled.status, "", "", "", "", "")
+    estimate = compiled.estimated_seconds
+    final = "crosses slices" if compiled.final_unpriced else _mib(compiled.final_bytes_received)
+    sizes = _mib(compiled.bytes_received), final, _mib(compiled.temp_bytes), _mib(compiled.peak_memory_bytes)
+    return (*sizes, f"{compiled.compile_seconds:.1f}", "none" if estimate is None else f"{estimate * 1e6:,.0f}")
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.2f}"
+
+
+def _given_back(row: Row) -> Iterator[str]:
+    for sites, problem in row.check.dropped if row.check else ():
+        noun = "site" if len(sites) == 1 else "sites"
+        yield f"- {row.name}, {noun} {', '.join(map(str, sites))}: {problem}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs redistributions for real, stock XLA's beside ours, on CPU devices or on a network that hurts, and compares times.
+
+    python benchmarks/run_times.py --on shared       8 CPU devices that share one memory
+    python benchmarks/run_times.py --on uniform      8 processes, a link of 200 Mbit/s each
+    python benchmarks/run_times.py --on two-level    2 nodes of 4 processes: 1000 Mbit/s inside, 100 Mbit/s for a node
+
+The networks are made of Linux namespaces (`testbed.py`) and need root; gloo carries the data. Before anything is measured the
+links are, with plain TCP, and `reshard calibrate` fits a topology to what collectives take there, on which ours is planned;
+`--topology` takes one that was calibrated before. Programs for one pair take turns, the slowest process counts, then the median.
+A run that was stopped goes on where it was (`--state`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+import json
+import math
+import os
+from pathlib import Path
+import signal
+import statistics
+import sys
+import tempfile
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.calibration import rank_correlation  # noqa: E402
+from benchmarks.pairs import Pair, random_pairs  # noqa: E402
+from benchmarks.progress import shown  # noqa: E402
+from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together  # noqa: E402
+from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # noqa: E402
+from reshard.dialect_utils.xla_child import shared_child  # noqa: E402
+from reshard.synthesis.bounds import received_elements_bound  # noqa: E402
+from reshard.synthesis.plan import Plan, pareto, plan  # noqa: E402
+from reshard.synthesis.topology import Topology  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+BITS = 32
+NETWORKS = {"uniform": Network(8, 1, 200), "two-level": Network(2, 4, 1000, 100)}
+SHARED_DEVICES = 8
+BATCH = 8  # jobs that one start of the processes does
+TIMEOUT_S = 900.0
+SLOWER = 0.95  # a pair whose speed-up is below is a loser
+TOP = 10
+MOST_OTHERS = 3
+PORT = 23398
+WORKER = Path(__file__).resolve().parent / "timed_worker.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A pair with our plan on the topology that counts, and the others that the model is to rank."""
+
+    key: str
+    pair: Pair
+    plans: dict[str, Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A pair that ran: seconds of each program, and what the model says of ours."""
+
+    problem: Problem
+    seconds: dict[str, float]
+
+    @property
+    def speedup(self) -> float:
+        return self.seconds["stock"] / self.seconds["ours"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a network that is left standing is in the way of the next
+    try:
+        return _measure(options)
+    except CannotShape as reason:
+        print(f"skipped: {reason}", file=sys.stderr)
+        return 0
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def _measure(options: argparse.Namespace) -> int:
+    options.state.mkdir(parents=True, exist_ok=True)
+    if options.on == "shared":
+        return _with(options, None)
+    with Testbed(NETWORKS[options.on]) as testbed:
+        for what, as_set, seen in testbed.check():
+            print(f"link {what}: {as_set:.0f} Mbit/s as set, {seen:.0f} Mbit/s of payload as measured")
+        return _with(options, testbed)
+
+
+def _with(options: argparse.Namespace, testbed: Testbed | None) -> int:
+    devices = SHARED_DEVICES if testbed is None else testbed.network.processes
+    topology = Topology.parse(str(options.topology)) if options.topology else _calibrated(options, testbed)
+    problems, refused = _problems(options, devices, topology)
+    answers = options.state / f"{options.on}-{options.seed}-{options.mib}-{options.turns}.jsonl"
+    known = _known(answers)
+    open_problems = [each for each in problems if each.key not in known]
+    batches = [open_problems[start : start + BATCH] for start in range(0, len(open_problems), BATCH)]
+    for batch in shown(batches, f"{options.on}: {BATCH} pairs at a time"):
+        found = _run(batch, devices, testbed, options)
+        with answers.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(each) + "\n" for each in found)
+        known |= {each["key"]: each["programs"] for each in found}
+    report, is_right = _report([(each, known[each.key]) for each in problems if each.key in known], refused, topology)
+    print(report)
+    if options.out:
+        options.out.write_text(report + "\n", encoding="utf-8")
+    return 0 if is_right else 1
+
+
+# Problems
+
+
+def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> tuple[list[Problem], int]:
+    """Returns the pairs that stock XLA compiles, with our plans, and how many it does not compile."""
+    least = options.mib * (1 << 20) * 8 // BITS
+    drawn = random_pairs(options.seed, options.count, (devices,), sub_axes=0.0, device_order=0.0, least_elements=least)
+    found, refused = [], 0
+    for pair in shown(drawn, "planning, and asking stock XLA in a child process"):
+        if not received_elements_bound(pair.mesh, pair.shape, pair.source, pair.target):
+            continue
+        stock = stock_pair(_type(pair), pair.mesh, (pair.source, pair.target))
+        if not shared_child().compile(stock, devices).is_ok:
+            refused += 1
+            continue
+        found.append(Problem(str(pair), pair, _plans(pair, topology)))
+    return found, refused
+
+
+def _plans(pair: Pair, topology: Topology) -> dict[str, Plan]:
+    """Returns ours, by time, and others that the model has to rank: by bytes, and of the Pareto list."""
+    ends = pair.mesh, pair.shape, BITS, pair.source, pair.target
+    others = [plan(*ends, topology=topology, objective="bytes"), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
+    plans = {"ours": plan(*ends, topology=topology)}
+    for number, other in enumerate(others):
+        if all(other.chain_text != each.chain_text for each in plans.values()):
+            plans[f"other {number}"] = other
+    return plans
+
+
+def _type(pair: Pair) -> str:
+    return f"tensor<{''.join(f'{size}x' for size in pair.shape)}f32>"
+
+
+# Running
+
+
+def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topology:
+    """Returns the topology that `reshard calibrate` finds; it is measured once and kept with the answers."""
+    path = options.state / f"{options.on}.toml"
+    if not path.exists():
+        tool = [sys.executable, str(ROOT / "tools" / "reshard.py"), "calibrate", "-o", str(path), "--repeats", "5"]
+        if testbed is None:
+            mesh = ["--mesh", f"outer=2,inner={SHARED_DEVICES // 2}", "--devices", str(SHARED_DEVICES)]
+            print(run_together([[*tool, *mesh]], timeout_s=TIMEOUT_S)[0])
+        else:
+            print(_calibrate_on(testbed, tool))
+    return Topology.parse(str(path))
+
+
+def _calibrate_on(testbed: Testbed, tool: Sequence[str]) -> str:
+    network = testbed.network
+    sizes = ["--sizes", "1MiB,4MiB,16MiB"]  # a token bucket lets small messages pass at once
+    levels = f"host={network.nodes}" if network.per_node == 1 else f"node={network.nodes},host={network.per_node}"
+    commands = [
+        ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes] for rank in range(network.processes)
+    ]
+    return testbed.run(commands, timeout_s=TIMEOUT_S, environment=_one_device())[0]
+
+
+def _slurm(testbed: Testbed, rank: int) -> list[str]:
+    """Returns what tells `--distributed` of the other processes, as Slurm does."""
+    processes = testbed.network.processes
+    return [
+        f"SLURM_JOB_ID={os.getpid()}", f"SLURM_STEP_NODELIST={testbed.address(0)}", f"SLURM_NTASKS={processes}",
+        f"SLURM_PROCID={rank}", "SLURM_LOCALID=0", f"SLURM_STEP_NUM_NODES={processes}",
+    ]  # fmt: skip
+
+
+def _one_device() -> dict[str, str]:
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+
+def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, options: argparse.Namespace) -> list[dict]:
+    """Returns for each problem the seconds of its programs: per turn those of the slowest process."""
+    jobs = [_job(each, options.turns) for each in batch]
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        json.dump(jobs, file)
+        file.flush()
+        command = [sys.executable, str(WORKER), file.name]
+        try:
+            if testbed is None:
+                environment = {**_one_device(), "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+                outputs = run_together([command], timeout_s=TIMEOUT_S, environment=environment)
+            else:
+                ends = f"{devices}", f"{testbed.address(0)}:{PORT}"
+                outputs = testbed.run(
+                    [[*command, str(rank), *ends] for rank in range(devices)], timeout_s=TIMEOUT_S, environment=_one_device()
+                )
+        except Failed as failure:
+            return [{"key": each.key, "programs": {"ours": {"error": str(failure)[-300:]}}} for each in batch]
+    per_process = [[json.loads(line[4:]) for line in each.splitlines() if line.startswith("job ")] for each in outputs]
+    return [_slowest([process[number] for process in per_process]) for number in range(len(jobs))]
+
+
+def _job(problem: Problem, turns: int) -> dict:
+    pair = problem.pair
+    programs = {"stock": ""} | {name: rewritten_pair(_type(pair), each) for name, each in problem.plans.items()}
+    sides = {
+        side: [[axis.name for axis in axes] for axes in sharding.dims]
+        for side, sharding in (("source", pair.source), ("target", pair.target))
+    }
+    return {"key": problem.key, "mesh": pair.mesh.axes, "shape": pair.shape, "turns": turns, "programs": programs, **sides}
+
+
+def _slowest(answers: Sequence[dict]) -> dict:
+    programs = {}
+    for name, first in answers[0]["programs"].items():
+        each = [answer["programs"][name] for answer in answers]
+        errors = [one["error"] for one in each if "error" in one] + ["wrong output"] * any(one.get("wrong") for one in each)
+        turns = zip(*(one.get("seconds", ()) for one in each))
+        programs[name] = {"error": errors[0]} if errors else {"seconds": [max(turn) for turn in turns]}
+    return {"key": answers[0]["key"], "programs": programs}
+
+
+def _known(answers: Path) -> dict[str, dict]:
+    if not answers.exists():
+        return {}
+    lines = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+    return {each["key"]: each["programs"] for each in lines}
+
+
+# Reporting
+
+
+def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Topology) -> tuple[str, bool]:
+    """Returns the page, and whether nothing failed."""
+    failures = [
+        f"{problem.key}: {name}: {program['error']}"
+        for problem, programs in answers
+        for name, program in programs.items()
+        if "error" in program
+    ]
+    timed = [
+        Timed(problem, {name: statistics.median(each["seconds"]) for name, each in programs.items()})
+        for problem, programs in answers
+        if not any("error" in each for each in programs.values())
+    ]
+    lines = [f"{len(timed)} pairs, {len(failures)} failures; {refused} more that stock XLA does not compile; topology: {topology.source}"]
+    lines += [f"  failed: {each}" for each in failures]
+    if timed:
+        lines += ["", *_table(timed), "", *_ranking(timed), *_losers(timed)]
+    return "\n".join(lines), not failures
+
+
+def _table(timed: Sequence[Timed]) -> Iterator[str]:
+    speedups = sorted(each.speedup for each in timed)
+    yield "| pairs | geomean | min | 10 % | median | 90 % | max | slower than 0.95 of stock |"
+    yield "|---|---|---|---|---|---|---|---|"
+    places = [speedups[int(share * (len(speedups) - 1))] for share in (0, 0.1, 0.5, 0.9, 1)]
+    cells = [str(len(speedups)), f"{_geomean(speedups):.2f}", *(f"{each:.2f}" for each in places)]
+    yield f"| {' | '.join(cells)} | {sum(each < SLOWER for each in speedups)} |"
+
+
+def _ranking(timed: Sequence[Timed]) -> Iterator[str]:
+    """Yields how well the model ranks what was measured: all our plans, and the plans of one pair."""
+    measured, predicted = [], []
+    for each in timed:
+        for name, found in each.problem.plans.items():
+            measured.append(each.seconds[name])
+            predicted.append(found.time_s)
+    fastest = sorted(range(len(measured)), key=measured.__getitem__)[:TOP]
+    expected = sorted(range(len(measured)), key=predicted.__getitem__)[:TOP]
+    several = [each for each in timed if len(each.problem.plans) > 1]
+    best = [min(each.problem.plans, key=each.seconds.__getitem__) for each in several]
+    regret = [each.seconds["ours"] / each.seconds[name] for each, name in zip(several, best)]
+    yield f"model: rank correlation {rank_correlation(measured, predicted):.3f} over {len(measured)} plans; "
+    yield f"of the {TOP} fastest {len({*fastest} & {*expected})} are among the {TOP} that were predicted;"
+    if several:
+        yield f"of {len(several)} pairs with several plans ours is the fastest or within 5 % of it in {sum(r < 1.05 for r in regret)}"
+
+
+def _losers(timed: Sequence[Timed]) -> Iterator[str]:
+    losers = sorted((each for each in timed if each.speedup < SLOWER), key=lambda each: each.speedup)
+    if losers:
+        yield "\nslower than stock:"
+    for each in losers:
+        ours = each.problem.plans["ours"]
+        yield f"  {each.speedup:.2f}  {each.problem.key}"
+        yield f"        ours {1e3 * each.seconds['ours']:.1f} ms, predicted {1e3 * ours.time_s:.1f} ms: {ours.chain_text}"
+        yield f"        stock {1e3 * each.seconds['stock']:.1f} ms"
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--on", choices=("shared", *NETWORKS), default="shared", help="default %(default)s")
+    parser.add_argument("--count", type=int, default=40, help="pairs that are drawn, default %(default)s")
+    parser.add_argument("--mib", type=int, default=64, help="size of the arrays, at least, default %(default)s")
+    parser.add_argument("--turns", type=int, default=5, help="runs of each program, the median counts, default %(default)s")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--topology", type=Path, help="one that was calibrated before; left out, it is measured first")
+    parser.add_argument(
+        "--state", type=Path, default=Path(tempfile.gettempdir()) / "reshard-run-times", help="where answers are kept"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the report goes besides stdout")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

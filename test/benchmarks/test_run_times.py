@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network of namespaces, and redistributions that run on it."""
+
+import sys
+
+import pytest
+
+from benchmarks import run_times
+from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together, why_not
+
+pytestmark = pytest.mark.slow
+needs_namespaces = pytest.mark.skipif(why_not() is not None, reason=f"platform: {why_not()}")
+
+
+@needs_namespaces
+def test_links_are_as_fast_as_set_and_gone_afterwards():
+    with Testbed(Network(nodes=2, per_node=2, inside_mbit=400, across_mbit=100)) as testbed:
+        found = testbed.check()
+        assert [what for what, *_ in found] == ["inside a node", "between nodes"]
+        hosts = testbed.folders[0] / "hosts"
+        assert testbed.address(0) in hosts.read_text()
+    assert not hosts.exists()
+
+
+@needs_namespaces
+def test_a_link_that_is_slower_than_said_is_an_error():
+    with Testbed(Network(nodes=2, per_node=1, inside_mbit=50)) as testbed:
+        testbed.network = Network(nodes=2, per_node=1, inside_mbit=200)
+        with pytest.raises(CannotShape, match="192 Mbit/s of payload are expected, 4"):
+            testbed.check()
+
+
+def test_one_process_that_fails_ends_the_others():
+    sleeping, failing = [sys.executable, "-c", "import time; time.sleep(60)"], [sys.executable, "-c", "exit('no such thing')"]
+    with pytest.raises(Failed, match="process 1 ended with 1: no such thing"):
+        run_together([sleeping, failing], timeout_s=50)
+    with pytest.raises(Failed, match="process 0 did not end in time"):
+        run_together([sleeping], timeout_s=0.5)
+
+
+def test_pairs_run_on_cpu_devices_and_stopped_runs_go_on(tmp_path, capsys):
+    topology = tmp_path / "flat.toml"
+    topology.write_text(
+        'name = "flat"\nsummary = "8"\nsource = "a test"\nlaunch_latency_s = 1e-6\nmemory_bandwidth_bytes_per_s = 1e9\n'
+        '[[level]]\nname = "device"\nkind = "switch"\nsize = 8\nbandwidth_bytes_per_s = 1e9\nlatency_s = 1e-5\n'
+    )
+    command = ["--count", "4", "--mib", "1", "--turns", "2", "--state", str(tmp_path), "--topology", str(topology)]
+    assert run_times.main(command) == 0
+    first = capsys.readouterr().out
+    assert "0 failures" in first and "| pairs | geomean |" in first and "rank correlation" in first
+    assert run_times.main(command) == 0
+    assert capsys.readouterr().out == first  # answers are read, nothing is measured again

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Propagation on a clone: explicit reshards where Shardy alone would read beyond its factors; pipelines are verified at their end."""
+
+import pytest
+
+from reshard.dialect_utils import propagation
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.diagnostics import DiagnosedError
+from reshard.dialect_utils.factor_overflow import fitting_axes
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.sharding import Sharding
+
+MESH = 'sdy.mesh @mesh = <["x"=3, "y"=4]>'
+SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"y", "x"}]>}'
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with make_context() as made, ir.Location.unknown(made):
+        yield made
+
+
+def explicit(function: str) -> str:
+    """Returns the clone of a module with the mesh x=3,y=4 and one function, with explicit reshards."""
+    return str(propagation.analyse(ir.Module.parse(f"{MESH}\n{function}")).explicit)
+
+
+def test_axes_that_end_amid_three_factors_are_cut_off_before_a_reshape():
+    text = explicit(f"""
+      func.func public @main(%arg0: tensor<36xi32> {SPLIT}) -> tensor<2x3x2x3xi32> {{
+        %0 = stablehlo.reshape %arg0 : (tensor<36xi32>) -> tensor<6x2x3xi32>
+        %1 = stablehlo.dot_general %0, %0, contracting_dims = [0] x [0] : (tensor<6x2x3xi32>, tensor<6x2x3xi32>) -> tensor<2x3x2x3xi32>
+        return %1 : tensor<2x3x2x3xi32>
+      }}""")
+    assert 'sdy.reshard %arg0 <@mesh, [{"y":(1)2}]>' in text
+    assert text.count("sdy.reshard") == 1
+
+
+def test_axes_that_end_amid_three_factors_are_added_behind_a_reshape():
+    text = explicit(f"""
+      func.func public @main(%arg0: tensor<6x2x3xi32>) -> (tensor<36xi32> {SPLIT}) {{
+        %0 = stablehlo.negate %arg0 : tensor<6x2x3xi32>
+        %1 = stablehlo.reshape %0 : (tensor<6x2x3xi32>) -> tensor<36xi32>
+        return %1 : tensor<36xi32>
+      }}""")
+    assert 'sdy.sharding_per_value<[<@mesh, [{"y":(1)2}]>]>} : (tensor<6x2x3xi32>)' in text
+    assert 'sdy.reshard %2 <@mesh, [{"y", "x"}]> : tensor<36xi32>' in text or 'sdy.reshard %1 <@mesh, [{"y", "x"}]> : tensor<36xi32>' in text
+
+
+@pytest.mark.parametrize(
+    "axes, factors, fitting",
+    [
+        ('"y", "x"', (6, 2, 3), '"y":(1)2'),
+        ('"y", "x"', (6, 6), None),  # one factor behind the overflow is written down
+        ('"x", "y"', (6, 2, 3), None),
+        ('"x", "y"', (3, 2, 2), None),
+        ('"y", "x"', (2, 4, 3, 3), '"y"'),
+        ('"x"', (2, 4, 3), ""),
+        ("", (6, 2, 3), None),
+    ],
+)
+def test_axes_before_the_first_that_overflows(axes, factors, fitting):
+    mesh = Mesh.parse("x=3,y=4")
+    found = fitting_axes(Sharding.parse(f"[{{{axes}}}]").dims[0], factors, mesh)
+    assert found == (None if fitting is None else Sharding.parse(f"[{{{fitting}}}]").dims[0])
+
+
+MODULE = """
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = stablehlo.tanh %arg0 : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+"""
+
+
+def test_a_module_that_is_invalid_behind_a_pipeline_is_an_error():
+    module = ir.Module.parse(MODULE)
+    tanh = next(op for op in propagation.ops_in(module.operation) if op.name == "stablehlo.tanh")
+    propagation.run(module.operation, "builtin.module(symbol-dce)")
+    tanh.attributes["sdy.sharding"] = ir.Attribute.parse('#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>')
+    with pytest.raises(DiagnosedError, match="rank"):
+        propagation.run(module.operation, "builtin.module(symbol-dce)")

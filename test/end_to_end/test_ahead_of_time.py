@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules compiled for TPU slices and GPUs that are not there, by their own compilers; skipped where these are not installed."""
+
+from functools import cache
+from pathlib import Path
+import subprocess
+import sys
+
+import pytest
+
+from reshard.dialect_utils.compile_targets import Target
+from reshard.dialect_utils.xla_child import Compiled, KindCount, XlaChild
+
+TILE = 64 * 64 * 64 * 4 // 8
+
+
+def cube(mesh: str, source: str, target: str) -> str:
+    """Returns a module that doubles a cube of 1 MiB and returns it in another layout."""
+    type_, sharding = "tensor<64x64x64xf32>", "{{sdy.sharding = #sdy.sharding<@mesh, {}>}}".format
+    return f"""module @cube {{
+  sdy.mesh @mesh = <{mesh}>
+  func.func public @main(%arg0: {type_} {sharding(source)}) -> ({type_} {sharding(target)}) {{
+    %0 = stablehlo.add %arg0, %arg0 : {type_}
+    return %0 : {type_}
+  }}
+}}
+"""
+
+
+TO_COLUMNS = cube('["x"=4, "y"=2]', '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')  # stock XLA gathers the whole cube
+SWAP_OF_TWO = cube('["x"=4, "y"=2]', '[{"x"}, {"y"}, {}]', '[{"x"}, {}, {"y"}]')
+
+
+@pytest.fixture(scope="module")
+def child():
+    with XlaChild(uses_cache=False, num_devices=1) as child:
+        yield child
+
+
+@pytest.fixture
+def compiled_for(child):
+    def compiled(target: str, text: str = TO_COLUMNS, **options) -> Compiled:
+        return child.compile(text, Target.parse(target).devices, target=Target.parse(target), **options)
+
+    return compiled
+
+
+@cache
+def shown(target: str, *flags: str) -> tuple[int, str]:
+    """Returns exit status and stderr of reshard-opt for the cube, its spaces made one."""
+    command = [sys.executable, "-m", "reshard.tools.reshard_opt", "-", f"--compile-for={target}", "-o", "/dev/null", *flags]
+    done = subprocess.run(command, input=TO_COLUMNS, capture_output=True, text=True, timeout=300)
+    return done.returncode, "\n".join(" ".join(line.split()) for line in done.stderr.splitlines())
+
+
+@pytest.mark.tpu
+class TestTpu:
+    def test_traffic_right_after_partitioning_and_memory(self, compiled_for):
+        compiled = compiled_for("tpu:v5e:2x4")
+        assert compiled.is_ok, compiled.message
+        assert compiled.bytes_received == compiled.bytes_sent == 7 * TILE
+        assert compiled.argument_bytes == compiled.output_bytes == 2 * TILE  # rows of 64 or fewer are padded to the 128 lanes of a chip
+        assert compiled.peak_memory_bytes >= 4 * TILE
+        assert compiled.final_bytes_received == 7 * TILE and compiled.final_collectives == (KindCount("all_gather", 1, 1),)
+
+    def test_texts_on_request(self, compiled_for):
+        compiled = compiled_for("tpu:v5e:2x4", keeps_hlo=True, keeps_propagated=True)
+        assert "num_partitions=8" in compiled.hlo_text and "all-gather" in compiled.hlo_text
+        assert "sdy.mesh @mesh" in compiled.propagated_text
+
+    def test_shardings_are_told_as_on_cpu_devices(self, child, compiled_for):
+        on_cpu, on_tpu = child.compile(TO_COLUMNS, 8), compiled_for("tpu:v5e:2x4")
+        assert on_tpu.input_shardings == on_cpu.input_shardings
+        assert on_tpu.output_shardings == on_cpu.output_shardings
+
+    def test_the_time_of_a_program_with_nothing_asynchronous_is_estimated_too(self, compiled_for):
+        """Its only collective is an all-to-all, which the compiler leaves synchronous unless it is told otherwise."""
+        compiled = compiled_for("tpu:v5e:2x4", SWAP_OF_TWO)
+        assert compiled.collectives == (KindCount("all_to_all", 1, 1),)
+        assert compiled.estimated_seconds > 0
+
+    def test_traffic_between_slices_is_not_counted_in_the_final_program(self, compiled_for):
+        compiled = compiled_for("tpu:v5e:2x2:2")
+        assert compiled.is_ok, compiled.message
+        assert compiled.bytes_received == 7 * TILE
+        assert {"recv", "send"} <= set(compiled.final_unpriced)
+
+    def test_an_error_in_the_module_is_one(self, compiled_for):
+        assert compiled_for("tpu:v5e:2x4", "module {").status == "error"
+
+    @pytest.mark.parametrize("target", ["tpu:v5p:2x2x2", "tpu:v6e:2x4", "tpu:tpu7x:2x2x1", "tpu:v4:2x2x2"])
+    def test_other_slices(self, compiled_for, target):
+        compiled = compiled_for(target, SWAP_OF_TWO)
+        assert compiled.is_ok, compiled.message
+        assert compiled.bytes_received == TILE // 2
+
+    def test_reshard_opt_reports_stock_beside_ours(self):
+        status, report = shown("tpu:v5e:2x4", "--report=text")
+        assert status == 0
+        assert "whole module, compiled for tpu:v5e:2x4 (bytes per device):" in report
+        assert f"stock {7 * TILE:,} {7 * TILE:,} 1 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all" in report
+        assert "estimate: the compiler's own, by bandwidth" in report
+
+    def test_a_slice_of_another_size_is_an_error_with_both_numbers(self):
+        status, said = shown("tpu:v5e:4x4")
+        assert status == 1 and said.splitlines()[0] == "<stdin>:1:1: error: the module is for 8 devices, the target has 16"
+
+    def test_a_slice_that_there_is_not_is_refused(self, compiled_for):
+        compiled = compiled_for("tpu:v5p:3x3x3", TO_COLUMNS)
+        assert compiled.status == "target"
+        assert compiled.message.startswith("the compiler refuses tpu:v5p:3x3x3: INVALID_ARGUMENT")
+
+    def test_a_child_that_dies_leaves_this_process_and_the_next_answer_alone(self, child, compiled_for):
+        assert child._ask({"op": "abort"}, 1, 60)["status"] == "abort"
+        assert compiled_for("tpu:v5e:2x4").is_ok
+
+    def test_a_compiler_that_takes_too_long_is_a_hang(self, compiled_for):
+        assert compiled_for("tpu:v5e:2x4", timeout_s=0.01).status == "hang"
+
+
+@pytest.mark.cuda
+class TestCuda:
+    def test_traffic_memory_and_time(self, compiled_for):
+        compiled = compiled_for("cuda:h100:1x1x8")
+        assert compiled.is_ok, compiled.message
+        assert compiled.bytes_received == compiled.final_bytes_received == 7 * TILE
+        assert (compiled.argument_bytes, compiled.output_bytes) == (TILE, TILE)
+        assert compiled.peak_memory_bytes >= 2 * TILE and compiled.estimated_seconds > 0
+
+    def test_a_collective_that_its_model_does_not_cover_leaves_no_estimate(self, compiled_for):
+        compiled = compiled_for("cuda:a100:1x1x8", SWAP_OF_TWO)
+        assert compiled.is_ok, compiled.message
+        assert compiled.estimated_seconds is None
+
+    def test_a_gpu_that_the_plug_in_does_not_describe_is_refused(self, compiled_for):
+        compiled = compiled_for("cuda:x100:1x1x8")
+        assert compiled.status == "target"
+        assert compiled.message.startswith("the CUDA plug-in describes no GPU 'x100'; it has a100-")
+
+    def test_reshard_opt_reports_stock_beside_ours(self):
+        status, report = shown("cuda:h100:1x1x8", "--report=text")
+        assert status == 0
+        assert f"stock {7 * TILE:,} {7 * TILE:,} 2 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all" in report
