@@ -129,6 +129,8 @@ def _drawing(site: _Site) -> Drawing:
 
 def _outcome(report: dict) -> str:
     totals = report["totals"]
+    if report.get("warnings"):
+        return " ".join(report["warnings"])
     if not totals["sites"]:
         return "No site: every value is used in the layout in which it is produced."
     sites = (
@@ -149,18 +151,16 @@ def _outcome(report: dict) -> str:
 def _summary(report: dict) -> Markup:
     parts = []
     for check in report["checks"]:
-        rows = [("received per device", "bytes_received"), ("temporaries per device", "temp_bytes")]
-        bars = [_bars(title, check["stock"].get(key), check["ours"].get(key)) for title, key in rows]
+        drawn = [("received per device", "bytes_received"), ("temporaries per device", "temp_bytes")]
+        bars = [_bars(title, check["stock"].get(key), check["ours"].get(key)) for title, key in drawn]
         collectives = table(("collective", "stock XLA", "ours", "change"), _differences(check), "lrrr", "Collectives that run")
         dropped = [
             element("p", f"Left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}")
             for each in check["dropped"]
         ]
-        parts.append(
-            card(
-                element("h2", "The whole module, as XLA compiles it"), element("div", *bars, class_="pair"), collectives, *dropped
-            )
-        )
+        rows = list(_ahead_of_time(check))
+        more = [table(("", "stock XLA", "ours"), rows, "lrr", "Ahead of time")] if rows else []
+        parts.append(card(element("h2", _head(check)), element("div", *bars, class_="pair"), collectives, *more, *dropped))
     if not parts and report["totals"]["stock_bytes"]:
         totals = report["totals"]
         bars = _bars("received per device at the rewritten sites", totals["stock_bytes"], totals["our_bytes"])
@@ -181,6 +181,35 @@ def _bars(title: str, stock: int | None, ours: int | None) -> Markup:
     return element("div", element("h4", title + ratio), svg(430, 54, joined(drawn), f"{title}: stock {stock}, ours {ours}"))
 
 
+def _head(check: dict) -> str:
+    return f"The whole module, compiled for {check['target']}" if "target" in check else "The whole module, as XLA compiles it"
+
+
+_AHEAD_OF_TIME = (
+    ("arguments, bytes per device", "argument_bytes"),
+    ("outputs, bytes per device", "output_bytes"),
+    ("peak memory, bytes per device", "peak_memory_bytes"),
+    ("received in the final program, bytes per device", "final_bytes_received"),
+    ("time as the compiler estimates it, us", "estimated_seconds"),
+    ("why it does not compile", "message"),
+)
+
+
+def _ahead_of_time(check: dict) -> Iterator[tuple[str, str, str]]:
+    """Yields what only a target that is compiled for ahead of time tells: (what, of stock XLA, ours)."""
+    for what, key in _AHEAD_OF_TIME if "target" in check else ():
+        stock, ours = (_cell(check[side].get(key)) for side in ("stock", "ours"))
+        if stock or ours:
+            yield what, stock, ours
+
+
+def _cell(value: float | str | None) -> str:
+    """Returns a number of bytes, seconds in microseconds, or a message's first line."""
+    if isinstance(value, str):
+        return text_table.first_line(value, 120) if value else ""
+    return "" if value is None else f"{value * 1e6:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
 def _differences(check: dict) -> list[tuple]:
     stock, ours = check["stock"]["collectives"], check["ours"]["collectives"]
     rows = []
@@ -197,7 +226,9 @@ def _summary_text(report: dict) -> Iterator[str]:
             for what, key in (("received, bytes per device", "bytes_received"), ("temporaries, bytes per device", "temp_bytes"))
         ]
         rows += [tuple(map(str, row)) for row in _differences(check)]
-        lines = [text_table.table(("the whole module", "stock XLA", "ours", "change"), rows, "lrrr")]
+        rows += [(*row, "") for row in _ahead_of_time(check)]
+        name = f"the whole module for {check['target']}" if "target" in check else "the whole module"
+        lines = [text_table.table((name, "stock XLA", "ours", "change"), rows, "lrrr")]
         lines += [f"left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}" for each in check["dropped"]]
         yield "\n".join(lines)
 

@@ -179,6 +179,30 @@ def test_stock_failures_are_said(plain):
         )
 
 
+def test_a_module_left_whole_says_why(plain):
+    empty = {"sites": [], "totals": plain["totals"] | {"sites": 0}, "checks": [], "remarks": []}
+    for made in (report_page.page_of, report_page.text_of):
+        said = made(empty | {"warnings": ["step is left to XLA in all processes: because"]}, "a")
+        assert "left to XLA in all processes: because" in said and "No site" not in said
+
+
+def test_numbers_of_a_target_ahead_of_time_are_shown(plain):
+    side = {"status": "ok", "bytes_received": 10, "temp_bytes": 20, "collectives": {"all_to_all": 1}, "message": ""}
+    ours = side | {"peak_memory_bytes": 1234567, "estimated_seconds": 3.21e-5, "argument_bytes": None}
+    check = {
+        "target": "tpu:v5e:2x4",
+        "stock": ours | {"peak_memory_bytes": 2345678},
+        "ours": ours,
+        "dropped": [],
+        "is_rewritten": True,
+    }
+    for made in (report_page.page_of, report_page.text_of):
+        said = made(plain | {"checks": [check]}, "a")
+        for part in ("tpu:v5e:2x4", "peak memory, bytes per device", "2,345,678", "1,234,567", "32.1"):
+            assert part in said, part
+        assert "arguments, bytes" not in said and "why it does not compile" not in said
+
+
 def test_problem_gives_the_same_plan_again(plain):
     (row,) = plain["sites"]
     assert report_page.planned_again(row["problem"]).chain_text == row["chain"]
