@@ -11,7 +11,10 @@ the shortest way, one dimension after the other. A library that passes pieces on
 traffic, in bytes, as sent straight to whom it is for
   node  switch, 50 GB/s: enters the busiest of 2 units 4,096, the idlest 4,096
   gpu   switch, 450 GB/s: enters the busiest of 4 units 1,024, the idlest 1,024
-  most between two devices: 1,024, from 0 to 1
+  from 0: 1,024 to 1 2 3
+  from 1: 1,024 to 0 2 3
+  from 2: 1,024 to 0 1 3
+  from 3: 1,024 to 0 1 2
 """
 
 from __future__ import annotations
@@ -165,7 +168,7 @@ def _links(view, here: np.ndarray, there: np.ndarray, num_bytes: np.ndarray, uni
 
 
 def as_text(found: Traffic) -> str:
-    """Returns a line per level, with the busiest unit and link, and the busiest pair."""
+    """Returns a line per level, with the busiest unit and link, then who sends how much to whom."""
     lines = ["traffic, in bytes, as sent straight to whom it is for"]
     width = max((len(each.level.name) for each in found.levels), default=0)
     for each in found.levels:
@@ -179,10 +182,16 @@ def as_text(found: Traffic) -> str:
         lines.append(line)
     if not found.between.any():
         return "traffic: nothing is sent"
-    source, target = np.unravel_index(int(found.between.argmax()), found.between.shape)
-    who = "two devices" if found.devices_per_bin == 1 else f"two groups of {found.devices_per_bin} devices"
-    lines.append(f"  most between {who}: {found.between.max():,.0f}, from {source} to {target}")
-    return "\n".join(lines)
+    if found.devices_per_bin > 1:
+        lines.append(f"  between groups of {found.devices_per_bin} devices:")
+    return "\n".join([*lines, *(line for source, row in enumerate(found.between.tolist()) for line in _sent_text(source, row))])
+
+
+def _sent_text(source: int, row: list[float]) -> Iterator[str]:
+    """Yields a line for each amount that one device sends, the largest first."""
+    for num_bytes in sorted({each for each in row if each}, reverse=True):
+        targets = " ".join(str(target) for target, each in enumerate(row) if each == num_bytes)
+        yield f"  from {source}: {num_bytes:,.0f} to {targets}"
 
 
 # ---- pictures

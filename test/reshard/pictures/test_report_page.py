@@ -13,6 +13,7 @@ import pytest
 
 import reshard
 from reshard.dialect_utils.bindings import ir, make_context
+from reshard.optimizing import Report
 from reshard.passes import report as rows
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
@@ -210,7 +211,8 @@ def test_problem_gives_the_same_plan_again(plain):
 
 
 def test_report_of_a_result_shows_itself_in_notebooks(plain):
-    assert report_page.notebook_html(plain).startswith('<iframe title="reshard" sandbox="allow-scripts"')
+    shown = Report(Session(report_rows=plain["sites"]))._repr_html_()
+    assert shown.startswith('<iframe title="reshard" sandbox="allow-scripts"') and "1 of 1 site rewritten" in shown
 
 
 # ---- commands
