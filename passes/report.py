@@ -21,7 +21,11 @@ def render(session: Session, form: str) -> str:
 
 
 def as_dict(session: Session) -> dict:
-    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device."""
+    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
+
+    A site's `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
+    know (`with_provenance`), what asked for each axis of the two layouts.
+    """
     return {
         "schema": SCHEMA,
         "sites": [dict(row) for row in session.report_rows],

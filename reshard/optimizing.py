@@ -32,7 +32,7 @@ _log = logging.getLogger("reshard.optimize")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found at each site, what was done, and why. `str()` is the text report; notebooks show a table."""
+    """What was found at each site, what was done, and why. `str()` is the text report; notebooks show a page."""
 
     _session: Session = field(repr=False)
 
