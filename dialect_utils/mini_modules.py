@@ -8,7 +8,7 @@ are canonical text: equal questions are equal texts, whatever module, site or li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import re
 
 from ..synthesis import padding
@@ -168,6 +168,7 @@ def neighbourhood(
     result_layouts: Sequence[Sharding | None],
     operand_plans: Mapping[int, Plan],
     result_plans: Mapping[int, Plan],
+    constrained: Collection[int] = (),
 ) -> str | None:
     """Returns one op as a module, with islands for the plans given; with none it is what stock XLA faces.
 
@@ -175,6 +176,7 @@ def neighbourhood(
       op: of any module; its regions must not use values from outside.
       operand_layouts, result_layouts: of its operands and results, None where the value has none (no tensor).
       operand_plans, result_plans: by operand or result number. A result plan starts in the layout the op computes in.
+      constrained: numbers of the results that a constraint holds in their layouts.
     Returns: None if the op cannot stand alone: it captures values, or needs symbols.
     """
     if captures_values(op):
@@ -198,6 +200,9 @@ def neighbourhood(
             outputs = list(clone.results)
             for number, plan in result_plans.items():
                 outputs[number] = _converted(plan, outputs[number], module)
+            for number in constrained:
+                held = sharding_to_attr(result_layouts[number].closed(), _MESH)
+                outputs[number] = sdy.ShardingConstraintOp(outputs[number], held).result
             outputs = [_whole(*each) for each in zip(outputs, result_types, result_layouts)]
             ir.Operation.create("func.return", operands=outputs)
         return str(module) if _is_valid(module) else None
