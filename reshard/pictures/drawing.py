@@ -122,7 +122,10 @@ class Drawing:
         """Returns the parts of a page about this plan; name: of the slider, unique in the page."""
         parts = [self._steps_html(name)]
         if self._memory:
-            shown = svg(*memory.SIZE, memory.picture(self._memory, self.memory_limit), "memory per device over the steps")
+            plot = svg(
+                *memory.SIZE, memory.picture(self._memory, self.memory_limit), "memory per device over the steps", fits=False
+            )
+            shown = element("div", plot, class_="wide", tabindex="0")
             parts += [element("h3", "Memory per device"), shown, twin(self._memory_text())]
         if self.plan.collectives:
             parts += [element("h3", "Where the bytes go"), self._traffic_html(), twin(self._traffic_text())]
