@@ -169,7 +169,7 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
 
 
 def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
-    """Returns what memory is compared: temporaries; where the compiler tells its peak, the larger of that and of all it allocates.
+    """Returns what memory is compared: temporaries; where the compiler tells its peak, the larger of that and all it allocates.
 
     On a TPU neither is all: temporaries leave out what lies on the chip, and a peak may be less than what is allocated.
     """
