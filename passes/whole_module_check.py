@@ -4,7 +4,7 @@
 Both modules are compiled by stock XLA in a child process. If the rewritten one receives more bytes (loops by their trip
 counts), needs more temporaries, or has other input or output shardings, sites are left to XLA, those that gain least
 first, until it is no worse, down to the module as it came. For a target that is compiled for ahead of time, that target's
-compiler decides: by the bytes of its final program too, its own peak of memory, and its estimate of the time where it has one.
+compiler decides: by the bytes of its final program too, the memory it needs, and its estimate of the time where it has one.
 """
 
 from __future__ import annotations
@@ -169,10 +169,13 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
 
 
 def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
-    """Returns what memory is compared: the peak if it is known, since a TPU's temporaries on the chip do not count as such."""
+    """Returns what memory is compared: temporaries; where the compiler tells its peak, the larger of that and all it allocates.
+
+    On a TPU neither is all: temporaries leave out what lies on the chip, and a peak may be less than what is allocated.
+    """
     if stock.peak_memory_bytes is None or ours.peak_memory_bytes is None:
         return "temporaries in bytes", stock.temp_bytes, ours.temp_bytes
-    return "peak memory in bytes", stock.peak_memory_bytes, ours.peak_memory_bytes
+    return "memory in bytes", *(max(each.peak_memory_bytes, each.peak_bytes) for each in (stock, ours))
 
 
 def _estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float, float]:

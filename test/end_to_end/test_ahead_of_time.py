@@ -2,7 +2,6 @@
 """Modules compiled for TPU slices and GPUs that are not there, by their own compilers; skipped where these are not installed."""
 
 from functools import cache
-from pathlib import Path
 import subprocess
 import sys
 
