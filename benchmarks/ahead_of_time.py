@@ -18,13 +18,11 @@ from pathlib import Path
 import sys
 import time
 
-_MOST_DEVICES = 256  # for which the programs' arrays, of size "pod", divide
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={_MOST_DEVICES}"
+import jax
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
 
 from benchmarks.progress import replace_line  # noqa: E402
 from examples.programs import PROGRAMS, Program, program  # noqa: E402
@@ -37,6 +35,7 @@ from reshard.passes.base import Session  # noqa: E402
 from reshard.passes.pipeline import Pipeline  # noqa: E402
 from reshard.passes.whole_module_check import Check  # noqa: E402
 
+_MOST_DEVICES = 256  # for which the programs' arrays, of size "pod", divide
 _TARGETS = "tpu:v5e:4x4,tpu:v5p:4x4x4,tpu:v5e:8x8:2"
 _HEADINGS = (
     "program", "mesh", "sites rewritten", "received, stock", "ours", "in the final program, stock", "ours",
@@ -60,6 +59,7 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
+    _have_cpu_devices()
     rows = []
     for number, (target, entry) in enumerate((t, e) for t in options.targets for e in options.programs):
         replace_line(f"{number + 1} of {len(options.targets) * len(options.programs)}: {entry.name} on {target}")
@@ -70,6 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out:
         options.out.write_text(text + "\n")
     return int(any(row.check is None for row in rows))
+
+
+def _have_cpu_devices() -> None:
+    """Gives jax the devices that programs are lowered for; it looks for them once, when it is first asked."""
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={_MOST_DEVICES}"
+    jax.config.update("jax_platforms", "cpu")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -179,8 +185,8 @@ def _costs(compiled: Compiled) -> tuple[str, ...]:
     return (*sizes, f"{compiled.compile_seconds:.1f}", "none" if estimate is None else f"{estimate * 1e6:,.0f}")
 
 
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.2f}"
+def _mib(count: int | None) -> str:
+    return "" if count is None else f"{count / 2**20:,.2f}"
 
 
 def _given_back(row: Row) -> Iterator[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `reshard.jit` costs: per call, and when the transformer example is compiled, beside `jax.jit` in the same run.
 
-    python benchmarks/jit_overhead.py [--program llama_train_step] [--size demo] [--repeats 5] [--calls 20000]
+    python benchmarks/jit_overhead.py [--program llama_train_step] [--size demo] [--repeats 5] [--calls 20000] [--no-cold]
 
 **Per call**: jitted functions that are compiled, in turns; the median of the turns. The program is one addition on one device, so
 that what is measured is dispatch.
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.cold:
         print(json.dumps(_bench(options).ours(check=options.cold == "checked")))
         return
-    with tempfile.TemporaryDirectory() as cache:
+    with contextlib.nullcontext(options.cache) if options.cache else tempfile.TemporaryDirectory() as cache:
         os.environ["RESHARD_CACHE_DIR"] = cache
         _calls(options)
         _compiles(options, cache)
@@ -67,13 +67,14 @@ def _calls(options: argparse.Namespace) -> None:
 
 def _compiles(options: argparse.Namespace, cache: str) -> None:
     bench = _bench(options)
-    rows = {"stock": [], "cold": [_cold(options, "checked")], "cold, check=False": [_cold(options, "unchecked")], "unkept": [], "warm": []}
+    rows = {"stock": [], "unkept": [], "warm": []}
+    if not options.no_cold:
+        rows |= {"cold": [_cold(options, "checked")], "cold, check=False": [_cold(options, "unchecked")]}
     bench.ours()
     for _ in range(options.repeats):
         rows["stock"].append(bench.stock())
         with _no_results(cache):
             rows["unkept"].append(bench.ours())
-        bench.ours()
         rows["warm"].append(bench.ours())
     stock_s = statistics.median(whole for whole, _ in rows["stock"])
     print(f"{options.program}, {options.size}:\n")
@@ -164,6 +165,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="demo", choices=("demo", "small"))
     parser.add_argument("--repeats", type=int, default=5, help="turns of each")
     parser.add_argument("--calls", type=int, default=20_000, help="calls in a turn")
+    parser.add_argument("--cache", help="a folder that is kept for reshard's caches; else an empty one that is removed")
+    parser.add_argument("--no-cold", action="store_true", help="leave out what takes longest: everything with nothing on disk")
     parser.add_argument("--cold", choices=("checked", "unchecked"), help=argparse.SUPPRESS)  # one compile, in a child
     return parser.parse_args(arguments)
 

@@ -23,7 +23,11 @@ TPU_VERSIONS = {"v2": (2, 2), "v3": (2, 2), "v4": (3, 1), "v5e": (2, 1), "v5p": 
 CUDA_PLUGINS = ("xla_cuda13", "xla_cuda12")
 
 _EXAMPLES = {"cpu": "cpu:8", "tpu": "tpu:v5p:4x4x4 or tpu:v5e:8x8:2", "cuda": "cuda:h100:1x1x8"}
-_FORMS = {"cpu": "PLATFORM:DEVICES", "tpu": "tpu:VERSION:TOPOLOGY or tpu:VERSION:TOPOLOGY:SLICES", "cuda": "cuda:GPU:PARTITIONSxHOSTSxGPUS"}
+_FORMS = {
+    "cpu": "PLATFORM:DEVICES",
+    "tpu": "tpu:VERSION:TOPOLOGY or tpu:VERSION:TOPOLOGY:SLICES",
+    "cuda": "cuda:GPU:PARTITIONSxHOSTSxGPUS",
+}
 _NUMBER = r"[1-9]\d{0,5}"
 
 
@@ -131,8 +135,8 @@ def _tpu(text: str, parts: list[str]) -> Target:
         raise TargetError(f"'{text}' names no TPU: '{version}' is none of {', '.join(TPU_VERSIONS)}")
     dimensions = TPU_VERSIONS[version][0]
     if len(shape) != dimensions:
-        example = "x".join("4" * dimensions)
-        raise TargetError(f"'{text}' has {_dimensions(len(shape))}, a slice of {version} has {dimensions}, as in tpu:{version}:{example}")
+        example = f"tpu:{version}:{'x'.join('4' * dimensions)}"
+        raise TargetError(f"'{text}' has {_dimensions(len(shape))}, a slice of {version} has {dimensions}, as in {example}")
     return Target("tpu", version, shape, int(parts[2]) if len(parts) == 3 else 1)
 
 

@@ -12,7 +12,7 @@ step and an error points at the user's line. Source of the operations' meaning: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import functools
 import itertools
 import math
@@ -62,15 +62,17 @@ def unused_channels(module: ir.Module) -> Iterator[int]:
     return itertools.count(max(used) + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the operations of a site are marked with: unused channel handles, the site's name for profiles, the user's location."""
+
+    channels: Iterator[int]
+    name: str
+    location: ir.Location
+
+
 def emit_plan(
-    plan: Plan,
-    value: ir.Value,
-    source: ir.Attribute,
-    target: ir.Attribute,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
-    around: Mesh | None = None,
+    plan: Plan, value: ir.Value, source: ir.Attribute, target: ir.Attribute, mark: Mark, around: Mesh | None = None
 ) -> ir.Value:
     """Inserts the islands that do what `plan` says: one on the tiles, or on whole tiles where dimensions do not divide.
 
@@ -79,16 +81,15 @@ def emit_plan(
       all others: see `emit_island`.
     Returns: `value` in the target sharding.
     """
-    ends = channels, name, location
     if around is not None:
         program = lifted(plan.tile_program, around)
-        return emit_island(program, value, source, target, *ends, manual_axes=plan.mesh.axis_names).results[0]
+        return emit_island(program, value, source, target, mark, manual_axes=plan.mesh.axis_names).results[0]
     if plan.goal_mesh == plan.mesh and all(
         whole_shape(plan.shape, side.shards(plan.mesh)) == plan.shape for side in (plan.source, plan.target)
     ):
-        return emit_island(plan.tile_program, value, source, target, *ends).results[0]
+        return emit_island(plan.tile_program, value, source, target, mark).results[0]
     sides = Side(source, plan.mesh, plan.source), Side(target, plan.goal_mesh, plan.target)
-    return emit_conversion(plan.tile_program, value, *sides, *ends)
+    return emit_conversion(plan.tile_program, value, *sides, mark)
 
 
 def emit_island(
@@ -96,9 +97,7 @@ def emit_island(
     value: ir.Value,
     source: ir.Attribute,
     target: ir.Attribute,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
+    mark: Mark,
     manual_axes: Sequence[str] | None = None,
 ) -> ir.Operation:
     """Inserts, at the current insertion point, the island that turns `value` from `source` into `target`.
@@ -106,7 +105,6 @@ def emit_island(
     Args:
       program: the tile program of a plan between the two shardings, on their mesh.
       value: a ranked tensor of static shape that is sharded as `source`, an `#sdy.sharding` attribute, or will be.
-      name: of the site, for profiles. location: the user's.
       manual_axes: those of the island, if it is in another manual computation that has the rest; None is every axis.
     Returns: the `sdy.manual_computation`; its one result is `value` in the target sharding.
     """
@@ -116,25 +114,17 @@ def emit_island(
         sdy.TensorShardingPerValueAttr.get([source]),
         sdy.TensorShardingPerValueAttr.get([target]),
         sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in manual_axes or program.mesh.axis_names]),
-        loc=ir.Location.name(name, location),
+        loc=ir.Location.name(mark.name, mark.location),
     )
     element_type = ir.RankedTensorType(value.type).element_type
     tile_type = ir.RankedTensorType.get(program.in_shape, element_type)
-    body = island.operation.regions[0].blocks.append(tile_type, arg_locs=[location])
+    body = island.operation.regions[0].blocks.append(tile_type, arg_locs=[mark.location])
     with ir.InsertionPoint(body):
-        sdy.ReturnOp([write_program(program, body.arguments[0], channels, name, location)], loc=location)
+        sdy.ReturnOp([write_program(program, body.arguments[0], mark)], loc=mark.location)
     return island.operation
 
 
-def emit_conversion(
-    program: TileProgram,
-    value: ir.Value,
-    source: Side,
-    target: Side,
-    channels: Iterator[int],
-    name: str,
-    location: ir.Location,
-) -> ir.Value:
+def emit_conversion(program: TileProgram, value: ir.Value, source: Side, target: Side, mark: Mark) -> ir.Value:
     """Inserts the islands that turn `value` from `source` into `target`: dimensions need not divide, meshes may be two.
 
     Args:
@@ -142,33 +132,27 @@ def emit_conversion(
     Returns: `value` in the target sharding.
     Raises: UnsupportedExchange if the source is on a single device.
     """
-    return emit_between(_on_tiles(program, source.mesh.size, channels, name, location), value, source, target, name, location)
+    return emit_between(_on_tiles(program, source.mesh.size, mark), value, source, target, mark.name, mark.location)
 
 
-def emit_conversion_on_stacks(
-    program: TileProgram, stack: ir.Value, mesh: Mesh, mesh_name: str, channels: Iterator[int], name: str, location: ir.Location
-) -> ir.Value:
+def emit_conversion_on_stacks(program: TileProgram, stack: ir.Value, mesh: Mesh, mesh_name: str, mark: Mark) -> ir.Value:
     """Inserts a tile program between stacks of tiles on `mesh`, which has all devices; see `emit_on_stacks`."""
-    body = _on_tiles(program, mesh.size, channels, name, location)
-    return emit_on_stacks(body, stack, mesh, mesh_name, name, location)
+    return emit_on_stacks(_on_tiles(program, mesh.size, mark), stack, mesh, mesh_name, mark.name, mark.location)
 
 
-def _on_tiles(program: TileProgram, devices: int, channels: Iterator[int], name: str, location: ir.Location) -> OnTiles:
-    def write(tile: ir.Value) -> ir.Value:
-        return write_program(program, tile, channels, name, location)
-
-    return OnTiles(program.in_shape, program.out_shape, devices, write)
+def _on_tiles(program: TileProgram, devices: int, mark: Mark) -> OnTiles:
+    return OnTiles(program.in_shape, program.out_shape, devices, lambda tile: write_program(program, tile, mark))
 
 
-def write_program(program: TileProgram, tile: ir.Value, channels: Iterator[int], name: str, location: ir.Location) -> ir.Value:
+def write_program(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
     """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
-    writer = _TileWriter(program.mesh, tile, channels, program.reduction)
+    writer = _TileWriter(program.mesh, tile, mark.channels, program.reduction)
     for step, operations in program.steps:
-        here = f"{name}/{steps.name(step)}"
-        with ir.Location.name(here, location):
+        here = replace(mark, name=f"{mark.name}/{steps.name(step)}")
+        with ir.Location.name(here.name, here.location):
             for operation in operations:
                 if isinstance(operation, Loop):
-                    body = functools.partial(write_program, operation.body, channels=channels, name=here, location=location)
+                    body = functools.partial(write_program, operation.body, mark=here)
                     writer.write_loop(operation, body)
                 else:
                     writer.write(operation)

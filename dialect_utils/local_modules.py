@@ -30,7 +30,7 @@ from ..synthesis.sharding import AxisRef, Sharding
 from . import local_rules, propagation
 from .bindings import ir, sdy, stablehlo
 from .diagnostics import error_at, note
-from .emission import unused_channels, write_program
+from .emission import Mark, unused_channels, write_program
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
 from .reductions import is_neutral, neutral_element, reducing_op
@@ -415,7 +415,7 @@ class _Writer:
         original = self._original(op)
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(op_name, op.location, kind, chain, whole))
-        return Tile(write_program(chain.tile_program, tile.value, self.channels, name, op.location), dims)
+        return Tile(write_program(chain.tile_program, tile.value, Mark(self.channels, name, op.location)), dims)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
         serial = propagation.serial_of(op)

@@ -8,7 +8,7 @@ are canonical text: equal questions are equal texts, whatever module, site or li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import re
 
 from ..synthesis import padding
@@ -16,7 +16,7 @@ from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context, sdy
-from .emission import emit_conversion_on_stacks, emit_plan, unused_channels
+from .emission import Mark, emit_conversion_on_stacks, emit_plan, unused_channels
 from .exchange_emission import resized, stacked
 from .sdy_shardings import SHARDING, sharding_to_attr
 
@@ -85,10 +85,8 @@ def _stacked_pair(tensor_type: str, plan: Plan) -> str:
         body = module.body.operations[1].regions[0].blocks[0]
         unset, end = body.operations
         with ir.InsertionPoint(end):
-            names = (mesh, _MESH, unused_channels(module), "reshard")
-            end.operation.operands[0] = emit_conversion_on_stacks(
-                plan.tile_program, body.arguments[0], *names, ir.Location.unknown()
-            )
+            mark = Mark(unused_channels(module), "reshard", ir.Location.unknown())
+            end.operation.operands[0] = emit_conversion_on_stacks(plan.tile_program, body.arguments[0], mesh, _MESH, mark)
         unset.operation.erase()
         return str(module)
 
@@ -170,6 +168,7 @@ def neighbourhood(
     result_layouts: Sequence[Sharding | None],
     operand_plans: Mapping[int, Plan],
     result_plans: Mapping[int, Plan],
+    constrained: Collection[int] = (),
 ) -> str | None:
     """Returns one op as a module, with islands for the plans given; with none it is what stock XLA faces.
 
@@ -177,6 +176,7 @@ def neighbourhood(
       op: of any module; its regions must not use values from outside.
       operand_layouts, result_layouts: of its operands and results, None where the value has none (no tensor).
       operand_plans, result_plans: by operand or result number. A result plan starts in the layout the op computes in.
+      constrained: numbers of the results that a constraint holds in their layouts.
     Returns: None if the op cannot stand alone: it captures values, or needs symbols.
     """
     if captures_values(op):
@@ -200,6 +200,9 @@ def neighbourhood(
             outputs = list(clone.results)
             for number, plan in result_plans.items():
                 outputs[number] = _converted(plan, outputs[number], module)
+            for number in constrained:
+                held = sharding_to_attr(result_layouts[number].closed(), _MESH)
+                outputs[number] = sdy.ShardingConstraintOp(outputs[number], held).result
             outputs = [_whole(*each) for each in zip(outputs, result_types, result_layouts)]
             ir.Operation.create("func.return", operands=outputs)
         return str(module) if _is_valid(module) else None
@@ -284,7 +287,7 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
 def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = _MESH) -> ir.Value:
     """Inserts an island that does what the plan says; on whole tiles where dimensions do not divide, or meshes are two."""
     source, target = sharding_to_attr(plan.source, _MESH), sharding_to_attr(plan.target, goal_name)
-    return emit_plan(plan, value, source, target, unused_channels(module), "reshard", ir.Location.unknown())
+    return emit_plan(plan, value, source, target, Mark(unused_channels(module), "reshard", ir.Location.unknown()))
 
 
 def bits_of(tensor_type: ir.Type) -> int:

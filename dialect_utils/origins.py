@@ -77,7 +77,7 @@ class Origins:
         self._read(analysis)
 
     def of_value(self, value: ir.Value) -> dict[str, Origin]:
-        """Returns what asked for each axis of a value's layout, by the axis as Shardy prints it, sorted; what is unknown is left out."""
+        """Returns what asked for each axis of a value's layout, sorted by axis; what is unknown is left out."""
         if not isinstance(value.owner, ir.Block):
             key = self._index.get(value.owner.operation, -1), ir.OpResult(value).result_number
             return self._of_result.get(key, {})
@@ -86,13 +86,17 @@ class Origins:
         return self._of_argument[number] if is_entry and number < len(self._of_argument) else {}
 
     def _read(self, analysis: propagation.Analysis) -> None:
-        function = next(op for op in propagation.ops_in(analysis.explicit) if op.name == "func.func" and propagation.is_public(op))
+        function = next(
+            op for op in propagation.ops_in(analysis.explicit) if op.name == "func.func" and propagation.is_public(op)
+        )
         stated = propagation.stated_arguments(self._function)
         claims = self._claims(analysis, function, stated)
         block = function.regions[0].blocks[0]
         for argument, names, own in zip(block.arguments, _of_arguments(function, len(block.arguments)), stated):
             mine = dict.fromkeys(_dims(own), self._argument(argument.arg_number))
-            self._of_argument.append(self._resolved(names, argument, claims) | {axis: mine[axis] for axis in names if axis in mine})
+            self._of_argument.append(
+                self._resolved(names, argument, claims) | {axis: mine[axis] for axis in names if axis in mine}
+            )
         for op in propagation.ops_in(function):
             serial = propagation.serial_of(op)
             index = None if serial is None else analysis.origin[serial]
@@ -102,7 +106,9 @@ class Origins:
             for result, names in zip(op.results, _per_value(op.attributes[_ORIGINS])):
                 self._of_result.setdefault((index, result.result_number), self._resolved(names, result, claims, itself))
 
-    def _resolved(self, names: dict[str, str], value: ir.Value, claims: dict[str, _Claim], itself: Origin | None = None) -> dict[str, Origin]:
+    def _resolved(
+        self, names: dict[str, str], value: ir.Value, claims: dict[str, _Claim], itself: Origin | None = None
+    ) -> dict[str, Origin]:
         dims, shape = _dims(propagation.layout(value)), _shape(value)
         found: dict[str, Origin | None] = {}
         for axis, name in sorted(names.items()):
@@ -115,11 +121,17 @@ class Origins:
                 found[axis] = self._argument(int(name.removeprefix("input: ")))
         return {axis: origin for axis, origin in found.items() if origin is not None}
 
-    def _claims(self, analysis: propagation.Analysis, function: ir.Operation, stated: list[ir.Attribute | None]) -> dict[str, _Claim]:
+    def _claims(
+        self, analysis: propagation.Analysis, function: ir.Operation, stated: list[ir.Attribute | None]
+    ) -> dict[str, _Claim]:
         """Returns the constraints and the results of the program by Shardy's names."""
         found = {}
         for op in propagation.ops_in(function):
-            if _NAME in op.attributes and (serial := propagation.serial_of(op)) is not None and analysis.origin[serial] is not None:
+            if (
+                _NAME in op.attributes
+                and (serial := propagation.serial_of(op)) is not None
+                and analysis.origin[serial] is not None
+            ):
                 origin = Origin("a constraint", place_of(analysis.originals[analysis.origin[serial]]))
                 asked = propagation.result_layout(op, 0) if len(op.results) else None
                 found[ir.StringAttr(op.attributes[_NAME]).value] = self._claim(origin, asked, op.operands[0], stated)

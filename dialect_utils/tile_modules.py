@@ -13,7 +13,7 @@ from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context, sdy, stablehlo
-from .emission import unused_channels, write_program
+from .emission import Mark, unused_channels, write_program
 from .mini_modules import parts_of
 from .sdy_shardings import SHARDING, sharding_to_attr
 
@@ -92,6 +92,6 @@ def _island(plan: Plan, value: ir.Value, result_type: str, layouts: list[Shardin
     body = island.operation.regions[0].blocks.append(ir.RankedTensorType.get(taken, element))
     with ir.InsertionPoint(body):
         tile = stablehlo.ReshapeOp(ir.RankedTensorType.get(program.in_shape, element), body.arguments[0]).result
-        tile = write_program(program, tile, unused_channels(module), "reshard", ir.Location.unknown())
+        tile = write_program(program, tile, Mark(unused_channels(module), "reshard", ir.Location.unknown()))
         sdy.ReturnOp([stablehlo.ReshapeOp(ir.RankedTensorType.get(given, element), tile).result])
     return island.operation.results[0]

@@ -71,7 +71,7 @@ class Compiled:
     Of a target that is compiled for ahead of time only, else None or empty:
       final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: as above, of the final program, which the
         compiler's own passes have rewritten. Between slices of a TPU, traffic is send and recv there and counts as unpriced.
-      peak_memory_bytes: as the compiler has it; on TPUs buffers in the memory on the chip (VMEM) are part of it, of temp_bytes not.
+      peak_memory_bytes: as the compiler has it; on TPUs with what lies in VMEM, on the chip, which temp_bytes leaves out.
       estimated_seconds: by the compiler's schedule, see `schedule_estimates`; None where that does not tell.
     """
 

@@ -15,10 +15,16 @@ from reshard.synthesis.sharding import Sharding
 
 @dataclass(slots=True)
 class Layouts:
-    """Of the operands and results of one op, by number; None for what is no ranked tensor."""
+    """Of the operands and results of one op, by number; None for what is no ranked tensor.
+
+    Attributes:
+      constrained: the numbers of the results that a constraint holds in their layouts. It asks for nothing new, but XLA partitions
+        an op in front of one in another way.
+    """
 
     operands: list[Sharding | None]
     results: list[Sharding | None]
+    constrained: frozenset[int] = frozenset()
 
 
 class OpLayouts:
@@ -44,7 +50,10 @@ class OpLayouts:
         results = [(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
         if any(attr is not None and self._mesh_of(attr) != mesh for attr, _ in (*operands, *results)):
             return None
-        return Layouts([self._or_replicated(*each) for each in operands], [self._or_replicated(*each) for each in results])
+        found = Layouts(*([self._or_replicated(*each) for each in side] for side in (operands, results)))
+        values = enumerate(zip(op.results, found.results, strict=True))
+        found.constrained = frozenset(i for i, (value, layout) in values if layout is not None and _is_held(value, layout))
+        return found
 
     def scatters_sums(self, op: ir.Operation) -> bool:
         """Returns whether a result of the op, in any instance, is summed over axes some of which split it afterwards."""
@@ -82,6 +91,13 @@ class OpLayouts:
         if not isinstance(kind, ir.RankedTensorType):
             return None
         return Sharding(((),) * kind.rank) if attr is None else self._shardings[attr]
+
+
+def _is_held(value: ir.Value, layout: Sharding) -> bool:
+    """Returns whether a constraint asks for a value in the layout that it has."""
+    users = [use.owner.operation for use in value.uses]
+    asked = [sharding_from_attr(user.attributes["sharding"]) for user in users if user.name in propagation.CONSTRAINTS]
+    return any(each.dims == layout.dims for each in asked)
 
 
 def _summed_axes(all_reduce: ir.Operation) -> set[str]:

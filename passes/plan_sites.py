@@ -258,8 +258,8 @@ class SitePlanner:
         return self._judged[asked]
 
     def _judged_alone(self, op: ir.Operation, mesh: Mesh, layouts: Layouts, operands, results) -> Verdict:
-        stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {})
-        ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results)
+        stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {}, layouts.constrained)
+        ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results, layouts.constrained)
         if stock is None or ours is None:
             return Verdict(KEEP, "the op cannot be judged alone: it uses values or symbols from outside")
         return self._oracle.judge_texts(stock, ours, mesh)
@@ -428,7 +428,7 @@ def _question(op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int
     own = op if len(op.regions) else tuple((name, attributes[name]) for name in attributes.keys() if _is_its_own(name))
     types = tuple(value.type for value in (*op.operands, *op.results))
     plans = (tuple((number, each.source, each.target) for number, each in sorted(side.items())) for side in (operands, results))
-    return op.name, own, types, mesh, tuple(layouts.operands), tuple(layouts.results), *plans
+    return op.name, own, types, mesh, tuple(layouts.operands), tuple(layouts.results), layouts.constrained, *plans
 
 
 def _is_its_own(name: str) -> bool:

@@ -21,7 +21,11 @@ def render(session: Session, form: str) -> str:
 
 
 def as_dict(session: Session) -> dict:
-    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device."""
+    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
+
+    A site's `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
+    know (`with_provenance`), what asked for each axis of the two layouts.
+    """
     return {
         "schema": SCHEMA,
         "sites": [dict(row) for row in session.report_rows],
@@ -108,8 +112,14 @@ def _ahead_of_time_lines(check: Check) -> list[str]:
     if any(_differs_in_the_end(each) for each in (check.stock, check.ours)):
         lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
     if any(each.estimated_seconds is not None for each in (check.stock, check.ours)):
-        lines.append("  estimate: the compiler's own, by bandwidth; it knows no latency and not where devices are")
+        lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[check.target.platform]}")
     return lines
+
+
+_ESTIMATED_BY = {
+    "tpu": "by bandwidth; it knows no latency and not where devices are",
+    "cuda": "by its model of GPU and network; never compared with hardware here",
+}
 
 
 def _differs_in_the_end(compiled: Compiled) -> bool:

@@ -245,14 +245,14 @@ def _folder() -> Path | None:
 
 @functools.cache
 def _fingerprint() -> str | None:
-    """Returns a digest of all of reshard's sources and of what they run on; None if they are not files."""
-    digest = hashlib.sha256(repr((compat.jax_versions(), platform.python_version())).encode())
-    folders = [Path(find_spec(name).submodule_search_locations[0]) for name in _PACKAGES]
+    """Returns a digest of all of reshard's sources and of what they run on; None if they are not files, or one is missing."""
     try:
+        digest = hashlib.sha256(repr((compat.jax_versions(), platform.python_version())).encode())
+        folders = [Path(find_spec(name).submodule_search_locations[0]) for name in _PACKAGES]
         for path in sorted(each for folder in folders for end in ("*.py", "presets/*.toml") for each in folder.glob(end)):
             text = path.read_bytes()
             digest.update(f"{path.parent.name}/{path.name} {len(text)}\n".encode() + text)
-    except OSError:
+    except (OSError, ImportError, AttributeError):
         return None
     return digest.hexdigest()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from reshard.dialect_utils.bindings import ir, sdy
-from reshard.dialect_utils.emission import emit_plan, unused_channels
+from reshard.dialect_utils.emission import Mark, emit_plan, unused_channels
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
 from reshard.dialect_utils.sdy_chains import emit_sdy_chain
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
@@ -212,12 +212,12 @@ class _Rewriter:
         if not chain.steps:  # the layouts at the ends of a merged chain are the same: the layout is all that is left
             return sdy.ShardingConstraintOp(value, edge.target, loc=edge.op.location).result
         name = f"reshard/{edge.site}"
-        location = edge.op.location
         if self.emit == "sdy":
             return self._shardy_chain(edge, chain, value, source, name)
         self.session.count("islands")
-        ends = value, source, edge.target, self.channels, name, location
-        return emit_plan(chain, *ends, mesh_of(edge.target, self.meshes) if edge.manual_axes else None)
+        mark = Mark(self.channels, name, edge.op.location)
+        around = mesh_of(edge.target, self.meshes) if edge.manual_axes else None
+        return emit_plan(chain, value, source, edge.target, mark, around)
 
     def _shardy_chain(self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str) -> ir.Value | None:
         """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""

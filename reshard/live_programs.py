@@ -25,7 +25,7 @@ import numpy as np
 
 from reshard.dialect_utils import compat
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.emission import write_program
+from reshard.dialect_utils.emission import Mark, write_program
 from reshard.live_ways import Stage
 from reshard.synthesis.tile_program import TileProgram
 
@@ -189,7 +189,7 @@ def _tile_after(tile, *, body: _Body):
 
 def _lowered(context, tile: ir.Value, *, body: _Body):
     channels = (context.module_context.new_channel() for _ in itertools.count())
-    return [write_program(body.program, tile, channels, "reshard", ir.Location.current)]
+    return [write_program(body.program, tile, Mark(channels, "reshard", ir.Location.current))]
 
 
 mlir.register_lowering(_run_tile_program, _lowered)

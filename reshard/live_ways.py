@@ -11,7 +11,8 @@ the partition id of the program that runs there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 import functools
 import math
 
@@ -180,14 +181,13 @@ def _of_plan(question: Question, found: Plan) -> Way:
 
 
 def _between_devices(question: Question) -> list[Way]:
-    """Returns the exchange, and where the target has copies the exchange of every part once with a gather behind it."""
-    direct = _exchange_way(question)
-    split = _split_over_copies(question)
-    if split is None:
-        return [direct]
-    parts = _exchange_way(_towards(question, split))
-    gathered = fastest(Question(question.shape, question.bits, split, question.target, None, question.objective))
-    return [direct, _in_sequence(question, split, direct, parts, gathered)]
+    """Returns the exchange, and where the target has copies exchanges of every part once with a gather behind them."""
+    found = [_exchange_way(question)]
+    for split in _splits_over_copies(question):
+        parts = _exchange_way(replace(question, target=split))
+        gathered = fastest(replace(question, source=split, topology=None))
+        found.append(_in_sequence(question, found[0], parts, gathered))
+    return found
 
 
 def _exchange_way(question: Question) -> Way:
@@ -212,21 +212,18 @@ def _exchange_way(question: Question) -> Way:
     )
 
 
-def _split_over_copies(question: Question) -> Placement | None:
-    """Returns the target's placement with each tile cut into as many parts as there are copies of it; None if that cannot be."""
+def _splits_over_copies(question: Question) -> Iterator[Placement]:
+    """Yields the target's placement with each tile cut along one dimension into as many parts as there are copies of it."""
     target = question.target
     if not target.axes:
-        return None
+        return
     used = {axis.name for dim in target.sharding.dims for axis in dim}
-    dims, tile = [list(dim) for dim in target.sharding.dims], list(target.tile_shape)
-    spare = [(name, size) for name, size in target.axes if name not in used and size > 1]
-    for name, size in spare:
-        dim = next((dim for dim, length in enumerate(tile) if length % size == 0), None)
-        if dim is None:
-            return None
-        dims[dim].append(AxisRef(name))
-        tile[dim] //= size
-    return _blocked(question.shape, target, Sharding(tuple(map(tuple, dims)))) if spare else None
+    spare = tuple(AxisRef(name) for name, size in target.axes if name not in used and size > 1)
+    copies = math.prod(dict(target.axes)[axis.name] for axis in spare)
+    for dim, size in enumerate(target.tile_shape if spare else ()):
+        if size % copies == 0:
+            dims = (axes + spare * (number == dim) for number, axes in enumerate(target.sharding.dims))
+            yield _blocked(question.shape, target, Sharding(tuple(dims)))
 
 
 def _blocked(shape: tuple[int, ...], like: Placement, sharding: Sharding) -> Placement:
@@ -236,11 +233,7 @@ def _blocked(shape: tuple[int, ...], like: Placement, sharding: Sharding) -> Pla
     return Placement(like.device_ids, boxes, like.axes, sharding)
 
 
-def _towards(question: Question, target: Placement) -> Question:
-    return Question(question.shape, question.bits, question.source, target, question.topology, question.objective)
-
-
-def _in_sequence(question: Question, between: Placement, direct: Way, first: Way, second: Way) -> Way:
+def _in_sequence(question: Question, direct: Way, first: Way, second: Way) -> Way:
     """Returns the way of two stages; what the first one gives is gone when the second one is done."""
     held = question.bytes_of(question.source)
     return Way(

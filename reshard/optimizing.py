@@ -32,7 +32,7 @@ _log = logging.getLogger("reshard.optimize")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found at each site, what was done, and why. `str()` is the text report; notebooks show a table."""
+    """What was found at each site, what was done, and why. `str()` is the text report; notebooks show a page."""
 
     _session: Session = field(repr=False)
 
@@ -73,7 +73,8 @@ class Result:
       report: see `Report`.
       is_rewritten: whether any site was.
       emit: the form in which they are written.
-      exported: likewise, a `jax.export.Exported`.
+      exported: a `jax.export.Exported` that holds the rewritten module; None if none was given. Its derivatives are optimized when
+        they are asked for.
     """
 
     lowered: jax.stages.Lowered | None

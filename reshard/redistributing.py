@@ -259,9 +259,9 @@ class Schedule:
 
     def _summary(self, meshes: list[str]) -> str:
         limit = "no limit" if self.memory_limit is None else f"limit {self.memory_limit:,}"
-        on = f" on {meshes[0]}" if len(meshes) == 1 else ""
+        on = f" on {meshes[0] if len(meshes) == 1 else f'{len(meshes)} meshes'}" if meshes else ""
         return (
-            f"{len(self.transfers)} leaves{on}, {len(self.batches)} batches, {'donated' if self.donate else 'sources kept'}\n"
+            f"leaves: {len(self.transfers)}{on}; batches: {len(self.batches)}; {'donated' if self.donate else 'sources kept'}\n"
             f"received {self.bytes_received:,} bytes per device, bound {self.bound_bytes:,}; "
             f"peak {self.peak_bytes:,}, {limit}"
         )
@@ -659,7 +659,9 @@ class _Run:
         self.consumed: list[int] = []
         self.pending: list[tuple[int, ...]] = []
         transfers = schedule.transfers
-        self.keeps = _arrays_used_again(leaves)
+        self.buffers = [_buffer(leaf) for leaf in leaves] if schedule.donate else []
+        uses = Counter(self.buffers)
+        self.keeps = {i for i, buffer in enumerate(self.buffers) if uses[buffer] > 1}
         self.keeps |= {i for i, each in enumerate(transfers) if each.kind in (STAYS, SHARES)}
         self.waits = 0 if schedule.donate or schedule.memory_limit is not None else 1
 
@@ -673,9 +675,9 @@ class _Run:
         except BaseException as error:
             self._explain(error)
             raise
-        _log.info("moved %d leaves in %d batches, peak %d bytes", len(self.moved), len(batches), self.schedule.peak_bytes)
+        _log.info("leaves moved: %d, batches: %d, peak %d bytes", len(self.moved), len(batches), self.schedule.peak_bytes)
         results = [self._result(number) for number in range(len(transfers))]
-        self._free_used_again(results)
+        self._free_used_again()
         return results
 
     def _launch(self, batch: tuple[int, ...]) -> None:
@@ -721,14 +723,14 @@ class _Run:
             return rewrapped(self.leaves[number], transfer.target)
         return self.moved[number]
 
-    def _free_used_again(self, results: Sequence) -> None:
-        """Lets donated arrays go that several leaves needed, unless a result is one of them."""
-        transfers = self.schedule.transfers
+    def _free_used_again(self) -> None:
+        """Lets donated buffers go that several leaves needed, unless a result has them."""
         if not self.schedule.donate:
             return
-        kept = {id(self.leaves[i]) for i, each in enumerate(transfers) if each.kind in (STAYS, SHARES, DEVICE_PUT)}
-        for leaf in self.leaves:
-            if isinstance(leaf, jax.Array) and id(leaf) not in kept and not leaf.is_deleted():
+        shared = (STAYS, SHARES, DEVICE_PUT)
+        kept = {buffer for buffer, each in zip(self.buffers, self.schedule.transfers) if each.kind in shared}
+        for leaf, buffer in zip(self.leaves, self.buffers):
+            if isinstance(leaf, jax.Array) and buffer not in kept and not leaf.is_deleted():
                 leaf.delete()
 
     def _explain(self, error: BaseException) -> None:
@@ -743,6 +745,14 @@ class _Run:
             f"reshard.redistribute stopped after {len(self.consumed)} donated leaves, whose sources are consumed: {names}; "
             "their new arrays are in the attribute `moved` of this exception, by path; all other sources are intact"
         )
+
+
+def _buffer(leaf) -> Hashable:
+    """Returns what is equal for arrays that share buffers, under other shardings it may be."""
+    if not isinstance(leaf, jax.Array) or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+        return id(leaf)
+    shards = leaf.addressable_shards
+    return ("at", shards[0].device.id, shards[0].data.unsafe_buffer_pointer()) if shards else id(leaf)
 
 
 def _move(array: jax.Array, transfer: Transfer) -> Move:

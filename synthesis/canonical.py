@@ -78,19 +78,24 @@ class _Names:
 
     def __init__(self, names: dict[str, str]):
         self.names = names
+        self.of_factor: dict[Factor, Factor] = {}
 
     def text(self, text: str) -> str:
         return _NAME.sub(lambda name: self.names[name[0]], text)
 
     def factor(self, factor: Factor) -> Factor:
         """Returns the factor; those of a mesh that was made for some steps keep their names."""
-        return Factor(self.names.get(factor.axis, factor.axis), factor.pre, factor.size)
+        found = self.of_factor.get(factor)
+        if found is None:
+            axis, pre, size = factor
+            found = self.of_factor[factor] = Factor(self.names.get(axis, axis), pre, size)
+        return found
 
     def factors(self, factors) -> tuple[Factor, ...]:
         return tuple(map(self.factor, factors))
 
     def moves(self, moves) -> tuple:
-        return tuple((self.factor(factor), slot) for factor, slot in moves)
+        return tuple([(self.factor(factor), slot) for factor, slot in moves])
 
     def layout(self, layout: Layout | None) -> Layout | None:
         return layout and Layout(layout.shape, self.moves(layout.owners), self.factors(layout.unreduced))
@@ -98,9 +103,9 @@ class _Names:
     def step(self, step: Step) -> Step:
         match step:
             case steps.Slice(moves) | steps.AllToAll(moves) | steps.ReduceScatter(moves):
-                return replace(step, moves=self.moves(moves))
+                return type(step)(self.moves(moves))
             case steps.AllGather(factors) | steps.AllReduce(factors) | steps.ToUnreduced(factors):
-                return replace(step, factors=self.factors(factors))
+                return type(step)(self.factors(factors))
             case steps.Permute(after) | steps.Exchanged(_, after):
                 return replace(step, after=self.layout(after))
             case steps.Chunked(steps=inside):
@@ -120,7 +125,7 @@ class _Names:
             case TakeOwn(picks):
                 return TakeOwn(tuple((axis, self.factor(factor)) for axis, factor in picks))
             case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors) | PutOwn(factors) | KeepFirst(factors):
-                return replace(operation, factors=self.factors(factors))
+                return type(operation)(self.factors(factors))
             case Loop(body=body):
                 return replace(operation, body=self.program(mesh, body))
             case On(on):

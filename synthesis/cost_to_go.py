@@ -102,7 +102,7 @@ class CostToGo:
 
     def _outer_levels(self) -> list[tuple[float, int, list[list[int]]]]:
         """Returns (seconds per element, elements that a unit wants, divisors) of each level but that of single devices."""
-        if self.is_misaligned:
+        if self.pricing.is_flat or self.is_misaligned:
             return []
         owners, movable = dict(self.digits.problem.target.owners), self.digits.problem.movable
         factors = (*movable, *(factor for factor in owners if factor not in movable))

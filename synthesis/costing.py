@@ -82,19 +82,24 @@ class Costing:
 
         What decides that comes first: the collectives, then the copies, and all the rest of a plan at last.
         """
-        layouts = _layouts(problem.source, typed)
+        layouts, most = _layouts(problem.source, typed), self.key(than)
         least = self._least_cost(layouts, typed)
         if self.request.objective == "bytes":
-            if least >= (than.bytes_received, than.collectives):
+            if least >= most:
                 return None
         else:
-            most = than.time_s, than.bytes_received, than.collectives
             if (self._seconds_of_steps(layouts, typed), *least) >= most:
                 return None
             program = lower(problem.mesh, problem.source, typed, self.request.reduction, layouts)
             if (self._seconds_of_program(layouts, program), *least) >= most:
                 return None
-        return self.of_chain(problem, typed, False)
+        found = self.of_chain(problem, typed, False)
+        return found if self.key(found) < most else None
+
+    def key(self, plan: Plan) -> tuple:
+        """Returns what makes a plan cheap by the objective; the least one is the cheapest."""
+        cost = plan.bytes_received, plan.collectives
+        return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
     def may_permute(self, than: Plan, head: Sequence[Step], layout: Layout) -> bool:
         """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan."""

@@ -86,8 +86,8 @@ class _Planner:
                 refine(asked.mesh, asked.shape, asked.source, asked.target)  # says which dimension does not divide
             return self.costing.of_no_elements()
         if asked.memory_limit is not None:
-            return budget.cheapest_within(asked.memory_limit, self._candidates(), self._key, self._in_chunks)
-        return min(self._candidates(), key=self._key)
+            return budget.cheapest_within(asked.memory_limit, self._candidates(), self.costing.key, self._in_chunks)
+        return min(self._candidates(), key=self.costing.key)
 
     def pareto(self) -> tuple[Plan, ...]:
         """Returns the plans that no other one beats in time and in peak; see `budget`."""
@@ -98,10 +98,6 @@ class _Planner:
 
     def _in_chunks(self, plan: Plan) -> Iterator[Plan]:
         return self.costing.in_chunks(plan, self._exchange)
-
-    def _key(self, plan: Plan) -> tuple:
-        cost = plan.bytes_received, plan.collectives
-        return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
     def _candidates(self, every: bool = False) -> Iterator[Plan]:
         """Yields plans; without `every` none that is sure to be dearer than one before it."""
@@ -168,7 +164,7 @@ class _Planner:
 
     def _cheapest(self, best: Plan | None, plan: Plan) -> Plan | None:
         """Returns what other plans have to beat: the best one so far, or one that fits and is cheaper; None if nothing counts."""
-        return min(best, plan, key=self._key) if best and self._fits(plan) else best
+        return min(best, plan, key=self.costing.key) if best and self._fits(plan) else best
 
     def _without_search(self, chain: Plan | None) -> Iterator[Plan]:
         """Yields the plans that need no search; one that stopped early may have found worse, or none.
@@ -206,7 +202,7 @@ class _Planner:
         for start, end in middles(problem.source, typed):
             before, after = (layout_behind(problem.source, typed[:at]) for at in (start, end))
             others = [*typed[:start], *typed[end:]]
-            if chain and self._least_with_rounds(before, after, others, chain) >= self._key(best):
+            if chain and self._least_with_rounds(before, after, others, chain) >= self.costing.key(best):
                 continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
@@ -215,7 +211,7 @@ class _Planner:
                 continue
             plan = self.costing.of_chain(problem, [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]], False)
             yield plan
-            best = best and min(best, plan, key=self._key)
+            best = best and min(best, plan, key=self.costing.key)
 
     def _most_rounds(self, others: Sequence[Step], best: Plan | None) -> float:
         """Returns how many rounds beside other steps may still be better: by bytes fewer, where the bound is met already."""

@@ -113,7 +113,7 @@ class Pricing:
 
     def hop_s(self, factor: Factor) -> float:
         """Returns the latency of the step that brings data from where a factor's coordinate differs, at least."""
-        shares = self.shares(factor)
+        shares = None if self.is_flat else self.shares(factor)
         if shares is None:
             return self.least_hop_s
         outermost = next(depth for depth, share in enumerate(shares) if share > 1)

@@ -155,18 +155,18 @@ class _AxisCuts:
     def split_where_sides_disagree(self) -> bool:
         """Cuts factors of one side at the places of the other; returns whether anything changed."""
         count = sum(map(len, self.cuts.values()))
-        refined = tuple(self.refined(side) for side in self.sides)
+        refined = self.refined(self.sides[0]), self.refined(self.sides[1])
         for mine, other in (refined, refined[::-1]):
             for my_factors, other_factors in zip(mine, other):
                 if not my_factors or not other_factors:
                     continue
-                places = list(itertools.accumulate((f.size for f in other_factors), operator.mul))
+                places = list(itertools.accumulate([size for _, _, size in other_factors], operator.mul))
                 start = 1
-                for factor in my_factors:
-                    end = start * factor.size
+                for axis, pre, size in my_factors:
+                    end = start * size
                     for place in places:
                         if start < place < end and place % start == 0 and end % place == 0:
-                            self.add(factor.axis, factor.pre * (place // start))
+                            self.add(axis, pre * (place // start))
                     start = end
         return count != sum(map(len, self.cuts.values()))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 import math
 import re
-from typing import NamedTuple
 
 from .mesh import Mesh
 
@@ -15,7 +14,8 @@ class ShardingError(ValueError):
     """A sharding that cannot exist; the message names the value and the rule it breaks."""
 
 
-class AxisRef(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class AxisRef:
     """A mesh axis or a sub-axis of one.
 
     `AxisRef("x")` is the whole axis. `AxisRef("x", 2, 4)` prints as `"x":(2)4`: of the axis, seen as the digits

@@ -553,6 +553,8 @@ def bytes_moved(program: TileProgram, bits_per_element: int, num_devices: int) -
     """
     moved = np.zeros((2, num_devices), np.int64)
     by_all = _add_moved(program, bits_per_element, moved)
+    if not moved.any():
+        return by_all, by_all
     received, sent = moved.max(axis=1).tolist()
     return received + by_all, sent + by_all
 

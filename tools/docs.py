@@ -28,7 +28,7 @@ GUIDES = ("docs/tutorial.md", *(f"docs/how-to/{name}.md" for name in ("training-
 PAGES = (
     "README.md",
     *GUIDES,
-    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "fix-warnings", "inputs", "pictures", "plan", "reshard-opt", "structure", "targets", "verify")),
+    *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "emission", "fix-warnings", "inputs", "pictures", "plan", "redistribute", "reshard-opt", "structure", "targets", "verify")),
 )
 
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)

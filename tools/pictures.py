@@ -25,7 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reshard.tools.pictures", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; name the drawings that are out of date")
     flags = parser.parse_args(argv)
-    outdated = {path: text for path, text in drawings().items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text}
+    outdated = {
+        path: text for path, text in drawings().items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text
+    }
     for path, text in outdated.items():
         print(f"{path}: {'is out of date; run: python -m reshard.tools.pictures' if flags.check else 'written'}")
         if not flags.check:
@@ -55,7 +57,14 @@ def _screenshots() -> None:
         page = Path(folder, "report.html")
         opt = [sys.executable, "-m", "reshard.tools.reshard_opt", "docs/tiny.mlir", "--compile-for=cpu:8"]
         subprocess.run([*opt, "--report=html", f"--report-file={page}", "-o", "/dev/null"], check=True, cwd=ROOT)
-        shot = [browser, "--headless=new", "--disable-gpu", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
+        shot = [
+            browser,
+            "--headless=new",
+            "--disable-gpu",
+            "--no-sandbox",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder}/profile",
+        ]
         shot += ["--window-size=1180,1800", f"--screenshot={ROOT / FOLDER / 'report.png'}", page.as_uri()]
         subprocess.run(shot, check=True, timeout=120, capture_output=True)
     print(f"{FOLDER}/report.png: written")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours that the colour-blind can tell apart and that black letters are legible on, in light and in dark pages; patterns beside them.
+"""Colours that the colour-blind can tell apart and black letters are legible on, in light and dark pages; patterns beside them.
 
 Source: Paul Tol, "Colour schemes", SRON technical note 3.2 (2021): the qualitative scheme "light", made for labelled cells; the
 sequential ramp of the heat maps has steps of equal lightness.
@@ -10,7 +10,17 @@ from __future__ import annotations
 from reshard.pictures.markup import Markup, element, joined
 
 FILLS = ("#77aadd", "#ee8866", "#eedd88", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00", "#dddddd")
-RAMP = ("#f7f7f2", "#e2ecd7", "#c0dfc8", "#92ccc0", "#63b3bd", "#4394b6", "#3a73a8", "#3b5191", "#372f6b")  # light: little; dark: much
+RAMP = (
+    "#f7f7f2",
+    "#e2ecd7",
+    "#c0dfc8",
+    "#92ccc0",
+    "#63b3bd",
+    "#4394b6",
+    "#3a73a8",
+    "#3b5191",
+    "#372f6b",
+)  # light: little; dark: much
 PATTERNS = ("", "stripes", "dots")
 
 
@@ -27,7 +37,7 @@ def fill_of(block: int, blocks: int) -> tuple[int, str]:
 
 
 def heat(share: float) -> tuple[str, str]:
-    """Returns the CSS colours of a share of the most, 0 to 1, and of letters on it: on light pages dark is much, on dark ones light."""
+    """Returns the CSS colours of a share of the most, 0 to 1, and of letters on it; the more, the further from the page's own."""
     step = 0 if share <= 0 else 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
     return f"var(--h{step})", f"var(--i{step})"
 
@@ -50,7 +60,11 @@ def definitions() -> Markup:
     sums = element("path", d="M0 0 7 7M7 0 0 7", stroke="#000", stroke_width="0.8", opacity="0.3")
     drawn = (("stripes", 6, stripes), ("dots", 6, dots), ("sums", 7, sums))
     return element(
-        "defs", joined(element("pattern", what, id=name, width=size, height=size, patternUnits="userSpaceOnUse") for name, size, what in drawn)
+        "defs",
+        joined(
+            element("pattern", what, id=name, width=size, height=size, patternUnits="userSpaceOnUse")
+            for name, size, what in drawn
+        ),
     )
 
 
@@ -58,16 +72,24 @@ def styles() -> str:
     """Returns the CSS of all drawings; pages add theirs. Colours that depend on light or dark are variables."""
     fills = "".join(f".k{i}{{fill:{fill}}}" for i, fill in enumerate(FILLS))
     return (
-        f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};{_ramp_variables(False)};--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;--stock:#d0744f;"
+        f".pic{{--ink:{INK};--soft:{SOFT};--line:{LINE};--paper:{PAPER};{_ramp_variables(False)};"
+        "--one:#3a73a8;--two:#77aadd;--three:#eedd88;--limit:#c0392b;--stock:#d0744f;"
         "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Helvetica,Arial,sans-serif}"
         f"{fills}.pic text{{fill:var(--ink);font-size:11px}}.pic .on{{fill:#111;font-size:11px;text-anchor:middle}}"
-        ".pic .soft{fill:var(--soft)}.pic .head{font-size:15px;font-weight:600}.pic .sub{font-size:12px}.pic .mid{text-anchor:middle}.pic .end{text-anchor:end}.pic .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4}"
-        ".pic .cell{stroke:#fff;stroke-width:1}.pic .edge{fill:none;stroke:#222;stroke-width:1.6}.pic .thin{fill:none;stroke:#222;stroke-width:.5}.pic .none{fill:none;stroke:var(--soft);stroke-dasharray:3 3}"
-        ".pic .axis{stroke:var(--line);stroke-width:1}.pic .one{fill:var(--one)}.pic .two{fill:var(--two)}.pic .three{fill:var(--three)}"
-        ".pic .limit{stroke:var(--limit);stroke-width:2;stroke-dasharray:7 4;fill:none}.pic .bound{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 3;fill:none}"
+        ".pic .soft{fill:var(--soft)}.pic .head{font-size:15px;font-weight:600}.pic .sub{font-size:12px}"
+        ".pic .mid{text-anchor:middle}.pic .end{text-anchor:end}"
+        ".pic .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4}"
+        ".pic .cell{stroke:#fff;stroke-width:1}.pic .edge{fill:none;stroke:#222;stroke-width:1.6}"
+        ".pic .thin{fill:none;stroke:#222;stroke-width:.5}.pic .none{fill:none;stroke:var(--soft);stroke-dasharray:3 3}"
+        ".pic .axis{stroke:var(--line);stroke-width:1}.pic .one{fill:var(--one)}.pic .two{fill:var(--two)}"
+        ".pic .three{fill:var(--three)}"
+        ".pic .limit{stroke:var(--limit);stroke-width:2;stroke-dasharray:7 4;fill:none}"
         ".pic .sheet{fill:var(--paper)}.pic .warm{fill:var(--stock)}"
     )
 
 
 INK, SOFT, LINE, PAPER = "#1d2330", "#596273", "#cfd4dd", "#ffffff"
-DARK = "--ink:#e8eaf0;--soft:#a4adbd;--line:#454c59;--paper:#16191f;--one:#6ea3d8;--two:#35608c;--three:#8a7a2c;--limit:#ff8a7a;--stock:#e08a68;" + _ramp_variables(True)
+DARK = (
+    "--ink:#e8eaf0;--soft:#a4adbd;--line:#454c59;--paper:#16191f;"
+    "--one:#6ea3d8;--two:#35608c;--three:#8a7a2c;--limit:#ff8a7a;--stock:#e08a68;" + _ramp_variables(True)
+)

@@ -51,7 +51,9 @@ def visualize(plan: Plan, *, topology: Topology | str | None = None, memory_limi
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"visualize takes what reshard.plan returns, not {type(plan).__name__}")
-    network = topology if isinstance(topology, Topology) else Topology.parse(plan.topology if topology is None else os.fspath(topology))
+    network = (
+        topology if isinstance(topology, Topology) else Topology.parse(plan.topology if topology is None else os.fspath(topology))
+    )
     return Drawing(plan, network.fitted(plan.devices), None if memory_limit is None else byte_size(memory_limit))
 
 
@@ -80,13 +82,22 @@ class Drawing:
             raise ValueError(f'unknown part "{part}"; choose from all, tiles, memory')
         width, y, drawn = 960.0, 34.0, [element("text", title_of(self.plan), x=20, y=26, class_="head")]
         if part == "memory":
-            width, drawn = memory.SIZE[0] + 40.0, [element("text", f"memory per device: {self.plan.chain_text}", x=20, y=26, class_="sub")]
+            width, drawn = (
+                memory.SIZE[0] + 40.0,
+                [element("text", f"memory per device: {self.plan.chain_text}", x=20, y=26, class_="sub")],
+            )
         if part != "memory":
             width, y = self._add_states(drawn, width, y)
         if part != "tiles" and self._memory:
             if part == "all":
                 drawn.append(element("text", "memory per device", x=20, y=y + 26, class_="sub", style="font-weight:600"))
-            drawn.append(element("g", memory.picture(self._memory, self.memory_limit), transform=f"translate(20 {y + (34 if part == 'all' else 0):.0f})"))
+            drawn.append(
+                element(
+                    "g",
+                    memory.picture(self._memory, self.memory_limit),
+                    transform=f"translate(20 {y + (34 if part == 'all' else 0):.0f})",
+                )
+            )
             y += memory.SIZE[1] + (40 if part == "all" else 0)
         return _sheet(f"{title_of(self.plan)}: {self.plan.chain_text}", width, y + 16, drawn)
 
@@ -103,13 +114,18 @@ class Drawing:
 
     def html(self) -> str:
         """Returns one file that needs no other: a slider over the steps, memory and traffic."""
-        return page(title_of(self.plan), element("h1", title_of(self.plan)), card(plan_facts(self.plan)), card(self.sections("plan")))
+        return page(
+            title_of(self.plan), element("h1", title_of(self.plan)), card(plan_facts(self.plan)), card(self.sections("plan"))
+        )
 
     def sections(self, name: str) -> Markup:
         """Returns the parts of a page about this plan; name: of the slider, unique in the page."""
         parts = [self._steps_html(name)]
         if self._memory:
-            shown = svg(*memory.SIZE, memory.picture(self._memory, self.memory_limit), "memory per device over the steps")
+            plot = svg(
+                *memory.SIZE, memory.picture(self._memory, self.memory_limit), "memory per device over the steps", fits=False
+            )
+            shown = element("div", plot, class_="wide", tabindex="0")
             parts += [element("h3", "Memory per device"), shown, twin(self._memory_text())]
         if self.plan.collectives:
             parts += [element("h3", "Where the bytes go"), self._traffic_html(), twin(self._traffic_text())]
@@ -163,7 +179,11 @@ class Drawing:
 
     def _left_out(self) -> list[str]:
         numbers = ", ".join(map(str, self._found.left_out))
-        return [f"what devices hold after step {numbers} is not shown: the tiles are too large to run the plan on them"] if numbers else []
+        return (
+            [f"what devices hold after step {numbers} is not shown: the tiles are too large to run the plan on them"]
+            if numbers
+            else []
+        )
 
     def _memory_text(self) -> str:
         return memory.as_text(self._memory, self.memory_limit)
@@ -187,9 +207,19 @@ class Drawing:
         for i, device in enumerate(self._shown):
             x, y = left + i % per_row * (wide + 16), 42 + i // per_row * (high + 42)
             note = self._pictures.note(state, device, first_of)
-            words = element("text", element("tspan", device, style="font-weight:600"), f" {note or self._found.place(device)}", x=0, y=11)
+            words = element(
+                "text", element("tspan", device, style="font-weight:600"), f" {note or self._found.place(device)}", x=0, y=11
+            )
             tile = element("g", self._pictures.tile(state, device).content, transform="translate(0 17)")
-            drawn.append(element("g", element("title", f"device {device}: {self._found.place(device)}"), words, tile, transform=f"translate({x:.0f} {y:.0f})"))
+            drawn.append(
+                element(
+                    "g",
+                    element("title", f"device {device}: {self._found.place(device)}"),
+                    words,
+                    tile,
+                    transform=f"translate({x:.0f} {y:.0f})",
+                )
+            )
         rows = -(-len(self._shown) // per_row)
         return left + per_row * (wide + 16), 42 + max(array.height, rows * (high + 42)), joined(drawn)
 
@@ -197,7 +227,9 @@ class Drawing:
         """Returns the size of the largest tile that is drawn; a name needs some width too."""
         boxes = [self._pictures.tile(state, device) for device in self._shown]
         first_of = originals(state)
-        names = [f"{device} {self._pictures.note(state, device, first_of) or self._found.place(device)}" for device in self._shown]
+        names = [
+            f"{device} {self._pictures.note(state, device, first_of) or self._found.place(device)}" for device in self._shown
+        ]
         width = max(48.0, *(box.width for box in boxes), *(6.3 * len(name) for name in names))
         return width, max(box.height for box in boxes)
 
@@ -214,13 +246,28 @@ class Drawing:
     def _state_html(self, i: int, state: State) -> Markup:
         array, first_of = self._pictures.logical(state), originals(state)
         head = _head_of(state)
-        about = f"tile {list(state.tile_shape)}, {bytes_text(state.tile_bytes)}" + (f"; {bytes_text(state.bytes_received)} received" if state.number else "")
-        logical = element("div", element("h4", _array_head(self._pictures)), svg(array.width, array.height, array.content, f"the array {head}", fits=False), class_="logical")
+        about = f"tile {list(state.tile_shape)}, {bytes_text(state.tile_bytes)}" + (
+            f"; {bytes_text(state.bytes_received)} received" if state.number else ""
+        )
+        logical = element(
+            "div",
+            element("h4", _array_head(self._pictures)),
+            svg(array.width, array.height, array.content, f"the array {head}", fits=False),
+            class_="logical",
+        )
         grid = element("div", *(self._device_html(state, device, first_of) for device in self._shown), class_="grid")
         devices = element("div", element("h4", _devices_head(self._found, self._shown)), grid, class_="devices")
         short = f"step {state.number} of {len(self.plan.steps)}" if state.number else "before"
         caption = element("figcaption", head, " ", element("span", about))
-        return element("figure", caption, element("div", logical, devices, class_="views"), class_="state", data_title=head, data_short=short, data_i=i)
+        return element(
+            "figure",
+            caption,
+            element("div", logical, devices, class_="views"),
+            class_="state",
+            data_title=head,
+            data_short=short,
+            data_i=i,
+        )
 
     def _device_html(self, state: State, device: int, first_of: dict[int, int]) -> Markup:
         tile, note = self._pictures.tile(state, device), self._pictures.note(state, device, first_of)
@@ -228,18 +275,29 @@ class Drawing:
         drawn = svg(tile.width + 2, tile.height, tile.content, f"tile of device {device}", fits=False)
         name = joined([element("b", device), " ", element("span", self._found.place(device))])
         width = f"min-width:{max(84, tile.width + 2):.0f}px"
-        return element("div", name, element("div", drawn, class_="same" if is_copy else None), element("small", note), class_="dev", style=width)
+        return element(
+            "div",
+            name,
+            element("div", drawn, class_="same" if is_copy else None),
+            element("small", note),
+            class_="dev",
+            style=width,
+        )
 
     def _traffic_html(self) -> Markup:
         found = self._traffic
         wide, high, content = traffic_map.between_picture(found)
         bins = "devices" if found.devices_per_bin == 1 else f"groups of {found.devices_per_bin} devices"
-        parts = [element("div", element("h4", f"Who sends to whom, {bins}"), svg(wide, high, content, "bytes from device to device"))]
+        parts = [
+            element("div", element("h4", f"Who sends to whom, {bins}"), svg(wide, high, content, "bytes from device to device"))
+        ]
         for each in found.levels:
             wide, high, content = traffic_map.level_picture(each)
             speed = f"{each.level.name}, {each.level.kind}, {each.level.bandwidth_bytes_per_s / 1e9:g} GB/s"
             said = "load of each link" if each.links is not None else "bytes that enter each"
-            parts.append(element("div", element("h4", f"{speed}: {said}"), svg(wide, high, content, f"traffic at level {each.level.name}")))
+            parts.append(
+                element("div", element("h4", f"{speed}: {said}"), svg(wide, high, content, f"traffic at level {each.level.name}"))
+            )
         return element("div", *parts, class_="pair")
 
 
@@ -254,17 +312,20 @@ def _sheet(title: str, width: float, height: float, drawn: list[Markup]) -> str:
 
 def title_of(plan: Plan) -> str:
     """Returns e.g. `f32[16,16] on 8 devices`."""
-    return f"{plan.dtype or f'{plan.bits} bits'}[{','.join(map(str, plan.shape))}] on {plan.devices:,} device{'s' * (plan.devices != 1)}"
+    return f"{_tensor(plan)} on {plan.devices:,} device{'s' * (plan.devices != 1)}"
+
+
+def _tensor(plan: Plan) -> str:
+    return f"{plan.dtype or f'{plan.bits} bits '}[{','.join(map(str, plan.shape))}]"
 
 
 def head_text(plan: Plan) -> str:
     """Returns what the plan is about, as `reshard plan` prints it."""
     devices = f"{plan.devices} device{'s' * (plan.devices != 1)}"
     to_mesh = f" on {plan.target_mesh}" if plan.target_mesh else ""
-    dims = ",".join(map(str, plan.shape))
     return "\n".join(
         [
-            f"{plan.dtype or f'{plan.bits} bits'}[{dims}] on {_short_mesh(plan.mesh)}, {devices}",
+            f"{_tensor(plan)} on {_short_mesh(plan.mesh)}, {devices}",
             f"from:  {plan.source}",
             f"to:    {plan.target}{to_mesh}",
             f"chain: {plan.chain_text}",

@@ -50,7 +50,9 @@ def as_text(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> str:
     """Returns a line per step, then the peak; limit: in bytes per device, None if there is none."""
     if not steps:
         return "memory per device: nothing is allocated"
-    numbers = [f"{each.source_bytes:,} source + {each.target_bytes:,} target + {each.temporary_bytes:,} temporaries" for each in steps]
+    numbers = [
+        f"{each.source_bytes:,} source + {each.target_bytes:,} target + {each.temporary_bytes:,} temporaries" for each in steps
+    ]
     totals = [f"{each.total_bytes:,}" for each in steps]
     widths = [max(map(len, column)) for column in (numbers, totals)]
     lines = ["memory per device, in bytes"]
@@ -88,13 +90,25 @@ def picture(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> Markup
     for i, each in enumerate(steps):
         left, below = _LEFT + slot * (i + 0.5) - column / 2, 0
         what = f"step {each.number}, {each.title}"
-        for part, cls, value in (("source", "one", each.source_bytes), ("target", "two", each.target_bytes), ("temporaries", "three", each.temporary_bytes)):
+        for part, cls, value in (
+            ("source", "one", each.source_bytes),
+            ("target", "two", each.target_bytes),
+            ("temporaries", "three", each.temporary_bytes),
+        ):
             title = element("title", f"{what}: {part} {value:,} bytes")
-            drawn.append(element("rect", title, x=left, y=at(below + value), width=column, height=at(below) - at(below + value), class_=cls))
+            drawn.append(
+                element(
+                    "rect", title, x=left, y=at(below + value), width=column, height=at(below) - at(below + value), class_=cls
+                )
+            )
             below += value
         drawn.append(element("text", bytes_text(below), x=left + column / 2, y=at(below) - 5, class_="mid halo"))
         if slot > 22:
-            drawn.append(element("text", f"step {each.number}" if slot > 46 else each.number, x=left + column / 2, y=floor + 17, class_="mid"))
+            drawn.append(
+                element(
+                    "text", f"step {each.number}" if slot > 46 else each.number, x=left + column / 2, y=floor + 17, class_="mid"
+                )
+            )
     drawn += _legend()
     return joined(drawn)
 
@@ -114,7 +128,10 @@ def _lines(limit: int | None, top: float, at, wide: float) -> list[Markup]:
 def _legend() -> list[Markup]:
     drawn, x = [], _LEFT
     for name, cls, width in (("source tile", "one", 92), ("target tile", "two", 92), ("temporaries", "three", 96)):
-        drawn += [element("rect", x=x, y=_HEIGHT - 15, width=11, height=11, class_=cls), element("text", name, x=x + 16, y=_HEIGHT - 5)]
+        drawn += [
+            element("rect", x=x, y=_HEIGHT - 15, width=11, height=11, class_=cls),
+            element("text", name, x=x + 16, y=_HEIGHT - 5),
+        ]
         x += width
     return drawn
 

@@ -8,7 +8,7 @@ that is opened as `page.html#site-0=2` starts with step 2 of that site. Without 
 from __future__ import annotations
 
 from reshard.pictures import colours
-from reshard.pictures.markup import Markup, element, escaped, joined
+from reshard.pictures.markup import Markup, element, joined
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
@@ -22,15 +22,18 @@ h2{font-size:19px;margin:0 0 4px;font-weight:650;overflow-wrap:anywhere}
 h3{font-size:14px;margin:26px 0 8px;font-weight:650}
 p{margin:6px 0;max-width:80ch;overflow-wrap:anywhere}
 a{color:var(--mark)}
-code,pre{font-family:ui-monospace,'SFMono-Regular','DejaVu Sans Mono',Menlo,Consolas,monospace;font-size:12.5px}
+code,pre{font-family:ui-monospace,'SFMono-Regular',
+'DejaVu Sans Mono',Menlo,Consolas,monospace;font-size:12.5px}
 code{overflow-wrap:anywhere}
-pre{overflow:auto;background:var(--bg);border:1px solid var(--line);border-radius:6px;padding:10px 12px;margin:8px 0;line-height:1.45;max-height:420px}
+pre{overflow:auto;background:var(--bg);border:1px solid var(--line);border-radius:6px;
+padding:10px 12px;margin:8px 0;line-height:1.45;max-height:420px}
 .soft{color:var(--soft)}
 .card{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin:18px 0;break-inside:avoid-page}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:12px;margin:16px 0}
 .tiles .card{margin:0;padding:14px 16px}
 .figure{font-size:23px;font-weight:650;line-height:1.2;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
-.badge{display:inline-block;border-radius:20px;padding:1px 10px;font-size:12.5px;font-weight:600;border:1px solid currentColor;white-space:nowrap}
+.badge{display:inline-block;border-radius:20px;padding:1px 10px;
+font-size:12.5px;font-weight:600;border:1px solid currentColor;white-space:nowrap}
 .good{color:var(--good)}.bad{color:var(--bad)}
 .wide{overflow-x:auto;margin:8px 0}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
@@ -48,7 +51,8 @@ svg{display:block}
 .bar{display:none;gap:10px;align-items:center;flex-wrap:wrap;margin:0 0 10px}
 .scripted .bar{display:flex}
 .bar input{flex:1 1 160px;min-width:120px;accent-color:var(--mark)}
-.bar button{font:inherit;font-size:13px;padding:3px 12px;border-radius:6px;border:1px solid var(--line);background:var(--paper);color:var(--ink);cursor:pointer}
+.bar button{font:inherit;font-size:13px;padding:3px 12px;border-radius:6px;
+border:1px solid var(--line);background:var(--paper);color:var(--ink);cursor:pointer}
 .bar output{font-size:13px;min-width:7em;font-variant-numeric:tabular-nums}
 :focus-visible{outline:3px solid var(--mark);outline-offset:2px}
 .scripted .state{display:none}.scripted .state.now{display:block}
@@ -61,7 +65,8 @@ svg{display:block}
 .logical{overflow-x:auto;max-width:100%}
 .devices{flex:1 1 320px}
 .grid{display:flex;flex-wrap:wrap;gap:12px}
-.dev b{font-size:12.5px}.dev span{font-size:11.5px;color:var(--soft)}.dev small{display:block;min-height:1.4em;font-size:11.5px;color:var(--soft)}
+.dev b{font-size:12.5px}.dev span{font-size:11.5px;color:var(--soft)}
+.dev small{display:block;min-height:1.4em;font-size:11.5px;color:var(--soft)}
 .dev .same svg{opacity:.72}
 .pair{display:flex;flex-wrap:wrap;gap:32px;align-items:flex-start}
 .pair>div{min-width:0;max-width:100%;overflow-x:auto}
@@ -69,12 +74,20 @@ svg{display:block}
 rect.hot{stroke:#000!important;stroke-width:2.5!important}
 details{margin:8px 0}summary{cursor:pointer;font-size:13px;color:var(--soft)}summary h2{color:var(--ink)}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:12.5px;color:var(--soft);margin:8px 0 0}
-@media (max-width:640px){main{padding:14px 10px 40px}.card{padding:14px 12px}h1{font-size:21px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:6px}}
-@media print{body{background:#fff;font-size:12px}.bar{display:none!important}.state{display:block!important}.card{border:none;padding:6px 0}
-details::details-content{content-visibility:visible;display:block}.wide,pre{overflow:visible;max-height:none}a{color:inherit;text-decoration:none}.state,tr{break-inside:avoid}}
+@media (max-width:640px){main{padding:14px 10px 40px}.card{padding:14px 12px}h1{font-size:21px}
+dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:6px}}
+@media print{body{background:#fff;font-size:12px}.bar{display:none!important}.state{display:block!important}
+.card{border:none;padding:6px 0}
+details::details-content{content-visibility:visible;display:block}.wide,pre{overflow:visible;max-height:none}
+a{color:inherit;text-decoration:none}.state,tr{break-inside:avoid}}
 """
 
-_DARK = "@media screen and (prefers-color-scheme:dark){.pic{%s}:root{--bg:#0e1014;--good:#5fd09a;--bad:#ff9178;--mark:#7db4ee}.pic .edge{stroke:#0b0c0f}.pic .cell{stroke:#16191f}rect.hot{stroke:#fff!important}}" % colours.DARK
+_DARK = (
+    "@media screen and (prefers-color-scheme:dark){"
+    f".pic{{{colours.DARK}}}"
+    ":root{--bg:#0e1014;--good:#5fd09a;--bad:#ff9178;--mark:#7db4ee}"
+    ".pic .edge{stroke:#0b0c0f}.pic .cell{stroke:#16191f}rect.hot{stroke:#fff!important}}"
+)
 
 # Plain functions on the elements of one slider each; a page may have none.
 _SCRIPT = """
@@ -100,7 +113,7 @@ for (const box of document.querySelectorAll(".steps")) {
   box.addEventListener("pointerleave", () => hot());
 }
 const follow = () => {
-  const folded = document.querySelector(location.hash.startsWith("#card-") ? CSS.escape(location.hash.slice(1)).replace(/^/, "#") + ">details" : "none");
+  const card = document.getElementById(location.hash.slice(1)), folded = card && card.querySelector("details");
   if (folded) folded.open = true;
   const [, id, step] = /^#(.*)=(\\d+)$/.exec(location.hash) || [];
   const box = id && document.getElementById(id);
@@ -127,13 +140,23 @@ def page(title: str, *body: Markup) -> str:
 
 def in_frame(html: str, height: int) -> str:
     """Returns a frame that holds a page, for notebooks: its styles and its script stay inside."""
-    return f'<iframe title="reshard" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0" srcdoc="{escaped(str(html))}"></iframe>'
+    style = f"width:100%;height:{height}px;border:0"
+    return element("iframe", title="reshard", sandbox="allow-scripts", style=style, srcdoc=str(html))
 
 
 def svg(width: float, height: float, content: object, label: str, *, fits: bool = True) -> Markup:
     """Returns a picture of so many pixels; if it fits, it shrinks with a narrow window."""
     size = f"0 0 {width:.0f} {height:.0f}"
-    return element("svg", content, viewBox=size, width=f"{width:.0f}", height=f"{height:.0f}", class_="fit" if fits else None, role="img", aria_label=label)
+    return element(
+        "svg",
+        content,
+        viewBox=size,
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+        class_="fit" if fits else None,
+        role="img",
+        aria_label=label,
+    )
 
 
 def twin(text: str, said: str = "as text") -> Markup:

@@ -18,7 +18,12 @@ _REJECTED = ("rejected way", "received", "time", "peak", "collectives", "why not
 def steps_html(plan: Plan) -> Markup:
     """Returns the table of the steps; sizes in full are their titles."""
     rows = [
-        (number, element("code", what), *(element("span", bytes_text(each), title=f"{each:,} bytes") for each in sizes), time_text(time_s))
+        (
+            number,
+            element("code", what),
+            *(element("span", bytes_text(each), title=f"{each:,} bytes") for each in sizes),
+            time_text(time_s),
+        )
         for number, what, sizes, time_s in _steps(plan)
     ]
     return table(_STEPS, rows, "rlrrrr") if rows else element("p", "No step: source and target place everything alike.")

@@ -108,7 +108,9 @@ def planned_again(problem: dict | None) -> Plan | None:
         mesh = Mesh.parse(problem["mesh"])
         ends = Sharding.parse(problem["source"]), Sharding.parse(problem["target"])
         is_by_time = problem["objective"] == "time"
-        return plan(mesh, tuple(problem["shape"]), problem["bits"], *ends, objective=problem["objective"], with_exchange=is_by_time)
+        return plan(
+            mesh, tuple(problem["shape"]), problem["bits"], *ends, objective=problem["objective"], with_exchange=is_by_time
+        )
     except (MeshError, ShardingError, NoPlanError):
         return None
 
@@ -127,9 +129,13 @@ def _drawing(site: _Site) -> Drawing:
 
 def _outcome(report: dict) -> str:
     totals = report["totals"]
+    if report.get("warnings"):
+        return " ".join(report["warnings"])
     if not totals["sites"]:
         return "No site: every value is used in the layout in which it is produced."
-    sites = f"{totals['rewritten']} of {totals['sites']} site{'s' * (totals['sites'] != 1)} rewritten, {totals['left']} left to XLA."
+    sites = (
+        f"{totals['rewritten']} of {totals['sites']} site{'s' * (totals['sites'] != 1)} rewritten, {totals['left']} left to XLA."
+    )
     if not report["checks"] and totals["stock_bytes"]:
         sites += f" At these a device receives {totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}."
     for check in report["checks"]:
@@ -145,11 +151,16 @@ def _outcome(report: dict) -> str:
 def _summary(report: dict) -> Markup:
     parts = []
     for check in report["checks"]:
-        rows = [("received per device", "bytes_received"), ("temporaries per device", "temp_bytes")]
-        bars = [_bars(title, check["stock"].get(key), check["ours"].get(key)) for title, key in rows]
+        drawn = [("received per device", "bytes_received"), ("temporaries per device", "temp_bytes")]
+        bars = [_bars(title, check["stock"].get(key), check["ours"].get(key)) for title, key in drawn]
         collectives = table(("collective", "stock XLA", "ours", "change"), _differences(check), "lrrr", "Collectives that run")
-        dropped = [element("p", f"Left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}") for each in check["dropped"]]
-        parts.append(card(element("h2", "The whole module, as XLA compiles it"), element("div", *bars, class_="pair"), collectives, *dropped))
+        dropped = [
+            element("p", f"Left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}")
+            for each in check["dropped"]
+        ]
+        rows = list(_ahead_of_time(check))
+        more = [table(("", "stock XLA", "ours"), rows, "lrr", "Ahead of time")] if rows else []
+        parts.append(card(element("h2", _head(check)), element("div", *bars, class_="pair"), collectives, *more, *dropped))
     if not parts and report["totals"]["stock_bytes"]:
         totals = report["totals"]
         bars = _bars("received per device at the rewritten sites", totals["stock_bytes"], totals["our_bytes"])
@@ -170,6 +181,35 @@ def _bars(title: str, stock: int | None, ours: int | None) -> Markup:
     return element("div", element("h4", title + ratio), svg(430, 54, joined(drawn), f"{title}: stock {stock}, ours {ours}"))
 
 
+def _head(check: dict) -> str:
+    return f"The whole module, compiled for {check['target']}" if "target" in check else "The whole module, as XLA compiles it"
+
+
+_AHEAD_OF_TIME = (
+    ("arguments, bytes per device", "argument_bytes"),
+    ("outputs, bytes per device", "output_bytes"),
+    ("peak memory, bytes per device", "peak_memory_bytes"),
+    ("received in the final program, bytes per device", "final_bytes_received"),
+    ("time as the compiler estimates it, us", "estimated_seconds"),
+    ("why it does not compile", "message"),
+)
+
+
+def _ahead_of_time(check: dict) -> Iterator[tuple[str, str, str]]:
+    """Yields what only a target that is compiled for ahead of time tells: (what, of stock XLA, ours)."""
+    for what, key in _AHEAD_OF_TIME if "target" in check else ():
+        stock, ours = (_cell(check[side].get(key)) for side in ("stock", "ours"))
+        if stock or ours:
+            yield what, stock, ours
+
+
+def _cell(value: float | str | None) -> str:
+    """Returns a number of bytes, seconds in microseconds, or a message's first line."""
+    if isinstance(value, str):
+        return text_table.first_line(value, 120) if value else ""
+    return "" if value is None else f"{value * 1e6:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
 def _differences(check: dict) -> list[tuple]:
     stock, ours = check["stock"]["collectives"], check["ours"]["collectives"]
     rows = []
@@ -186,7 +226,9 @@ def _summary_text(report: dict) -> Iterator[str]:
             for what, key in (("received, bytes per device", "bytes_received"), ("temporaries, bytes per device", "temp_bytes"))
         ]
         rows += [tuple(map(str, row)) for row in _differences(check)]
-        lines = [text_table.table(("the whole module", "stock XLA", "ours", "change"), rows, "lrrr")]
+        rows += [(*row, "") for row in _ahead_of_time(check)]
+        name = f"the whole module for {check['target']}" if "target" in check else "the whole module"
+        lines = [text_table.table((name, "stock XLA", "ours", "change"), rows, "lrrr")]
         lines += [f"left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}" for each in check["dropped"]]
         yield "\n".join(lines)
 
@@ -201,7 +243,9 @@ def _overview(sites: list[_Site]) -> Markup:
         row = each.row
         codes = (element("code", row[name].removeprefix("tensor")) for name in ("type", "source", "target"))
         sizes = (_size(row[name]) for name in ("bytes_received", "stock_bytes", "bound_bytes"))
-        rows.append((element("a", each.number, href=f"#card-{each.number}"), row["location"] or row["op"], *codes, *sizes, _badge(each)))
+        rows.append(
+            (element("a", each.number, href=f"#card-{each.number}"), row["location"] or row["op"], *codes, *sizes, _badge(each))
+        )
     return card(element("h2", "Sites"), table(headings, rows, "rllllrrrl"))
 
 
@@ -219,11 +263,19 @@ def _site_html(site: _Site, is_open: bool) -> Markup:
     said = facts([(term, element("code", what) if is_code else what) for term, what, is_code in _facts(site)])
     parts = [said]
     if row.get("provenance"):
-        rows = [(each["side"], element("code", each["axis"]), each["asked_by"], element("code", each["location"])) for each in row["provenance"]]
+        rows = [
+            (each["side"], element("code", each["axis"]), each["asked_by"], element("code", each["location"]))
+            for each in row["provenance"]
+        ]
         parts.append(table(("layout", "axis", "asked for by", "at"), rows, "llll", "Who asked for these layouts"))
     if site.is_drawn:
         ways = rejected(site.plan, _network())
-        parts += [element("h3", "Steps"), plan_parts.steps_html(site.plan), element("h3", "Who holds what"), _drawing(site).sections(f"site-{site.number}")]
+        parts += [
+            element("h3", "Steps"),
+            plan_parts.steps_html(site.plan),
+            element("h3", "Who holds what"),
+            _drawing(site).sections(f"site-{site.number}"),
+        ]
         parts += [element("h3", "Rejected alternatives"), plan_parts.rejected_html(site.plan, ways)] if ways else []
     elif site.plan is not None:
         parts.append(_elsewhere(site))
@@ -235,7 +287,9 @@ def _elsewhere(site: _Site) -> Markup:
     if site.like is None:
         said = f"The pictures are of the {MOST_DRAWN} conversions that gain most; reshard explain --html draws any other."
     else:
-        said = joined(["The same conversion as ", element("a", f"site {site.like}", href=f"#card-{site.like}"), ", which has the pictures."])
+        said = joined(
+            ["The same conversion as ", element("a", f"site {site.like}", href=f"#card-{site.like}"), ", which has the pictures."]
+        )
     return joined([element("h3", "Steps"), plan_parts.steps_html(site.plan), element("p", said, class_="soft")])
 
 
@@ -253,14 +307,23 @@ def _facts(site: _Site) -> Iterator[tuple[str, str, bool]]:
     numbers = (("ours", "bytes_received"), ("stock XLA", "stock_bytes"), ("least that any method needs", "bound_bytes"))
     yield "received per device", "; ".join(f"{who} {row[key]:,}" for who, key in numbers if row.get(key) is not None), False
     temporaries = (("ours", "our_temp_bytes"), ("stock XLA", "stock_temp_bytes"))
-    yield "temporaries, with the op around", "; ".join(f"{who} {row[key]:,}" for who, key in temporaries if row.get(key) is not None), False
+    yield (
+        "temporaries, with the op around",
+        "; ".join(f"{who} {row[key]:,}" for who, key in temporaries if row.get(key) is not None),
+        False,
+    )
 
 
 def _site_text(site: _Site) -> Iterator[str]:
     terms = [(term, what) for term, what, _ in _facts(site) if what]
     width = max(len(term) for term, _ in terms)
-    lines = [f"---- {site.heading[0].lower()}{site.heading[1:]}: {site.decision}", *(f"  {term:<{width}}  {what}" for term, what in terms)]
-    lines += [f"  {each['side']} {each['axis']}: asked for by {each['asked_by']}{_at(each)}" for each in site.row.get("provenance", ())]
+    lines = [
+        f"---- {site.heading[0].lower()}{site.heading[1:]}: {site.decision}",
+        *(f"  {term:<{width}}  {what}" for term, what in terms),
+    ]
+    lines += [
+        f"  {each['side']} {each['axis']}: asked for by {each['asked_by']}{_at(each)}" for each in site.row.get("provenance", ())
+    ]
     yield "\n".join(lines)
     if site.plan is None:
         return

@@ -16,7 +16,6 @@ from reshard.pictures.placements import (
     Placements,
     Run,
     State,
-    View,
     block_classes,
     holders,
     originals,
@@ -66,7 +65,9 @@ class TilePictures:
     def _zoomed(self, dim: int) -> dict[int, float]:
         """Returns the scale of the array, enlarged as far as the largest tile that is drawn permits, but no further than legible."""
         scale = self.scale[dim]
-        held = [cells[dim] for state in self.found.states for device in self.shown if (cells := self.found.held_cells(state, device))]
+        held = [
+            cells[dim] for state in self.found.states for device in self.shown if (cells := self.found.held_cells(state, device))
+        ]
         lengths = [sum(scale[cell] for cell in run.cells) for cells in held for run in runs(self.found, dim, cells)]
         largest = max((sum(scale[cell] for cell in cells) for cells in held), default=1.0)
         zoom = max(1.0, min(_LEGIBLE / min(lengths, default=_LEGIBLE), _LARGEST / largest))
@@ -118,7 +119,15 @@ class TilePictures:
         ids = holders(state, tuple(cells)) if cells else list(range(self.found.devices))
         said = _fitting(ids, wide, high)
         label = _pill(said, left + wide / 2, top + high / 2) if said else Markup("")
-        frame = element("rect", element("title", f"on device {_list(ids, 24)}"), x=left, y=top, width=wide, height=high, class_="edge" if min(wide, high) > 12 else "thin")
+        frame = element(
+            "rect",
+            element("title", f"on device {_list(ids, 24)}"),
+            x=left,
+            y=top,
+            width=wide,
+            height=high,
+            class_="edge" if min(wide, high) > 12 else "thin",
+        )
         return joined([frame, label])
 
     # ---- a device
@@ -180,7 +189,9 @@ class TilePictures:
     def _part(self, part: tuple[int, int], left, top, wide, high, with_name: bool = True) -> Markup:
         colour, pattern = colours.fill_of(part[0], self.found.source_blocks)
         name = part_name(self.found, part)
-        drawn = [element("rect", x=left, y=top, width=wide, height=high, class_=f"cell k{colour}", data_p=name if with_name else None)]
+        drawn = [
+            element("rect", x=left, y=top, width=wide, height=high, class_=f"cell k{colour}", data_p=name if with_name else None)
+        ]
         if pattern:
             drawn.append(element("rect", x=left, y=top, width=wide, height=high, fill=f"url(#{pattern})", pointer_events="none"))
         if with_name and wide >= 7 * len(name) + 1 and high >= 11:
@@ -245,7 +256,17 @@ def _pill(said: str, x: float, y: float) -> Markup:
     wide = 6.6 * len(said) + 5
     return joined(
         [
-            element("rect", x=x - wide / 2, y=y - 7, width=wide, height=14.0, rx="3", fill="#fff", opacity="0.86", pointer_events="none"),
+            element(
+                "rect",
+                x=x - wide / 2,
+                y=y - 7,
+                width=wide,
+                height=14.0,
+                rx="3",
+                fill="#fff",
+                opacity="0.86",
+                pointer_events="none",
+            ),
             element("text", said, x=x, y=y + 4, class_="on", pointer_events="none"),
         ]
     )
@@ -312,6 +333,3 @@ def _clipped(parts: list) -> list:
         return parts
     more = f"... {len(parts) - MOST_NAMES} more"
     return [*parts[:MOST_NAMES], more if isinstance(parts[0], str) else [more] if isinstance(parts[0][0], str) else [[more]]]
-
-
-__all__ = ["Box", "TilePictures", "View", "shown_devices", "state_text"]

@@ -32,7 +32,10 @@ def as_dict(plan: Plan, topology: Topology) -> dict:
     tracks = {name: _STEPS + 1 + i for i, name in enumerate(levels)}
     copies = _STEPS + 1 + len(levels)
     events = [_named("process_name", f"reshard, modelled: {title_of(plan)}")]
-    events += [_named("thread_name", name, track) for name, track in (("steps", _STEPS), *((f"level {n}", t) for n, t in tracks.items()), ("copies on the device", copies))]
+    events += [
+        _named("thread_name", name, track)
+        for name, track in (("steps", _STEPS), *((f"level {n}", t) for n, t in tracks.items()), ("copies on the device", copies))
+    ]
     held = [each.total_bytes for each in memory_of(plan)]
     at_s = 0.0
     for number, (step, parts) in enumerate(zip(plan.steps, step_costs(plan, topology)), 1):
@@ -43,13 +46,27 @@ def as_dict(plan: Plan, topology: Topology) -> dict:
         if parts.level is not None and parts.level.name in tracks:
             track = tracks[parts.level.name]
             events.append(_slice(f"{step.op}: latency", at_s, parts.latency_s, track, {"collectives": parts.collectives}))
-            events.append(_slice(f"{step.op}: transfer", at_s + parts.latency_s, parts.transfer_s, track, {"bytes_received": step.bytes_received}))
+            events.append(
+                _slice(
+                    f"{step.op}: transfer",
+                    at_s + parts.latency_s,
+                    parts.transfer_s,
+                    track,
+                    {"bytes_received": step.bytes_received},
+                )
+            )
         if parts.copies_s:
             events.append(_slice(step.op, at_s + crossing_s, parts.copies_s, copies, {}))
         at_s += step.time_s
     if held:
         events.append(_counter(at_s, 0))
-    about = {"mesh": str(plan.mesh), "from": str(plan.source), "to": str(plan.target), "chain": plan.chain_text, "topology": plan.topology}
+    about = {
+        "mesh": str(plan.mesh),
+        "from": str(plan.source),
+        "to": str(plan.target),
+        "chain": plan.chain_text,
+        "topology": plan.topology,
+    }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
 
 
@@ -73,7 +90,15 @@ def _chunks(step: PlannedStep, start_s: float) -> list[dict]:
     for chunk in range(min(count, MOST_CHUNKS)):
         at_s = start_s + chunk * each_s
         for inside in step.inside:
-            events.append(_slice(f"chunk {chunk + 1} of {count}: {inside.text}", at_s, inside.time_s, _STEPS, {"bytes_received": inside.bytes_received}))
+            events.append(
+                _slice(
+                    f"chunk {chunk + 1} of {count}: {inside.text}",
+                    at_s,
+                    inside.time_s,
+                    _STEPS,
+                    {"bytes_received": inside.bytes_received},
+                )
+            )
             at_s += inside.time_s
     return events
 

@@ -11,7 +11,10 @@ the shortest way, one dimension after the other. A library that passes pieces on
 traffic, in bytes, as sent straight to whom it is for
   node  switch, 50 GB/s: enters the busiest of 2 units 4,096, the idlest 4,096
   gpu   switch, 450 GB/s: enters the busiest of 4 units 1,024, the idlest 1,024
-  most between two devices: 1,024, from 0 to 1
+  from 0: 1,024 to 1 2 3
+  from 1: 1,024 to 0 2 3
+  from 2: 1,024 to 0 1 3
+  from 3: 1,024 to 0 1 2
 """
 
 from __future__ import annotations
@@ -129,7 +132,11 @@ def _of_level(view, network, collectives: list[Collective]) -> LevelTraffic:
         pairs.append((here, there, weight))
     links = None
     if view.is_grid and routed <= MOST_PAIRS:
-        links = _links(view, *(np.concatenate([np.zeros(0, np.int64), *column]) for column in zip(*pairs)), len(entering)) if pairs else None
+        links = (
+            _links(view, *(np.concatenate([np.zeros(0, np.int64), *column]) for column in zip(*pairs)), len(entering))
+            if pairs
+            else None
+        )
     return LevelTraffic(view.level, len(entering) // size, entering, links)
 
 
@@ -161,7 +168,7 @@ def _links(view, here: np.ndarray, there: np.ndarray, num_bytes: np.ndarray, uni
 
 
 def as_text(found: Traffic) -> str:
-    """Returns a line per level, with the busiest unit and link, and the busiest pair."""
+    """Returns a line per level, with the busiest unit and link, then who sends how much to whom."""
     lines = ["traffic, in bytes, as sent straight to whom it is for"]
     width = max((len(each.level.name) for each in found.levels), default=0)
     for each in found.levels:
@@ -169,14 +176,22 @@ def as_text(found: Traffic) -> str:
         line = f"  {each.level.name:<{width}}  {each.level.kind}, {each.level.bandwidth_bytes_per_s / 1e9:g} GB/s: "
         line += f"enters the busiest of {len(each.entering)} units {most:,.0f}, the idlest {least:,.0f}"
         if each.links is not None:
-            line += "; on the busiest link along " + ", along ".join(f"dim {dim} {load.max():,.0f}" for dim, load in enumerate(each.links))
+            line += "; on the busiest link along " + ", along ".join(
+                f"dim {dim} {load.max():,.0f}" for dim, load in enumerate(each.links)
+            )
         lines.append(line)
     if not found.between.any():
         return "traffic: nothing is sent"
-    source, target = np.unravel_index(int(found.between.argmax()), found.between.shape)
-    who = "two devices" if found.devices_per_bin == 1 else f"two groups of {found.devices_per_bin} devices"
-    lines.append(f"  most between {who}: {found.between.max():,.0f}, from {source} to {target}")
-    return "\n".join(lines)
+    if found.devices_per_bin > 1:
+        lines.append(f"  between groups of {found.devices_per_bin} devices:")
+    return "\n".join([*lines, *(line for source, row in enumerate(found.between.tolist()) for line in _sent_text(source, row))])
+
+
+def _sent_text(source: int, row: list[float]) -> Iterator[str]:
+    """Yields a line for each amount that one device sends, the largest first."""
+    for num_bytes in sorted({each for each in row if each}, reverse=True):
+        targets = " ".join(str(target) for target, each in enumerate(row) if each == num_bytes)
+        yield f"  from {source}: {num_bytes:,.0f} to {targets}"
 
 
 # ---- pictures
@@ -199,7 +214,17 @@ def between_picture(found: Traffic) -> tuple[float, float, Markup]:
         for target, num_bytes in enumerate(row):
             fill, _ = heat(num_bytes / most if most else 0)
             title = element("title", f"from {source} to {target}: {num_bytes:,.0f} bytes")
-            drawn.append(element("rect", title, x=left + target * cell, y=top + source * cell, width=cell - 1, height=cell - 1, style=f"fill:{fill}"))
+            drawn.append(
+                element(
+                    "rect",
+                    title,
+                    x=left + target * cell,
+                    y=top + source * cell,
+                    width=cell - 1,
+                    height=cell - 1,
+                    style=f"fill:{fill}",
+                )
+            )
     wide, high = left + count * cell + 4, top + count * cell + 30
     drawn.append(_scale(left, top + count * cell + 8, most))
     return max(wide, left + 250), high, joined(drawn)
@@ -227,7 +252,9 @@ def level_picture(each: LevelTraffic) -> tuple[float, float, Markup]:
             x, y = column * cell, row * 26.0
             drawn.append(element("rect", title, x=x + 1, y=y + 1, width=cell - 2, height=24, style=f"fill:{fill}"))
             if cell > 40:
-                drawn.append(element("text", _short(num_bytes), x=x + cell / 2, y=y + 17, class_="mid", style=f"fill:{ink};font-size:10px"))
+                drawn.append(
+                    element("text", _short(num_bytes), x=x + cell / 2, y=y + 17, class_="mid", style=f"fill:{ink};font-size:10px")
+                )
     drawn.append(_scale(0, rows * 26 + 8, most))
     return max(columns * cell, 250.0), rows * 26 + 30, joined(drawn)
 
@@ -265,19 +292,38 @@ def _sheet(each: LevelTraffic, sheet: int, rows: int, columns: int, pitch: float
                 fill, _ = heat(num_bytes / most if most else 0)
                 # the link around the end leaves on the far side
                 over, under = (abs(over), abs(under)) if is_around else (over, under)
-                title = element("title", f"{each.level.name} {unit}, dim {dim}: {num_bytes:,.0f} bytes{' around the end' if is_around else ''}")
+                title = element(
+                    "title",
+                    f"{each.level.name} {unit}, dim {dim}: {num_bytes:,.0f} bytes{' around the end' if is_around else ''}",
+                )
                 ends = {"x1": x, "y1": y, "x2": x + over, "y2": y + under}
                 dashes = "3 2" if is_around else None
                 links.append(element("line", **ends, style="stroke:var(--soft)", stroke_width="7"))
                 links.append(element("line", title, **ends, style=f"stroke:{fill}", stroke_width="5", stroke_dasharray=dashes))
-            nodes.append(element("circle", element("title", f"{each.level.name} {unit}"), cx=x, cy=y, r="5", class_="sheet", style="stroke:var(--ink)"))
+            nodes.append(
+                element(
+                    "circle",
+                    element("title", f"{each.level.name} {unit}"),
+                    cx=x,
+                    cy=y,
+                    r="5",
+                    class_="sheet",
+                    style="stroke:var(--ink)",
+                )
+            )
     return joined([*links, *nodes])
 
 
 def _scale(x: float, y: float, most: float) -> Markup:
     """Returns the legend of the heat maps."""
     steps = [element("rect", x=x + 16 + i * 16, y=y, width=16, height=10, style=f"fill:{heat(i / 8)[0]}") for i in range(9)]
-    return joined([element("text", "0", x=x, y=y + 9, class_="soft"), *steps, element("text", bytes_text(most), x=x + 166, y=y + 9, class_="soft")])
+    return joined(
+        [
+            element("text", "0", x=x, y=y + 9, class_="soft"),
+            *steps,
+            element("text", bytes_text(most), x=x + 166, y=y + 9, class_="soft"),
+        ]
+    )
 
 
 def _short(num_bytes: float) -> str:

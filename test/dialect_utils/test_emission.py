@@ -6,7 +6,7 @@ import re
 import pytest
 
 from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.emission import emit_island, unused_channels, write_program
+from reshard.dialect_utils.emission import Mark, emit_island, unused_channels, write_program
 from reshard.dialect_utils.reductions import UnsupportedReduction
 from reshard.dialect_utils.sdy_shardings import sharding_to_attr
 from reshard.synthesis.mesh import Mesh
@@ -46,9 +46,8 @@ def island(
         attrs = [sharding_to_attr(side, reference) for side in (found.source, found.target)]
         users_line = ir.Location.file("model.py", 12, 3)
         with ir.InsertionPoint(block.operations[len(block.operations) - 1]):
-            op = emit_island(
-                found.tile_program, block.arguments[0], *attrs, unused_channels(module), "reshard/7", users_line
-            )
+            mark = Mark(unused_channels(module), "reshard/7", users_line)
+            op = emit_island(found.tile_program, block.arguments[0], *attrs, mark)
         block.operations[len(block.operations) - 1].operation.operands[0] = op.results[0]
         assert module.operation.verify()
         return module.operation.get_asm(enable_debug_info=debug)
@@ -211,7 +210,7 @@ def body(mesh: str, shape, source: str, target: str, element: str, reduction: st
         )
         block = module.body.operations[1].regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(block):
-            tile = write_program(found.tile_program, block.arguments[0], unused_channels(module), "reshard", ir.Location.unknown())
+            tile = write_program(found.tile_program, block.arguments[0], Mark(unused_channels(module), "reshard", ir.Location.unknown()))
             ir.Operation.create("func.call", operands=[tile], attributes={"callee": ir.FlatSymbolRefAttr.get("end")})
         assert module.operation.verify()
         return str(module)

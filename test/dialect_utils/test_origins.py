@@ -8,7 +8,9 @@ from reshard.dialect_utils.origins import Origins
 from reshard.dialect_utils.propagation import ops_in
 
 MESH = 'sdy.mesh @mesh = <["x"=4, "y"=2]>\n'
-PAIR = MESH + """
+PAIR = (
+    MESH
+    + """
 func.func public @main(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>} loc("state['w']"), %b: tensor<16x16xf32>)
     -> (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}) {
   %negate = stablehlo.negate %a : tensor<16x16xf32>
@@ -22,6 +24,7 @@ func.func public @main(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh
   return %negate, %add, %sqrt : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>
 }
 """
+)
 
 
 def origins(text: str, name: str) -> dict[str, str]:
@@ -31,15 +34,24 @@ def origins(text: str, name: str) -> dict[str, str]:
         found = Origins(module)
         ops = ops_in(module.operation)
         function = next(op for op in ops if op.name == "func.func")
-        value = function.regions[0].blocks[0].arguments[0] if name == "argument" else next(op for op in ops if op.name == f"stablehlo.{name}").results[0]
-        return {axis: f"{each.words} at {each.place}" if each.place else each.words for axis, each in found.of_value(value).items()}
+        value = (
+            function.regions[0].blocks[0].arguments[0]
+            if name == "argument"
+            else next(op for op in ops if op.name == f"stablehlo.{name}").results[0]
+        )
+        return {
+            axis: f"{each.words} at {each.place}" if each.place else each.words for axis, each in found.of_value(value).items()
+        }
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("argument", {"x": "argument 0 of @main, state['w'] at -:3:1"}),
-        ("negate", {"x": "argument 0 of @main, state['w'] at -:3:1"}),  # Shardy itself says the constraint, which asks for x elsewhere
+        (
+            "negate",
+            {"x": "argument 0 of @main, state['w'] at -:3:1"},
+        ),  # Shardy itself says the constraint, which asks for x elsewhere
         ("tanh", {"x": "a constraint at model.py:5:1"}),
         ("sine", {"x": "a constraint at model.py:7:1"}),
         ("cosine", {"x": "a constraint at model.py:7:1"}),
@@ -54,16 +66,22 @@ def test_results_of_the_program_ask_too():
 
 
 def test_what_cannot_be_told_is_left_out():
-    reduced = MESH + """
+    reduced = (
+        MESH
+        + """
 func.func public @main(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> (tensor<16x16xf32>, tensor<16x16x2xf32>) {
   %b = stablehlo.broadcast_in_dim %a, dims = [0, 1] : (tensor<16x16xf32>) -> tensor<16x16x2xf32>
   %c = sdy.sharding_constraint %a <@mesh, [{}, {"x"}]> : tensor<16x16xf32>
   return %c, %b : tensor<16x16xf32>, tensor<16x16x2xf32>
 }
 """
+    )
     assert origins(reduced, "broadcast_in_dim") == {}
 
 
 def test_several_programs_in_a_module_are_not_told_apart():
-    two = MESH + "func.func public @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n %0 = stablehlo.tanh %a : tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
+    two = (
+        MESH
+        + "func.func public @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n %0 = stablehlo.tanh %a : tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
+    )
     assert origins(two + two.removeprefix(MESH).replace("@f", "@g"), "tanh") == {}

@@ -8,11 +8,11 @@ MIB = 1 << 20
 
 def schedule(cycles: float, *, computation: int = 7, per_us: float = 1500, spans=()) -> str:
     """Returns the part of a schedule about one computation, as XLA dumps it."""
-    instructions = "".join(
-        f"  instructions {{\n    id: 1\n    start_timestamp_cycles: {start}\n    end_timestamp_cycles: {end}\n  }}\n" for start, end in spans
-    )
-    statistics = f"  scheduler_statistics {{\n    total_wasted_cycles: 5\n    total_cycles: {cycles}\n  }}\n"
-    return f"computation_schedules {{\n  computation_id: {computation}\n{instructions}{statistics}  cycles_per_microsecond: {per_us}\n}}\n"
+    lines = ["computation_schedules {", f"  computation_id: {computation}"]
+    for start, end in spans:
+        lines += ["  instructions {", f"    start_timestamp_cycles: {start}", f"    end_timestamp_cycles: {end}", "  }"]
+    lines += ["  scheduler_statistics {", "    total_wasted_cycles: 5", f"    total_cycles: {cycles}", "  }"]
+    return "\n".join([*lines, f"  cycles_per_microsecond: {per_us}", "}", ""])
 
 
 def dumped(*schedules: str, entry: int = 7) -> str:

@@ -43,6 +43,7 @@ def test_command_prints_what_the_page_shows(path, command, block):
     assert f"$ {command}\n{docs.run(command)}" in block, "run: python -m reshard.tools.docs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", docs.GUIDES)
 def test_python_blocks_print_what_the_guide_shows(path):
     page = (ROOT / path).read_text()

@@ -59,7 +59,7 @@ class TestTpu:
         compiled = compiled_for("tpu:v5e:2x4")
         assert compiled.is_ok, compiled.message
         assert compiled.bytes_received == compiled.bytes_sent == 7 * TILE
-        assert compiled.argument_bytes == compiled.output_bytes == 2 * TILE  # rows of 64 or fewer are padded to the 128 lanes of a chip
+        assert compiled.argument_bytes == compiled.output_bytes == 2 * TILE  # rows are padded to the 128 lanes of a chip
         assert compiled.peak_memory_bytes >= 4 * TILE
         assert compiled.final_bytes_received == 7 * TILE and compiled.final_collectives == (KindCount("all_gather", 1, 1),)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Smoke tests on one GPU; skipped where jax finds none. Each program runs in a process of its own, since tests run on CPU devices."""
+"""Smoke tests on one GPU; skipped where jax finds none. Each runs in a process of its own, since tests have CPU devices."""
 
 import os
 import subprocess
@@ -24,7 +24,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 mesh = jax.make_mesh((1, 1), ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=[gpu])
 rows, columns = NamedSharding(mesh, P("x", "y")), NamedSharding(mesh, P(None, ("x", "y")))
-step = jax.jit(lambda a, b: jnp.tanh(a) + jax.lax.with_sharding_constraint(b, columns), in_shardings=(rows, rows), out_shardings=columns)
+add = lambda a, b: jnp.tanh(a) + jax.lax.with_sharding_constraint(b, columns)
+step = jax.jit(add, in_shardings=(rows, rows), out_shardings=columns)
 a, b = (np.random.default_rng(seed).standard_normal((64, 96), np.float32) for seed in (0, 1))
 lowered = step.lower(a, b)
 """

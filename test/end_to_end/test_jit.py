@@ -97,6 +97,17 @@ class TestWhatAFunctionMayHave:
     def test_output_shardings_that_were_left_open_are_those_of_stock(self, mesh, cube):
         compared(lambda a: (into_columns(mesh, a), a.T, jnp.sum(a)), cube)
 
+    def test_input_shardings_that_were_left_open_are_those_of_stock(self, mesh, cube):
+        def function(a):
+            return into_columns(mesh, a) + with_sharding_constraint(a, NamedSharding(mesh, ROWS_AND_PLANES))
+
+        shape = jax.ShapeDtypeStruct(cube.shape, cube.dtype)
+        stock = jax.jit(function).lower(shape).compile()
+        ours = reshard.jit(function, reshard_options={"policy": "always"}).lower(shape).compile()
+        assert "reshard/0/" in ours.as_text()
+        assert ours.input_shardings == stock.input_shardings and ours.output_shardings == stock.output_shardings
+        compared(function, np.asarray(cube))
+
     def test_gradients_inside(self, mesh, cube):
         small = placed(mesh, np.asarray(cube) % 5)  # sums of which are exact, in any order
         compared(jax.value_and_grad(lambda a: jnp.sum(into_columns(mesh, a * a) ** 2)), small)

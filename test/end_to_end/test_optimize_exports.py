@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reshard.optimize` of exports and of modules in every form, and `reshard.explain`."""
 
-from html import unescape
+import html
 import json
 import logging
 
@@ -185,10 +185,11 @@ class TestExplain:
         with pytest.raises(TypeError, match="explain takes arguments of a function only, and Lowered is none"):
             reshard.explain(jax.jit(function).lower(cube), cube)
 
-    def test_in_a_notebook_shows_its_sites(self, cube, function):
-        report = reshard.explain(function, cube)
-        (site,) = report.to_dict()["sites"]
-        assert site["chain"] in unescape(report._repr_html_()).replace("&gt;", ">")
+    def test_in_a_notebook_is_a_page_in_a_frame(self, cube, function):
+        framed = reshard.explain(function, cube)._repr_html_()
+        page = html.unescape(framed.partition('srcdoc="')[2].rpartition('"')[0])
+        assert framed.count("<iframe") == 1 and '<section class="card" id="card-0">' in page
+        assert "[{&quot;y&quot;}, {}, {&quot;x&quot;}]" in page and "1 of 1 site rewritten" in page
 
 
 class TestDumps:

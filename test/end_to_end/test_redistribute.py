@@ -13,6 +13,7 @@ import pytest
 
 import reshard
 from reshard import RedistributeError, live_programs, redistributing, scheduling
+from reshard.dialect_utils import compat
 
 P = PartitionSpec
 
@@ -110,10 +111,7 @@ def test_devices_and_single_device_shardings_are_targets_and_sources(mesh):
 def test_a_sharding_without_a_mesh_is_known_by_its_boxes(mesh):
     value = values((8, 8))
     target = NamedSharding(mesh, P("y", "x"))
-    gspmd = target._to_xla_hlo_sharding(2)
-    from jax._src.sharding_impls import GSPMDSharding
-
-    other = GSPMDSharding(tuple(jax.devices()), gspmd)
+    other = compat.array_sharding(target._to_xla_hlo_sharding(2).to_proto(), jax.devices())
     array = jax.device_put(value, NamedSharding(mesh, P("x", "y")))
     for there, back in ((other, array.sharding), (array.sharding, other)):
         array = reshard.redistribute(array, there)
@@ -204,6 +202,16 @@ def test_the_schedule_as_a_table_and_as_data(mesh):
     assert found["totals"]["peak_bytes"] == schedule.peak_bytes
 
 
+def test_a_topology_and_an_objective_are_the_planners(mesh):
+    array = jax.device_put(values((64, 64)), NamedSharding(mesh, P("x", "y")))
+    seconds = {name: reshard.plan_tree(array, P("y", "x"), topology=name).transfers[0].way.time_s for name in ("h100", "ethernet")}
+    assert seconds["ethernet"] > seconds["h100"]
+    fewest = reshard.plan_tree(array, P("y", "x"), objective="bytes")
+    assert fewest.bytes_received == fewest.bound_bytes
+    with pytest.raises(RedistributeError, match='unknown objective "size"; choose from bytes, time'):
+        reshard.plan_tree(array, P("y", "x"), objective="size")
+
+
 def test_a_second_redistribution_compiles_nothing(mesh):
     before, after = NamedSharding(mesh, P("x", "y")), NamedSharding(mesh, P(None, ("y", "x")))
     compiled = []
@@ -282,6 +290,15 @@ def test_a_donated_array_that_a_result_shares_lives_on(mesh):
     found = reshard.redistribute(dict.fromkeys(after, array), after, donate=True)
     for name, sharding in after.items():
         assert_holds(found[name], values((8, 8)), sharding)
+
+
+def test_donated_arrays_that_share_buffers_with_each_other_all_arrive(mesh):
+    array = jax.device_put(values((8, 8)), NamedSharding(mesh, P("x")))
+    renamed = reshard.redistribute(array, NamedSharding(Mesh(mesh.devices, ("m", "n")), P("m")))
+    target = NamedSharding(mesh, P(None, "x"))
+    for result in reshard.redistribute([array, renamed], target, donate=True):
+        assert_holds(result, values((8, 8)), target)
+    assert array.is_deleted() and renamed.is_deleted()
 
 
 # Interruption
@@ -372,4 +389,4 @@ def test_deleted_and_traced_arrays_are_told(mesh):
 def test_a_log_line_says_what_was_moved(mesh, caplog):
     with caplog.at_level(logging.INFO, logger="reshard.redistribute"):
         reshard.redistribute(one(mesh), P(None, "x"))
-    assert "moved 1 leaves in 1 batches" in caplog.text
+    assert "leaves moved: 1, batches: 1" in caplog.text

@@ -247,3 +247,21 @@ class TestPolicy:
         kept, worth_it = (STOCK, STOCK), (STOCK, compiled(received=1))
         (row,) = run(text, child=FakeChild(*kept, *worth_it)).report_rows
         assert (row["verdict"], row["op"]) == (REWRITE, "func.return")
+
+
+def test_an_op_in_front_of_a_constraint_is_judged_with_it():
+    """XLA gathers the whole array for the constraint; without it, for a result in the same layout, it slices first."""
+    kind = "tensor<16x32x64xf32>"
+    text = f"""{MESH}
+        func.func public @main(%a: {kind} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}, {{}}]>}}) -> {kind} {{
+          %0 = stablehlo.tanh %a : {kind}
+          %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{"y"}}, {{}}]> : {kind}
+          %2 = stablehlo.add %1, %1 : {kind}
+          return %2 : {kind}
+        }}"""
+    child = FakeChild(STOCK, STOCK)
+    run(text, child=child)
+    assert all("sdy.sharding_constraint" in question and '[{}, {"y"}, {}]' in question for question in child.asked)
+    (row,) = run(text).report_rows
+    assert row["verdict"] == REWRITE
+    assert (row["stock_bytes"], row["our_bytes"]) == (98_304, 49_152)

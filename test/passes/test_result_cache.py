@@ -206,6 +206,16 @@ def test_the_version_is_that_of_all_sources_and_of_jax(monkeypatch, tmp_path):
     assert found[0] == found[1] != found[2]
 
 
+def test_without_a_version_nothing_is_kept(root, monkeypatch):
+    def missing():
+        raise ModuleNotFoundError("jax")
+
+    monkeypatch.setattr(result_cache.compat, "jax_versions", missing)
+    monkeypatch.setattr(result_cache, "_fingerprint", result_cache._fingerprint.__wrapped__)
+    _keep(b"0")
+    assert not root.exists()
+
+
 # ---- what is not kept
 
 

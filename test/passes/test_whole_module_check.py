@@ -285,11 +285,11 @@ class TestAheadOfTime:
         assert found.dropped == (((0,), "received bytes per device in the final program 100 -> 101"),)
 
     def test_a_longer_time_by_the_compilers_own_estimate_is_a_reason_to_drop(self):
-        child = FakeChild(lambda converted: compiled_ahead(90, 90, seconds=1.03e-4 if converted else 1e-4))
+        child = FakeChild(lambda converted: compiled_ahead(90, 90, seconds=1.11e-4 if converted else 1e-4))
         (found,) = self.check(child).checks
-        assert found.dropped == (((0,), "the compiler's own estimate in us 100.0 -> 103.0"),)
+        assert found.dropped == (((0,), "the compiler's own estimate in us 100.0 -> 111.0"),)
 
-    @pytest.mark.parametrize("seconds", [None, 1.01e-4])
+    @pytest.mark.parametrize("seconds", [None, 1.09e-4])
     def test_without_an_estimate_or_with_much_the_same_one_the_bytes_decide(self, seconds):
         assert what_is_worse(compiled_ahead(), compiled_ahead(90, 90, seconds=seconds)) == ""
 
@@ -297,7 +297,8 @@ class TestAheadOfTime:
         """Temporaries that have left the chip's own memory are no new ones."""
         stock = compiled_ahead()
         assert what_is_worse(stock, dataclasses.replace(stock, temp_bytes=50_000)) == ""
-        assert what_is_worse(stock, dataclasses.replace(stock, peak_memory_bytes=50_000)) == "peak memory in bytes 9,000 -> 50,000"
+        more = dataclasses.replace(stock, peak_memory_bytes=50_000)
+        assert what_is_worse(stock, more) == "peak memory in bytes 9,000 -> 50,000"
 
     def test_final_bytes_with_unpriced_traffic_between_slices_say_nothing(self):
         stock, ours = compiled_ahead(final=0), compiled_ahead(final=50, unpriced=("recv", "send"))

@@ -63,3 +63,10 @@ def test_ways_by_peak_are_faster_or_smaller():
     ways = by_peak(asked)
     assert len(ways) > 1
     assert all(a.time_s <= b.time_s and a.peak_bytes > b.peak_bytes for a, b in zip(ways, ways[1:]))
+
+
+def test_parts_are_cut_along_the_dimension_that_moves_least():
+    shape = (512, 2048)
+    ends = placement("x=2,y=4", '[{"x"}, {"y"}]', shape), placement("y=4", "[{}, {}]", shape, (0, 1, 2, 3))
+    found = fastest(question(*ends, shape))
+    assert found.text.endswith("all_gather y: dim 1") and found.bytes_received == found.bound_bytes

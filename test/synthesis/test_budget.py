@@ -162,3 +162,11 @@ def test_the_same_list_under_any_hash_seed():
         for seed in ("1", "2")
     }
     assert len(texts) == 1 and "chunks along dim" in texts.pop()
+
+
+@pytest.mark.parametrize("pair", random_pairs(71, 8, (8, 12, 16), least_elements=1 << 10), ids=str)
+def test_no_plan_of_the_list_that_fits_is_faster_than_the_one_for_the_limit(pair):
+    ends = pair.mesh, pair.shape, 32, pair.source, pair.target
+    for each in pareto(*ends, with_exchange=True):
+        found = plan(*ends, objective="time", with_exchange=True, memory_limit=each.peak_bytes)
+        assert found.time_s <= each.time_s and found.peak_bytes <= each.peak_bytes

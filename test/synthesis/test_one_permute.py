@@ -85,3 +85,10 @@ def test_plans_that_one_permute_beats_were_missed_by_the_search(mesh, shape, sou
     ends = Sharding.parse(source), Sharding.parse(target)
     found = plan(problem.mesh, shape, 32, *ends, objective="time", topology=on, with_exchange=True)
     assert [step.op for step in found.steps if step.op != "relayout"] in names(problem)
+
+
+@pytest.mark.parametrize("pair", random_pairs(53, 20, (8, 16)), ids=str)
+def test_where_permutes_are_of_no_use_the_chains_without_one_are_left(pair):
+    problem = refine(pair.mesh, pair.shape, pair.source, pair.target, into_primes=True)
+    without = [chain for chain in one_permute_chains(problem) if "permute" not in map(steps.name, chain)]
+    assert one_permute_chains(problem, lambda head, layout: False) == without

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search: the worked examples of the design, pruning that loses nothing, and its limits."""
 
+import random
+
 import pytest
 
 from benchmarks.pairs import Pair, random_pairs, random_reductions
+from reshard.synthesis.cost_to_go import CostToGo
+from reshard.synthesis.digits import REPLICATED, Digits
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.problem import refine
@@ -167,3 +171,15 @@ def test_a_homeward_search_finds_a_chain_that_costs_as_much_or_more():
         problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
         found = cheapest_chain(problem, homeward=True)
         assert found is None or found.cost >= cheapest_chain(problem).cost
+
+
+@pytest.mark.parametrize("pair", random_pairs(14, 30, (8, 12, 16)), ids=str)
+@pytest.mark.parametrize("is_priced", [False, True])
+def test_bounds_that_are_remembered_by_kinds_of_places_are_those_of_the_layout(pair, is_priced):
+    problem = refine(pair.mesh, pair.shape, pair.source, pair.target, with_detours=True)
+    digits = Digits(problem)
+    to_go = CostToGo(digits, Pricing(Topology.parse("uniform"), pair.mesh, 32) if is_priced else None)
+    rng = random.Random(str(pair))
+    for _ in range(200):
+        state = tuple(rng.choice([REPLICATED, *slots]) for slots in digits.candidates)
+        assert to_go(state) == to_go._of_layout(state)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lowering: which operations each step becomes, and how few copies."""
 
+import itertools
+
 import pytest
 
 from reshard.synthesis import semantics
@@ -8,7 +10,7 @@ from reshard.synthesis.layout import Factor, Layout, Slot, blocked
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import Sharding
-from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Relayout, Slice, ToUnreduced
+from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Relayout, Slice, ToUnreduced, apply
 from reshard.synthesis.tile_program import (
     Gather,
     KeepFirst,
@@ -20,6 +22,7 @@ from reshard.synthesis.tile_program import (
     Swap,
     TakeOwn,
     Transpose,
+    changes_hands,
     collectives,
     lower,
     permute_pairs,
@@ -165,3 +168,16 @@ def test_traffic_of_reductions():
     assert (found.kind, found.bytes_before, found.bytes_after, found.groups) == ("reduce_scatter", 64, 32, ((0, 1), (2, 3)))
     (found,) = collectives(lower(MESH, SUMS, (AllReduce((Y,)),)), 32)
     assert (found.kind, found.bytes_before, found.bytes_after) == ("all_reduce", 64, 64)
+
+
+def test_tiles_change_hands_exactly_where_pairs_are_of_two_devices():
+    mesh, pieces = Mesh.parse("x=4,y=2"), (Factor("x", 1, 2), Factor("x", 2, 2), Factor("y", 1, 2))
+    layouts = [blocked((8, 8), (order, ())) for order in itertools.permutations(pieces)]
+    layouts += [blocked((8, 8), ((Factor("x", 1, 4), pieces[2]), ())), blocked((8, 8), ((pieces[2], Factor("x", 1, 4)), ()))]
+    for before, after in itertools.product(layouts, repeat=2):
+        assert changes_hands(mesh, before, after) == any(a != b for a, b in permute_pairs(mesh, before, after))
+
+
+def test_layouts_that_are_known_lead_to_the_same_program():
+    layout, steps = SUMS, (ReduceScatter(((Y, Slot(1, 1, 2)),)),)
+    assert lower(MESH, layout, steps, layouts=[layout, apply(layout, steps[0])]) == lower(MESH, layout, steps)

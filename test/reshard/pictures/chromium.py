@@ -47,7 +47,14 @@ class Chromium:
             os.dup2(theirs_in, 3)
             os.dup2(theirs_out, 4)
 
-        flags = ["--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        flags = [
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-first-run",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+        ]
         flags += ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [executable(), *flags, f"--user-data-dir={self._folder.name}", "about:blank"]
         quiet = subprocess.DEVNULL

@@ -63,7 +63,15 @@ def test_page_loads_without_errors_and_asks_nothing_of_the_network(page, report)
 
 def test_parts_are_there(page):
     headings = page.evaluate("[...document.querySelectorAll('h2,h3')].map(each => each.textContent)")
-    for part in ("The whole module, as XLA compiles it", "Sites", "Steps", "Who holds what", "Memory per device", "Where the bytes go", "Rejected alternatives"):
+    for part in (
+        "The whole module, as XLA compiles it",
+        "Sites",
+        "Steps",
+        "Who holds what",
+        "Memory per device",
+        "Where the bytes go",
+        "Rejected alternatives",
+    ):
         assert part in headings
     assert page.evaluate("document.querySelector('table caption').textContent") == "Collectives that run"
 

@@ -25,7 +25,12 @@ ODD = {
     "empty beside": dict(source='[{"x"}, {}]', target='[{}, {"x"}]', mesh="x=4", shape=(8, 0)),
     "one device": dict(source='[{"x"}, {}]', target="[]", mesh="x=4", target_mesh="<[], device_ids=[3]>", shape=(8, 8)),
     "scalar to one device": dict(source="[]", target="[]", mesh="x=4", target_mesh="<[], device_ids=[3]>", shape=()),
-    "rank 5": dict(source='[{"a"},{"b"},{"c"},{"d"},{}]', target='[{},{"a"},{"b"},{"c"},{"d"}]', mesh="a=2,b=2,c=2,d=2", shape=(4, 4, 4, 4, 4)),
+    "rank 5": dict(
+        source='[{"a"},{"b"},{"c"},{"d"},{}]',
+        target='[{},{"a"},{"b"},{"c"},{"d"}]',
+        mesh="a=2,b=2,c=2,d=2",
+        shape=(4, 4, 4, 4, 4),
+    ),
     "uneven": dict(source='[{"x"}, {}]', target='[{}, {"x"}]', mesh="x=4", shape=(10, 3)),
     "bits": dict(source='[{"x"}, {}]', target='[{}, {"x"}]', mesh="x=4", shape=(4, 4), dtype="int4"),
     "sums": dict(source='[{"x"}, {}], unreduced={"y"}', target='[{"y"}, {}]', mesh="x=4,y=2", shape=(9, 8)),
@@ -88,7 +93,12 @@ def test_same_plan_same_bytes_under_any_hash_seed():
         "print(hashlib.sha256((d.svg() + d.html() + d.text()).encode()).hexdigest())"
     )
     digests = {
-        subprocess.run([sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        ).stdout
         for seed in ("0", "1", "77")
     }
     assert len(digests) == 1
@@ -123,15 +133,17 @@ def test_bytes_that_enter_are_those_received(problem, topology):
 
 
 def test_links_of_a_torus_by_hand():
-    planned = reshard.plan('[{"x"}]', '[{}]', mesh="x=4", shape=(4,), topology="v5e:1x4", objective="bytes")
+    planned = reshard.plan('[{"x"}]', "[{}]", mesh="x=4", shape=(4,), topology="v5e:1x4", objective="bytes")
     (level,) = traffic_map.traffic_of(planned, Topology.parse("v5e:1x4")).levels
     # each of 4 chips in a row sends 4 bytes to every other one: 3 of them across the ends, 4 of them across the middle
     assert level.links[-1].tolist() == [12, 16, 12, 0] and not level.links[:-1].any()
 
 
 def test_links_of_a_ring_take_the_shorter_way():
-    ring = Topology.parse('memory_bandwidth_bytes_per_s = 1e12\n[[level]]\nname = "chip"\nsize = 4\nkind = "ring"\nwrap = true\nbandwidth_bytes_per_s = 1e9\n')
-    planned = reshard.plan('[{"x"}]', '[{}]', mesh="x=4", shape=(4,), topology=ring, objective="bytes")
+    ring = Topology.parse(
+        'memory_bandwidth_bytes_per_s = 1e12\n[[level]]\nname = "chip"\nsize = 4\nkind = "ring"\nwrap = true\nbandwidth_bytes_per_s = 1e9\n'
+    )
+    planned = reshard.plan('[{"x"}]', "[{}]", mesh="x=4", shape=(4,), topology=ring, objective="bytes")
     (level,) = traffic_map.traffic_of(planned, ring).levels
     # to the neighbours 4 bytes, to the far side 2 bytes each way over two links
     assert level.links[0].tolist() == [8, 8, 8, 8]
@@ -140,7 +152,9 @@ def test_links_of_a_ring_take_the_shorter_way():
 # ---- trace
 
 
-@pytest.mark.parametrize("problem", [ISSUE, CHUNKS, ODD["one device"], ODD["empty"]], ids=["issue", "chunks", "one device", "empty"])
+@pytest.mark.parametrize(
+    "problem", [ISSUE, CHUNKS, ODD["one device"], ODD["empty"]], ids=["issue", "chunks", "one device", "empty"]
+)
 def test_trace_has_the_format_of_trace_events(problem):
     planned = reshard.plan(**problem)
     found = json.loads(trace.as_json(planned, Topology.parse("uniform")))

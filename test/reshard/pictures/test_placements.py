@@ -18,8 +18,16 @@ CASES = {
     "uneven": dict(source='[{"x"}, {}]', target='[{}, {"x"}]', mesh="x=4", shape=(10, 3)),
     "two radices": dict(source='[{"x"}]', target='[{"y"}]', mesh="x=2,y=3", shape=(10,)),
     "gathered": dict(source='[{"x","y"}, {}]', target="[{}, {}]", mesh="x=4,y=2", shape=(16, 3)),
-    "device order": dict(source='[{"x"}, {}]', target='[{}, {"x"}]', mesh='<["x"=4, "y"=2], device_ids=[7,6,5,4,3,2,1,0]>', shape=(8, 8)),
-    "two meshes": dict(source='[{"x"}, {}]', target='[{}, {"a"}]', mesh="x=4,y=2", target_mesh='<["a"=2,"b"=4], device_ids=[7,1,2,3,4,5,6,0]>', shape=(8, 8)),
+    "device order": dict(
+        source='[{"x"}, {}]', target='[{}, {"x"}]', mesh='<["x"=4, "y"=2], device_ids=[7,6,5,4,3,2,1,0]>', shape=(8, 8)
+    ),
+    "two meshes": dict(
+        source='[{"x"}, {}]',
+        target='[{}, {"a"}]',
+        mesh="x=4,y=2",
+        target_mesh='<["a"=2,"b"=4], device_ids=[7,1,2,3,4,5,6,0]>',
+        shape=(8, 8),
+    ),
     "one device": dict(source='[{"x"}, {}]', target="[]", mesh="x=4", target_mesh="<[], device_ids=[3]>", shape=(8, 8)),
     "in chunks": dict(source='[{"x"},{}]', target='[{},{"x"}]', mesh="x=4,y=2", shape=(1024, 1024), memory_limit="2560KiB"),
     "nothing": dict(source='[{"x"}]', target='[{"x"}]', mesh="x=4", shape=(8,)),
@@ -30,7 +38,10 @@ def held_elements(found, state, device) -> set[int]:
     """Returns the row-major numbers of the elements that a device holds."""
     if not all(each[device].any() for each in state.holds):
         return set()
-    along = [np.concatenate([np.arange(edges[c], edges[c + 1]) for c in np.flatnonzero(holds[device])]) for edges, holds in zip(found.edges, state.holds)]
+    along = [
+        np.concatenate([np.arange(edges[c], edges[c + 1]) for c in np.flatnonzero(holds[device])])
+        for edges, holds in zip(found.edges, state.holds)
+    ]
     return set(np.ravel_multi_index(np.ix_(*along), found.shape).ravel().tolist())
 
 
@@ -39,7 +50,10 @@ def test_ends_are_those_of_the_shardings(case):
     planned = plan(**case)
     found = placements(planned)
     numbers = np.arange(np.prod(planned.shape)).reshape(planned.shape)
-    for state, blocks in zip((found.states[0], found.states[-1]), both_ends(planned.mesh, planned.shape, planned.source, planned.target, planned.target_mesh)):
+    for state, blocks in zip(
+        (found.states[0], found.states[-1]),
+        both_ends(planned.mesh, planned.shape, planned.source, planned.target, planned.target_mesh),
+    ):
         for device in range(planned.devices):
             box = numbers[tuple(map(slice, blocks.starts[device], blocks.stops[device]))]
             assert held_elements(found, state, device) == set(box.ravel().tolist())
@@ -64,7 +78,10 @@ def test_states_between_are_what_the_interpreter_has(name):
 def test_a_tile_has_one_letter_before_and_one_number_after():
     found = placements(plan(**CASES["one all_to_all"]))
     for device in range(8):
-        before, after = (list(itertools.chain(*itertools.chain(*part_names(found, state, device)))) for state in (found.states[0], found.states[-1]))
+        before, after = (
+            list(itertools.chain(*itertools.chain(*part_names(found, state, device))))
+            for state in (found.states[0], found.states[-1])
+        )
         assert len({name[0] for name in before}) == 1 and len({name[1:] for name in before}) == 8
         assert len({name[0] for name in after}) == 8 and len({name[1:] for name in after}) == 1
 

@@ -13,6 +13,7 @@ import pytest
 
 import reshard
 from reshard.dialect_utils.bindings import ir, make_context
+from reshard.optimizing import Report
 from reshard.passes import report as rows
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
@@ -62,7 +63,9 @@ func.func @main(%arg0: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [
 def report_of(text: str) -> dict:
     session = Session(options={"with_provenance": True})
     with make_context() as context, ir.Location.unknown(context):
-        Pipeline.parse("builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)").run(ir.Module.parse(text), session)
+        Pipeline.parse("builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)").run(
+            ir.Module.parse(text), session
+        )
     return rows.as_dict(session)
 
 
@@ -73,14 +76,27 @@ def plain():
 
 def test_page_has_all_parts(plain):
     page = report_page.page_of(plain, "model.mlir")
-    for part in ("Site 0: sdy.sharding_constraint (constraint)", "model.py:8:3", "Who asked for these layouts", "Memory per device", "Rejected alternatives", "rewritten", "argument 0 of @main, model.py"):
+    for part in (
+        "Site 0: sdy.sharding_constraint (constraint)",
+        "model.py:8:3",
+        "Who asked for these layouts",
+        "Memory per device",
+        "Rejected alternatives",
+        "rewritten",
+        "argument 0 of @main, model.py",
+    ):
         assert part in page, part
     assert set(Reader(page).tags) <= ALLOWED
 
 
 def test_text_says_what_the_page_says(plain):
     text = report_page.text_of(plain, "model.mlir")
-    for part in ("reshard report: model.mlir", "1 of 1 site rewritten", "---- site 0: sdy.sharding_constraint (constraint): rewritten", "A0 / B0 / C0 / D0  on 0 1"):
+    for part in (
+        "reshard report: model.mlir",
+        "1 of 1 site rewritten",
+        "---- site 0: sdy.sharding_constraint (constraint): rewritten",
+        "A0 / B0 / C0 / D0  on 0 1",
+    ):
         assert part in text, part
     assert "source x: asked for by argument 0 of @main, model.py" in text
     assert "target x: asked for by this constraint at model.py:8:3" in text
@@ -98,7 +114,9 @@ def test_names_of_a_module_stay_text(plain):
 
 def test_names_of_axes_stay_text():
     mesh = {"</text><script>alert(1)</script>": 2, "\"'&": 2}
-    planned = reshard.plan(reshard.Sharding((_axes(mesh, 0), ())), reshard.Sharding(((), _axes(mesh, 1))), mesh=reshard.Mesh.of(mesh), shape=(4, 4))
+    planned = reshard.plan(
+        reshard.Sharding((_axes(mesh, 0), ())), reshard.Sharding(((), _axes(mesh, 1))), mesh=reshard.Mesh.of(mesh), shape=(4, 4)
+    )
     found = reshard.visualize(planned)
     ElementTree.fromstring(found.svg())
     assert "<script>alert" not in found.svg() + found.html() + found._repr_html_()
@@ -117,12 +135,25 @@ def test_page_may_not_reach_the_network(plain):
 
 
 def test_module_without_sites_has_a_page():
-    empty = {"sites": [], "totals": {"sites": 0, "rewritten": 0, "left": 0, "stock_bytes": 0, "our_bytes": 0}, "checks": [], "remarks": []}
-    assert "No site: every value is used in the layout" in report_page.page_of(empty, "a") and "No site" in report_page.text_of(empty, "a")
+    empty = {
+        "sites": [],
+        "totals": {"sites": 0, "rewritten": 0, "left": 0, "stock_bytes": 0, "our_bytes": 0},
+        "checks": [],
+        "remarks": [],
+    }
+    assert "No site: every value is used in the layout" in report_page.page_of(empty, "a") and "No site" in report_page.text_of(
+        empty, "a"
+    )
 
 
 def test_sites_without_a_plan_have_a_reason(plain):
-    row = plain["sites"][0] | {"problem": None, "chain": None, "is_rewritten": False, "reason": "no chain: because", "bytes_received": None}
+    row = plain["sites"][0] | {
+        "problem": None,
+        "chain": None,
+        "is_rewritten": False,
+        "reason": "no chain: because",
+        "bytes_received": None,
+    }
     page = report_page.page_of(plain | {"sites": [row]}, "a")
     assert "left to XLA: no chain: because" in page and 'type="range"' not in page
 
@@ -143,7 +174,34 @@ def test_stock_failures_are_said(plain):
     }
     for made in (report_page.page_of, report_page.text_of):
         said = made(plain | {"checks": [check]}, "a")
-        assert "Stock XLA does not compile the module as it came (aborted)" in said and "temporaries in bytes 1 -&gt; 2" in said.replace("->", "-&gt;")
+        assert (
+            "Stock XLA does not compile the module as it came (aborted)" in said
+            and "temporaries in bytes 1 -&gt; 2" in said.replace("->", "-&gt;")
+        )
+
+
+def test_a_module_left_whole_says_why(plain):
+    empty = {"sites": [], "totals": plain["totals"] | {"sites": 0}, "checks": [], "remarks": []}
+    for made in (report_page.page_of, report_page.text_of):
+        said = made(empty | {"warnings": ["step is left to XLA in all processes: because"]}, "a")
+        assert "left to XLA in all processes: because" in said and "No site" not in said
+
+
+def test_numbers_of_a_target_ahead_of_time_are_shown(plain):
+    side = {"status": "ok", "bytes_received": 10, "temp_bytes": 20, "collectives": {"all_to_all": 1}, "message": ""}
+    ours = side | {"peak_memory_bytes": 1234567, "estimated_seconds": 3.21e-5, "argument_bytes": None}
+    check = {
+        "target": "tpu:v5e:2x4",
+        "stock": ours | {"peak_memory_bytes": 2345678},
+        "ours": ours,
+        "dropped": [],
+        "is_rewritten": True,
+    }
+    for made in (report_page.page_of, report_page.text_of):
+        said = made(plain | {"checks": [check]}, "a")
+        for part in ("tpu:v5e:2x4", "peak memory, bytes per device", "2,345,678", "1,234,567", "32.1"):
+            assert part in said, part
+        assert "arguments, bytes" not in said and "why it does not compile" not in said
 
 
 def test_problem_gives_the_same_plan_again(plain):
@@ -153,7 +211,8 @@ def test_problem_gives_the_same_plan_again(plain):
 
 
 def test_report_of_a_result_shows_itself_in_notebooks(plain):
-    assert report_page.notebook_html(plain).startswith('<iframe title="reshard" sandbox="allow-scripts"')
+    shown = Report(Session(report_rows=plain["sites"]))._repr_html_()
+    assert shown.startswith('<iframe title="reshard" sandbox="allow-scripts"') and "1 of 1 site rewritten" in shown
 
 
 # ---- commands

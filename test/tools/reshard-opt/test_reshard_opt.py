@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import compile_targets
+from reshard.dialect_utils import compile_targets, module_files
 from reshard.dialect_utils.bindings import ir, make_context, stablehlo
 from reshard.passes import registry, strip_findings
 from reshard.passes.base import Pass
 from reshard.tools.reshard_opt import main
+from reshard.tools.reshard_opt_driver import _is_same
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTHING = "--pass-pipeline=builtin.module()"
@@ -74,7 +75,9 @@ def test_a_wrong_command_line_is_refused(arguments, text, module, capfd):
     assert out == "" and text in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize(("target", "package"), [("tpu:v5e:2x4", "pip install libtpu"), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")])
+@pytest.mark.parametrize(
+    ("target", "package"), [("tpu:v5e:2x4", "pip install libtpu"), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")]
+)
 def test_a_target_whose_compiler_is_missing_says_what_to_install(target, package, module, monkeypatch, capfd):
     monkeypatch.setattr(compile_targets, "_is_installed", lambda _: False)
     assert run(module, f"--compile-for={target}", "-o", "/dev/null") == 1
@@ -378,3 +381,19 @@ class _Faulty(Pass):
 
     def run(self, module, session):
         raise KeyError("bad luck")
+
+
+# ---- what counts as unchanged
+
+
+def test_a_module_whose_values_are_used_in_another_order_is_unchanged_and_one_with_another_attribute_is_not():
+    parsed = ir.Module.parse(MODULE.replace("return %a", "%more = stablehlo.add %a, %a : tensor<4xf32>\n  return %a"), make_context())
+    before = module_files.to_bytes(parsed, module_files.BYTECODE)
+    assert _is_same(parsed, before)
+    unused, more, _ = parsed.body.operations[0].body.blocks[0].operations
+    unused.operands[0] = more.result
+    unused.operands[0] = unused.operands[1]
+    assert module_files.to_bytes(parsed, module_files.BYTECODE) != before
+    assert _is_same(parsed, before)
+    unused.operation.attributes["here"] = ir.UnitAttr.get(parsed.context)
+    assert not _is_same(parsed, before)
