@@ -70,12 +70,11 @@ def _compiles(options: argparse.Namespace, cache: str) -> None:
     rows = {"stock": [], "unkept": [], "warm": []}
     if not options.no_cold:
         rows |= {"cold": [_cold(options, "checked")], "cold, check=False": [_cold(options, "unchecked")]}
-    bench.ours()
     for _ in range(options.repeats):
         rows["stock"].append(bench.stock())
         with _no_results(cache):
             rows["unkept"].append(bench.ours())
-        rows["warm"].append(bench.ours())
+        rows["warm"].append([bench.ours() for _ in range(2)][1])  # from one line: where a program is called is in its module
     stock_s = statistics.median(whole for whole, _ in rows["stock"])
     print(f"{options.program}, {options.size}:\n")
     print("| | compile, s | added by reshard, s | added ÷ stock's compile |\n|---|---|---|---|")
