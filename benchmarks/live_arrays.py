@@ -226,7 +226,8 @@ def _memory(name: str) -> int:
 def results(options: argparse.Namespace, change: str) -> Iterator[tuple[str, dict]]:
     """Yields each method with what its child says; without `is_right` if the child died."""
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), **RETURNS_MEMORY}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+    environment |= {} if options.plain_malloc else RETURNS_MEMORY
     for method in options.methods:
         asked = {"method": method, "change": change, "size": options.size, "number": options.leaves, "repeats": options.repeats}
         command = [sys.executable, __file__, "--child", json.dumps(asked)]
@@ -274,6 +275,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--change", type=among(CHANGES), default=CHANGES, help="default both: " + ",".join(CHANGES))
     add("--methods", type=among(METHODS), default=METHODS, help="default all: " + ",".join(METHODS))
     add("--repeats", type=int, default=3, help="after the first time; the median counts, default %(default)s")
+    add("--plain-malloc", action="store_true", help="leave the allocator as it is: for times; peaks are then those of its caches too")
     add("--child", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
