@@ -21,7 +21,11 @@ def build_vision_transformer(mesh: Mesh, size: str = "demo"):
     patches by batch and sequence, attention on heads.
     Source: the model of arXiv 2010.11929, without the class token.
     """
-    batch, side, patch, layers, heads, head_size = {"demo": (8, 128, 8, 4, 8, 32), "small": (8, 16, 4, 2, 4, 4)}[size]
+    batch, side, patch, layers, heads, head_size = {
+        "demo": (8, 128, 8, 4, 8, 32),
+        "small": (8, 16, 4, 2, 4, 4),
+        "pod": (64, 128, 8, 2, 16, 16),
+    }[size]
     width, classes = heads * head_size, 64
     tokens, features = (side // patch) ** 2, 3 * patch * patch
     by_rows = layout(mesh, "data", "model")
@@ -86,7 +90,11 @@ def build_recommender(mesh: Mesh, size: str = "demo"):
     the batch. The gradients go back the same way.
     Source: the model of arXiv 1906.00091.
     """
-    batch, tables, rows, ids, width, dense = {"demo": (4096, 16, 4096, 4, 64, 32), "small": (32, 8, 16, 2, 8, 4)}[size]
+    batch, tables, rows, ids, width, dense = {
+        "demo": (4096, 16, 4096, 4, 64, 32),
+        "small": (32, 8, 16, 2, 8, 4),
+        "pod": (4096, 256, 512, 4, 32, 32),
+    }[size]
     by_table, by_batch = layout(mesh, ("table", "batch")), layout(mesh, ("batch", "table"))
     pooled_by_table = layout(mesh, None, ("table", "batch"))
     hidden = 4 * width
@@ -127,7 +135,7 @@ def build_heat_adi(mesh: Mesh, size: str = "demo"):
 
     Source: the alternating direction implicit method of Douglas and Gunn (1964); the lines by the Thomas algorithm.
     """
-    n, steps = {"demo": (96, 2), "small": (16, 1)}[size]
+    n, steps = {"demo": (96, 2), "small": (16, 1), "pod": (64, 2)}[size]
     strength = 0.4
     whole_along = (layout(mesh, None, "rows", "cols"), layout(mesh, "rows", None, "cols"), layout(mesh, "rows", "cols"))
 
@@ -188,6 +196,7 @@ def build_decode_step(mesh: Mesh, size: str = "demo"):
     batch, length, layers, heads, head_size, hidden = {
         "demo": (16, 1024, 4, 8, 64, 2048),
         "small": (4, 16, 2, 8, 4, 32),
+        "pod": (64, 512, 2, 256, 4, 2048),
     }[size]
     width = heads * head_size
     everything = ("batch", "length")

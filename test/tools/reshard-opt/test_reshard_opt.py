@@ -57,7 +57,7 @@ def run(*arguments) -> int:
         (["--strip-findings=depth=1"], "strip-findings has no option 'depth'; its options: none"),
         (["--strip-findings", CANONICALIZE], "cannot be combined"),
         (["--strip-findings", "--policy=always"], "no pass of builtin.module(strip-findings) has an option 'policy'"),
-        (["--report=html"], "invalid choice: 'html'"),
+        (["--report=svg"], "invalid choice: 'svg'"),
         (["--report-file=x"], "--report-file needs --report"),
         (["--report-file=x", "--report=json", "-o", "x"], "-o and --report-file both write x; choose two files"),
         (["--check"], "--compile-for=PLATFORM:DEVICES"),
