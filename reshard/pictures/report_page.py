@@ -241,7 +241,7 @@ def _overview(sites: list[_Site]) -> Markup:
     rows = []
     for each in sites:
         row = each.row
-        codes = (element("code", row[name].removeprefix("tensor")) for name in ("type", "source", "target"))
+        codes = (element("code", row[name].removeprefix("tensor<").removesuffix(">")) for name in ("type", "source", "target"))
         sizes = (_size(row[name]) for name in ("bytes_received", "stock_bytes", "bound_bytes"))
         rows.append(
             (element("a", each.number, href=f"#card-{each.number}"), row["location"] or row["op"], *codes, *sizes, _badge(each))
