@@ -47,12 +47,12 @@ def in_mesh_order(devices: list, sizes: Sequence[int], slices: int = 1) -> list:
     if prod(sizes) != len(devices):
         sizes = (len(devices),)
     over_slices = _over_slices(sizes, slices)
+    if over_slices is None:
+        return devices
     for splits in (False, True):
-        if over_slices is None:
-            break
         try:
             return list(_device_mesh(devices, sizes, over_slices, splits).flat)
-        except (NotImplementedError, AssertionError, ValueError):
+        except (NotImplementedError, AssertionError, ValueError):  # the three ways in which jax's mesh_utils says that no axis fits
             continue
     return devices
 

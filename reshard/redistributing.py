@@ -37,6 +37,7 @@ from reshard.synthesis.problem import NoPlanError
 from reshard.synthesis.request import OBJECTIVES
 from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.topology import Topology
+from reshard.tools import text_table
 
 SCHEMA = "reshard.schedule/1"
 LEAST_BITS = 4  # whatever XLA on CPU computes with smaller elements damages its memory, jax.device_put between layouts too
@@ -255,7 +256,7 @@ class Schedule:
             alike.setdefault(tuple(row[name] for name in row if name != "path"), []).append(each)
         meshes = sorted({text for each in self.transfers for text in map(_mesh_text, (each.source, each.target)) if text})
         rows = [_cells(group, names_meshes=len(meshes) > 1) for group in alike.values()]
-        return "\n".join([_table(_HEADINGS, rows, "lllllrrr"), "", self._summary(meshes)])
+        return "\n".join([text_table.table(_HEADINGS, rows, "lllllrrr"), "", self._summary(meshes)])
 
     def _summary(self, meshes: list[str]) -> str:
         limit = "no limit" if self.memory_limit is None else f"limit {self.memory_limit:,}"
@@ -281,16 +282,6 @@ def _cells(group: Sequence[Transfer], names_meshes: bool) -> tuple[str, ...]:
     )
     numbers = ("-" if row[key] is None else f"{row[key]:,}" for key in ("bytes_received", "bound_bytes", "peak_bytes"))
     return (name, row["type"], *ends, row["chain"], *numbers)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
-    widths = [max(map(len, column)) for column in zip(headings, *rows)]
-
-    def line(cells: Sequence[str]) -> str:
-        aligned = (cell.rjust(width) if side == "r" else cell.ljust(width) for cell, width, side in zip(cells, widths, sides))
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join(map(line, [headings, ["-" * width for width in widths], *rows]))
 
 
 def _type_text(transfer: Transfer) -> str:

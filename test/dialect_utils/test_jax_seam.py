@@ -58,14 +58,7 @@ class TestCanary:
         assert (outer.seen, inner.seen) == ([], [("jit__lambda", 1)])
 
     def test_a_call_that_hits_does_not_enter(self):
-        entered = []
-
-        @contextlib.contextmanager
-        def around():
-            entered.append(1)
-            yield
-
-        function = jax_seam.jitted_with(jax.jit(passing), around)
+        function, entered = watched()
         for _ in range(3):
             assert function(np.float32(1)) == 2
         assert len(entered) == 1
@@ -73,18 +66,23 @@ class TestCanary:
         assert len(entered) == 2
 
     def test_clearing_jax_caches_clears_ours(self):
-        entered = []
-
-        @contextlib.contextmanager
-        def around():
-            entered.append(1)
-            yield
-
-        function = jax_seam.jitted_with(jax.jit(passing), around)
+        function, entered = watched()
         function(1.0)
         jax.clear_caches()
         function(1.0)
         assert len(entered) == 2
+
+
+def watched():
+    """Returns a jitted function, and a list that grows whenever it is traced or compiled."""
+    entered = []
+
+    @contextlib.contextmanager
+    def around():
+        entered.append(1)
+        yield
+
+    return jax_seam.jitted_with(jax.jit(passing), around), entered
 
 
 def passing(a):
