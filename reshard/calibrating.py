@@ -3,7 +3,8 @@
 
 Each probe is one program of one collective. All are compiled and warmed up; then they take turns, so that whatever slows the
 machine down for a while slows all of them, and the median of the turns counts. What starting any program costs is measured by a
-program without a collective.
+program without a collective. In a job of several processes all start a turn together and the slowest one counts: a sender is done
+as soon as its bytes are in a buffer.
 """
 
 from __future__ import annotations
@@ -75,11 +76,11 @@ def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repea
     for number, turn in enumerate(turns, 1):
         progress(f"compiling {number} of {len(turns)} programs")
         turn()
-    found = []
+    found, together = [], bench.barrier()
     for number in range(1, repeats + 1):
         progress(f"measuring {len(turns)} programs, turn {number} of {repeats}")
-        found.append([_seconds(turn) for turn in turns])
-    start_s, *seconds = (statistics.median(times) for times in zip(*found))
+        found.append([_seconds(turn, together) for turn in turns])
+    start_s, *seconds = (statistics.median(times) for times in zip(*bench.slowest(found)))
     relayouts = tuple(zip(sizes, seconds))
     return Measured(tuple(seconds[len(sizes) :]), start_s, relayouts, *bench.where)
 
@@ -94,7 +95,8 @@ def _power_of_two(num_bytes: int) -> int:
     return max(1 << num_bytes.bit_length() - 1, 4 * _BLOCK * ELEMENT_BYTES)
 
 
-def _seconds(turn: Callable[[], object]) -> float:
+def _seconds(turn: Callable[[], object], together: Callable[[], object]) -> float:
+    together()
     began_s = time.perf_counter()
     turn()
     return time.perf_counter() - began_s
@@ -141,6 +143,22 @@ class Bench:
         """Returns a program that transposes a tile of two dimensions of blocks on every device, as plans do between collectives."""
         rows = 1 << (num_bytes // (ELEMENT_BYTES * _BLOCK)).bit_length() // 2
         return self._program(lambda tile: tile.reshape(rows, -1, _BLOCK).swapaxes(0, 1).reshape(-1), num_bytes // ELEMENT_BYTES)
+
+    def barrier(self) -> Callable[[], object]:
+        """Returns a function that comes back once all processes have come to it; with one process it does nothing."""
+        if self.where[2] == 1:
+            return lambda: None
+        barrier = self._program(lambda tile: self.jax.lax.psum(tile, self.names), 1)
+        barrier()
+        return barrier
+
+    def slowest(self, seconds: Sequence[Sequence[float]]) -> list[list[float]]:
+        """Returns of each time the longest that a process measured."""
+        if self.where[2] == 1:
+            return seconds
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.process_allgather(np.array(seconds)).max(axis=0).tolist()
 
     def collective(self, probe: Probe) -> Callable[[], object]:
         return self._program(self._body(probe), probe.collective.bytes_before // ELEMENT_BYTES)

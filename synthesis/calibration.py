@@ -3,8 +3,8 @@
 
 **Probes.** Along each mesh axis every kind of collective, in all groups at once, at several sizes; and one pair of devices alone,
 which tells a switch from a bus: on a bus a pair alone is faster than all pairs together. It says what a level is, not how fast:
-in plans all devices work. Collectives over all axes are measured too, but not fitted: they say how well the model predicts what
-it has not seen.
+in plans all devices work. Collectives over all axes are measured too, but not fitted: they say which kinds the library runs around
+one ring, whatever the levels (`Topology.rings`), and how well the model predicts what it has not seen.
 
 **Fit.** A topology's shape (which axes are a level together, and of which kind each level is) makes the model linear in
 
@@ -28,7 +28,7 @@ import numpy as np
 from .cost import coefficients, collective_time_s
 from .layout import Factor, groups
 from .mesh import Mesh
-from .topology import Level, Topology
+from .topology import MAY_BE_RINGS, Level, Topology
 from .traffic import Collective, tile_bytes_after
 
 KINDS = ("all_gather", "all_to_all", "collective_permute", "reduce_scatter", "all_reduce")
@@ -182,6 +182,7 @@ def fit(
     shape = next(shape for shape in shapes if shape.error <= good_enough)
     fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
     topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
+    topology = _with_rings(mesh, topology, measured, start_s)
     return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
 
 
@@ -331,6 +332,21 @@ def _topology(mesh: Mesh, shape: _Shape, fitted, start_s: float, memory_bandwidt
     launch, *latencies = equations.latencies(seconds).tolist()
     levels = [replace(level, latency_s=latency) for level, latency in zip(levels, latencies)]
     return replace(topology, levels=tuple(levels), launch_latency_s=launch)
+
+
+def _with_rings(mesh: Mesh, topology: Topology, measured, start_s: float) -> Topology:
+    """Returns the topology with the kinds whose collectives over several levels take what a ring takes, not what levels would."""
+    for kind in MAY_BE_RINGS:
+        across = [(probe, seconds) for probe, seconds in measured if probe.collective.kind == kind and len(probe.axes) > 1]
+        around = replace(topology, rings=(*topology.rings, kind))
+        if across and _is_better(*(_mean_error(mesh, each, across, start_s) for each in (around, topology))):
+            topology = around
+    return topology
+
+
+def _mean_error(mesh: Mesh, topology: Topology, measured, start_s: float) -> float:
+    predicted = np.array([start_s + collective_time_s(topology, mesh.size, probe.collective) for probe, _ in measured])
+    return float(np.minimum(np.abs(predicted / [seconds for _, seconds in measured] - 1), 1).mean())
 
 
 def _with_rates(level: Level, rates: Mapping[str, float]) -> Level:

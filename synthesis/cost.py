@@ -8,6 +8,8 @@ ports of their own and work at once, pipelined, so the bytes' time is the maximu
   phases per level, as libraries run them. Of a group of n, a unit that has k members, in a surrounding unit that has
   K, receives n·L·(1 - k/K) bytes here, spread over its k members: first the slow level with the data of the own
   column, then the fast one with everything.
+  What the topology calls `rings` goes around instead: each member passes everything on to the next one of its group, a
+  tile or 1/n of it at a time, in n - 1 steps.
 - **all_to_all**: each member exchanges L/n with every member that it meets at this level.
 - **collective_permute**: each pair moves L at the level where it meets.
 
@@ -162,6 +164,10 @@ class Network:
             unit *= level.size
         self.views = tuple(reversed(views))
 
+    def goes_around(self, kind: str) -> bool:
+        """Returns whether the library's ring is another way than level by level."""
+        return len(self.views) > 1 and kind in self.topology.rings
+
     def positions_of(self, ids) -> np.ndarray:
         ids = np.asarray(ids, dtype=np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.size:
@@ -207,6 +213,8 @@ class _Parts:
 
 
 def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+    if network.goes_around(kind):
+        return _around_rings(network, kind, positions, group, sizes)
     seconds_per_byte, latency_s = 0.0, 0.0
     inside, counts = group, sizes  # the part of each member at the level before, the number of members of each part
     for view in network.views:
@@ -235,12 +243,29 @@ def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[floa
     return network.topology.launch_latency_s + latency_s, seconds_per_byte
 
 
+def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+    """Prices groups whose members, by position, pass everything on to the next one, the last one to the first."""
+    in_order = np.lexsort((positions, group))
+    members, stops = positions[in_order], np.cumsum(sizes)
+    following = np.arange(1, len(members) + 1)
+    following[stops - 1] = stops - sizes
+    latency_s, seconds_per_byte = _permute(network, np.column_stack([members, members[following]]), kind)
+    size, launch_s = int(sizes.max()), network.topology.launch_latency_s
+    if size == 1:
+        return 0.0, 0.0
+    passed = _GATHERS[kind] * (size - 1)
+    share = 1 if kind == "all_gather" else 1 / size
+    return launch_s + passed * (latency_s - launch_s), passed * share * seconds_per_byte
+
+
 def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> tuple[float, float] | None:
     """Returns `coefficients` where each group is a sub-grid with `shares[i]` members along level i, all groups alike.
 
     Levels are those of more than one unit, outer to inner. None where a ring or torus is crossed: there it matters
     where the members lie.
     """
+    if network.goes_around(kind):
+        return None
     size, seconds_per_byte, latency_s = math.prod(shares), 0.0, 0.0
     if size == 1:
         return 0.0, 0.0
@@ -438,8 +463,8 @@ def _busiest(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes
     over = np.maximum(stop - size, 0)
     at = np.concatenate([base + start, base + np.minimum(stop, size), base, base + over])
     wrapped = np.where(over > 0, num_bytes, 0.0)
-    change = np.bincount(at, weights=np.concatenate([num_bytes, -num_bytes, wrapped, -wrapped]))
-    change.resize(-(-len(change) // (size + 1)) * (size + 1))
+    weights = np.concatenate([num_bytes, -num_bytes, wrapped, -wrapped])
+    change = np.bincount(at, weights, minlength=int(base.max()) + size + 1)
     return float(np.cumsum(change.reshape(-1, size + 1), axis=1).max())
 
 
@@ -452,7 +477,8 @@ def _max_per_set(values: np.ndarray, parts: _Parts) -> np.ndarray:
 # collective_permute
 
 
-def _permute(network: Network, pairs: np.ndarray) -> tuple[float, float]:
+def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permute") -> tuple[float, float]:
+    """Returns the coefficients of pairs of positions; kind: of which collective they are a part."""
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     seconds_per_byte, latency_s = 0.0, 0.0
     for view in network.views:
@@ -462,7 +488,7 @@ def _permute(network: Network, pairs: np.ndarray) -> tuple[float, float]:
         if not meets.any():
             continue
         level_s, hops = _permute_at_level(view, pairs[meets], units[meets])
-        seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of("collective_permute"))
+        seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
         latency_s = max(latency_s, hops * view.level.latency_s)
     if not len(pairs):
         return 0.0, 0.0

@@ -33,6 +33,7 @@ import numpy as np
 from .mesh import MAX_DEVICES
 from .traffic import KINDS as COLLECTIVES
 
+MAY_BE_RINGS = ("all_gather", "reduce_scatter", "all_reduce")
 KINDS = ("switch", "bus", "ring", "torus")
 DEFAULT = "uniform"
 PRESETS = Path(__file__).parent / "presets"
@@ -152,6 +153,8 @@ class Topology:
       launch_latency_s: what every collective costs before the first byte moves.
       summary, source: one line on what it is; where the figures were published, and which ones are estimates.
       device_order: the device id at each position; None is row-major.
+      rings: the kinds of collectives that the library runs around one ring of a group's members, in the order of their
+        positions, whatever levels they are on; it runs the others level by level.
     """
 
     name: str
@@ -161,8 +164,12 @@ class Topology:
     summary: str = ""
     source: str = ""
     device_order: tuple[int, ...] | None = None
+    rings: tuple[str, ...] = ()
 
     def __post_init__(self):
+        for kind in self.rings:
+            if kind not in MAY_BE_RINGS:
+                raise TopologyError(f'rings has "{kind}"; known: {", ".join(MAY_BE_RINGS)}')
         if not self.levels:
             raise TopologyError(f'topology "{self.name}" has no levels')
         names = [level.name for level in self.levels]
@@ -355,7 +362,7 @@ def _with_pod_dims(text: str, preset: Topology, sizes: tuple[int, ...]) -> Level
 
 _WORDS, _NUMBER, _WHOLE, _WHOLES = "a string", "a number", "a whole number", "a list of whole numbers"
 _FLAG, _FLAGS = "true or false", "true, false or a list of them"
-_SHAPES, _FACTORS = "a list of strings such as 4x4", "a table of numbers"
+_NAMES, _SHAPES, _FACTORS = "a list of strings", "a list of strings such as 4x4", "a table of numbers"
 _TOPOLOGY_KEYS = {
     "name": _WORDS,
     "summary": _WORDS,
@@ -363,6 +370,7 @@ _TOPOLOGY_KEYS = {
     "launch_latency_s": _NUMBER,
     "memory_bandwidth_bytes_per_s": _NUMBER,
     "device_order": _WHOLES,
+    "rings": _NAMES,
 }
 _LEVEL_KEYS = {
     "name": _WORDS,
@@ -437,6 +445,8 @@ def _converted(value, meant: str, where: str):
         return value
     if meant == _FLAGS and is_list and all(isinstance(item, bool) for item in value):
         return tuple(value)
+    if meant == _NAMES and is_list and all(isinstance(item, str) for item in value):
+        return tuple(value)
     if meant == _SHAPES and is_list and all(re.fullmatch(r"\d+(x\d+)*", str(item)) for item in value):
         return tuple(tuple(int(size) for size in str(item).split("x")) for item in value)
     if meant == _FACTORS and isinstance(value, dict) and all(map(_is_number, value.values())):
@@ -457,6 +467,8 @@ def _to_toml(topology: Topology) -> str:
     lines.append(f"memory_bandwidth_bytes_per_s = {topology.memory_bandwidth_bytes_per_s!r}")
     if topology.device_order is not None:
         lines.append(f"device_order = {list(topology.device_order)}")
+    if topology.rings:
+        lines.append(f"rings = {json.dumps(list(topology.rings))}")
     for level in topology.levels:
         lines += ["", "[[level]]", *_level_lines(level)]
     return "\n".join(lines) + "\n"

@@ -284,6 +284,8 @@ def _remarks(measured: Measured, found: Calibration) -> list[str]:
         for level, axes in zip(found.topology.levels, found.axes_of_levels)
         if len(axes) > 1
     ]
+    if found.topology.rings:
+        lines.append(f"{', '.join(found.topology.rings)}: across levels they take what one ring around all devices takes")
     if measured.platform == "cpu" and measured.hosts == 1:
         lines.append("all devices are CPU devices of one host, which has no hierarchy: they share its cores and its memory")
         if len(found.topology.levels) > 1:

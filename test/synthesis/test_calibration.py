@@ -101,6 +101,15 @@ def test_axes_that_behave_alike_become_one_level(preset):
     assert near(level.bandwidth_bytes_per_s, topology.levels[0].bandwidth_bytes_per_s)
 
 
+@pytest.mark.parametrize("rings", [(), ("all_gather",), ("all_gather", "all_reduce")])
+def test_rings_across_levels_are_found(rings):
+    mesh = Mesh.parse("node=2,gpu=4")
+    levels = Level("node", 2, "switch", 1e8, 1e-5, 2e8), Level("gpu", 4, "switch", 1e9, 1e-6)
+    network = Topology("made up", levels, MEMORY, 1e-5, rings=rings)
+    found = fit(mesh, times(network, mesh, noise=0.03), MEMORY)
+    assert found.topology.rings == rings and np.median(found.errors(is_fitted=False)) < 0.05
+
+
 def test_only_axes_inside_a_node_are_merged():
     mesh, topology = Mesh.parse("node=4,x=2,y=4"), Topology.parse("h100:4")
     found = fit(mesh, times(topology, mesh, noise=0.03), MEMORY)

@@ -17,7 +17,7 @@ from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import NoPlanError, plan
 from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.tile_program import collectives
-from reshard.synthesis.topology import Level, Topology, TopologyError, preset_names
+from reshard.synthesis.topology import MAY_BE_RINGS, Level, Topology, TopologyError, preset_names
 from reshard.synthesis.traffic import GROUPED_KINDS, Collective
 
 GB = 1e9
@@ -112,6 +112,23 @@ def test_group_across_nodes_sends_each_byte_once_into_each_node():
     assert ns_per_byte(nodes, 32, "all_gather") == 3  # each card brings the tiles of its column; NVLink 28 / 100
     assert ns_per_byte(nodes, 32, "all_reduce") == round(2 * (1 / 8 - 1 / 32), 9)
     assert ns_per_byte(nodes, 32, "all_to_all") == 24 / 32
+
+
+def test_ring_passes_everything_over_each_of_its_hops():
+    nodes = topology(switch("node", 4, 1, us=10), switch("gpu", 8, 100, us=1), launch_us=100)
+    rings = replace(nodes, rings=("all_gather", "all_reduce"))
+    assert ns_per_byte(rings, 32, "all_gather") == 31  # one hop into each node, and all tiles but one pass it
+    assert ns_per_byte(rings, 32, "all_reduce") == round(2 * 31 / 32, 9)
+    assert ns_per_byte(rings, 32, "all_gather", [range(8), range(8, 16)]) == 0.07  # inside nodes: as level by level
+    assert ns_per_byte(rings, 32, "reduce_scatter") == ns_per_byte(nodes, 32, "reduce_scatter")
+    assert us(rings, 32, "all_gather") == 100 + 31 * 10 and us(rings, 32, "all_reduce") == 100 + 62 * 10
+
+
+def test_ring_goes_by_position_whatever_the_order_of_the_group():
+    nodes = replace(topology(switch("node", 2, 1), switch("gpu", 4, 100)), rings=("all_gather",))
+    assert ns_per_byte(nodes, 8, "all_gather", [[0, 4, 1, 5, 2, 6, 3, 7]]) == ns_per_byte(nodes, 8, "all_gather") == 7
+    groups = [[4, 0], [5, 1], [2, 6], [3, 7]]
+    assert ns_per_byte(replace(nodes, levels=(switch("node", 2, 1, shared_bandwidth_bytes_per_s=GB), nodes.levels[1])), 8, "all_gather", groups) == 4
 
 
 def test_fast_level_can_be_the_slow_one():
@@ -329,7 +346,8 @@ def random_topology(rng: random.Random, num_devices: int) -> Topology:
         levels.insert(0, Level(name, size, kind, gbs * GB, latency * US, shared, dims, wrap))
         left, gbs, latency = left // size, gbs / rng.choice([1, 2, 10]), latency * rng.choice([1, 5])
     order = tuple(rng.sample(range(num_devices), num_devices)) if rng.random() < 0.2 else None
-    return Topology("random", tuple(levels), 1e12, 2 * US, device_order=order)
+    rings = tuple(kind for kind in MAY_BE_RINGS if rng.random() < 0.2)
+    return Topology("random", tuple(levels), 1e12, 2 * US, device_order=order, rings=rings)
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(GROUPED_KINDS))
@@ -366,7 +384,7 @@ def test_striping_a_slow_link_divides(k):
 @settings(max_examples=60, deadline=None)
 def test_all_reduce_costs_as_much_as_its_two_halves(rng):
     n = rng.choice([4, 8, 12, 16])
-    network = random_topology(rng, n)
+    network = replace(random_topology(rng, n), rings=rng.choice([(), MAY_BE_RINGS]))
     halves = [coefficients(network, n, kind)[1] for kind in ("reduce_scatter", "all_gather")]
     assert coefficients(network, n, "all_reduce")[1] == pytest.approx(halves[0] + halves[1] / n)
 

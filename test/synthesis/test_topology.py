@@ -110,6 +110,11 @@ def test_own_topology():
     assert (chip.slowdown_of("all_to_all"), chip.slowdown_of("all_gather")) == (1.5, 1.0)
 
 
+def test_rings_are_read_and_written():
+    topology = Topology.parse(edited('name = "lab"', 'name = "lab"\nrings = ["all_gather", "all_reduce"]'))
+    assert topology.rings == ("all_gather", "all_reduce") and Topology.parse(topology.to_toml()) == topology
+
+
 def test_own_topology_from_a_file(tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text(OWN)
@@ -157,6 +162,8 @@ def edited(old: str, new: str) -> str:
         (edited("all_to_all", "gossip"), 'level "chip" has a slowdown for "gossip"; known: collective_permute'),
         (edited('name = "lab"', 'name = "lab"\ndevice_order = [0, 0]'), "device_order is no permutation of 0..1"),
         (edited('name = "lab"', 'name = "lab"\ndevice_order = [1, 0]'), 'device_order has 2 devices, topology "lab" 24'),
+        (edited('name = "lab"', 'name = "lab"\nrings = ["all_to_all"]'), 'rings has "all_to_all"; known: all_gather, reduce_scatter'),
+        (edited('name = "lab"', 'name = "lab"\nrings = "all_gather"'), 'rings = "all_gather"; a list of strings is meant'),
         (edited("size = 3", "size = 3000000"), "at most 1048576 are supported"),
         (edited('name = "lab"', 'name = "lab'), "topology: Illegal character"),
         ("memory_bandwidth_bytes_per_s = 1\n[level]\nname = 'a'", "level is a table; write [[level]]"),
