@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import run_times
 from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together, why_not
+from reshard.synthesis.topology import Topology
 
 pytestmark = pytest.mark.slow
 needs_namespaces = pytest.mark.skipif(why_not() is not None, reason=f"platform: {why_not()}")
@@ -50,3 +51,20 @@ def test_pairs_run_on_cpu_devices_and_stopped_runs_go_on(tmp_path, capsys):
     assert "0 failures" in first and "| pairs | geomean |" in first and "rank correlation" in first
     assert run_times.main(command) == 0
     assert capsys.readouterr().out == first  # answers are read, nothing is measured again
+
+
+def test_pairs_slower_than_stock_are_measured_again_with_more_turns(tmp_path, monkeypatch, capsys):
+    def run(batch, devices, testbed, turns):
+        asked.append((len(batch), turns))
+        seconds = {"stock": [1.0] * turns, "ours": [0.5 if turns > 2 else 2.0] * turns}
+        return [{"key": each.key, "programs": {name: {"seconds": seconds[name]} for name in seconds}} for each in batch]
+
+    asked = []
+    monkeypatch.setattr(run_times, "_run", run)
+    topology = tmp_path / "flat.toml"
+    topology.write_text(Topology.parse("uniform").to_toml())
+    command = ["--count", "3", "--mib", "1", "--turns", "2", "--state", str(tmp_path), "--topology", str(topology), "--no-others"]
+    assert run_times.main(command) == 0
+    (count, first), (again, more) = asked
+    assert count == again > 0 and (first, more) == (2, 6)
+    assert f"| {count} | 2.00 | 2.00 |" in capsys.readouterr().out
