@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration: the topology under which the cost model of `cost.py` predicts the times that were measured.
 
-**Probes.** Along each mesh axis every kind of collective, in all groups at once, at several sizes; and one pair of devices alone,
+**Probes.** Along each mesh axis every kind of collective, in all groups at once, at several sizes. Permutes go around the group,
+and, in groups of more than two, between neighbours that swap their tiles: where that is slower, a connection works one way at a
+time, and the ratio is the level's slowdown of `SWAP`. And one pair of devices alone,
 which tells a switch from a bus: on a bus a pair alone is faster than all pairs together. It says what a level is, not how fast:
 in plans all devices work. Collectives over all axes are measured too, but not fitted: they say which kinds the library runs around
 one ring, whatever the levels (`Topology.rings`), and how well the model predicts what it has not seen.
@@ -28,7 +30,7 @@ import numpy as np
 from .cost import coefficients, collective_time_s
 from .layout import Factor, groups
 from .mesh import Mesh
-from .topology import MAY_BE_RINGS, Level, Topology
+from .topology import MAY_BE_RINGS, SWAP, Level, Topology
 from .traffic import Collective, tile_bytes_after
 
 KINDS = ("all_gather", "all_to_all", "collective_permute", "reduce_scatter", "all_reduce")
@@ -56,10 +58,12 @@ class Probe:
     Attributes:
       axes: the mesh axes along which the devices of a group differ.
       collective: as every device executes it; groups and pairs in device ids.
+      is_swapped: neighbours in groups of more than two swap their tiles.
     """
 
     axes: tuple[str, ...]
     collective: Collective
+    is_swapped: bool = False
 
     @property
     def is_alone(self) -> bool:
@@ -73,7 +77,7 @@ class Probe:
     @property
     def text(self) -> str:
         """Returns e.g. `all_gather` or `collective_permute, one pair`."""
-        return self.collective.kind + (", one pair" if self.is_alone else "")
+        return self.collective.kind + (", one pair" if self.is_alone else ", swapped" if self.is_swapped else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ def _along(mesh: Mesh, axes: tuple[str, ...], kinds: Sequence[str], sizes: Seque
     members = groups(mesh, tuple(Factor(axis, 1, mesh.axis_size(axis)) for axis in axes))
     shifts = tuple((int(a), int(b)) for group in members for a, b in zip(group, np.roll(group, -1)))
     together = tuple(tuple(map(int, group)) for group in members)
+    swaps = tuple(pair for group in together for a, b in zip(group[::2], group[1::2]) for pair in ((a, b), (b, a)))
     for kind in kinds:
         for num_bytes in sizes:
             before = _tile_bytes(kind, num_bytes, members.shape[1])
@@ -140,6 +145,8 @@ def _along(mesh: Mesh, axes: tuple[str, ...], kinds: Sequence[str], sizes: Seque
                 continue
             yield Probe(axes, Collective(kind, before, before, pairs=shifts))
             yield Probe(axes, Collective(kind, before, before, pairs=shifts[:1]))
+            if members.shape[1] > 2:
+                yield Probe(axes, Collective(kind, before, before, pairs=swaps), is_swapped=True)
 
 
 def _tile_bytes(kind: str, num_bytes: int, group_size: int) -> int:
@@ -230,7 +237,11 @@ def _groupings(axes: Sequence[str], kept: Mapping[str, str]) -> Iterator[tuple[t
 def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, str]) -> _Shape:
     """Returns the best kind for each level; a level's probes cross no other one, so each is chosen alone."""
     sizes = [math.prod(mesh.axis_size(axis) for axis in axes) for axes in grouping]
-    levels = [Level(_level_name(axes, grouping), size, "switch", 1.0, 1.0) for axes, size in zip(grouping, sizes)]
+    swaps = [_swap_slowdown([each for each in measured if each[0].axes[0] in axes], start_s) for axes in grouping]
+    levels = [
+        Level(_level_name(axes, grouping), size, "switch", 1.0, 1.0, slowdown=swap)
+        for axes, size, swap in zip(grouping, sizes, swaps, strict=True)
+    ]
     errors = []
     for at, axes in enumerate(grouping):
         mine = [(probe, seconds) for probe, seconds in measured if probe.axes[0] in axes]
@@ -241,6 +252,29 @@ def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, s
                 levels[at], best = family[int(np.argmin(tried))], min(tried)
         errors += [best] * len(mine)
     return _Shape(tuple(levels), tuple(grouping), float(np.mean(errors)))
+
+
+def _swap_slowdown(measured, start_s: float) -> tuple[tuple[str, float], ...]:
+    """Returns how much longer the bytes of swaps take than those that go around, as a level's slowdown; empty if alike or unknown."""
+    permutes = [(probe, seconds) for probe, seconds in measured if probe.collective.pairs and not probe.is_alone]
+    ratios = []
+    for axes in sorted({probe.axes for probe, _ in permutes if probe.is_swapped}):
+        around, swapped = (
+            _line([each for each in permutes if each[0].axes == axes and each[0].is_swapped == is_swapped], start_s)[1]
+            for is_swapped in (False, True)
+        )
+        if around > 0:
+            ratios.append(swapped / around)
+    slower = float(np.median(ratios)) if ratios else 1.0
+    return ((SWAP, slower),) if slower > 1 + _ALIKE else ()
+
+
+def _line(measured, start_s: float) -> tuple[float, float]:
+    """Returns (latency in seconds, seconds per byte of the tile before) of one collective at several sizes, without the start."""
+    times = np.array([seconds for _, seconds in measured])
+    num_bytes = np.array([probe.collective.bytes_before for probe, _ in measured])
+    found = robust_nonnegative(np.column_stack([1 / times, num_bytes / times]), 1 - start_s / times)
+    return float(found[0]), float(found[1])
 
 
 def _is_better(error: float, other: float) -> bool:
@@ -360,6 +394,8 @@ def _with_rates(level: Level, rates: Mapping[str, float]) -> Level:
     fastest = max(rates.values())
     bandwidth = float(np.median([rate for rate in rates.values() if rate >= fastest / (1 + _ALIKE)]))
     slowdown = {kind: bandwidth / rate for kind, rate in sorted(rates.items()) if rate < fastest / (1 + _ALIKE)}
+    if level.kind == "switch":  # a bus does not care about directions
+        slowdown |= dict(level.slowdown)
     shared = level.shared_bandwidth_bytes_per_s
     return replace(
         level,
@@ -377,12 +413,10 @@ def _rows(mesh: Mesh, topology: Topology, measured, start_s: float) -> Iterator[
     for (axes, text), found in of_row.items():
         times = np.array([seconds for _, seconds in found])
         predicted = np.array([start_s + collective_time_s(topology, mesh.size, probe.collective) for probe, _ in found])
-        num_bytes = np.array([probe.collective.bytes_before for probe, _ in found])
-        line = robust_nonnegative(np.column_stack([1 / times, num_bytes / times]), 1 - start_s / times)
         first = found[0][0].collective
         model = coefficients(topology, mesh.size, first.kind, first.groups, first.pairs)
         errors = tuple((np.abs(predicted - times) / times).tolist())
-        yield Row(axes, text, (float(line[0]), float(line[1])), model, errors, found[0][0].is_fitted)
+        yield Row(axes, text, _line(found, start_s), model, errors, found[0][0].is_fitted)
 
 
 # ---- least squares without negative unknowns

@@ -14,7 +14,8 @@ ports of their own and work at once, pipelined, so the bytes' time is the maximu
 - **collective_permute**: each pair moves L at the level where it meets.
 
 A switch limits what a port takes, and what a unit's shared ports take of all groups together; a bus the sum of
-everything. On rings and tori the load of every link is counted: gathering goes around each dimension in both
+everything. Some libraries use a connection one way at a time: a level's slowdown of `SWAP` says so, and counts where two
+devices send to each other and no one else. On rings and tori the load of every link is counted: gathering goes around each dimension in both
 directions, dimensions at once; all_to_all and permute use shortest paths, one dimension after the other, ties split.
 Groups that interleave share links. Groups that are no sub-grid of the torus run along a ring of their members.
 
@@ -38,7 +39,7 @@ import numpy as np
 from .layout import Factor, coordinates, whole_factors
 from .mesh import Mesh
 from .sharding import Sharding
-from .topology import Level, Topology, TopologyError
+from .topology import SWAP, Level, Topology, TopologyError
 from .traffic import KINDS, Collective
 
 MOST_ROUTED_PAIRS = 1 << 18  # of an all_to_all in groups that are no sub-grids; more are priced along a ring
@@ -281,7 +282,7 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
         if level.kind == "bus":
             level_s = received * groups * level.size / level.bandwidth_bytes_per_s
         else:
-            level_s = received / members / level.bandwidth_bytes_per_s
+            level_s = received / members * (level.slowdown_of(SWAP) if size == 2 else 1) / level.bandwidth_bytes_per_s
             if level.shared_bandwidth_bytes_per_s:
                 level_s = max(level_s, received * groups / level.shared_bandwidth_bytes_per_s)
         seconds_per_byte = max(seconds_per_byte, rounds * level_s * level.slowdown_of(kind))
@@ -309,7 +310,8 @@ def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
         seconds = together.max() / view.level.bandwidth_bytes_per_s
     else:
         ports = 1 if kind == "collective_broadcast" else parts.members
-        seconds = (received / ports).max() / view.level.bandwidth_bytes_per_s
+        swapped = np.where(parts.group_size == 2, view.level.slowdown_of(SWAP), 1) if kind != "collective_broadcast" else 1
+        seconds = (received / ports * swapped).max() / view.level.bandwidth_bytes_per_s
         if view.level.shared_bandwidth_bytes_per_s:
             busiest = np.bincount(parts.units, weights=received).max()
             seconds = max(seconds, busiest / view.level.shared_bandwidth_bytes_per_s)
@@ -502,7 +504,7 @@ def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tupl
         return load / level.bandwidth_bytes_per_s, _most_hops(view, units)
     if level.kind == "bus":
         return float(np.bincount(units[:, 0] // level.size).max()) / level.bandwidth_bytes_per_s, 1
-    seconds = _most_used(pairs) / level.bandwidth_bytes_per_s
+    seconds = max(_most_used(pairs), level.slowdown_of(SWAP) * _has_swaps(pairs)) / level.bandwidth_bytes_per_s
     if level.shared_bandwidth_bytes_per_s:
         seconds = max(seconds, _most_used(units) / level.shared_bandwidth_bytes_per_s)
     return seconds, 1
@@ -511,6 +513,12 @@ def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tupl
 def _most_used(ends: np.ndarray) -> int:
     """Returns how often the busiest one sends or receives."""
     return int(max(np.bincount(ends[:, 0]).max(), np.bincount(ends[:, 1]).max()))
+
+
+def _has_swaps(pairs: np.ndarray) -> bool:
+    """Returns whether some two devices send to each other."""
+    span = int(pairs.max()) + 1
+    return bool(np.isin(pairs[:, 0] * span + pairs[:, 1], pairs[:, 1] * span + pairs[:, 0]).any())
 
 
 def _most_hops(view: _View, units: np.ndarray) -> int:

@@ -17,7 +17,7 @@ from .layout import Factor, Layout, groups
 from .mesh import Mesh
 from .sharding import Sharding
 from .tile_program import changes_hands, permute_pairs
-from .topology import Level, Topology
+from .topology import SWAP, Level, Topology
 from .traffic import Collective
 
 PER_SECOND = 10**12
@@ -39,7 +39,9 @@ class Pricing:
         self.topology = topology.fitted(mesh.size)
         self._network = cost.network_of(topology, mesh.size)
         used = [view.level for view in self._network.views]
-        self.is_flat = all(level.kind == "switch" and not level.shared_bandwidth_bytes_per_s for level in used) and len(used) <= 1
+        self.is_flat = len(used) <= 1 and all(
+            level.kind == "switch" and not level.shared_bandwidth_bytes_per_s and level.slowdown_of(SWAP) == 1 for level in used
+        )
         self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf

@@ -33,6 +33,7 @@ import numpy as np
 from .mesh import MAX_DEVICES
 from .traffic import KINDS as COLLECTIVES
 
+SWAP = "swap"
 MAY_BE_RINGS = ("all_gather", "reduce_scatter", "all_reduce")
 KINDS = ("switch", "bus", "ring", "torus")
 DEFAULT = "uniform"
@@ -60,7 +61,8 @@ class Level:
       wrap_multiple_of: without `wrap`: a dimension wraps if its size is a multiple of this; 0 is never.
       wrap_together: with `wrap_multiple_of`: no dimension wraps unless all may.
       shapes: of an open torus: the dims to choose from.
-      slowdown: (kind of collective, factor of at least 1) pairs: how much slower than the model a library is here.
+      slowdown: (kind of collective, factor of at least 1) pairs: how much slower than the model a library is here. `SWAP` is
+        for two devices that send to each other at once, in permutes and in groups of two: 2 where it goes one way at a time.
     """
 
     name: str
@@ -101,8 +103,8 @@ class Level:
         if self.wrap_multiple_of < 0:
             raise TopologyError(f'level "{self.name}" has wrap_multiple_of = {self.wrap_multiple_of}; 0 or more is meant')
         for kind, factor in self.slowdown:
-            if kind not in COLLECTIVES:
-                raise TopologyError(f'level "{self.name}" has a slowdown for "{kind}"; known: {", ".join(COLLECTIVES)}')
+            if kind not in (*COLLECTIVES, SWAP):
+                raise TopologyError(f'level "{self.name}" has a slowdown for "{kind}"; known: {", ".join((*COLLECTIVES, SWAP))}')
             if not 1 <= factor < math.inf:
                 raise TopologyError(f'level "{self.name}" has slowdown {factor} for {kind}; factors are at least 1')
 

@@ -8,6 +8,7 @@ of every dimension, and a step is what `steps.apply` lets through; a gather is o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 import heapq
 import itertools
 import math
@@ -27,7 +28,7 @@ from reshard.synthesis.request import Request
 from reshard.synthesis.sharding import AxisRef, Sharding
 from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, RuleError, Slice, ToUnreduced
 from reshard.synthesis.tile_program import permute_pairs
-from reshard.synthesis.topology import Topology
+from reshard.synthesis.topology import MAY_BE_RINGS, Topology
 
 
 def prime_factors(mesh: Mesh) -> tuple[Factor, ...]:
@@ -330,6 +331,24 @@ def test_r4_all_pairs_of_three_factors_on_up_to_eight_devices(objective):
             more, classes_here, worse = compare_all(mesh, rank, topologies[objective])
             pairs, distinct, wrong = pairs + more, distinct + classes_here, wrong + worse
     print(f"{pairs} pairs, {distinct} of them different")
+    assert not wrong, wrong[:10]
+
+
+def around_rings(topology: str) -> str:
+    """Returns a network of switches as a library sees it that gathers around rings and uses connections one way at a time."""
+    network = Topology.parse(topology)
+    slowdown = (("all_to_all", 1.3), ("swap", 1.9))
+    return replace(network, levels=tuple(replace(level, slowdown=slowdown) for level in network.levels), rings=MAY_BE_RINGS).to_toml()
+
+
+@pytest.mark.slow
+def test_r4_all_pairs_by_time_on_rings_and_with_slow_swaps():
+    pairs, wrong = 0, []
+    for mesh, topology in (("x=2,y=2", "h100:2x2"), ("x=3,y=2", "h100:2x3"), ("x=2,y=2,z=2", "h100:2x4"), ("x=2,y=2,z=2", "h100:1x8")):
+        for rank in (1, 2):
+            more, _, worse = compare_all(mesh, rank, around_rings(topology))
+            pairs, wrong = pairs + more, wrong + worse
+    print(f"{pairs} pairs")
     assert not wrong, wrong[:10]
 
 

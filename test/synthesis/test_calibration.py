@@ -35,9 +35,10 @@ def near(number: float, wanted: float, tolerance: float = 0.1) -> bool:
 
 def test_each_axis_has_every_kind_at_every_size_and_all_axes_together_are_for_the_check():
     found = probes(Mesh.parse("node=2,one=1,gpu=4"), SIZES)
-    for axis in ("node", "gpu"):
+    for axis, swaps in (("node", 0), ("gpu", 4)):
         mine = [probe for probe in found if probe.axes == (axis,)]
-        assert len(mine) == 4 * (len(KINDS) + 1) and {probe.collective.kind for probe in mine} == set(KINDS)
+        assert len(mine) == 4 * (len(KINDS) + 1) + swaps and {probe.collective.kind for probe in mine} == set(KINDS)
+        assert sum(probe.is_swapped for probe in mine) == swaps
         assert sum(probe.is_alone for probe in mine) == 4 and not any(probe.is_fitted for probe in mine if probe.is_alone)
     rest = [probe for probe in found if len(probe.axes) > 1]
     assert {probe.axes for probe in rest} == {("node", "gpu")} and not any(probe.is_fitted for probe in rest)
@@ -110,6 +111,19 @@ def test_rings_across_levels_are_found(rings):
     assert found.topology.rings == rings and np.median(found.errors(is_fitted=False)) < 0.05
 
 
+@pytest.mark.parametrize(("text", "swap"), [("host=8", 2.0), ("host=8", 1.0), ("node=2,host=4", 1.8), ("host=3", 1.5)])
+def test_connections_that_work_one_way_at_a_time_are_found(text, swap):
+    mesh = Mesh.parse(text)
+    slow = (("swap", swap),) if swap > 1 else ()
+    levels = [Level(name, size, "switch", 1e8 * 10**at, 1e-5, slowdown=slow) for at, (name, size) in enumerate(mesh.axes)]
+    network = Topology("made up", tuple(levels), MEMORY, 1e-5)
+    found = fit(mesh, times(network, mesh, noise=0.02), MEMORY)
+    assert near(found.topology.levels[-1].slowdown_of("swap"), swap, 0.05)
+    mine, true = ([seconds for _, seconds in times(each, mesh)] for each in (found.topology, network))
+    assert np.median(np.abs(np.divide(mine, true) - 1)) < 0.05
+    assert Topology.parse(found.topology.to_toml()) == found.topology
+
+
 def test_only_axes_inside_a_node_are_merged():
     mesh, topology = Mesh.parse("node=4,x=2,y=4"), Topology.parse("h100:4")
     found = fit(mesh, times(topology, mesh, noise=0.03), MEMORY)
@@ -156,7 +170,7 @@ def test_rows_hold_what_was_measured_and_what_is_predicted():
     found = fit(mesh, times(topology, mesh), MEMORY)
     row = next(row for row in found.rows if row.text == "all_reduce")
     assert row.measured == pytest.approx(row.predicted, rel=0.02) == (pytest.approx(8.4e-6 + 4 * 3.4e-6, rel=0.02), 1.5 / 450e9)
-    assert found.errors().max() < 0.02 and len(found.errors()) == len(KINDS) * len(SIZES)
+    assert found.errors().max() < 0.02 and len(found.errors()) == (len(KINDS) + 1) * len(SIZES)  # permutes twice: around, swapped
     assert len(found.errors(is_fitted=False)) == len(SIZES)
 
 

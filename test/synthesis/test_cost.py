@@ -131,6 +131,17 @@ def test_ring_goes_by_position_whatever_the_order_of_the_group():
     assert ns_per_byte(replace(nodes, levels=(switch("node", 2, 1, shared_bandwidth_bytes_per_s=GB), nodes.levels[1])), 8, "all_gather", groups) == 4
 
 
+def test_swaps_take_longer_where_a_connection_works_one_way_at_a_time():
+    slow = topology(switch("host", 8, 1, slowdown=(("swap", 2.0),)))
+    around, swaps = [(i, (i + 1) % 8) for i in range(8)], [(i, i ^ 1) for i in range(8)]
+    assert ns_per_byte(slow, 8, "collective_permute", pairs=around) == 1
+    assert ns_per_byte(slow, 8, "collective_permute", pairs=swaps) == 2
+    assert ns_per_byte(slow, 8, "collective_permute", pairs=swaps[:1]) == 1
+    twos, fours = strided(4, 2), strided(2, 4)
+    assert [ns_per_byte(slow, 8, kind, twos) for kind in ("all_gather", "all_to_all", "all_reduce")] == [2, 1, 2]
+    assert [ns_per_byte(slow, 8, kind, fours) for kind in ("all_gather", "all_to_all", "all_reduce")] == [3, 0.75, 1.5]
+
+
 def test_fast_level_can_be_the_slow_one():
     nodes = topology(switch("node", 4, 1), switch("gpu", 8, 2))
     assert ns_per_byte(nodes, 32, "all_gather") == (32 - 4) / 2
@@ -347,6 +358,8 @@ def random_topology(rng: random.Random, num_devices: int) -> Topology:
         left, gbs, latency = left // size, gbs / rng.choice([1, 2, 10]), latency * rng.choice([1, 5])
     order = tuple(rng.sample(range(num_devices), num_devices)) if rng.random() < 0.2 else None
     rings = tuple(kind for kind in MAY_BE_RINGS if rng.random() < 0.2)
+    if rng.random() < 0.2:
+        levels = [replace(level, slowdown=(("swap", rng.choice([1.5, 2.0])),)) for level in levels]
     return Topology("random", tuple(levels), 1e12, 2 * US, device_order=order, rings=rings)
 
 
