@@ -15,11 +15,14 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 11)
 STAMP = "reshard-stamp"
+THEORY = "test/synthesis"  # depends on Python alone, not on jax
+PARTS = ("lit", "theory", "rest")
 
 _EXAMPLES = """\
 examples:
@@ -53,10 +56,13 @@ def demo(flags: argparse.Namespace) -> int:
 
 def test(flags: argparse.Namespace) -> int:
     python = environment(flags)
+    parts = flags.part or PARTS
     outcomes = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes += _run_lit(python, flags, Path(folder, "lit.json"))
-        outcomes += _run_pytest(python, flags, Path(folder, "pytest.xml"))
+        if "lit" in parts:
+            outcomes += _run_lit(python, flags, Path(folder, "lit.json"))
+        if "theory" in parts or "rest" in parts:
+            outcomes += _run_pytest(python, flags, parts, Path(folder, "pytest.xml"))
     if flags.filter and not outcomes.total():
         raise Failure(f"no test of tier {flags.tier} has '{flags.filter}' in its name")
     print(f"\n{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['skipped']} skipped")
@@ -147,10 +153,11 @@ def _run_lit(python: str, flags: argparse.Namespace, results: Path) -> Counter:
     return _counted(command, results, _lit_outcomes, {0})
 
 
-def _run_pytest(python: str, flags: argparse.Namespace, results: Path) -> Counter:
+def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], results: Path) -> Counter:
     _say(f"pytest, tier {flags.tier}")
     command = [python, "-m", "pytest", "--tier", flags.tier, f"--junitxml={results}"]
     command += ["--verbose" if flags.verbose else "--quiet"]
+    command += [THEORY] if "rest" not in parts else [f"--ignore={THEORY}"] if "theory" not in parts else []
     command += ["-k", flags.filter] if flags.filter else []
     return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test selected
 
@@ -196,6 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     _add(commands, demo, "show what reshard does, on CPU devices", selection)
     tests = _add(commands, test, "run the tests: lit, then pytest", selection)
     tests.add_argument("--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both")
+    tests.add_argument(
+        "--part", choices=PARTS, action="append", help="lit tests; theory, which needs no jax; the rest; may be repeated (default: all)"
+    )
     tests.add_argument("--filter", metavar="WORD", help="only tests whose name holds this")
     tests.add_argument("-v", "--verbose", action="store_true", help="print each test")
     _add(commands, clean, "remove environments, caches and build folders")
