@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 import dataclasses
 from dataclasses import dataclass
+import itertools
 import math
 
 from benchmarks.answers import one_process
@@ -38,7 +39,7 @@ from reshard.synthesis.tile_program import TileProgram, collectives as collectiv
 OURS = ("ours", "fewest")
 PEERS = ("xla", "shardy", "dtensor", "paper")
 WHO = OURS + PEERS
-NAMES = {"ours": "ours", "fewest": "ours, fewest bytes", "xla": "XLA", "shardy": "Shardy", "dtensor": "DTensor", "paper": "normal form"}
+NAMES = {"ours": "ours", "fewest": "ours by bytes", "xla": "XLA", "shardy": "Shardy", "dtensor": "DTensor", "paper": "normal form"}
 DTENSOR_SEARCH_S = 10.0
 
 
@@ -52,7 +53,8 @@ class Found:
       collectives: as often as they run.
       peak_bytes: arguments, outputs and temporaries.
       largest_tile_bytes: the largest operand or result of a collective.
-      bound_bytes, relayout_bytes: of ours alone, what anybody receives at least, and the largest tile that we copy on the device.
+      bound_bytes, relayout_bytes: of ours alone, what anybody receives at least, and what is copied on the device before and
+        behind one collective, at most.
     """
 
     status: str
@@ -131,8 +133,7 @@ class Compiler:
             return Found("no plan", str(error))
         except Exception as error:  # a planner that crashes is counted
             return Found("crash", f"{type(error).__name__}: {error}")
-        copied = (step.tile_bytes_after for step in found.steps if step.op in ("relayout", "exchange"))
-        known = {"chain": found.chain_text, "bound_bytes": found.bound_bytes, "relayout_bytes": max(copied, default=0)}
+        known = {"chain": found.chain_text, "bound_bytes": found.bound_bytes, "relayout_bytes": _relayout_bytes(found)}
         return dataclasses.replace(self._compiled(rewritten_pair(tensor_type(pair, self.element), found), pair), **known)
 
     def _xla_found(self, pair: Pair) -> Found:
@@ -204,6 +205,17 @@ class Compiler:
             for process in list((pool._processes or {}).values()):
                 process.kill()
             pool.shutdown()
+
+
+def _relayout_bytes(found: Plan) -> int:
+    """Returns the bytes of the tiles that are copied before one collective and behind it, at most."""
+    between = [0]
+    for step in found.steps:
+        if step.op in ("relayout", "exchange"):
+            between[-1] += step.tile_bytes_after
+        if step.bytes_received:
+            between.append(0)
+    return max(map(sum, itertools.pairwise(between)), default=between[0])
 
 
 def _priced(answer: peers.Answer) -> Found:

@@ -101,7 +101,7 @@ def as_markdown(figure: Figure) -> str:
 
 # ---- the picture
 
-WIDTH, LEFT, RIGHT, HIGH, GAP, HEAD, FOOT = 860, 56, 222, 210, 74, 62, 26
+WIDTH, LEFT, RIGHT, HIGH, GAP, HEAD, FOOT = 860, 56, 222, 210, 84, 66, 14
 # From few to many in the first panel, apart from each other in the others; told by dashes as well.
 LIGHT = ("#d97b09", "#d1603d", "#bd4760", "#a0357b", "#7d2c8e", "#5a2a97", "#3a2a94", "#1b2580")
 DARK = ("#f7d13d", "#fbb04a", "#f68f5c", "#ec7886", "#dd70b0", "#c678d3", "#ac8aea", "#9db0fa")
@@ -114,7 +114,7 @@ def svg(figure: Figure) -> str:
     for number, panel in enumerate(figure.panels):
         top = HEAD + number * (HIGH + GAP)
         drawn.append(element("g", joined(_panel(panel)), transform=f"translate({LEFT} {top})"))
-    height = HEAD + len(figure.panels) * (HIGH + GAP) + FOOT - 10
+    height = HEAD + len(figure.panels) * (HIGH + GAP) + FOOT
     drawn.append(element("text", figure.environment, x=20, y=height - 12, class_="soft"))
     sheet = element("rect", x=0, y=0, width=WIDTH, height=height, class_="sheet")
     content = joined([element("title", _said(figure)), element("style", Markup(_style())), sheet, *drawn])
@@ -154,6 +154,7 @@ def _panel(panel: Panel) -> Iterator[Markup]:
         return HIGH * (1 - (math.log(ratio) - low) / span)
 
     yield element("text", panel.title, x=-36, y=-12, class_="sub", style="font-weight:600")
+    yield element("text", "geomean and max", x=wide + 39, y=-12, class_="soft")
     for tick in ticks:
         yield element("line", x1=0, x2=wide, y1=at(tick), y2=at(tick), class_="even" if tick == 1 else "axis")
         yield element("text", f"{tick:g}x", x=-8, y=at(tick) + 4, class_="end soft")
@@ -161,7 +162,7 @@ def _panel(panel: Panel) -> Iterator[Markup]:
         x = wide * percent / 100
         yield element("line", x1=x, x2=x, y1=0, y2=HIGH, class_="axis")
         yield element("text", f"{percent} %", x=x, y=HIGH + 17, class_="mid soft")
-    yield element("text", "share of the pairs, sorted by their ratio", x=wide / 2, y=HIGH + 34, class_="mid soft")
+    yield element("text", "share of the pairs, sorted by ratio", x=wide / 2, y=HIGH + 34, class_="mid soft")
     ends = _apart([at(each.ratios[-1]) for each in curves])
     for number, (curve, end) in enumerate(zip(curves, ends)):
         yield from _curve(curve, at, wide, end, *_look(number, len(curves)))

@@ -39,7 +39,7 @@ class Row:
 
     @property
     def temporaries_above_stock(self) -> int:
-        """Returns the bytes of our temporaries above stock's and the largest tile that we copy; 0 where stock does not compile."""
+        """Returns the bytes of our temporaries above stock's and the copies around one collective; 0 where stock does not compile."""
         stock, ours = self.found["xla"].temp_bytes, self.ours.temp_bytes
         if stock is None or ours is None:
             return 0
@@ -83,7 +83,7 @@ def failings(rows: Sequence[Row], who: Sequence[str]) -> list[Failing]:
         above = ((1 / over, row) for row in rows if (over := row.ratio(peer)) is not None and over < 1)
         found.append(_failing(f"received bytes: above {NAMES[peer]}", above))
     above = ((ratio(row.ours.temp_bytes, row.found["xla"].temp_bytes), row) for row in rows if row.temporaries_above_stock)
-    return [*found, _failing("temporaries: above XLA's and a copy of our largest tile", above)]
+    return [*found, _failing("temporaries: above XLA's and the copies around one of our collectives", above)]
 
 
 def _failing(title: str, rows: Iterable[tuple[float, Row]]) -> Failing:
@@ -101,8 +101,8 @@ def as_curves(rows: Sequence[Row], who: Sequence[str], environment: str) -> Figu
     some = [row for row in rows if row.devices == largest]
     by_peer = tuple(_curve(NAMES[peer], peer, some) for peer in peers_of(who))
     return Figure(
-        "Bytes that the busiest device receives, a peer's ÷ ours",
-        environment,
+        "Bytes that the busiest device receives: a peer's ÷ ours, logarithmic",
+        f"{len(rows):,} random pairs; {environment}",
         (Panel("stock XLA ÷ ours, by devices", by_count), Panel(f"each peer ÷ ours, on {largest} devices", by_peer)),
     )
 
@@ -144,7 +144,7 @@ def _statuses(who: Sequence[str]) -> Iterator[Column]:
 def _memory() -> Iterator[Column]:
     yield "temporaries: geomean, max", lambda rows: _two(_over_stock(rows, "temp_bytes"))
     yield "larger", lambda rows: str(sum(row.found["xla"].is_ok and _temps(row, "ours") > _temps(row, "xla") + CONSTANTS for row in rows))
-    yield "larger by more than a copy of our largest tile", lambda rows: str(sum(row.temporaries_above_stock > 0 for row in rows))
+    yield "larger by more than the copies around one of our collectives", lambda rows: str(sum(row.temporaries_above_stock > 0 for row in rows))
     yield "peak: geomean, max, min", lambda rows: _spread(_over_stock(rows, "peak_bytes"))
 
 

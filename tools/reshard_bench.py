@@ -217,8 +217,7 @@ def picture_name(outcome: Outcome) -> str:
 
 def environment() -> dict[str, str]:
     """Returns what the numbers depend on, by name."""
-    system = f"{platform.system()} {platform.release()}"
-    return {**versions(), "torch": _torch_version(), "system": system, "machine": platform.machine(), "cores": str(os.cpu_count())}
+    return {**versions(), "torch": _torch_version(), "system": platform.system(), "machine": platform.machine(), "cores": str(os.cpu_count())}
 
 
 def _torch_version() -> str:
