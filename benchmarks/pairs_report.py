@@ -32,6 +32,11 @@ class Row:
     def ours(self) -> Found:
         return self.found["ours"]
 
+    @property
+    def moves(self) -> bool:
+        """Returns whether anybody has to receive anything."""
+        return self.ours.bound_bytes != 0
+
     def ratio(self, who: str, attribute: str = "bytes_received", over: str = "ours") -> float | None:
         """Returns what a peer needs ÷ what we need; 1 where both need nothing, None where one of us does not know."""
         theirs, mine = (getattr(self.found[each], attribute) for each in (who, over))
@@ -94,7 +99,11 @@ def _failing(title: str, rows: Iterable[tuple[float, Row]]) -> Failing:
 
 
 def as_curves(rows: Sequence[Row], who: Sequence[str], environment: str) -> Figure:
-    """Returns the ratios of received bytes: XLA's to ours for each number of devices, and all peers' on the most devices."""
+    """Returns the ratios of received bytes: XLA's to ours for each number of devices, and all peers' on the most devices.
+
+    Pairs that need no traffic are left out.
+    """
+    rows = [row for row in rows if row.moves]
     counts = sorted({row.devices for row in rows})
     largest = ALL_TOGETHER if ALL_TOGETHER in counts else counts[-1]
     by_count = tuple(_curve(f"{count} devices", "xla", (row for row in rows if row.devices == count)) for count in counts)
@@ -102,7 +111,7 @@ def as_curves(rows: Sequence[Row], who: Sequence[str], environment: str) -> Figu
     by_peer = tuple(_curve(NAMES[peer], peer, some) for peer in peers_of(who))
     return Figure(
         "Bytes that the busiest device receives: a peer's ÷ ours, logarithmic",
-        f"{len(rows):,} random pairs; {environment}",
+        f"{len(rows):,} random pairs that have to move; {environment}",
         (Panel("stock XLA ÷ ours, by devices", by_count), Panel(f"each peer ÷ ours, on {largest} devices", by_peer)),
     )
 
@@ -117,7 +126,7 @@ def _curve(name: str, peer: str, rows: Iterable[Row]) -> Curve:
 
 def as_markdown(rows: Sequence[Row], who: Sequence[str], show: int) -> str:
     """Returns the tables and, for each promise, how many pairs break it, the worst with their chains."""
-    parts = ["### Received bytes, a peer's ÷ ours: geomean, max, min", _table(rows, _traffic(who))]
+    parts = ["### Received bytes, a peer's ÷ ours, of the pairs that have to move: geomean, max, min", _table(rows, _traffic(who))]
     parts += ["### Crashes and refusals, out of all pairs", _table(rows, _statuses(who))]
     parts += ["### Temporaries and peak as XLA allocates them, ours ÷ stock XLA's", _table(rows, _memory())]
     parts += ["### Collectives, as often as they run: mean", _table(rows, _counts(who))]
@@ -128,11 +137,13 @@ Column = tuple[str, Callable[[Sequence[Row]], str]]
 
 
 def _traffic(who: Sequence[str]) -> Iterator[Column]:
+    yield "have to move", lambda rows: str(len(_moved(rows)))
     for each in OURS:
-        yield f"{NAMES[each]} ÷ bound: geomean, max", lambda rows, each=each: _two(_over_bound([row.found[each] for row in rows]))
+        yield f"{NAMES[each]} ÷ bound: geomean, max", lambda rows, each=each: _two(_over_bound([row.found[each] for row in _moved(rows)]))
     for peer in peers_of(who):
-        yield NAMES[peer], lambda rows, peer=peer: _spread([row.ratio(peer) for row in rows])
-    yield f"XLA ÷ {NAMES['fewest']}", lambda rows: _spread([row.ratio("xla", over="fewest") for row in rows])
+        yield NAMES[peer], lambda rows, peer=peer: _spread([row.ratio(peer) for row in _moved(rows)])
+    yield f"XLA ÷ {NAMES['fewest']}", lambda rows: _spread([row.ratio("xla", over="fewest") for row in _moved(rows)])
+    yield "XLA moves though nothing has to", lambda rows: str(sum((row.found["xla"].bytes_received or 0) > 0 for row in rows if not row.moves))
 
 
 def _statuses(who: Sequence[str]) -> Iterator[Column]:
@@ -151,6 +162,10 @@ def _memory() -> Iterator[Column]:
 def _counts(who: Sequence[str]) -> Iterator[Column]:
     for each in who:
         yield NAMES[each], lambda rows, each=each: _mean([row.found[each].collectives for row in rows if row.found[each].is_ok])
+
+
+def _moved(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.moves]
 
 
 def _over_bound(found: Sequence[Found]) -> list[float]:

@@ -159,7 +159,8 @@ def dtensor_answer(
     try:
         pieces = refined(mesh, (source, target))
         ends = [state_of(mesh, pieces, side) for side in (source, target)]
-        request = {**_request(mesh, pieces, shape, bits, ends, reduction, devices_per_host), "search_s": search_s}
+        request = _request(mesh, pieces, shape, bits, ends, reduction, devices_per_host)
+        request |= {} if search_s is None else {"search_s": search_s}
         plans = _plans_of_child(request) if in_child else list(_plans(request))
         return _better(mesh, pieces, tuple(shape), bits, ends, plans)
     except _Unsupported as reason:

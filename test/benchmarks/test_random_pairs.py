@@ -169,8 +169,8 @@ def test_promises_are_counted(row, titles):
 
 def test_tables_have_a_line_per_device_count_and_all_peers():
     text = as_markdown([a_row(xla=but(bytes_received=250, temp_bytes=4000)), a_row(xla=Found("abort"))], WHO, show=1)
-    assert "| devices | pairs | ours ÷ bound: geomean, max | ours by bytes ÷ bound: geomean, max | XLA | Shardy | DTensor | normal form | " in text
-    assert "| 8 | 2 | 1.000, 1.00 | 1.000, 1.00 | 2.500, 2.50, 2.50 | 1.000, 1.00, 1.00 |" in text
+    assert "| devices | pairs | have to move | ours ÷ bound: geomean, max | ours by bytes ÷ bound: geomean, max | XLA | Shardy | DTensor | normal form | " in text
+    assert "| 8 | 2 | 2 | 1.000, 1.00 | 1.000, 1.00 | 2.500, 2.50, 2.50 | 1.000, 1.00, 1.00 |" in text
     assert "| 8 | 2 | 0 | 0 | 1 abort | 0 | 0 | 0 | 0% |" in text
     assert "| 8 | 2 | 0.250, 0.25 | 0 | 0 | 1.000, 1.00, 1.00 |" in text
 
@@ -181,7 +181,14 @@ def test_the_worst_are_listed_with_their_chains():
 
 
 def test_curves_are_sorted_and_by_devices_and_peers():
-    rows = [a_row(xla=but(bytes_received=each)) for each in (300, 100, 200)]
+    rows = [a_row(xla=but(bytes_received=each)) for each in (300, 100, 200)] + [a_row(but(bound_bytes=0, bytes_received=0))]
     by_devices, by_peer = as_curves(rows, WHO, "reshard 1").panels
     assert [(each.name, each.ratios) for each in by_devices.curves] == [("8 devices", (1.0, 2.0, 3.0))]
     assert [each.name for each in by_peer.curves] == [NAMES[who] for who in PEERS] and by_peer.title.endswith("on 8 devices")
+
+
+def test_pairs_that_need_no_traffic_are_not_in_the_mean_and_who_moves_there_is_counted():
+    still = but(bound_bytes=0, bytes_received=0)
+    text = as_markdown([a_row(xla=but(bytes_received=200)), a_row(still, fewest=still), a_row(still, xla=still)], WHO, show=1)
+    assert "| 8 | 3 | 1 | 1.000, 1.00 | 1.000, 1.00 | 2.000, 2.00, 2.00 |" in text
+    assert "| 2.000, 2.00, 2.00 | 1 |" in text
