@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reshard bench`: which suites run, and the page that is made of what they print."""
 
+import importlib.util
 import json
+from pathlib import Path
 import platform
 import sys
 
 import pytest
 
+from benchmarks import curves
+from benchmarks.curves import Curve, Figure, Panel
 from reshard.tools import reshard_bench
 from reshard.tools.reshard import main
 from reshard.tools.reshard_bench import SUITES, Outcome, Suite, as_html, as_markdown
+
+_spec = importlib.util.spec_from_file_location("chromium", Path(__file__).parents[2] / "reshard" / "pictures" / "chromium.py")
+chromium = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(chromium)
 
 TABLE = "two pairs\n\n| pairs | geomean |\n|---|---|\n| 2 | 1.50 |\n\nslower than stock:\n  0.90  x=2"
 
@@ -84,3 +92,21 @@ def test_all_suites_together_are_to_take_less_than_a_quarter_of_an_hour():
 
 def test_the_machine_is_told_without_its_name():
     assert platform.node() not in reshard_bench.environment().values()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium.executable() is None, reason="needs chromium: apt-get install chromium")
+@pytest.mark.parametrize("scheme, light", [("light", True), ("dark", False)])
+def test_the_page_in_a_browser_shows_the_curves_and_asks_nothing_of_the_network(tmp_path, scheme, light):
+    figure = Figure("ratios", "reshard 1", (Panel("all", (Curve("8 devices", (1.0, 2.0, 8.0)), Curve("64 devices", (1.0, 66.0)))),))
+    outcome = Outcome("pairs", "prints", "python x.py", 0, 1.0, TABLE, curves.svg(figure))
+    reshard_bench._write([outcome], tmp_path)
+    with chromium.Chromium() as browser:
+        browser.emulate(scheme=scheme)
+        browser.open((tmp_path / "report.html").as_uri())
+        assert browser.evaluate("document.querySelectorAll('.picture svg .line').length") == 4
+        assert browser.evaluate("document.querySelector('a[href=\"#pairs\"]').hash == '#' + document.querySelector('h2').id")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        pixels = browser.screenshot("svg")
+        assert browser.errors == [] and all(url.startswith(("file:", "about:")) for url in browser.requests)
+    assert bool(pixels.mean() > 128) == light and len({tuple(each) for each in pixels.reshape(-1, 3)}) > 20
