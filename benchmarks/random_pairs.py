@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import curves  # noqa: E402
 from benchmarks.answers import planner_version  # noqa: E402
-from benchmarks.arguments import device_counts  # noqa: E402
-from benchmarks.compiled import NAMES, WHO, Compiler, Found  # noqa: E402
+from benchmarks.arguments import among, device_counts  # noqa: E402
+from benchmarks.compiled import NAMES, OURS, PEERS, Compiler, Found  # noqa: E402
 from benchmarks.journal import Journal, default_folder  # noqa: E402
 from benchmarks.pairs import Pair, random_pairs  # noqa: E402
 from benchmarks.pairs_report import Row, as_curves, as_markdown, failings  # noqa: E402
@@ -80,8 +80,9 @@ class Benchmark:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    who = [each for each in WHO if each != "dtensor" or peers_dtensor.is_installed()]
-    if len(who) < len(WHO):
+    who = [*OURS, *options.peers]
+    if "dtensor" in who and not peers_dtensor.is_installed():
+        who.remove("dtensor")
         print("DTensor is left out: PyTorch is not installed here; run: pip install 'torch>=2.13'", file=sys.stderr)
     benchmark = Benchmark(_pairs(options), who, options.element, options.state)
     try:
@@ -130,6 +131,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--least-elements", type=int, default=1 << 16, help="of the global array, default %(default)s")
     add("--element", choices=ELEMENTS, default="f32", help="element type, default %(default)s")
+    add("--peers", type=among(PEERS), default=PEERS, help="beside whom, with xla among them; default all")
     add("--report", action="store_true", help="ask nothing, print the tables of the pairs that are answered")
     add("--show", type=int, default=5, help="pairs listed under each heading, default %(default)s")
     add("--state", type=Path, default=default_folder(), help="the folder of the answers, default %(default)s")
@@ -137,7 +139,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--out", type=Path, help="write every row as JSON")
     add("--curves", type=Path, help="draw the sorted ratios, as SVG")
     add("--ratios", type=Path, help="write what is drawn, as JSON, for curves.py")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if "xla" not in options.peers:
+        parser.error("--peers: xla has to be among them, since temporaries are held against stock XLA's")
+    return options
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """Sorted ratios: the picture, the table that says the same, and the file between."""
 
 import doctest
+from pathlib import Path
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks import curves
 from benchmarks.curves import Curve, Figure, Panel
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIGURE = Figure(
     "a <title>", "reshard 1", (Panel("by devices", (Curve("8 devices", (1.0, 1.0, 1.5, 8.0)), Curve("64 devices", (1.0, 66.0)))),)
 )
@@ -54,6 +56,13 @@ def test_the_command_draws_what_the_file_says(tmp_path, capsys):
     assert curves.main([str(tmp_path / "ratios.json"), "--svg", str(tmp_path / "drawn.svg")]) == 0
     assert (tmp_path / "drawn.svg").read_text() == curves.svg(FIGURE)
     assert curves.as_markdown(FIGURE) in capsys.readouterr().out
+
+
+def test_the_picture_and_the_tables_of_the_documentation_are_those_of_the_kept_ratios():
+    kept = Figure.from_json((DOCS / "pictures" / "pairs.json").read_text())
+    assert (DOCS / "pictures" / "pairs.svg").read_text() == curves.svg(kept), "run the command that docs/benchmarks.md names"
+    page = (DOCS / "benchmarks.md").read_text().splitlines()
+    assert set(curves.as_markdown(kept).splitlines()[1:]) <= set(page)
 
 
 def test_a_curve_of_nothing_is_left_out():

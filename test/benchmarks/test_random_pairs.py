@@ -126,6 +126,15 @@ def test_torch_that_is_not_there_is_said_in_a_line(tmp_path, monkeypatch, capsys
     assert "DTensor" not in said.out
 
 
+def test_peers_may_be_chosen(tmp_path, monkeypatch, capsys):
+    asked = counted(monkeypatch, most=100)
+    run(tmp_path, "--peers", "xla,paper")
+    assert {who for who, _ in asked} == {"ours", "fewest", "xla", "paper"} and "Shardy" not in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        run(tmp_path, "--peers", "paper")
+    assert "--peers: xla has to be among them" in capsys.readouterr().err
+
+
 def test_more_pairs_begin_with_the_same_and_a_new_planner_asks_us_again(tmp_path, monkeypatch):
     counted(monkeypatch, most=100)
     run(tmp_path)
