@@ -4,9 +4,9 @@
 | who | whose chain | compiled as |
 |---|---|---|
 | ours | the plan of a site in a module | an island of collectives on tiles |
-| fewest | the plan that `reshard plan --objective bytes` has, exchanges included: many small moves, where one collective of a site would receive more | likewise |
+| fewest | the plan of `reshard plan --objective bytes`: exchanges too, many small moves where a site's collective receives more | likewise |
 | xla | stock XLA's partitioner | a function that returns its argument in another layout |
-| shardy | `sdy-reshard-to-collectives` | its steps lowered as ours are, in an island: XLA does not take `sdy` collectives as they are |
+| shardy | `sdy-reshard-to-collectives` | its steps lowered as ours are, in an island: XLA takes no `sdy` collectives |
 | paper | `normal_form.py` | likewise |
 | dtensor | PyTorch's two planners | not at all: its steps are priced as if they were |
 
@@ -167,11 +167,11 @@ class Compiler:
     def _of_program(self, pair: Pair, program: TileProgram, chain: str) -> Found:
         """Returns what becomes of somebody's chain, lowered as ours are: our plan's, with another program in it."""
         try:
-            module = rewritten_pair(tensor_type(pair, self.element), dataclasses.replace(site_plan(pair, self.element), tile_program=program))
+            carrier = dataclasses.replace(site_plan(pair, self.element), tile_program=program)
         except NoPlanError:
             moved = collectives_of(program, self.bits)
             return Found("ok", chain=chain, bytes_received=traffic.bytes_received(moved, pair.mesh.size), collectives=len(moved))
-        return dataclasses.replace(self._compiled(module, pair), chain=chain)
+        return dataclasses.replace(self._compiled(rewritten_pair(tensor_type(pair, self.element), carrier), pair), chain=chain)
 
     def _compiled(self, module: str, pair: Pair) -> Found:
         done: Compiled = self._xla.compile(module, pair.mesh.size)

@@ -22,7 +22,8 @@ from reshard.pictures import colours  # noqa: E402
 from reshard.pictures.markup import Markup, element, joined  # noqa: E402
 
 SCHEMA = "reshard.curves/1"
-QUANTILES = (("min", 0.0), ("10 %", 0.1), ("25 %", 0.25), ("median", 0.5), ("75 %", 0.75), ("90 %", 0.9), ("99 %", 0.99), ("max", 1.0))
+_INNER = (("10 %", 0.1), ("25 %", 0.25), ("median", 0.5), ("75 %", 0.75), ("90 %", 0.9), ("99 %", 0.99))
+QUANTILES = (("min", 0.0), *_INNER, ("max", 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's chains, as a peer: slices, moves between dimensions, one permute, gathers, on blocked layouts alone.
 
-**What it knows.** A sharding splits a dimension by a stack of mesh axes, which stay whole where that will do, and are cut into primes
-where not. What has to be split further is sliced first, at no cost; then pieces move from the minor end of one stack to the minor end of another, all_to_all by all_to_all,
-those along one route at once; one permute puts the right axes into the right order; what is split too far is gathered last.
-So no tile is above that of source and target, and every redistribution whose dimensions divide has such a chain. The permute stands before the
-gathers, where tiles are small. Chains may be read backwards, which is another chain in normal form: the one that receives less counts.
-Where a piece has to leave a stack in which another one is minor-most, a permute of its own comes before the move.
+**What it knows.** A sharding splits a dimension by a stack of mesh axes, which stay whole where that will do, and are cut into
+primes where not. What has to be split further is sliced first, at no cost; then pieces move from the minor end of one stack to the
+minor end of another, all_to_all by all_to_all, those along one route at once; one permute puts the right axes into the right order;
+what is split too far is gathered last. So no tile is above that of source and target, and every redistribution whose dimensions
+divide has such a chain. The permute stands before the gathers, where tiles are small. Chains may be read backwards, which is another
+chain in normal form: the one that receives less counts. Where a piece has to leave a stack in which another one is
+minor-most, a permute of its own comes before the move.
 
 **What it does not know.** Digits other than the leading ones, so that it cannot slice or move from the middle of a dimension without
 a permute; moves of axes along two routes in one collective; networks: of two chains the one with fewer bytes is the better one.
-The paper's own system also searches among orders of moves for a cost model that it does not publish; here the
-fullest dimension gives to the emptiest one.
+The paper's own system also searches among orders of moves for a cost model that it does not publish; here the fullest dimension
+gives to the emptiest one.
 
 Source: "Memory-efficient array redistribution through portable collective communication" (arXiv 2112.01075), and Theorem 5 in
 docs/theory.md, which proves what is said above.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+import functools
 import math
 
 from benchmarks.compiled import NAMES, OURS, Found, largest_end_bytes
@@ -38,7 +39,7 @@ class Row:
         return self.ours.bound_bytes != 0
 
     def ratio(self, who: str, attribute: str = "bytes_received", over: str = "ours") -> float | None:
-        """Returns what a peer needs ÷ what we need; 1 where both need nothing, None where one of us does not know."""
+        """Returns what a peer needs ÷ what we need; 1 where both need nothing, None where it is not known."""
         theirs, mine = (getattr(self.found[each], attribute) for each in (who, over))
         return None if theirs is None or mine is None else ratio(theirs, mine)
 
@@ -139,11 +140,12 @@ Column = tuple[str, Callable[[Sequence[Row]], str]]
 def _traffic(who: Sequence[str]) -> Iterator[Column]:
     yield "have to move", lambda rows: str(len(_moved(rows)))
     for each in OURS:
-        yield f"{NAMES[each]} ÷ bound: geomean, max", lambda rows, each=each: _two(_over_bound([row.found[each] for row in _moved(rows)]))
+        found = functools.partial(_over_bound, who=each)
+        yield f"{NAMES[each]} ÷ bound: geomean, max", lambda rows, found=found: _two(found(_moved(rows)))
     for peer in peers_of(who):
         yield NAMES[peer], lambda rows, peer=peer: _spread([row.ratio(peer) for row in _moved(rows)])
     yield f"XLA ÷ {NAMES['fewest']}", lambda rows: _spread([row.ratio("xla", over="fewest") for row in _moved(rows)])
-    yield "XLA moves though nothing has to", lambda rows: str(sum((row.found["xla"].bytes_received or 0) > 0 for row in rows if not row.moves))
+    yield "XLA moves though nothing has to", lambda rows: str(sum(map(_stock_moves_needlessly, rows)))
 
 
 def _statuses(who: Sequence[str]) -> Iterator[Column]:
@@ -154,8 +156,9 @@ def _statuses(who: Sequence[str]) -> Iterator[Column]:
 
 def _memory() -> Iterator[Column]:
     yield "temporaries: geomean, max", lambda rows: _two(_over_stock(rows, "temp_bytes"))
-    yield "larger", lambda rows: str(sum(row.found["xla"].is_ok and _temps(row, "ours") > _temps(row, "xla") + CONSTANTS for row in rows))
-    yield "larger by more than the copies around one of our collectives", lambda rows: str(sum(row.temporaries_above_stock > 0 for row in rows))
+    yield "larger", lambda rows: str(sum(map(_has_larger_temporaries, rows)))
+    needed = "larger by more than the copies around one of our collectives"
+    yield needed, lambda rows: str(sum(row.temporaries_above_stock > 0 for row in rows))
     yield "peak: geomean, max, min", lambda rows: _spread(_over_stock(rows, "peak_bytes"))
 
 
@@ -168,8 +171,17 @@ def _moved(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.moves]
 
 
-def _over_bound(found: Sequence[Found]) -> list[float]:
+def _over_bound(rows: Sequence[Row], who: str) -> list[float]:
+    found = (row.found[who] for row in rows)
     return [ratio(each.bytes_received, each.bound_bytes) for each in found if each.is_ok]
+
+
+def _stock_moves_needlessly(row: Row) -> bool:
+    return not row.moves and bool(row.found["xla"].bytes_received)
+
+
+def _has_larger_temporaries(row: Row) -> bool:
+    return row.found["xla"].is_ok and _temps(row, "ours") > _temps(row, "xla") + CONSTANTS
 
 
 def _temps(row: Row, who: str) -> int:

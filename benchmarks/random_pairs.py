@@ -119,7 +119,8 @@ def _environment_text() -> str:
 
 def _pairs(options: argparse.Namespace) -> list[Pair]:
     """Returns the pairs, the numbers of devices in turn, so that a run that is not over yet has seen all of them."""
-    columns = (random_pairs(options.seed, options.count, (each,), least_elements=options.least_elements) for each in options.devices)
+    least = {"least_elements": options.least_elements}
+    columns = (random_pairs(options.seed, options.count, (each,), **least) for each in options.devices)
     return [pair for row in zip(*columns, strict=True) for pair in row]
 
 

@@ -57,7 +57,7 @@ class Suite:
 SUITES = (
     Suite(
         "pairs",
-        "random pairs compiled for 8 to 64 CPU devices: received bytes, memory, collectives, crashes of XLA, Shardy, DTensor, the paper, ours",
+        "random pairs compiled for 8 to 64 CPU devices: traffic, memory, crashes of XLA, Shardy, DTensor, the paper, ours",
         3,
         ("benchmarks/random_pairs.py", "--count", "10", "--show", "2"),
         ("benchmarks/random_pairs.py", "--count", "1000"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's chains as a peer: they arrive within R2, on blocked layouts, in normal form, and are no worse than they need to be."""
+"""The paper's chains as a peer: they arrive within R2, on blocked layouts, in normal form, at no needless cost."""
 
 import doctest
 import itertools
