@@ -58,8 +58,8 @@ SUITES = (
     Suite(
         "pairs",
         "random pairs compiled for 8 to 64 CPU devices: traffic, memory, crashes of XLA, Shardy, DTensor, the paper, ours",
-        3,
-        ("benchmarks/random_pairs.py", "--count", "10", "--show", "2"),
+        2,
+        ("benchmarks/random_pairs.py", "--count", "20", "--show", "2"),
         ("benchmarks/random_pairs.py", "--count", "1000"),
         keeps=True,
         draws=True,
@@ -67,7 +67,7 @@ SUITES = (
     Suite(
         "modelled",
         "random pairs on 8 to 512 devices: received bytes over the bound, and modelled time on networks: XLA, Shardy, ours",
-        3,
+        0.5,
         ("benchmarks/redistributions.py", "--fraction", "0.005", "--presets", "uniform,h100"),
         ("benchmarks/redistributions.py",),
         keeps=True,
@@ -75,7 +75,7 @@ SUITES = (
     Suite(
         "shared",
         "random pairs that run on 8 CPU devices sharing one memory",
-        2,
+        1,
         ("benchmarks/run_times.py", "--on", "shared", "--count", "8", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "shared", "--count", "220"),
         keeps=True,
@@ -83,7 +83,7 @@ SUITES = (
     Suite(
         "uniform",
         "random pairs on a network of namespaces, every process with a slow link of its own",
-        3,
+        2,
         ("benchmarks/run_times.py", "--on", "uniform", "--count", "8", "--mib", "16", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "uniform", "--count", "60"),
         keeps=True,
@@ -91,7 +91,7 @@ SUITES = (
     Suite(
         "two-level",
         "random pairs on a network of namespaces, fast inside a node and slow between nodes",
-        3,
+        2.5,
         ("benchmarks/run_times.py", "--on", "two-level", "--count", "8", "--mib", "16", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "two-level", "--count", "60"),
         keeps=True,
@@ -99,7 +99,7 @@ SUITES = (
     Suite(
         "programs",
         "whole programs, stock XLA's and ours side by side",
-        2,
+        1,
         (*DEMO, "issue_21562", "recommender", "decode_step", "--runs", "3", "--no-color"),
         (*DEMO, *("issue_21562", "llama_train_step", "moe_layer", "sequence_parallel_attention", "fft_pencil"),
          *("vision_transformer", "recommender", "heat_adi", "decode_step"), "--no-color"),
@@ -179,6 +179,7 @@ def _run(suite: Suite, is_full: bool, state: Path) -> Outcome:
     began_s, lines = time.monotonic(), []
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
+            line = line.replace(f"{state}{os.sep}", "")  # the page may travel
             lines.append(line)
             print(f"    {line}", end="", flush=True)
     seconds = time.monotonic() - began_s
@@ -283,6 +284,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto
 h2 { margin: 2.5rem 0 .5rem; padding-top: 1rem; border-top: 2px solid color-mix(in srgb, currentColor 25%, transparent); }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; font-size: 13px; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent); padding: .3rem .7rem; text-align: left; }
+td { white-space: nowrap; }
 pre { overflow-x: auto; padding: .7rem; background: color-mix(in srgb, currentColor 7%, transparent); border-radius: 4px; font-size: 12.5px; }
 .picture svg { display: block; max-width: 100%; height: auto; }
 :focus-visible { outline: 3px solid currentColor; }

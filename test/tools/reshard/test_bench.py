@@ -70,13 +70,14 @@ def test_what_a_suite_prints_is_text_in_html():
 
 
 def test_a_picture_is_a_file_beside_the_page_and_in_it(monkeypatch, tmp_path):
-    draws = "import sys; open(sys.argv[sys.argv.index('--curves') + 1], 'w').write('<svg><path/></svg>')"
+    draws = "import sys; name = sys.argv[sys.argv.index('--curves') + 1]; open(name, 'w').write('<svg><path/></svg>'); print(name)"
     monkeypatch.setattr(reshard_bench, "SUITES", (Suite("drawn", "draws", 1, ("-c", draws), (), draws=True),))
     assert main(["bench", "-o", str(tmp_path)]) == 0
     assert (tmp_path / "drawn.svg").read_text() == "<svg><path/></svg>"
     assert "![drawn: draws](drawn.svg)" in (tmp_path / "report.md").read_text()
     assert '<span class="picture"><svg><path/></svg></span>' in (tmp_path / "report.html").read_text()
-    assert str(tmp_path) not in (tmp_path / "report.json").read_text()
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["suites"][0]["output"] == found["suites"][0]["picture"] == "drawn.svg" and str(tmp_path) not in str(found)
 
 
 def test_what_a_suite_is_about_to_do_comes_first_and_what_it_prints_as_it_comes(suites, tmp_path, capsys):
