@@ -155,7 +155,7 @@ def _statuses(who: Sequence[str]) -> Iterator[Column]:
 
 
 def _memory() -> Iterator[Column]:
-    yield "temporaries: geomean, max", lambda rows: _two(_over_stock(rows, "temp_bytes"))
+    yield "temporaries: geomean, max", lambda rows: _two(_temporaries_over_stock(rows))
     yield "larger", lambda rows: str(sum(map(_has_larger_temporaries, rows)))
     needed = "larger by more than the copies around one of our collectives"
     yield needed, lambda rows: str(sum(row.temporaries_above_stock > 0 for row in rows))
@@ -186,6 +186,11 @@ def _has_larger_temporaries(row: Row) -> bool:
 
 def _temps(row: Row, who: str) -> int:
     return row.found[who].temp_bytes or 0
+
+
+def _temporaries_over_stock(rows: Sequence[Row]) -> list[float]:
+    both = (row for row in rows if row.found["xla"].is_ok and row.ours.is_ok)
+    return [max(_temps(row, "ours"), CONSTANTS) / max(_temps(row, "xla"), CONSTANTS) for row in both]
 
 
 def _over_stock(rows: Sequence[Row], attribute: str) -> list[float]:
