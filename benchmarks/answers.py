@@ -51,7 +51,7 @@ class Peers:
         if name == "xla":
             return peers.xla_answer(case.tensor_type, pair.mesh, pair.source, pair.target, self._xla)
         question = (case.tensor_type, pair.mesh, pair.shape, case.bits, pair.source, pair.target)
-        self._shardy = self._shardy or _one_process()
+        self._shardy = self._shardy or one_process()
         try:
             return self._shardy.submit(_shardy_here, question).result(peers.SHARDY_TIMEOUT_S)
         except (BrokenProcessPool, TimeoutError):
@@ -66,7 +66,7 @@ class Peers:
             pool.shutdown()
 
 
-def _one_process() -> ProcessPoolExecutor:
+def one_process() -> ProcessPoolExecutor:
     """Returns a pool of one child, which leaves Ctrl-C to us."""
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(1, mp_context=spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))

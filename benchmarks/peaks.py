@@ -19,10 +19,12 @@ import sys
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.arguments import device_counts  # noqa: E402
+from benchmarks.compiled import tensor_type  # noqa: E402
 from benchmarks.pairs import random_pairs  # noqa: E402
-from benchmarks.random_pairs import BITS, tensor_type  # noqa: E402
+from benchmarks.random_pairs import ELEMENTS  # noqa: E402
 from reshard.dialect_utils.mini_modules import rewritten_pair  # noqa: E402
 from reshard.dialect_utils.xla_child import XlaChild  # noqa: E402
+from reshard.element_types import element_type  # noqa: E402
 from reshard.synthesis.plan import Plan, pareto  # noqa: E402
 from reshard.tools.text_table import table  # noqa: E402
 
@@ -51,7 +53,7 @@ def measured(options: argparse.Namespace, child: XlaChild) -> Iterator[Row]:
     for devices in options.devices:
         for pair in random_pairs(options.seed, options.count, (devices,), least_elements=options.least_elements):
             for exchange in (False, True):
-                plans = pareto(pair.mesh, pair.shape, BITS[options.element], pair.source, pair.target, with_exchange=exchange)
+                plans = pareto(pair.mesh, pair.shape, element_type(options.element).bits, pair.source, pair.target, with_exchange=exchange)
                 for plan in plans[: options.plans]:
                     compiled = child.compile(rewritten_pair(tensor_type(pair, options.element), plan), devices)
                     if not compiled.is_ok:
@@ -88,7 +90,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=20, help="pairs per mesh size, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least-elements", type=int, default=1 << 18, help="of the global array, default %(default)s")
-    parser.add_argument("--element", choices=tuple(BITS), default="f32", help="element type, default %(default)s")
+    parser.add_argument("--element", choices=ELEMENTS, default="f32", help="element type, default %(default)s")
     parser.add_argument("--plans", type=int, default=4, help="of each list, the fastest first, default %(default)s")
     parser.add_argument("--show", type=int, default=3, help="plans listed with the highest ratio, default %(default)s")
     return parser.parse_args(arguments)

@@ -1,185 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares our chains with stock XLA on random redistributions: traffic, temporaries, crashes.
+"""Compares our chains with everybody's on random redistributions, compiled for CPU devices: traffic, memory, collectives, crashes.
 
-    python benchmarks/random_pairs.py --devices 4,8,16 --count 200 --seed 0 [--out FILE.json]
+    python benchmarks/random_pairs.py [--devices 8,64 --count 300] [--report] [--curves FILE.svg] ...
 
-Each pair is compiled twice for CPU devices in a child process: as stock XLA converts it, and with our island. What
-compiling found is cached on disk, so a run that was stopped goes on where it was.
+Peers are stock XLA, Shardy's pass, PyTorch's DTensor where torch is installed, and the paper's normal form; see `compiled.py`.
+Each answer is kept in a file as soon as it is there, so that a run that was stopped goes on where it was. The exit status is 1 if
+a number that must be 0 is not.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
 import json
-import math
+import os
 from pathlib import Path
 import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.arguments import device_counts  # noqa: E402
+from benchmarks import curves  # noqa: E402
+from benchmarks.answers import planner_version  # noqa: E402
+from benchmarks.arguments import among, device_counts  # noqa: E402
+from benchmarks.compiled import NAMES, OURS, PEERS, Compiler, Found  # noqa: E402
+from benchmarks.journal import Journal, default_folder  # noqa: E402
 from benchmarks.pairs import Pair, random_pairs  # noqa: E402
-from benchmarks.progress import replace_line  # noqa: E402
-from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # noqa: E402
-from reshard.dialect_utils.xla_child import XlaChild, shared_child  # noqa: E402
-from reshard.synthesis.plan import NoPlanError, plan  # noqa: E402
+from benchmarks.pairs_report import Row, as_curves, as_markdown, failings  # noqa: E402
+from benchmarks.progress import shown  # noqa: E402
+from reshard.dialect_utils import peers_dtensor  # noqa: E402
+from reshard.dialect_utils.compat import jaxlib_version  # noqa: E402
+from reshard.tools.versions import versions  # noqa: E402
 
-BITS = {"i1": 8, "i4": 4, "i8": 8, "bf16": 16, "f32": 32, "f64": 64}
+DEVICES = (8, 12, 16, 24, 32, 36, 48, 64)
+ELEMENTS = ("i1", "i4", "i8", "bf16", "f32", "f64")
+INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One pair, planned and compiled both ways; bytes are per device and None where nothing compiled.
+class Benchmark:
+    """Pairs, and the journals in which their answers are kept: `ask`, then `rows`.
 
-    Fields:
-      largest_tile: of source and target, in bytes. bound: what any method has to receive.
-      our_status: "ok", "no plan", or XLA's: "error", "abort", "hang"; stock_status likewise.
-      our_tile, stock_tile: the largest operand or result of a collective.
+    What peers answer depends on their versions; our plans, and what is lowered as they are, on the planner's sources too.
     """
 
-    pair: str
-    devices: int
-    chain: str
-    bound: int
-    planned: int
-    largest_tile: int
-    our_status: str
-    our_bytes: int | None
-    our_temps: int | None
-    our_tile: int | None
-    stock_status: str
-    stock_bytes: int | None
-    stock_temps: int | None
-    stock_tile: int | None
-    message: str = ""
+    def __init__(self, pairs: Sequence[Pair], who: Sequence[str], element: str, folder: Path):
+        self.pairs, self.who, self.element = pairs, who, element
+        compiler = f"jaxlib-{jaxlib_version()}"
+        self._theirs = Journal(folder / f"compiled-{compiler}.jsonl")
+        self._lowered = Journal(folder / f"compiled-plans-{planner_version()}-{compiler}.jsonl")
 
+    def ask(self) -> None:
+        open_ = [(who, pair) for pair in self.pairs for who in self.who if self._question(who, pair) not in self._journal(who)]
+        if not open_:
+            return
+        with Compiler(max(pair.mesh.size for _, pair in open_), self.element) as compiler:
+            for who, pair in shown(open_, "pairs"):
+                self._journal(who).add(self._question(who, pair), asdict(compiler.ask(who, pair)))
 
-def tensor_type(pair: Pair, element: str) -> str:
-    """Returns the pair's global type as MLIR prints it."""
-    return f"tensor<{''.join(f'{size}x' for size in pair.shape)}{element}>"
+    def rows(self) -> list[Row]:
+        """Returns a row for each pair that all have answered."""
+        found = []
+        for pair in self.pairs:
+            entries = {who: self._journal(who).get(self._question(who, pair)) for who in self.who}
+            if None not in entries.values():
+                found.append(Row(pair, self.element, {who: Found(**entry) for who, entry in entries.items()}))
+        return found
 
+    def how_far(self) -> str:
+        return f"{len(self.rows()):,} of {len(self.pairs):,} pairs answered by {', '.join(NAMES[who] for who in self.who)}"
 
-def measure(pair: Pair, *, element: str = "f32", child: XlaChild | None = None) -> Measured:
-    """Returns what our plan and stock XLA make of a pair."""
-    child = child or shared_child()
-    type_text, devices = tensor_type(pair, element), pair.mesh.size
-    stock = child.compile(stock_pair(type_text, pair.mesh, (pair.source, pair.target)), devices)
-    theirs = (stock.status, stock.bytes_received, stock.temp_bytes, stock.largest_collective_tile_bytes)
-    tiles = (side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target))
-    largest = max(map(math.prod, tiles)) * BITS[element] // 8
-    try:
-        found = plan(pair.mesh, pair.shape, BITS[element], pair.source, pair.target)
-    except NoPlanError as error:
-        return Measured(str(pair), devices, "", 0, 0, largest, "no plan", None, None, None, *theirs, str(error))
-    ours = child.compile(rewritten_pair(type_text, found), devices)
-    return Measured(
-        str(pair),
-        devices,
-        found.chain_text,
-        found.bound_bytes,
-        found.bytes_received,
-        largest,
-        ours.status,
-        ours.bytes_received,
-        ours.temp_bytes,
-        ours.largest_collective_tile_bytes,
-        *theirs,
-        ours.message or stock.message,
-    )
+    def _journal(self, who: str) -> Journal:
+        return self._theirs if who in ("xla", "dtensor") else self._lowered
+
+    def _question(self, who: str, pair: Pair) -> str:
+        name = f"dtensor {metadata.version('torch')}" if who == "dtensor" else who
+        return f"{name} {self.element} {pair}"
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    rows: list[Measured] = []
-    for devices in options.devices:
-        for pair in random_pairs(options.seed, options.count, (devices,), least_elements=options.least_elements):
-            rows.append(measure(pair, element=options.element))
-            replace_line(f"{devices} devices: {len(rows)} of {options.count * len(options.devices)}")
-    replace_line("")
-    print(table(rows))
-    print(_list_of("above the bound", ((_ratio(r.planned, r.bound), r) for r in rows), options.show))
-    both = [r for r in rows if r.our_status == r.stock_status == "ok"]
-    print(_list_of("more bytes than stock", ((_ratio(r.our_bytes, r.stock_bytes), r) for r in both), options.show))
-    print(_list_of("more temporaries than stock", ((_ratio(r.our_temps, r.stock_temps), r) for r in both), options.show))
-    for row in rows:
-        if row.our_status != "ok":
-            print(f"ours: {row.our_status}: {row.pair}: {row.message}")
+    who = [*OURS, *options.peers]
+    if "dtensor" in who and not peers_dtensor.is_installed():
+        who.remove("dtensor")
+        print("DTensor is left out: PyTorch is not installed here; run: pip install 'torch>=2.13'", file=sys.stderr)
+    benchmark = Benchmark(_pairs(options), who, options.element, options.state)
+    try:
+        if not options.report:
+            benchmark.ask()
+    except KeyboardInterrupt:
+        print(f"\nstopped with {benchmark.how_far()}; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    rows = benchmark.rows()
+    text = f"{benchmark.how_far()}; {_environment_text()}\n\n{as_markdown(rows, who, options.show)}"
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(f"{text}\n")
     if options.out:
-        options.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    return int(any(row.our_status != "ok" for row in rows))
+        options.out.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n")
+    if rows and (options.curves or options.ratios):
+        _write_curves(as_curves(rows, who, _environment_text()), options)
+    return int(any(failing.rows for failing in failings(rows, who)))
 
 
-def table(rows: list[Measured]) -> str:
-    """Returns a Markdown table with a line per device count."""
-    head = (
-        "devices",
-        "pairs",
-        "stock not ok",
-        "ours ÷ bound: geomean, max",
-        "stock ÷ bound: geomean, max",
-        "stock beyond max tile",
-        "temporaries, ours ÷ stock: geomean, max, larger",
-    )
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for devices in sorted({row.devices for row in rows}):
-        lines.append(f"| {' | '.join(_cells(devices, [row for row in rows if row.devices == devices]))} |")
-    return "\n".join(lines)
+def _write_curves(drawn: curves.Figure, options: argparse.Namespace) -> None:
+    if options.ratios:
+        options.ratios.write_text(drawn.to_json())
+    if options.curves:
+        options.curves.write_text(curves.svg(drawn))
+    print(f"\n{curves.as_markdown(drawn)}")
 
 
-def _cells(devices: int, rows: list[Measured]) -> Iterable[str]:
-    moved = [row for row in rows if row.bound]
-    stock_ok = [row for row in rows if row.stock_status == "ok"]
-    both = [row for row in stock_ok if row.our_status == "ok"]
-    bad = Counter(row.stock_status for row in rows if row.stock_status != "ok")
-    beyond = sum(row.stock_tile > row.largest_tile for row in stock_ok)
-    temps = [_ratio(row.our_temps, row.stock_temps) for row in both]
-    yield str(devices)
-    yield str(len(rows))
-    yield ", ".join(f"{count} {status}" for status, count in sorted(bad.items())) or "0"
-    yield _geomean_and_max([row.planned / row.bound for row in moved])
-    yield _geomean_and_max([row.stock_bytes / row.bound for row in moved if row.stock_status == "ok"])
-    yield f"{beyond / max(1, len(stock_ok)):.0%}"
-    yield f"{_geomean_and_max([t for t in temps if 0 < t < math.inf])}, {sum(t > 1 for t in temps)}"
+def _environment_text() -> str:
+    torch = [f"torch {metadata.version('torch')}"] if peers_dtensor.is_installed() else []
+    known = [f"{name} {version}" for name, version in versions().items() if name != "jax"]
+    return ", ".join([*known, *torch, f"{os.cpu_count()} cores"])
 
 
-def _geomean_and_max(ratios: list[float]) -> str:
-    if not ratios:
-        return "–"
-    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}, {max(ratios):.2f}"
-
-
-def _ratio(mine: int, other: int) -> float:
-    """Returns mine ÷ other; 1 where both are zero."""
-    if mine == other:
-        return 1.0
-    return mine / other if other else math.inf
-
-
-def _list_of(title: str, ratios: Iterable[tuple[float, Measured]], show: int) -> str:
-    """Returns the pairs with a ratio above 1, the worst first."""
-    worse = sorted((item for item in ratios if item[0] > 1), key=lambda item: (-item[0], item[1].pair))
-    lines = [f"\n{title}: {len(worse)}"]
-    lines += [
-        f"  {ratio:5.2f}  {row.pair}\n         {row.chain}\n         bytes {row.planned}, stock {row.stock_bytes}, bound {row.bound}; "
-        f"temporaries {row.our_temps}, stock {row.stock_temps}"
-        for ratio, row in worse[:show]
-    ]
-    return "\n".join(lines)
+def _pairs(options: argparse.Namespace) -> list[Pair]:
+    """Returns the pairs, the numbers of devices in turn, so that a run that is not over yet has seen all of them."""
+    least = {"least_elements": options.least_elements}
+    columns = (random_pairs(options.seed, options.count, (each,), **least) for each in options.devices)
+    return [pair for row in zip(*columns, strict=True) for pair in row]
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=device_counts, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
-    parser.add_argument("--count", type=int, default=40, help="pairs per mesh size, default %(default)s")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--least-elements", type=int, default=1 << 16, help="of the global array, default %(default)s")
-    parser.add_argument("--element", choices=tuple(BITS), default="f32", help="element type, default %(default)s")
-    parser.add_argument("--show", type=int, default=10, help="pairs listed under each heading, default %(default)s")
-    parser.add_argument("--out", type=Path, help="write every row as JSON")
-    return parser.parse_args(arguments)
+    add = parser.add_argument
+    add("--devices", type=device_counts, default=DEVICES, help="mesh sizes, default %(default)s")
+    add("--count", type=int, default=100, help="pairs per mesh size, default %(default)s")
+    add("--seed", type=int, default=0)
+    add("--least-elements", type=int, default=1 << 16, help="of the global array, default %(default)s")
+    add("--element", choices=ELEMENTS, default="f32", help="element type, default %(default)s")
+    add("--peers", type=among(PEERS), default=PEERS, help="beside whom, with xla among them; default all")
+    add("--report", action="store_true", help="ask nothing, print the tables of the pairs that are answered")
+    add("--show", type=int, default=5, help="pairs listed under each heading, default %(default)s")
+    add("--state", type=Path, default=default_folder(), help="the folder of the answers, default %(default)s")
+    add("--markdown", type=Path, help="write the tables to a file too")
+    add("--out", type=Path, help="write every row as JSON")
+    add("--curves", type=Path, help="draw the sorted ratios, as SVG")
+    add("--ratios", type=Path, help="write what is drawn, as JSON, for curves.py")
+    options = parser.parse_args(arguments)
+    if "xla" not in options.peers:
+        parser.error("--peers: xla has to be among them, since temporaries are held against stock XLA's")
+    return options
 
 
 if __name__ == "__main__":

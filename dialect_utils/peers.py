@@ -39,7 +39,7 @@ from ..synthesis.layout import Factor, Layout, blocked, coordinates, groups, who
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
-from ..synthesis.tile_program import collectives as collectives_of, copied_bytes, lower
+from ..synthesis.tile_program import TileProgram, collectives as collectives_of, copied_bytes, lower
 from ..synthesis.topology import Topology
 from ..synthesis.traffic import Collective
 from .hlo import collectives_in, copied_bytes_in
@@ -148,10 +148,10 @@ def shardy_answer(
       bits: of one element. in_child: without it the pass runs here: faster, but if it aborts so does this process.
     """
     try:
-        steps = (_shardy_steps_of_child if in_child else shardy_steps)(_reshard_module(tensor_type, mesh, source, target))
+        steps = (_shardy_steps_of_child if in_child else shardy_steps)(reshard_module(tensor_type, mesh, source, target))
         if source.unreduced or target.unreduced:
             _check_sums(source, target, steps)
-        return _priced(mesh, tuple(shape), bits, source.closed(), steps)
+        return priced(mesh, tuple(shape), bits, source.closed(), steps)
     except ShardyFailure as failure:
         return Answer("shardy", mesh.size, failure.status, str(failure))
 
@@ -164,7 +164,7 @@ class ShardyFailure(RuntimeError):
         self.status = status
 
 
-def _reshard_module(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding) -> str:
+def reshard_module(tensor_type: str, mesh: Mesh, source: Sharding, target: Sharding) -> str:
     before, after = (f"<@mesh, {side.closed()}>" for side in (source, target))
     return f"""sdy.mesh @mesh = {mesh}
 func.func @main(%arg0: {tensor_type} {{sdy.sharding = #sdy.sharding{before}}})
@@ -233,7 +233,11 @@ def _check_sums(source: Sharding, target: Sharding, steps) -> None:
             raise ShardyFailure("unsupported", f"the pass makes {after} of {before}, and adds nothing up")
 
 
-def _priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, steps) -> Answer:
+def priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, steps: Sequence[tuple[str, str]]) -> Answer:
+    """Returns the answer that a chain of Shardy's ops is, each with the sharding after it as text.
+
+    Raises: ShardyFailure for an op that has no price.
+    """
     for op, _ in steps:
         if op not in _FREE and op not in _KINDS:
             raise ShardyFailure("error", f"the pass leaves {op}, which no price is known for")
@@ -266,6 +270,12 @@ def _collective(kind: str, mesh: Mesh, before: Sharding, after: Sharding, num_by
 
 def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, moves) -> int | None:
     """Returns what the moves copy on a device, lowered as our steps are; None where they are not the steps that we have."""
+    program = lowered(mesh, shape, source, moves)
+    return None if program is None else copied_bytes(program, bits)
+
+
+def lowered(mesh: Mesh, shape: tuple[int, ...], source: Sharding, moves: Sequence[tuple[str, Sharding]]) -> TileProgram | None:
+    """Returns moves, (op, sharding after it) each, as our steps are lowered; None where they are not the steps that we have."""
     layouts = _layouts(mesh, shape, [source, *(after for _, after in moves)])
     if layouts is None:
         return None
@@ -274,7 +284,7 @@ def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Shardin
         follows = all(steps.apply(before, step) == after for before, step, after in zip(layouts, typed, layouts[1:]))
     except steps.RuleError:
         return None
-    return copied_bytes(lower(mesh, layouts[0], typed), bits) if follows else None
+    return lower(mesh, layouts[0], typed) if follows else None
 
 
 def _layouts(mesh: Mesh, shape: tuple[int, ...], shardings: Sequence[Sharding]) -> list[Layout] | None:

@@ -19,11 +19,13 @@ Source: pytorch/pytorch, torch/distributed/tensor/_redistribute.py and _collecti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 from dataclasses import dataclass
 import importlib.util
 import json
 import math
+import signal
 import subprocess
 import sys
 
@@ -145,17 +147,20 @@ def dtensor_answer(
     reduction: str = "sum",
     devices_per_host: int | None = None,
     in_child: bool = True,
+    search_s: float | None = None,
 ) -> Answer:
     """Returns what DTensor's planners do with the pair, the better one's plan.
 
     Args:
       bits: of one element. devices_per_host: of torch's cost model, which knows fast links and slow ones; None is all.
       in_child: without it torch is imported here.
+      search_s: seconds for each planner, by SIGALRM, so in a main thread; None is no limit but that of the child.
     """
     try:
         pieces = refined(mesh, (source, target))
         ends = [state_of(mesh, pieces, side) for side in (source, target)]
         request = _request(mesh, pieces, shape, bits, ends, reduction, devices_per_host)
+        request |= {} if search_s is None else {"search_s": search_s}
         plans = _plans_of_child(request) if in_child else list(_plans(request))
         return _better(mesh, pieces, tuple(shape), bits, ends, plans)
     except _Unsupported as reason:
@@ -224,7 +229,8 @@ def _better(mesh: Mesh, pieces, shape, bits: int, ends: Sequence[State], plans: 
     """Returns the plan that receives less, the first of equal ones; a failure only if there is none."""
     answers = [_priced(mesh, pieces, shape, bits, ends, plan) for plan in plans if "steps" in plan]
     if not answers:
-        raise _Failure("error", next((plan["error"] for plan in plans), "the planner gave no plan"))
+        failed = next(iter(plans), {"error": "the planner gave no plan"})
+        raise _Failure(failed.get("status", "error"), failed["error"])
     return min(answers, key=lambda answer: (answer.bytes_received, answer.collective_runs))
 
 
@@ -309,10 +315,36 @@ def _plans(request: dict):
         raise _Failure("error", f"torch {_torch_version()} has no planner that is known here: {error}") from None
     for how, searches in ((("planned greedily", False),) if is_default else ()) + (("planned by search", True),):
         try:
-            found = planner._gen_transform_infos_non_cached(*ends, searches)
+            with _limited_to(request.get("search_s")):
+                found = planner._gen_transform_infos_non_cached(*ends, searches)
             yield {"how": how, "steps": [_step_of(planner, each) for each in found]}
+        except _OutOfTime as late:
+            yield {"error": f"{how}: {late}", "status": "hang"}
         except Exception as error:  # whatever torch raises is its answer
             yield {"error": " ".join(f"{how}: {error}".split())}
+
+
+class _OutOfTime(Exception):
+    """A planner takes too long."""
+
+
+@contextlib.contextmanager
+def _limited_to(seconds: float | None) -> Iterator[None]:
+    """Within it so many seconds may pass. Raises: _OutOfTime."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(*_) -> None:
+        raise _OutOfTime(f"no answer after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _specs(request: dict) -> list:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 import html
+from importlib import metadata
 import json
 import os
 from pathlib import Path
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -28,38 +30,52 @@ DEMO = ("-m", "reshard.tools.demo")
 class Suite:
     """A benchmark: Python's arguments for the quick run and for the full one.
 
-    Fields: keeps: whether it keeps answers in a folder of its own, `--state`, and a run that was stopped goes on.
+    Fields:
+      minutes: that the quick run takes, about, on two cores.
+      keeps: whether it keeps answers in a folder of its own, `--state`, and a run that was stopped goes on.
+      draws: whether it draws a picture, `--curves`, for the page.
     """
 
     name: str
     summary: str
+    minutes: float
     quick: tuple[str, ...]
     full: tuple[str, ...]
     keeps: bool = False
+    draws: bool = False
 
     def command(self, is_full: bool, state: Path) -> list[str]:
         arguments = self.full if is_full else self.quick
         kept = ["--state", str(state / self.name)] if self.keeps else []
-        return [sys.executable, *arguments, *kept]
+        drawn = ["--curves", str(self.picture(state))] if self.draws else []
+        return [sys.executable, *arguments, *kept, *drawn]
+
+    def picture(self, state: Path) -> Path:
+        return state / f"{self.name}.svg"
 
 
 SUITES = (
     Suite(
         "pairs",
-        "received bytes and modelled time of random pairs, 8 to 512 devices: XLA, Shardy, ours",
+        "random pairs compiled for 8 to 64 CPU devices: traffic, memory, crashes of XLA, Shardy, DTensor, the paper, ours",
+        2,
+        ("benchmarks/random_pairs.py", "--count", "20", "--show", "2"),
+        ("benchmarks/random_pairs.py", "--count", "1000"),
+        keeps=True,
+        draws=True,
+    ),
+    Suite(
+        "modelled",
+        "random pairs on 8 to 512 devices: received bytes over the bound, and modelled time on networks: XLA, Shardy, ours",
+        0.5,
         ("benchmarks/redistributions.py", "--fraction", "0.005", "--presets", "uniform,h100"),
         ("benchmarks/redistributions.py",),
         keeps=True,
     ),
     Suite(
-        "compiled",
-        "random pairs compiled for CPU devices: traffic, temporaries, aborts of stock XLA",
-        ("benchmarks/random_pairs.py", "--devices", "8,12", "--count", "10"),
-        ("benchmarks/random_pairs.py", "--count", "200"),
-    ),
-    Suite(
         "shared",
         "random pairs that run on 8 CPU devices sharing one memory",
+        1,
         ("benchmarks/run_times.py", "--on", "shared", "--count", "8", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "shared", "--count", "220"),
         keeps=True,
@@ -67,6 +83,7 @@ SUITES = (
     Suite(
         "uniform",
         "random pairs on a network of namespaces, every process with a slow link of its own",
+        2,
         ("benchmarks/run_times.py", "--on", "uniform", "--count", "8", "--mib", "16", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "uniform", "--count", "60"),
         keeps=True,
@@ -74,6 +91,7 @@ SUITES = (
     Suite(
         "two-level",
         "random pairs on a network of namespaces, fast inside a node and slow between nodes",
+        6,
         ("benchmarks/run_times.py", "--on", "two-level", "--count", "8", "--mib", "16", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "two-level", "--count", "60"),
         keeps=True,
@@ -81,6 +99,7 @@ SUITES = (
     Suite(
         "programs",
         "whole programs, stock XLA's and ours side by side",
+        1,
         (*DEMO, "issue_21562", "recommender", "decode_step", "--runs", "3", "--no-color"),
         (*DEMO, *("issue_21562", "llama_train_step", "moe_layer", "sequence_parallel_attention", "fft_pencil"),
          *("vision_transformer", "recommender", "heat_adi", "decode_step"), "--no-color"),
@@ -88,6 +107,7 @@ SUITES = (
     Suite(
         "planner",
         "how long planning takes, and its memory",
+        0.5,
         ("benchmarks/planner.py", "--devices", "8,64", "--count", "30"),
         ("benchmarks/planner.py",),
     ),
@@ -96,7 +116,7 @@ SUITES = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A suite that ran: its command without paths, exit status, seconds, and what it printed."""
+    """A suite that ran: its command without paths, exit status, seconds, what it printed, and the SVG that it drew."""
 
     name: str
     summary: str
@@ -104,11 +124,15 @@ class Outcome:
     status: int
     seconds: float
     output: str
+    picture: str = ""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(each.name for each in SUITES)} (default: all)")
-    parser.add_argument("--full", action="store_true", help="the whole of each, for hours; left out, all take some minutes")
+    parser.add_argument(
+        "--full", action="store_true",
+        help=f"the whole of each, for hours; left out, all take about {sum(each.minutes for each in SUITES):.0f} minutes on two cores",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the suites and their commands, and stop")
     parser.add_argument(
         "-o", dest="folder", type=Path, default=Path("bench"), metavar="DIR",
@@ -132,56 +156,91 @@ def drive(flags: argparse.Namespace) -> int:
 
 
 def _run_all(chosen: Sequence[Suite], flags: argparse.Namespace) -> int:
-    flags.folder.mkdir(parents=True, exist_ok=True)
     state = flags.folder.resolve() / ("full" if flags.full else "quick")
+    state.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     for number, suite in enumerate(chosen, 1):
-        print(f"[{number}/{len(chosen)}] {suite.name}: {suite.summary}", flush=True)
+        about = "" if flags.full else f", about {suite.minutes:g} min"
+        print(f"[{number}/{len(chosen)}] {suite.name}{about}: {suite.summary}", flush=True)
         outcomes.append(_run(suite, flags.full, state))
-        print(f"    {'done' if not outcomes[-1].status else 'FAILED'} in {outcomes[-1].seconds:.0f} s", flush=True)
+        print(f"    {'done' if not outcomes[-1].status else 'FAILED'} in {outcomes[-1].seconds:.0f} s\n", flush=True)
         _write(outcomes, flags.folder)
     print(f"written: {flags.folder / 'report.md'}, {flags.folder / 'report.html'}, {flags.folder / 'report.json'}")
     return 1 if any(each.status for each in outcomes) else 0
 
 
 def _run(suite: Suite, is_full: bool, state: Path) -> Outcome:
-    """Runs a suite; its progress is on our stderr."""
+    """Runs a suite; what it prints is shown as it comes, its progress is on our stderr."""
     command = suite.command(is_full, state)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    began_s = time.monotonic()
+    print(f"    $ {_shown(command)}", flush=True)
+    search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}
+    suite.picture(state).unlink(missing_ok=True)
+    began_s, lines = time.monotonic(), []
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        output = process.stdout.read()
+        for line in process.stdout:
+            line = line.replace(f"{state}{os.sep}", "")  # the page may travel
+            lines.append(line)
+            print(f"    {line}", end="", flush=True)
     seconds = time.monotonic() - began_s
-    return Outcome(suite.name, suite.summary, _shown(command), process.returncode, seconds, output.strip())
+    picture = suite.picture(state).read_text(encoding="utf-8") if suite.picture(state).is_file() else ""
+    return Outcome(suite.name, suite.summary, _shown(command), process.returncode, seconds, "".join(lines).strip(), picture)
 
 
 def _shown(command: Sequence[str]) -> str:
+    """Returns a command without the paths of this machine."""
     kept = list(command[1:])
-    if "--state" in kept:
-        del kept[kept.index("--state") : kept.index("--state") + 2]
+    for flag in ("--state", "--curves"):
+        if flag in kept:
+            del kept[kept.index(flag) : kept.index(flag) + 2]
     return " ".join(["python", *kept])
 
 
 def _write(outcomes: Sequence[Outcome], folder: Path) -> None:
     page = as_markdown(outcomes, environment())
+    pictures = {picture_name(each): each.picture for each in outcomes if each.picture}
+    for name, picture in pictures.items():
+        (folder / name).write_text(picture, encoding="utf-8")
     (folder / "report.md").write_text(page, encoding="utf-8")
-    (folder / "report.html").write_text(as_html(page), encoding="utf-8")
-    found = {"schema": "reshard.bench/1", "environment": environment(), "suites": [asdict(each) for each in outcomes]}
+    (folder / "report.html").write_text(as_html(page, pictures), encoding="utf-8")
+    found = {"schema": "reshard.bench/1", "environment": environment(), "suites": [_as_dict(each) for each in outcomes]}
     (folder / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def _as_dict(outcome: Outcome) -> dict:
+    return {**asdict(outcome), "picture": picture_name(outcome) if outcome.picture else None}
+
+
+def picture_name(outcome: Outcome) -> str:
+    """Returns the name of the file, beside the page, that a suite's picture is in."""
+    return f"{outcome.name}.svg"
 
 
 def environment() -> dict[str, str]:
     """Returns what the numbers depend on, by name."""
-    cores = str(os.cpu_count())
-    return {**versions(), "platform": platform.platform(), "machine": platform.machine(), "cores": cores}
+    return {**versions(), "torch": _torch_version(), "system": platform.system(), "machine": platform.machine(), "cores": str(os.cpu_count())}
+
+
+def _torch_version() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def as_markdown(outcomes: Sequence[Outcome], environment: dict[str, str]) -> str:
     """Returns the page. Tables of a suite stay tables; its other lines are kept as they are, in a block."""
     lines = ["# reshard bench", "", ", ".join(f"{name} {value}" for name, value in environment.items()), ""]
+    lines += ["| suite | what | ended | seconds |", "|---|---|---|---|"]
+    for each in outcomes:
+        ended = f"with {each.status}" if each.status else "well"
+        lines.append(f"| [{each.name}](#{each.name}) | {each.summary} | {ended} | {each.seconds:.0f} |")
+    lines.append("")
     for each in outcomes:
         status = "" if not each.status else f" **Ended with {each.status}.**"
-        lines += [f"## {each.name}", "", f"{each.summary}: `{each.command}`, {each.seconds:.0f} s.{status}", "", *_blocks(each.output), ""]
+        picture = [f"![{each.name}: {each.summary}]({picture_name(each)})", ""] if each.picture else []
+        lines += [f"## {each.name}", "", f"{each.summary}: `{each.command}`, {each.seconds:.0f} s.{status}", ""]
+        lines += [*picture, *_blocks(each.output), ""]
     return "\n".join(lines)
 
 
@@ -200,21 +259,33 @@ def _blocks(output: str) -> list[str]:
     return [*lines, "```"] if is_open else lines
 
 
-def as_html(page: str) -> str:
-    """Returns a page of Markdown as one HTML file; as plain text where markdown-it-py is not installed."""
+def as_html(page: str, pictures: Mapping[str, str]) -> str:
+    """Returns a page of Markdown as one HTML file; as plain text where markdown-it-py is not installed.
+
+    Args:
+      pictures: SVG by the name by which the page refers to it; they come into the file.
+    """
     try:
         from markdown_it import MarkdownIt
     except ImportError:
-        body = f"<pre>{html.escape(page)}</pre>"
+        body = "".join([*pictures.values(), f"<pre>{html.escape(page)}</pre>"])
     else:
         body = MarkdownIt("commonmark", {"html": False}).enable("table").render(page)
+        for name, picture in pictures.items():
+            body = re.sub(rf'<img src="{re.escape(name)}"[^>]*>', lambda _: f'<span class="picture">{picture}</span>', body)
+        body = re.sub(r"<h2>([\w-]+)</h2>", r'<h2 id="\1">\1</h2>', body)
     return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>reshard bench</title>\n{_STYLE}\n<body>{body}</body></html>\n'
 
 
-_STYLE = """<style>
+_STYLE = """<meta name="viewport" content="width=device-width">
+<style>
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h2 { margin: 2.5rem 0 .5rem; padding-top: 1rem; border-top: 2px solid color-mix(in srgb, currentColor 25%, transparent); }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; font-size: 13px; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent); padding: .3rem .7rem; text-align: left; }
-pre { overflow-x: auto; padding: .7rem; background: color-mix(in srgb, currentColor 7%, transparent); border-radius: 4px; }
+td { white-space: nowrap; }
+pre { overflow-x: auto; padding: .7rem; background: color-mix(in srgb, currentColor 7%, transparent); border-radius: 4px; font-size: 12.5px; }
+.picture svg { display: block; max-width: 100%; height: auto; }
+:focus-visible { outline: 3px solid currentColor; }
 </style>"""

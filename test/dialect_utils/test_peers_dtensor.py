@@ -162,6 +162,19 @@ def test_a_search_that_never_ends_leaves_the_greedy_plan(said, status, monkeypat
     assert answer.status == status and "120 s" in answer.message
 
 
+def test_a_search_may_be_given_so_many_seconds():
+    with pytest.raises(peers_dtensor._OutOfTime, match="no answer after 0.05 s"), peers_dtensor._limited_to(0.05):
+        while True:
+            pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_two_planners_out_of_time_are_a_hang(child):
+    child({"error": "planned by search: no answer after 10 s", "status": "hang"})
+    answer = dtensor("x=4", (8,), '[{"x"}]', "[{}]")
+    assert (answer.status, answer.message) == ("hang", "planned by search: no answer after 10 s")
+
+
 # ---- the real planner
 
 

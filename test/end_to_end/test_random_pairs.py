@@ -8,8 +8,9 @@ import re
 import numpy as np
 import pytest
 
+from benchmarks.compiled import Compiler, largest_end_bytes, tensor_type
 from benchmarks.pairs import Pair, leftover_axes, random_pairs, rotations
-from benchmarks.random_pairs import Measured, measure, tensor_type
+from benchmarks.pairs_report import CONSTANTS, Row
 from reshard.dialect_utils import sdy_shardings
 from reshard.dialect_utils.mini_modules import rewritten_pair
 from reshard.dialect_utils.xla_child import shared_child
@@ -19,7 +20,6 @@ from reshard.synthesis.plan import Plan, pareto, plan
 from reshard.synthesis.sharding import Sharding
 
 DEVICES = (4, 6, 8, 12, 16)
-CONSTANTS = 256  # bytes of tables and pointers that XLA may count as temporaries
 
 
 def run_every_tile(pair: Pair, element: str = "f32", bits: int = 32, found: Plan | None = None) -> None:
@@ -76,16 +76,22 @@ def distinct_values(shape: tuple[int, ...], dtype) -> np.ndarray:
 
 
 @functools.cache
-def measured(pair: Pair) -> Measured:
-    return measure(pair)
+def compiler() -> Compiler:
+    return Compiler(max(DEVICES), child=shared_child())
 
 
-def assert_never_worse(row: Measured) -> None:
-    assert row.our_status == "ok", row.message
-    assert row.our_bytes == row.planned, "XLA's program moves what the plan says"
-    assert row.our_tile <= row.largest_tile, "no tile above both ends"
-    if row.stock_status == "ok":
-        assert row.our_bytes <= row.stock_bytes
+@functools.cache
+def measured(pair: Pair) -> Row:
+    return Row(pair, "f32", {who: compiler().ask(who, pair) for who in ("ours", "xla")})
+
+
+def assert_never_worse(row: Row) -> None:
+    ours, stock = row.ours, row.found["xla"]
+    assert ours.status == "ok", ours.message
+    assert ours.bytes_received == plan(row.pair.mesh, row.pair.shape, 32, row.pair.source, row.pair.target).bytes_received
+    assert ours.largest_tile_bytes <= largest_end_bytes(row.pair, "f32"), "no tile above both ends"
+    if stock.status == "ok":
+        assert ours.bytes_received <= stock.bytes_received
 
 
 QUICK = random_pairs(20, 15, DEVICES)
@@ -108,13 +114,13 @@ def test_random_pair_of_many(pair):
 @pytest.mark.slow
 def test_temporaries_of_large_arrays_are_rarely_above_stock():
     """What is above are 16-way all_to_alls, which the CPU backend takes apart; benchmarks/random_pairs.py lists them."""
-    rows = [measure(pair) for pair in random_pairs(22, 100, DEVICES, least_elements=1 << 16)]
-    both = [row for row in rows if row.stock_status == "ok"]
-    above = [row for row in both if row.our_temps > row.stock_temps + CONSTANTS]
-    for row in above:
-        print(f"{row.our_temps / row.stock_temps:.2f} {row.pair}: {row.chain}")
+    rows = [measured(pair) for pair in random_pairs(22, 100, DEVICES, least_elements=1 << 16)]
+    both = [(row, row.ours.temp_bytes, row.found["xla"].temp_bytes) for row in rows if row.found["xla"].is_ok]
+    above = [each for each in both if each[1] > each[2] + CONSTANTS]
+    for row, ours, stock in above:
+        print(f"{ours / stock:.2f} {row.pair}: {row.ours.chain}")
     assert len(above) <= len(both) // 20
-    assert sum(row.our_temps for row in both) < sum(row.stock_temps for row in both)
+    assert sum(ours for _, ours, _ in both) < sum(stock for *_, stock in both)
 
 
 @pytest.mark.slow
@@ -126,7 +132,7 @@ def test_rotations_of_axes_between_the_dimensions_of_a_four_dimensional_array():
         assert_never_worse(row)
     for pair in pairs[::6]:
         run_every_tile(pair)
-    stock = [row.stock_status for row in rows]
+    stock = [row.found["xla"].status for row in rows]
     print({status: stock.count(status) for status in set(stock)})
 
 
