@@ -15,6 +15,8 @@ import itertools
 import math
 
 from . import steps
+from .at_once import chain_at_once
+from .bounds import received_elements_bound
 from .layout import Layout
 from .leading_axes import leading_axes_chain
 from .pricing import PER_SECOND, Pricing
@@ -48,6 +50,7 @@ class FoundChain:
       cost: as `search.Chain` has it; what the search counts, see there.
       least_cost: proved that every chain within the digits that `problem.py` offers costs as much, in the same numbers.
       is_unbeatable: it costs what any method must: the bound, in at most one collective.
+      bound: the elements that the busiest device must receive.
     """
 
     problem: Problem
@@ -55,6 +58,7 @@ class FoundChain:
     cost: Cost
     least_cost: Cost
     is_unbeatable: bool
+    bound: int
 
     @property
     def is_optimal(self) -> bool:
@@ -69,37 +73,53 @@ class FoundChain:
         return self.cost[0] / self.least_cost[0] if self.least_cost[0] else None
 
 
-def find_chain(request: Request, pricing: Pricing, bound: int) -> FoundChain:
+def find_chain(request: Request, pricing: Pricing, bound: int | None = None) -> FoundChain:
     """Returns the cheapest chain that the searches find.
 
     Args:
-      bound: the elements that the busiest device must receive.
+      bound: the elements that the busiest device must receive; None is what `bounds` says of the request.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
     return _Searches(request, pricing, bound).run()
 
 
 class _Searches:
-    """One request. State: `problem`, the digits of `chain`, the cheapest one so far; no chain costs less than `least`."""
+    """One request. State: `problem`, the digits of `chain`, the cheapest one so far; no chain costs less than `least`, no method less than `at_least`."""
 
-    def __init__(self, request: Request, pricing: Pricing, bound: int):
+    def __init__(self, request: Request, pricing: Pricing, bound: int | None):
         self.request = request
-        self.bound = bound
         self.is_by_time = request.objective == "time"
         self.pricing = pricing if self.is_by_time else None
         self.effort = request.effort * (EFFORT_ON_LEVELS if self.is_by_time and not pricing.is_flat else 1)
-        self.at_least: Cost = (bound, int(bound > 0))
-        if self.is_by_time:
-            self.at_least = (pricing.least_picoseconds(bound), *self.at_least)
         self.problem = self._refine()
         self.chain: Chain | None = None
-        self.least = self.at_least
+        self.bound = bound
 
     def run(self) -> FoundChain:
+        known = chain_at_once(self.problem, self.pricing)
+        if known is not None:
+            return self._found_at_once(*known)
+        if self.bound is None:
+            asked = self.request
+            self.bound = received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target)
+        self.at_least = self.least = self._at_least(self.bound)
         self._search()
-        least = min(self.least, self.chain.cost)
-        is_unbeatable = self.chain.cost <= self.at_least
-        return FoundChain(self.problem, tuple(typed_steps(self.chain)), self.chain.cost, least, is_unbeatable)
+        return self._found(typed_steps(self.chain), self.chain.cost, min(self.least, self.chain.cost))
+
+    def _found_at_once(self, typed: Sequence[Step], cost: Cost) -> FoundChain:
+        """Returns the chain, which receives what the busiest device lacks: where tiles are not padded, that is the bound."""
+        if self.bound is None:
+            self.bound = cost[-2]
+        self.at_least = self._at_least(self.bound)
+        return self._found(typed, cost, cost)
+
+    def _found(self, typed: Sequence[Step], cost: Cost, least: Cost) -> FoundChain:
+        return FoundChain(self.problem, tuple(typed), cost, least, cost <= self.at_least, self.bound)
+
+    def _at_least(self, bound: int) -> Cost:
+        """Returns what any method costs at least."""
+        least = bound, int(bound > 0)
+        return (self.pricing.least_picoseconds(bound), *least) if self.pricing else least
 
     def _search(self) -> None:
         if has_sums(self.problem):
