@@ -15,7 +15,7 @@ import itertools
 import math
 
 from . import steps
-from .at_once import chain_at_once
+from .at_once import ChainAtOnce, chain_at_once
 from .bounds import received_elements_bound
 from .layout import Layout
 from .leading_axes import leading_axes_chain
@@ -51,6 +51,7 @@ class FoundChain:
       least_cost: proved that every chain within the digits that `problem.py` offers costs as much, in the same numbers.
       is_unbeatable: it costs what any method must: the bound, in at most one collective.
       bound: the elements that the busiest device must receive.
+      rivals_s: what any other chain takes at least, its copies left out.
     """
 
     problem: Problem
@@ -59,6 +60,7 @@ class FoundChain:
     least_cost: Cost
     is_unbeatable: bool
     bound: int
+    rivals_s: float = 0.0
 
     @property
     def is_optimal(self) -> bool:
@@ -98,7 +100,7 @@ class _Searches:
     def run(self) -> FoundChain:
         known = chain_at_once(self.problem, self.pricing)
         if known is not None:
-            return self._found_at_once(*known)
+            return self._found_at_once(known)
         if self.bound is None:
             asked = self.request
             self.bound = received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target)
@@ -106,15 +108,15 @@ class _Searches:
         self._search()
         return self._found(typed_steps(self.chain), self.chain.cost, min(self.least, self.chain.cost))
 
-    def _found_at_once(self, typed: Sequence[Step], cost: Cost) -> FoundChain:
+    def _found_at_once(self, known: ChainAtOnce) -> FoundChain:
         """Returns the chain, which receives what the busiest device lacks: where tiles are not padded, that is the bound."""
         if self.bound is None:
-            self.bound = cost[-2]
+            self.bound = known.cost[-2]
         self.at_least = self._at_least(self.bound)
-        return self._found(typed, cost, cost)
+        return self._found(known.steps, known.cost, known.cost, known.rivals_s)
 
-    def _found(self, typed: Sequence[Step], cost: Cost, least: Cost) -> FoundChain:
-        return FoundChain(self.problem, tuple(typed), cost, least, cost <= self.at_least, self.bound)
+    def _found(self, typed: Sequence[Step], cost: Cost, least: Cost, rivals_s: float = 0.0) -> FoundChain:
+        return FoundChain(self.problem, tuple(typed), cost, least, cost <= self.at_least, self.bound, rivals_s)
 
     def _at_least(self, bound: int) -> Cost:
         """Returns what any method costs at least."""

@@ -121,7 +121,7 @@ class _Planner:
         yield chain
         needs_all = every or not self._fits(chain)
         best = None if needs_all else chain
-        if needs_all or not found.is_optimal or self._has_copies(chain):
+        if needs_all or not found.is_optimal or self._has_copies(chain) and chain.time_s > found.rivals_s:
             for plan in self._without_search(best):
                 yield plan
                 best = self._cheapest(best, plan)
