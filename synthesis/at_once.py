@@ -124,7 +124,7 @@ def _proved(problem: Problem, layout: Layout, step: Step, pricing: Pricing | Non
     received = received_elements(layout, step)
     if pricing is None:
         return (received, 1), 0.0
-    if not _have_one_prime(problem.movable):
+    if not have_one_prime(problem.movable):
         return None
     goals, vacated, displaced = dict(problem.target.owners), 1, 1
     for factor, slot in layout.owners:
@@ -155,5 +155,6 @@ def _is_joint(layout: Layout, gather: AllGather) -> bool:
     return len({layout.slot_of(factor).dim for factor in gather.factors}) > 1
 
 
-def _have_one_prime(factors: tuple[Factor, ...]) -> bool:
+def have_one_prime(factors: Sequence[Factor]) -> bool:
+    """Returns whether the sizes of all factors are powers of one prime: then bounds say the same of coarse digits and of prime ones."""
     return len(set(primes(math.prod([factor.size for factor in factors])))) <= 1

@@ -15,7 +15,7 @@ import itertools
 import math
 
 from . import steps
-from .at_once import ChainAtOnce, chain_at_once
+from .at_once import ChainAtOnce, chain_at_once, have_one_prime
 from .bounds import received_elements_bound
 from .layout import Layout
 from .leading_axes import leading_axes_chain
@@ -95,6 +95,7 @@ class _Searches:
         self.effort = request.effort * (EFFORT_ON_LEVELS if self.is_by_time and not pricing.is_flat else 1)
         self.problem = self._refine()
         self.chain: Chain | None = None
+        self.coarse: Search | None = None
         self.bound = bound
 
     def run(self) -> FoundChain:
@@ -130,7 +131,7 @@ class _Searches:
             self._search_coarse()
         if self.chain is None:
             self._search_primes()
-        if self._is_proved():
+        if self._is_proved() or self._is_proved_on_coarse_digits():
             return
         problem = self._refine(with_detours=True, into_primes=True)
         primes = self._wide(problem)
@@ -153,12 +154,21 @@ class _Searches:
 
     def _search_coarse(self) -> None:
         """Finds a chain in as few digits as serve: the cheapest one if that is soon done, else one that serves."""
+        self.coarse = Search(self.problem, self.pricing)
         try:
-            self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST * self.effort)
+            self.chain = self.coarse.run(None, MOST_EDGES_AT_FIRST * self.effort)
         except SearchLimit:
             greedy = {"max_edges": MOST_EDGES_WITH_GREED * self.effort, "greed": GREED_OF_LAST_RESORT}
             found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
             self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
+
+    def _is_proved_on_coarse_digits(self) -> bool:
+        """Returns whether the bound on coarse digits proves the chain; where it is that on prime digits, see `at_once.py`."""
+        is_regular = self.pricing is None or self.pricing.is_flat
+        if self.coarse is None or not is_regular or not have_one_prime(self.problem.movable):
+            return False
+        self._raise_least(self.coarse.least_cost())
+        return self._is_proved()
 
     def _is_proved(self) -> bool:
         return self.chain.cost <= self.least
