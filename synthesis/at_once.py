@@ -11,13 +11,15 @@ elements. So the search would find this chain; where it has several alike, slice
 
 - Two collectives have to be where some factors move and others are freed: only a gather of all of them would do in one, which
   leaves too large a tile (R2), or receives more.
-- Nobody else receives as little in two. A permute and a gather from tiles of L to n of them receive n·L, an all_to_all in groups of m
-  and a gather n·L - L/m: what is lacking. A gather first makes the tiles larger that the other step moves; who slices first has to
-  gather more. That is as many bytes behind a permute, though not as little time: left to the search if only bytes count.
+- Nobody else receives as little in two. A permute and a gather from tiles of L to n of them receive n·L, an all_to_all in
+  groups of m and a gather n·L - L/m: what is lacking. A gather first makes the tiles larger that the other step moves; who slices
+  first has to gather more. That is as many bytes behind a permute, though not as little time: left to the search if only bytes
+  count.
 
-**Rivals** by time are all other chains than one collective. They have two collectives or more, or one of another kind or on other
-tiles. A permute vacates no digits. Who slices later, or gathers what moves, receives twice as much; who slices elsewhere has to move
-that too, in groups twice as large. Where the chain takes less than that with all its copies, no other one has to be looked at.
+**Rivals** by time are all other chains than one collective. They have two collectives or more, or one of another kind or on
+other tiles. A permute vacates no digits. Who slices later, or gathers what moves, receives twice as much; who slices elsewhere has
+to move that too, in groups twice as large. Where the chain takes less than that with all its copies, no other one has to be looked
+at.
 
 Sums, and where it matters who sends to whom, are left to the search; so are times where the digits have several primes, since there
 a permute may change which of them have to be vacated.
@@ -131,7 +133,7 @@ def _one_collective(layout: Layout, target: Layout) -> Step | None:
 
 
 def _two_collectives(problem: Problem, layout: Layout, is_by_time: bool) -> tuple[Step, Step] | None:
-    """Returns the all_to_all that leads home, or else the permute, and the gather of what the target replicates; None if there are none."""
+    """Returns the all_to_all that leads home, or else the permute, and the gather of what the target replicates; None if none do."""
     owned, target = dict(layout.owners), problem.target
     wanted = dict(target.owners)
     gathered = tuple([factor for factor, _ in layout.owners if factor not in wanted])
@@ -212,5 +214,5 @@ def _is_joint_gather(layout: Layout, step: Step) -> bool:
 
 
 def have_one_prime(factors: Sequence[Factor]) -> bool:
-    """Returns whether the sizes of all factors are powers of one prime: then bounds say the same of coarse digits and of prime ones."""
+    """Returns whether all sizes are powers of one prime: then bounds say the same of coarse digits and of prime ones."""
     return len(set(primes(math.prod([factor.size for factor in factors])))) <= 1

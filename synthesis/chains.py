@@ -86,7 +86,10 @@ def find_chain(request: Request, pricing: Pricing, bound: int | None = None) -> 
 
 
 class _Searches:
-    """One request. State: `problem`, the digits of `chain`, the cheapest one so far; no chain costs less than `least`, no method less than `at_least`."""
+    """One request. State: `problem`, the digits of `chain`, the cheapest one so far, which `coarse` may have found.
+
+    No chain costs less than `least`, and no method less than `at_least`.
+    """
 
     def __init__(self, request: Request, pricing: Pricing, bound: int | None):
         self.request = request

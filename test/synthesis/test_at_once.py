@@ -6,8 +6,8 @@ import pytest
 from benchmarks.pairs import random_pairs, random_reductions
 from reshard.synthesis import steps
 from reshard.synthesis.at_once import chain_at_once, have_one_prime
-from reshard.synthesis.chains import chain_of, find_chain, typed_steps
 from reshard.synthesis.bounds import received_elements_bound
+from reshard.synthesis.chains import chain_of, find_chain, typed_steps
 from reshard.synthesis.leading_axes import leading_axes_chain
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.one_permute import one_permute_chains
