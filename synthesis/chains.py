@@ -15,6 +15,8 @@ import itertools
 import math
 
 from . import steps
+from .at_once import ChainAtOnce, chain_at_once, have_one_prime
+from .bounds import received_elements_bound
 from .layout import Layout
 from .leading_axes import leading_axes_chain
 from .pricing import PER_SECOND, Pricing
@@ -48,6 +50,8 @@ class FoundChain:
       cost: as `search.Chain` has it; what the search counts, see there.
       least_cost: proved that every chain within the digits that `problem.py` offers costs as much, in the same numbers.
       is_unbeatable: it costs what any method must: the bound, in at most one collective.
+      bound: the elements that the busiest device must receive.
+      rivals_s: what any other chain takes at least, its copies left out.
     """
 
     problem: Problem
@@ -55,6 +59,8 @@ class FoundChain:
     cost: Cost
     least_cost: Cost
     is_unbeatable: bool
+    bound: int
+    rivals_s: float = 0.0
 
     @property
     def is_optimal(self) -> bool:
@@ -69,37 +75,58 @@ class FoundChain:
         return self.cost[0] / self.least_cost[0] if self.least_cost[0] else None
 
 
-def find_chain(request: Request, pricing: Pricing, bound: int) -> FoundChain:
+def find_chain(request: Request, pricing: Pricing, bound: int | None = None) -> FoundChain:
     """Returns the cheapest chain that the searches find.
 
     Args:
-      bound: the elements that the busiest device must receive.
+      bound: the elements that the busiest device must receive; None is what `bounds` says of the request.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
     return _Searches(request, pricing, bound).run()
 
 
 class _Searches:
-    """One request. State: `problem`, the digits of `chain`, the cheapest one so far; no chain costs less than `least`."""
+    """One request. State: `problem`, the digits of `chain`, the cheapest one so far, which `coarse` may have found.
 
-    def __init__(self, request: Request, pricing: Pricing, bound: int):
+    No chain costs less than `least`, and no method less than `at_least`.
+    """
+
+    def __init__(self, request: Request, pricing: Pricing, bound: int | None):
         self.request = request
-        self.bound = bound
         self.is_by_time = request.objective == "time"
         self.pricing = pricing if self.is_by_time else None
         self.effort = request.effort * (EFFORT_ON_LEVELS if self.is_by_time and not pricing.is_flat else 1)
-        self.at_least: Cost = (bound, int(bound > 0))
-        if self.is_by_time:
-            self.at_least = (pricing.least_picoseconds(bound), *self.at_least)
         self.problem = self._refine()
         self.chain: Chain | None = None
-        self.least = self.at_least
+        self.coarse: Search | None = None
+        self.bound = bound
 
     def run(self) -> FoundChain:
+        known = chain_at_once(self.problem, self.pricing)
+        if known is not None:
+            return self._found_at_once(known)
+        if self.bound is None:
+            asked = self.request
+            self.bound = received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target)
+        self.at_least = self.least = self._at_least(self.bound)
         self._search()
-        least = min(self.least, self.chain.cost)
-        is_unbeatable = self.chain.cost <= self.at_least
-        return FoundChain(self.problem, tuple(typed_steps(self.chain)), self.chain.cost, least, is_unbeatable)
+        least = self.chain.cost if self._is_proved() else self.least
+        return self._found(typed_steps(self.chain), self.chain.cost, least)
+
+    def _found_at_once(self, known: ChainAtOnce) -> FoundChain:
+        """Returns the chain, which receives what the busiest device lacks: where tiles are not padded, that is the bound."""
+        if self.bound is None:
+            self.bound = known.cost[-2]
+        self.at_least = self._at_least(self.bound)
+        return self._found(known.steps, known.cost, known.cost, known.rivals_s)
+
+    def _found(self, typed: Sequence[Step], cost: Cost, least: Cost, rivals_s: float = 0.0) -> FoundChain:
+        return FoundChain(self.problem, tuple(typed), cost, least, cost <= self.at_least, self.bound, rivals_s)
+
+    def _at_least(self, bound: int) -> Cost:
+        """Returns what any method costs at least."""
+        least = bound, int(bound > 0)
+        return (self.pricing.least_picoseconds(bound), *least) if self.pricing else least
 
     def _search(self) -> None:
         if has_sums(self.problem):
@@ -108,7 +135,7 @@ class _Searches:
             self._search_coarse()
         if self.chain is None:
             self._search_primes()
-        if self._is_proved():
+        if self._is_proved() or self._is_proved_on_coarse_digits():
             return
         problem = self._refine(with_detours=True, into_primes=True)
         primes = self._wide(problem)
@@ -131,15 +158,26 @@ class _Searches:
 
     def _search_coarse(self) -> None:
         """Finds a chain in as few digits as serve: the cheapest one if that is soon done, else one that serves."""
+        self.coarse = Search(self.problem, self.pricing)
         try:
-            self.chain = cheapest_chain(self.problem, pricing=self.pricing, max_edges=MOST_EDGES_AT_FIRST * self.effort)
+            self.chain = self.coarse.run(None, MOST_EDGES_AT_FIRST * self.effort)
         except SearchLimit:
             greedy = {"max_edges": MOST_EDGES_WITH_GREED * self.effort, "greed": GREED_OF_LAST_RESORT}
             found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
             self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
 
+    def _is_proved_on_coarse_digits(self) -> bool:
+        """Returns whether the bound on coarse digits proves the chain; where it is that on prime digits, see `at_once.py`."""
+        is_regular = self.pricing is None or self.pricing.is_flat
+        if self.coarse is None or not is_regular or not have_one_prime(self.problem.movable):
+            return False
+        self._raise_least(self.coarse.least_cost())
+        return self._is_proved()
+
     def _is_proved(self) -> bool:
-        return self.chain.cost <= self.least
+        """Returns whether no chain costs less; times are whole picoseconds, rounded up for each collective, bounds down."""
+        cost = self.chain.cost
+        return cost <= self.least or self.is_by_time and cost[1:] <= self.least[1:] and cost[0] - self.least[0] <= cost[2]
 
     def _raise_least(self, least: Cost) -> None:
         self.least = max(self.least, least)

@@ -39,7 +39,7 @@ import itertools
 import math
 import operator
 
-from .digits import UNREDUCED, Digits, State
+from .digits import UNREDUCED, Digits, State, local_part
 from .pricing import PER_SECOND, Pricing
 
 
@@ -291,11 +291,4 @@ def _kind(row, numbers: dict[tuple[int, int, int, float, bool], int], width: int
 
 
 def _local_in_target(digits: Digits, s: int) -> int:
-    """Returns the radix of the part of a slot that is local in the target; 1 where radices are mixed."""
-    dim, start, end = digits.slots[s]
-    overlap, size = 1, end // start
-    for _, (other, first, last) in digits.problem.target.owners:
-        if other == dim and first % end and start % last:
-            low, high = max(start, first), min(end, last)
-            overlap *= high // low if high % low == 0 else size
-    return max(1, size // overlap) if size % overlap == 0 else 1
+    return local_part(digits.slots[s], digits.problem.target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -39,17 +40,20 @@ class Costing:
     """Prices ways to fulfil one request.
 
     Attributes:
-      bound: the elements that the busiest device must receive whatever the method.
       fastest_s: the least time of all plans priced so far.
     """
 
     def __init__(self, request: Request, pricing: Pricing):
         self.request = request
         self.pricing = pricing
-        sides = (request.source, request.target, request.target_mesh)
-        self.bound = bounds.received_elements_bound(request.mesh, request.shape, *sides)
         self.fastest_s = math.inf
         self._bound_time_s: float | None = None
+
+    @functools.cached_property
+    def bound(self) -> int:
+        """Returns the elements that the busiest device must receive whatever the method; who knows them already says so."""
+        asked = self.request
+        return bounds.received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
 
     def of_chain(
         self,

@@ -128,3 +128,20 @@ def _behind(problem: Problem) -> list[int]:
         for _, slot in layout.owners:
             behind[slot.dim] = math.lcm(behind[slot.dim], slot.end)
     return behind
+
+
+def local_part(slot: Slot, layout: Layout) -> int:
+    """Returns the radix of the part of a slot that is local in a layout; 1 where radices are mixed.
+
+    Example:
+      >>> from .layout import Factor
+      >>> local_part(Slot(0, 1, 8), Layout((8,), ((Factor("x", 1, 2), Slot(0, 2, 4)),)))
+      4
+    """
+    dim, start, end = slot
+    overlap, size = 1, end // start
+    for _, (other, first, last) in layout.owners:
+        if other == dim and first % end and start % last:
+            low, high = max(start, first), min(end, last)
+            overlap *= high // low if high % low == 0 else size
+    return max(1, size // overlap) if size % overlap == 0 else 1

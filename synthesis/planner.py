@@ -106,7 +106,7 @@ class _Planner:
             yield from self._routes().plans()
             return
         try:
-            found = find_chain(asked, self.pricing, self.costing.bound)
+            found = find_chain(asked, self.pricing)
         except NoPlanError:
             known = tuple(self._without_search(None))
             if not known and not asked.with_exchange:
@@ -116,11 +116,12 @@ class _Planner:
                 with contextlib.suppress(NoPlanError if known else ()):
                     yield from self._routes().plans_by_exchange()
             return
+        self.costing.bound = found.bound
         chain = self.costing.of_chain(found.problem, found.steps, found.is_optimal, found.proved_gap)
         yield chain
         needs_all = every or not self._fits(chain)
         best = None if needs_all else chain
-        if needs_all or not found.is_optimal or self._has_copies(chain):
+        if needs_all or not found.is_optimal or self._has_copies(chain) and chain.time_s > found.rivals_s:
             for plan in self._without_search(best):
                 yield plan
                 best = self._cheapest(best, plan)

@@ -30,7 +30,7 @@ def root(tmp_path, monkeypatch):
     """An empty place for caches, where plans of any size are kept."""
     monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("RESHARD_CACHE", raising=False)
-    monkeypatch.setattr(plan_cache, "LEAST_EDGES", 1)
+    monkeypatch.setattr(plan_cache, "LEAST_EDGES", 0)
     return tmp_path / "cache"
 
 
@@ -194,7 +194,7 @@ def test_a_full_disk_is_no_obstacle_and_leaves_nothing(call, root, monkeypatch):
 def test_no_home_is_no_obstacle(monkeypatch):
     for name in ("RESHARD_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(plan_cache, "LEAST_EDGES", 1)
+    monkeypatch.setattr(plan_cache, "LEAST_EDGES", 0)
 
     def nobody():
         raise RuntimeError("Could not determine home directory.")
