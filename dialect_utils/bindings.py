@@ -53,7 +53,7 @@ def dialect_names(context: ir.Context) -> list[str]:
 def _register_mhlo(context: ir.Context) -> None:
     """Registers mhlo where the bindings have it: XLA dumps and older JAX modules carry its attributes."""
     try:
-        from jaxlib.mlir.dialects import mhlo
+        from jaxlib.mlir._mlir_libs._mlirHlo import register_mhlo_dialect  # without Python classes for all its ops
     except ImportError:
         return
-    mhlo.register_mhlo_dialect(context)
+    register_mhlo_dialect(context)

@@ -11,7 +11,6 @@ Example:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -214,6 +213,8 @@ def _complaint(text: str, element: str) -> tuple[str, int]:
 
 
 def _suggestion(text: str) -> str:
+    import difflib
+
     wrong = re.match(r"[\w.-]*", text)[0]
     known = (*registry.names(), *registry.PIPELINES, *registry.MLIR_PASSES, *registry.MLIR_FUNCTION_PASSES)
     close = difflib.get_close_matches(wrong, known, n=1)
@@ -239,7 +240,7 @@ def _passes_of(element: Element, text: str) -> Iterator[Pass | str]:
                 f"pipeline '{element.name}' takes no options; name its passes instead", text, element.offset
             )
         yield from Pipeline.parse(registry.PIPELINES[element.name]).elements
-    elif element.name in registry.names():
+    elif registry.is_pass(element.name):
         if element.nested is not None:
             raise PipelineError(f"'{element.name}' is a pass and holds no others", text, element.offset)
         yield _make_pass(element, text)
@@ -260,7 +261,7 @@ def _make_pass(element: Element, text: str) -> Pass:
 
 def _refuse_nested_passes(element: Element, text: str) -> None:
     for leaf in element.leaves():
-        if leaf is not element and (leaf.name in registry.names() or leaf.name in registry.PIPELINES):
+        if leaf is not element and (leaf.name in registry.PIPELINES or registry.is_pass(leaf.name)):
             where = "the outermost builtin.module" if element.name == ANCHOR else ANCHOR
             raise PipelineError(f"'{leaf.name}' runs on {where}, not inside {element.name}(...)", text, leaf.offset)
 

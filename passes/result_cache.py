@@ -33,7 +33,7 @@ import json
 from pathlib import Path
 import platform
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 import zlib
 
 from reshard.dialect_utils import compat, xla_child
@@ -44,8 +44,10 @@ from reshard.passes import registry
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline
-from reshard.passes.whole_module_check import Check
 from reshard.synthesis import cache_place
+
+if TYPE_CHECKING:
+    from reshard.passes.whole_module_check import Check
 
 MOST_ENTRIES = 1_000  # of a version
 MOST_BYTES = 256 << 20  # of a version's entries together
@@ -221,6 +223,8 @@ def diagnostic(written: dict[str, Any]) -> Diagnostic:
 
 
 def _check(written: dict[str, Any]) -> Check:
+    from reshard.passes.whole_module_check import Check  # with all that plans: a result that is read needs none of it
+
     dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
     target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
     return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)
