@@ -83,23 +83,28 @@ class FindMismatchesPass(Pass):
             if unsupported is None:
                 raise
             self._write(module, (), [unsupported], session)
+            session.is_verified = True
             return
+        session.is_verified = True
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
         if disagreements := finder.disagreements():
             analysis = specialise(analysis, disagreements)
+            session.is_verified = False
             finder = Finder(analysis)
         edges = list(finder.numbered(finder.mismatches()))
         if analysis.has_dynamic_shapes and not finder.skipped:  # nothing is propagated there, so that there is no edge to tell of
             finder.skipped += filter(None, [_first_with(_dynamic, module)])
-        self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
+        self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges), analysis.originals)
         session.analysis = analysis
 
-    def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
+    def _write(
+        self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=(), ops=None
+    ) -> None:
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
         found = Findings(edges, tuple(each for _, each in skipped), open_results)
-        write_findings(module, found)
+        write_findings(module, found, ops=ops)
         session.findings = found
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))

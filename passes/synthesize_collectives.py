@@ -70,6 +70,7 @@ class SynthesizeCollectivesPass(Pass):
     def run(self, module: ir.Module, session: Session) -> None:
         found = session.findings or read_findings(module)
         if found is None:
+            session.is_verified = True
             session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
             return
         left_alone = {int(number) for number in self.leave.split("+") if number}
@@ -79,8 +80,15 @@ class SynthesizeCollectivesPass(Pass):
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
-        is_same = not rewriter.rewritten  # else ops that had findings are gone
-        write_findings(module, dataclasses.replace(found, edges=tuple(remaining)), over=session.findings if is_same else None)
+        left = dataclasses.replace(found, edges=tuple(remaining))
+        if rewriter.rewritten:  # ops that had findings are gone
+            write_findings(module, left)
+        else:
+            session.is_verified = all(_verdict(edge) != REWRITE for edge in found.edges)
+            if session.findings is None:
+                write_findings(module, left)
+            else:  # they are on the module
+                session.findings = left
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 
