@@ -37,6 +37,7 @@ class OpLayouts:
         self.explicit = self.analysis.explicit_ops
         self._shardings = Shardings()
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
+        self._replicated: dict[int, Sharding] = {}  # by rank
 
     def of(self, op: ir.Operation, mesh: Mesh) -> Layouts | None:
         """Returns the layouts around the first instance of an op; None if propagation has dropped it or one is on another mesh."""
@@ -52,7 +53,7 @@ class OpLayouts:
             return None
         found = Layouts(*([self._or_replicated(*each) for each in side] for side in (operands, results)))
         values = enumerate(zip(op.results, found.results, strict=True))
-        found.constrained = frozenset(i for i, (value, layout) in values if layout is not None and _is_held(value, layout))
+        found.constrained = frozenset(i for i, (value, layout) in values if layout is not None and self._is_held(value, layout))
         return found
 
     def scatters_sums(self, op: ir.Operation) -> bool:
@@ -90,14 +91,15 @@ class OpLayouts:
         kind = value.type
         if not isinstance(kind, ir.RankedTensorType):
             return None
-        return Sharding(((),) * kind.rank) if attr is None else self._shardings[attr]
+        if attr is None:
+            return self._replicated.setdefault(kind.rank, Sharding(((),) * kind.rank))
+        return self._shardings[attr]
 
-
-def _is_held(value: ir.Value, layout: Sharding) -> bool:
-    """Returns whether a constraint asks for a value in the layout that it has."""
-    users = [use.owner.operation for use in value.uses]
-    asked = [sharding_from_attr(user.attributes["sharding"]) for user in users if user.name in propagation.CONSTRAINTS]
-    return any(each.dims == layout.dims for each in asked)
+    def _is_held(self, value: ir.Value, layout: Sharding) -> bool:
+        """Returns whether a constraint asks for a value in the layout that it has."""
+        users = (use.owner.operation for use in value.uses)
+        asked = (self._shardings[user.attributes["sharding"]] for user in users if user.name in propagation.CONSTRAINTS)
+        return any(each.dims == layout.dims for each in asked)
 
 
 def _summed_axes(all_reduce: ir.Operation) -> set[str]:

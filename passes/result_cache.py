@@ -189,7 +189,7 @@ def _encoded(key: str, kept: _Kept) -> bytes:
     facts = {
         "key": key,
         "is_unchanged": kept.output.is_unchanged,
-        "diagnostics": [asdict(each) for each in kept.diagnostics],
+        "diagnostics": [written(each) for each in kept.diagnostics],
         "rows": kept.rows,
         "statistics": kept.statistics,
         "checks": [asdict(each) for each in kept.checks],
@@ -216,10 +216,16 @@ def _decoded(key: str, entry: bytes) -> _Kept:
     )
 
 
-def diagnostic(written: dict[str, Any]) -> Diagnostic:
-    """Returns a diagnostic that `dataclasses.asdict` took apart."""
-    place = written["place"] and Place(**written["place"])
-    return Diagnostic(written["severity"], written["message"], place, tuple(map(diagnostic, written["notes"])))
+def written(said: Diagnostic) -> list:
+    """Returns a diagnostic as lists of plain values, for there may be thousands; see `diagnostic`."""
+    place = said.place and [said.place.file, said.place.line, said.place.column]
+    return [said.severity, said.message, place, [written(each) for each in said.notes]]
+
+
+def diagnostic(written: list) -> Diagnostic:
+    """Returns the diagnostic that `written` took apart."""
+    severity, message, place, notes = written
+    return Diagnostic(severity, message, place and Place(*place), tuple(map(diagnostic, notes)))
 
 
 def _check(written: dict[str, Any]) -> Check:

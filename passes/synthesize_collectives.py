@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import dataclasses
+import functools
 
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.emission import Mark, emit_plan, unused_channels
@@ -121,8 +123,13 @@ class _Rewriter:
         self.session = session
         self.emit = emit
         self.meshes = module_meshes(module)
-        self.channels = unused_channels(module)
+        self.module = module
         self.rewritten: list[Finding] = []
+
+    @functools.cached_property
+    def channels(self) -> Iterator[int]:
+        """Returns channel handles that no collective of the module has."""
+        return unused_channels(self.module)
 
     def rewrite(self, edges: list[Finding]) -> None:
         by_site: dict[int, list[Finding]] = {}
