@@ -10,14 +10,12 @@ import functools
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.emission import Mark, emit_plan, unused_channels
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
-from reshard.dialect_utils.sdy_chains import emit_sdy_chain
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
 from reshard.passes.site_plans import site_plan
-from reshard.synthesis.blocked_chains import blocked_chain
 from reshard.synthesis.plan import NoPlanError, Plan
 
 
@@ -236,6 +234,9 @@ class _Rewriter:
 
     def _shardy_chain(self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str) -> ir.Value | None:
         """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""
+        from reshard.dialect_utils.sdy_chains import emit_sdy_chain  # for this form only
+        from reshard.synthesis.blocked_chains import blocked_chain
+
         chain = None if edge.manual_axes or not _divides(best) else blocked_chain(best.mesh, best.shape, best.source, best.target)
         if chain is None:
             why = f"Shardy's collectives do not express the chain {best.chain_text}; --emit=manual does"
