@@ -100,9 +100,9 @@ class Analysis:
         by_serial: dict[int, ir.Operation] = {}
         reshards = []
         for op in ops_in(self.explicit):
-            serial = serial_of(op)
-            if serial is not None:
-                by_serial.setdefault(serial, op)
+            tag = op.attributes.get(ID)
+            if tag is not None:
+                by_serial.setdefault(tag.value, op)
             elif op.name == "sdy.reshard":
                 reshards.append(op)
         return by_serial, reshards
@@ -170,10 +170,11 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     pieces: dict[int, int] = {}
     tags = _tags()
     for op in ops_in(clone):
-        if op.name in _UNTAGGED:
-            continue
         attributes = op.attributes
-        serial, index = len(origin), attributes.get(ID).value
+        tag = attributes.get(ID)
+        if tag is None and op.name in _UNTAGGED:
+            continue
+        serial, index = len(origin), tag and tag.value
         if are_split and _PIECE in attributes:
             pieces[serial], index = index, None
         origin.append(index)
@@ -664,7 +665,11 @@ _UNORDERED = frozenset({"builtin.module", "sdy.mesh"})
 def _order_block(block: ir.Block) -> None:
     *ops, terminator = [op.operation for op in block.operations]
     number_of = {result: number for number, op in enumerate(ops) for result in op.results}
-    needs = [_operands_in(op, number_of) for op in ops]
+    get = number_of.get
+    needs = [
+        _operands_in(op, number_of) if len(op.regions) else [number for value in op.operands if (number := get(value)) is not None]
+        for op in ops
+    ]
     is_used = set(_operands_in(terminator, number_of)).union(*needs)
     roots = [number for number in range(len(ops)) if number not in is_used]
     order = _depth_first([*roots, *_operands_in(terminator, number_of)], needs)
@@ -675,8 +680,6 @@ def _order_block(block: ir.Block) -> None:
 
 def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
     """Returns the ops of a block that an op uses, by number; what its regions capture comes last, as in HLO."""
-    if not len(op.regions):
-        return [number for value in op.operands if (number := number_of.get(value)) is not None]
     values = list(op.operands)
     through = passed_through(op) if op.name in LOOPS else ()
     initial = {region.blocks[0].arguments[number]: values[number] for region in op.regions for number in through}
@@ -840,9 +843,10 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
     """Notes the layouts of `ops`, all of the module after propagation."""
     alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     for op in ops:
-        serial = _tag(op)
-        if serial is not None:
-            attr = result_layouts(op)
+        attributes = op.attributes
+        tag = attributes.get(ID)
+        if tag is not None:
+            serial, attr = tag.value, _result_layouts(op.name, attributes)
             one = alone.setdefault(attr, frozenset((attr,)))
             analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
             if op.name in CONSTRAINTS:
@@ -872,8 +876,11 @@ def result_layout(op: ir.Operation, number: int) -> ir.Attribute | None:
 
 def result_layouts(op: ir.Operation) -> ir.Attribute | None:
     """Returns the attribute that holds the layouts of an op's results, of one or per value; None if it has none."""
-    attributes = op.attributes
-    for name in _RESULT_LAYOUTS.get(op.name, (SHARDING, "out_sharding")):
+    return _result_layouts(op.name, op.attributes)
+
+
+def _result_layouts(op_name: str, attributes: ir.OpAttributeMap) -> ir.Attribute | None:
+    for name in _RESULT_LAYOUTS.get(op_name, (SHARDING, "out_sharding")):
         if (attr := attributes.get(name)) is not None:
             return attr
     return None

@@ -8,7 +8,7 @@ import re
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.sdy_shardings import Shardings, mesh_of, module_meshes, sharding_from_attr
+from reshard.dialect_utils.sdy_shardings import Shardings, mesh_of, module_meshes
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -61,7 +61,13 @@ class OpLayouts:
         serials = self.analysis.instances.get(self.index.get(op, -1), ())
         clones = [self.explicit[serial] for serial in serials if serial in self.explicit]
         users = [use.owner.operation for clone in clones for result in clone.results for use in result.uses]
-        return any(user.name == "sdy.all_reduce" and _summed_axes(user) & _axes_after(user) for user in users)
+        return any(user.name == "sdy.all_reduce" and _summed_axes(user) & self._axes_after(user) for user in users)
+
+    def _axes_after(self, all_reduce: ir.Operation) -> set[str]:
+        """Returns the axes that split the sum behind the conversions of it."""
+        users = [use.owner.operation for use in all_reduce.results[0].uses]
+        conversions = [self._shardings[user.attributes["sharding"]] for user in users if user.name in propagation.CONSTRAINTS]
+        return {axis.name for each in conversions for dim in each.dims for axis in dim}
 
     def _before_conversion(self, value: ir.Value) -> ir.Attribute | None:
         """Returns the layout of a value behind the reshards that were inserted after propagation."""
@@ -104,10 +110,3 @@ class OpLayouts:
 
 def _summed_axes(all_reduce: ir.Operation) -> set[str]:
     return set(re.findall(r'"([^"]+)"', str(all_reduce.attributes["reduction_axes"])))  # the bindings have no class for it
-
-
-def _axes_after(all_reduce: ir.Operation) -> set[str]:
-    """Returns the axes that split the sum behind the conversions of it."""
-    users = [use.owner.operation for use in all_reduce.results[0].uses]
-    conversions = [sharding_from_attr(user.attributes["sharding"]) for user in users if user.name in propagation.CONSTRAINTS]
-    return {axis.name for each in conversions for dim in each.dims for axis in dim}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from dataclasses import dataclass
 import functools
@@ -113,13 +112,16 @@ class Conversion:
         """Returns source and target as a report has them."""
         return {"source": str(self.source), "target": str(self.target)}
 
-    @functools.cached_property
+    @property
     def solved(self) -> dict | None:
         """Returns what the chain solves, as plain values from which it can be planned again; None where there is no chain."""
         if self.plan is None:
             return None
-        ends = {"mesh": str(self.plan.mesh), "source": str(self.plan.source), "target": str(self.plan.target)}
-        return ends | {"shape": list(self.plan.shape), "bits": self.plan.bits, "objective": self.plan.objective}
+        return self._ends_of_plan | {"shape": list(self.plan.shape), "bits": self.plan.bits, "objective": self.plan.objective}
+
+    @functools.cached_property
+    def _ends_of_plan(self) -> dict[str, str]:
+        return {"mesh": str(self.plan.mesh), "source": str(self.plan.source), "target": str(self.plan.target)}
 
 
 class SitePlanner:
@@ -384,7 +386,7 @@ class SitePlanner:
         }
         extras = dict(edge.extras)
         row |= {name: _plain(extras.get(name)) for name in _ROW_ENTRIES}
-        return row | {"problem": copy.deepcopy(self._merged(chain).solved), "provenance": self._provenance(edge)}
+        return row | {"problem": self._merged(chain).solved, "provenance": self._provenance(edge)}
 
     def _text_of(self, kind: ir.Type) -> str:
         if kind not in self._texts:
