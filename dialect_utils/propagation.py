@@ -170,10 +170,10 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     pieces: dict[int, int] = {}
     tags = _tags()
     for op in ops_in(clone):
+        if op.name in _UNTAGGED:
+            continue
         attributes = op.attributes
         tag = attributes.get(ID)
-        if tag is None and op.name in _UNTAGGED:
-            continue
         serial, index = len(origin), tag and tag.value
         if are_split and _PIECE in attributes:
             pieces[serial], index = index, None
@@ -372,7 +372,7 @@ def split_broadcasts(ops: Iterable[ir.Operation]) -> bool:
     Returns: whether any has become several.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    return any([_split_broadcast(op) for op in ops])
+    return any([_split_broadcast(op) for op in ops])  # a list: each is written
 
 
 def _split_broadcast(op: ir.Operation) -> bool:
@@ -776,7 +776,11 @@ def insert_explicit_reshards(module: ir.Operation) -> None:
 
 
 def _stop_before_overflow(module: ir.Operation, ops: list[ir.Operation]) -> None:
-    """Lets those of `ops`, the module's, that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`."""
+    """Lets ops that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`.
+
+    Args:
+      ops: all of the module.
+    """
     meshes = module_meshes(module)
     overflowing: dict[ir.Attribute, bool] = {}  # many ops have one rule
     for op in ops:

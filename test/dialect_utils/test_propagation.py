@@ -113,3 +113,15 @@ def test_a_dimension_overflows_only_with_three_factors(result, may):
     propagation.run(module, propagation.propagation_pipeline())
     (reshape,) = [op for op in propagation.ops_in(module) if op.name == "stablehlo.reshape"]
     assert may_overflow(sdy.OpShardingRuleAttr(reshape.attributes["sdy.sharding_rule"])) == may
+
+
+def test_a_constant_with_a_mark_of_ours_is_no_instance_of_another_op():
+    analysis = propagation.analyse(
+        ir.Module.parse(f"""{MESH}
+      func.func public @main() -> tensor<12xi32> {{
+        %0 = stablehlo.constant {{reshard.id = 1 : i64}} dense<1> : tensor<12xi32>
+        return %0 : tensor<12xi32>
+      }}""")
+    )
+    assert [op.name for op in analysis.prepared_ops] == ["func.func", "func.return"]
+    assert [analysis.originals[index].name for index in analysis.origin] == ["func.func", "func.return"]
