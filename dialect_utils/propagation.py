@@ -21,7 +21,7 @@ Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 import functools
 import itertools
@@ -85,27 +85,19 @@ class Analysis:
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
-    @functools.cached_property
-    def explicit_ops(self) -> dict[int, ir.Operation]:
-        """Returns serial -> the first op of `explicit` that has it, once that has its reshards; see `inserted_reshards`."""
-        return self._ops_of_explicit[0]
+    def explicit_ops(self, serials: Collection[int]) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit` that has it, for those of `serials` that are there; see `inserted_reshards`."""
+        by_serial: dict[int, ir.Operation] = {}
+        for op in ops_in(self.explicit):
+            serial = serial_of(op)
+            if serial in serials:
+                by_serial.setdefault(serial, op)
+        return by_serial
 
     @functools.cached_property
     def inserted_reshards(self) -> list[ir.Operation]:
-        """Returns the reshards of `explicit` that were inserted after propagation."""
-        return self._ops_of_explicit[1]
-
-    @functools.cached_property
-    def _ops_of_explicit(self) -> tuple[dict[int, ir.Operation], list[ir.Operation]]:
-        by_serial: dict[int, ir.Operation] = {}
-        reshards = []
-        for op in ops_in(self.explicit):
-            tag = op.attributes.get(ID)
-            if tag is not None:
-                by_serial.setdefault(tag.value, op)
-            elif op.name == "sdy.reshard":
-                reshards.append(op)
-        return by_serial, reshards
+        """Returns the reshards of `explicit` that were inserted after propagation, once that has its reshards."""
+        return [op for op in ops_in(self.explicit) if op.name == "sdy.reshard" and serial_of(op) is None]
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:

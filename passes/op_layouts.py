@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 import re
 
@@ -28,13 +29,18 @@ class Layouts:
 
 
 class OpLayouts:
-    """Looks layouts up in an analysis of the module."""
+    """Looks layouts up in an analysis of the module.
 
-    def __init__(self, analysis: propagation.Analysis):
+    Args:
+      ops: those of the module that will be asked about; a large module has many others.
+    """
+
+    def __init__(self, analysis: propagation.Analysis, ops: Collection[ir.Operation]):
         self.analysis = analysis
-        self.index = {op: i for i, op in enumerate(self.analysis.originals)}
+        self.index = {op: i for i, op in enumerate(self.analysis.originals) if op in ops}
         self.meshes = module_meshes(self.analysis.explicit)
-        self.explicit = self.analysis.explicit_ops
+        serials = {serial for index in self.index.values() for serial in self.analysis.instances.get(index, ())}
+        self.explicit = self.analysis.explicit_ops(serials)
         self._shardings = Shardings()
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
         self._replicated: dict[int, Sharding] = {}  # by rank

@@ -327,7 +327,7 @@ class SitePlanner:
 
     @functools.cached_property
     def _op_layouts(self) -> OpLayouts:
-        return OpLayouts(self.session.analysis or propagation.analyse(self.module))
+        return OpLayouts(self.session.analysis or propagation.analyse(self.module), {edge.op for edge in self.found.edges})
 
     # Results
 
