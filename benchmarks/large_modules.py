@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ROOT / "docs" / "tiny.mlir"
-PARSE_ALONE = "--pass-pipeline=builtin.module()"
+PARSE_ALONE = ("--pass-pipeline=builtin.module()", "--output-split-marker=// -----")  # with a marker of its own text is printed, not copied
 OPS_PER_LAYER = 250
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         rounds = [_round(module, out, Path(folder) / f"cache{number}", flags, options) for number in range(options.rounds)]
         compiled, cold, answers, result = ([each[step] for each in rounds] for step in range(4))
         cache = Path(folder) / "cache0"
-        small_parsed, parsed = (_opt(text, out, cache, PARSE_ALONE).mib for text in (SMALL, module))
+        small_parsed, parsed = (_opt(text, out, cache, *PARSE_ALONE).mib for text in (SMALL, module))
         _opt(SMALL, out, cache, *flags)  # asks XLA
         _drop_results(cache)
         small = _opt(SMALL, out, cache, *flags).mib
