@@ -11,8 +11,8 @@ XLA compiles, `reshard-opt` runs the pipeline on the file three times:
   - result kept: the same file with the same flags once more; its result is on disk, and only read.
 A round is one of each, one after the other; seconds are medians over the rounds, of processor time, which other work on the machine
 sways less than the clock: all of a process for ours, for XLA what a process that compiles takes more than one with a module of a few
-ops. Memory is the most that the process of `reshard-opt` with answers kept had, less what it has on a module of a few ops, beside
-the same of one that only parses and prints.
+ops. Python's bytecode is on disk, as it is of an installed package. Memory is the most that the process of `reshard-opt` with answers
+kept had, less what it has on a module of a few ops, beside the same of one that only parses and prints.
 
 With --examples it is `reshard.optimize(lowered)`, each time in a new process, beside `lowered.compile()` there: cold without the
 whole-module check, the check when it is new (XLA compiles the module both ways), answers kept, result kept. What starts another
@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ROOT / "docs" / "tiny.mlir"
-PARSE_ALONE = "--pass-pipeline=builtin.module()"
+PARSE_ALONE = ("--pass-pipeline=builtin.module()", "--output-split-marker=// -----")  # with a marker of its own text is printed, not copied
 OPS_PER_LAYER = 250
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         rounds = [_round(module, out, Path(folder) / f"cache{number}", flags, options) for number in range(options.rounds)]
         compiled, cold, answers, result = ([each[step] for each in rounds] for step in range(4))
         cache = Path(folder) / "cache0"
-        small_parsed, parsed = (_opt(text, out, cache, PARSE_ALONE).mib for text in (SMALL, module))
+        small_parsed, parsed = (_opt(text, out, cache, *PARSE_ALONE).mib for text in (SMALL, module))
         _opt(SMALL, out, cache, *flags)  # asks XLA
         _drop_results(cache)
         small = _opt(SMALL, out, cache, *flags).mib
@@ -144,6 +144,7 @@ def _opt(module: Path, out: Path, cache: Path, *flags: str) -> Ran:
 
 def _child(*arguments: str, cache: Path | None = None) -> Ran:
     env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | ({"RESHARD_CACHE_DIR": str(cache)} if cache else {"RESHARD_CACHE": "off"})
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is not compiled at each start either
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen([sys.executable, *arguments], stdout=printed, stderr=subprocess.STDOUT if cache else None, env=env)
         _, status, usage = os.wait4(process.pid, 0)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 
 from jaxlib.mlir import ir, passmanager
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext
+from jaxlib.mlir.dialects import func, sdy, stablehlo
 
 DEVICE_TO_DEVICE = 1  # StableHLO's channel type of a collective between the partitions of one program
 
-__all__ = ["DEVICE_TO_DEVICE", "ir", "passmanager", "chlo", "func", "sdy", "stablehlo", "dialect_names", "make_context"]
+__all__ = ["DEVICE_TO_DEVICE", "ir", "passmanager", "func", "sdy", "stablehlo", "dialect_names", "make_context"]
 
 _passes_are_registered = False
 
@@ -30,7 +30,7 @@ def make_context() -> ir.Context:
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
     with context:
-        for dialect in (chlo, sdy, stablehlo):
+        for dialect in (_chlo, sdy, stablehlo):  # chlo without Python classes for all its ops: few modules have any
             dialect.register_dialect(context)
         _register_mhlo(context)
     if not _passes_are_registered:
@@ -53,7 +53,7 @@ def dialect_names(context: ir.Context) -> list[str]:
 def _register_mhlo(context: ir.Context) -> None:
     """Registers mhlo where the bindings have it: XLA dumps and older JAX modules carry its attributes."""
     try:
-        from jaxlib.mlir.dialects import mhlo
+        from jaxlib.mlir._mlir_libs._mlirHlo import register_mhlo_dialect  # without Python classes for all its ops
     except ImportError:
         return
-    mhlo.register_mhlo_dialect(context)
+    register_mhlo_dialect(context)

@@ -11,11 +11,12 @@ The process that parses a target loads no compiler; `target_devices` makes the d
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 from dataclasses import dataclass
 from math import prod
+
+from . import compat
 
 PLATFORMS = ("cpu", "tpu", "cuda")
 # Version -> (dimensions of a slice, devices per chip). The two cores of a v4 or v5p chip work as one device (megacore).
@@ -92,20 +93,21 @@ def missing_compiler(target: Target) -> str:
     if target.platform == "tpu" and not _is_installed("libtpu"):
         return f"compiling for {target} needs libtpu, the TPU compiler; pip install libtpu"
     if target.platform == "cuda" and cuda_plugin() is None:
-        version = importlib.metadata.version("jax")
-        return f"compiling for {target} needs jax's CUDA plug-in, some 4 GB; pip install 'jax[cuda13]=={version}'"
+        return f"compiling for {target} needs jax's CUDA plug-in, some 4 GB; pip install 'jax[cuda13]=={compat.jax_versions()[0]}'"
     return ""
 
 
 def compiler_version(target: Target) -> str:
     """Returns the version of the compiler that is installed for the target; empty without one."""
     if target.platform == "cpu":
-        return importlib.metadata.version("jaxlib")
+        return compat.jaxlib_version()
     plugin = cuda_plugin() or ""
     package = "libtpu" if target.platform == "tpu" else f"jax_{plugin.removeprefix('xla_')}_plugin"
+    from importlib import metadata  # takes long to load
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return ""
 
 

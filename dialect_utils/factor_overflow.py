@@ -53,6 +53,13 @@ def fitting_axes(axes: Sequence[AxisRef], factors: Sequence[int], mesh: Mesh) ->
     return None
 
 
+def may_overflow(rule: sdy.OpShardingRuleAttr) -> bool:
+    """Returns whether a dimension of a value has as many factors as it takes for some sharding to overflow, which is three."""
+    mappings = (*rule.operand_mappings, *rule.result_mappings)
+    dims = (dim for mapping in mappings for dim in sdy.TensorMappingAttr(mapping).dim_mappings)
+    return any(len(sdy.DimMappingAttr(dim).factor_indices) >= 3 for dim in dims)
+
+
 def fitting_sharding(attr: ir.Attribute | None, mapping: ir.Attribute, sizes: Sequence[int], meshes: dict[str, Mesh]):
     """Returns the `#sdy.sharding` of only the axes that fit; None if Shardy knows all factors of `attr`.
 

@@ -21,7 +21,7 @@ Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 import functools
 import itertools
@@ -30,7 +30,7 @@ import math
 from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
-from .factor_overflow import fitting_sharding
+from .factor_overflow import fitting_sharding, may_overflow
 from .ops import int64_attr, producer_of
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
@@ -85,27 +85,19 @@ class Analysis:
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
-    @functools.cached_property
-    def explicit_ops(self) -> dict[int, ir.Operation]:
-        """Returns serial -> the first op of `explicit` that has it, once that has its reshards; see `inserted_reshards`."""
-        return self._ops_of_explicit[0]
+    def explicit_ops(self, serials: Collection[int]) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit` that has it, for those of `serials` that are there; see `inserted_reshards`."""
+        by_serial: dict[int, ir.Operation] = {}
+        for op in ops_in(self.explicit):
+            serial = serial_of(op)
+            if serial in serials:
+                by_serial.setdefault(serial, op)
+        return by_serial
 
     @functools.cached_property
     def inserted_reshards(self) -> list[ir.Operation]:
-        """Returns the reshards of `explicit` that were inserted after propagation."""
-        return self._ops_of_explicit[1]
-
-    @functools.cached_property
-    def _ops_of_explicit(self) -> tuple[dict[int, ir.Operation], list[ir.Operation]]:
-        by_serial: dict[int, ir.Operation] = {}
-        reshards = []
-        for op in ops_in(self.explicit):
-            serial = serial_of(op)
-            if serial is not None:
-                by_serial.setdefault(serial, op)
-            elif op.name == "sdy.reshard":
-                reshards.append(op)
-        return by_serial, reshards
+        """Returns the reshards of `explicit` that were inserted after propagation, once that has its reshards."""
+        return [op for op in ops_in(self.explicit) if op.name == "sdy.reshard" and serial_of(op) is None]
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -125,8 +117,11 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     originals, clone = tagged_clone(module)
     analysis = prepare(originals, clone)
     propagate(analysis.explicit)
-    _take_snapshot(analysis)
-    insert_explicit_reshards(analysis.explicit)
+    ops = ops_in(analysis.explicit)
+    _take_snapshot(analysis, ops)
+    _stop_before_overflow(analysis.explicit, ops)
+    del ops  # the passes may erase some
+    run(analysis.explicit, EXPLICIT_RESHARDS)
     return analysis
 
 
@@ -134,36 +129,49 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
     """Returns the ops of a module in walk order, and a clone whose ops carry their index there as `reshard.id`."""
     original = module.operation
     clone = original.clone().operation
-    for index, op in enumerate(ops_in(clone)):
-        if op.name not in _UNTAGGED:
-            op.attributes[ID] = int64_attr(index)
+    with clone.context:
+        for op, tag in zip(ops_in(clone), _tags()):
+            if op.name not in _UNTAGGED:
+                op.attributes[ID] = tag
     return ops_in(original), clone
+
+
+def _tags() -> Iterator[ir.Attribute]:
+    """Yields what `int64_attr` gives for 0, 1, 2, ...; there has to be a current context."""
+    kind, get = ir.IntegerType.get_signless(64), ir.IntegerAttr.get
+    return (get(kind, number) for number in itertools.count())
 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
-    types = _types_of_values(clone)
+    ops = ops_in(clone)
+    types = _types_of_values(ops)
     has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
     if has_dynamic_shapes:
         stand_in_for_dynamic_shapes(clone)
-    if any(isinstance(kind, ir.TupleType) for kind in types):
+    has_tuples = any(isinstance(kind, ir.TupleType) for kind in types)
+    if has_tuples:
         take_tuples_apart(clone)
-    names = _write_as_hlo(clone)
-    tuples = inline_calls(clone)
+    names, are_split = _write_as_hlo(ops_in(clone) if has_dynamic_shapes or has_tuples else ops)
+    del ops  # inlining may erase some
+    tuples = inline_calls(clone) if "func.call" in names or _has_discardable_symbols(clone) else []
     order_like_hlo(clone)
     _dissolve(tuples)
     origin: list[int | None] = []
     prepared_ops: list[ir.Operation] = []
     pieces: dict[int, int] = {}
+    tags = _tags()
     for op in ops_in(clone):
         if op.name in _UNTAGGED:
             continue
-        serial, index = len(origin), _tag(op)
-        if _PIECE in op.attributes:
+        attributes = op.attributes
+        tag = attributes.get(ID)
+        serial, index = len(origin), tag and tag.value
+        if are_split and _PIECE in attributes:
             pieces[serial], index = index, None
         origin.append(index)
         prepared_ops.append(op)
-        op.attributes[ID] = int64_attr(serial)
+        attributes[ID] = next(tags)
     loops = _loops(clone) if LOOPS & names else []
     carried = capture_invariants(loops)
     opened = {}
@@ -189,14 +197,14 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def _write_as_hlo(module: ir.Operation) -> frozenset[str]:
-    """Writes single ops as HLO has them; returns the names of the ops that there were."""
+def _write_as_hlo(ops: list[ir.Operation]) -> tuple[frozenset[str], bool]:
+    """Writes single ops as HLO has them; returns the names of the ops that there were, and whether any has become several."""
     by_name: dict[str, list[ir.Operation]] = {}
-    for op in ops_in(module):
+    for op in ops:
         by_name.setdefault(op.name, []).append(op)
     stand_in_for_chlo([op for name, ops in by_name.items() if name.startswith("chlo.") for op in ops])
-    split_broadcasts(by_name.get("stablehlo.broadcast_in_dim", ()))
-    return frozenset(by_name)
+    are_split = split_broadcasts(by_name.get("stablehlo.broadcast_in_dim", ()))
+    return frozenset(by_name), are_split
 
 
 # Dynamic dimensions and tuples
@@ -219,8 +227,7 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 )
 
 
-def _types_of_values(module: ir.Operation) -> set[ir.Type]:
-    ops = ops_in(module)
+def _types_of_values(ops: list[ir.Operation]) -> set[ir.Type]:
     results = {value.type for op in ops for value in op.results}
     around = [op for op in ops if len(op.regions)]
     return results | {argument.type for op in around for block in _blocks(op) for argument in block.arguments}
@@ -350,32 +357,32 @@ def _shape(kind: ir.Type) -> list[int] | None:
 _PIECE = "reshard.piece"
 
 
-def split_broadcasts(ops: Iterable[ir.Operation]) -> None:
+def split_broadcasts(ops: Iterable[ir.Operation]) -> bool:
     """Writes each of the broadcast_in_dim `ops` as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
 
     tensor<8x1xf32> to tensor<8x4xf32> becomes a broadcast to its own shape, a reshape to tensor<8xf32> and the broadcast.
+    Returns: whether any has become several.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    for op in ops:
-        _split_broadcast(op)
+    return any([_split_broadcast(op) for op in ops])  # a list: each is written
 
 
-def _split_broadcast(op: ir.Operation) -> None:
+def _split_broadcast(op: ir.Operation) -> bool:
     operand, result = op.operands[0], op.results[0]
     source, target = ir.RankedTensorType(operand.type), ir.RankedTensorType(result.type)
     if not source.has_static_shape or not target.has_static_shape or not source.rank or op.parent is None:
-        return
+        return False
     dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
     element, shape = target.element_type, list(target.shape)
     with ir.InsertionPoint(op), op.location:
         if math.prod(source.shape) == math.prod(shape) and dims == sorted(dims):
             _replace(op, stablehlo.ReshapeOp(target, operand))
-            return
+            return False
         kept = shape.copy()
         for dim, size in zip(dims, source.shape, strict=True):
             kept[dim] = size
         if kept == shape:
-            return
+            return False
         same = [dim for dim, size in enumerate(kept) if size == shape[dim]]
         first = stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(kept, element), operand, dims)
         dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
@@ -384,6 +391,7 @@ def _split_broadcast(op: ir.Operation) -> None:
             piece.operation.attributes[ID] = op.attributes[ID]
             piece.operation.attributes[_PIECE] = ir.UnitAttr.get()
         _replace(op, stablehlo.BroadcastInDimOp(target, second.result, same))
+    return True
 
 
 def _replace(op: ir.Operation, new: ir.OpView) -> None:
@@ -396,6 +404,12 @@ def _replace(op: ir.Operation, new: ir.OpView) -> None:
 
 
 # Inlining
+
+
+def _has_discardable_symbols(module: ir.Operation) -> bool:
+    """Returns whether a module has anything at its top but meshes and public functions: MLIR's `symbol-dce` may find something."""
+    ops = [each.operation for each in module.regions[0].blocks[0].operations]
+    return not all(op.name == "sdy.mesh" or (op.name == "func.func" and _visibility(op) == "public") for op in ops)
 
 
 def inline_calls(module: ir.Operation) -> list[ir.Operation]:
@@ -633,7 +647,8 @@ def order_like_hlo(module: ir.Operation) -> None:
     """
     blocks = [block for op in ops_in(module) if len(op.regions) and op.name not in _UNORDERED for block in _blocks(op)]
     for block in blocks:
-        _order_block(block)
+        if len(block.operations) > 2:
+            _order_block(block)
 
 
 _UNORDERED = frozenset({"builtin.module", "sdy.mesh"})
@@ -641,26 +656,27 @@ _UNORDERED = frozenset({"builtin.module", "sdy.mesh"})
 
 def _order_block(block: ir.Block) -> None:
     *ops, terminator = [op.operation for op in block.operations]
-    if len(ops) < 2:
-        return
     number_of = {result: number for number, op in enumerate(ops) for result in op.results}
-    needs = [_operands_in(op, number_of) for op in ops]
+    get = number_of.get
+    needs = [
+        _operands_in(op, number_of) if len(op.regions) else [number for value in op.operands if (number := get(value)) is not None]
+        for op in ops
+    ]
     is_used = set(_operands_in(terminator, number_of)).union(*needs)
     roots = [number for number in range(len(ops)) if number not in is_used]
     order = _depth_first([*roots, *_operands_in(terminator, number_of)], needs)
-    if order != sorted(order):
-        for number in order:
-            ops[number].move_before(terminator)
+    in_place = next((place for place, number in enumerate(order) if place != number), len(order))
+    for number in order[in_place:]:
+        ops[number].move_before(terminator)
 
 
 def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
     """Returns the ops of a block that an op uses, by number; what its regions capture comes last, as in HLO."""
     values = list(op.operands)
-    if len(op.regions):
-        through = passed_through(op) if op.name in LOOPS else ()
-        initial = {region.blocks[0].arguments[number]: values[number] for region in op.regions for number in through}
-        values = [value for number, value in enumerate(values) if number not in through]
-        values += [initial.get(value, value) for inner in ops_in(op)[1:] for value in inner.operands]
+    through = passed_through(op) if op.name in LOOPS else ()
+    initial = {region.blocks[0].arguments[number]: values[number] for region in op.regions for number in through}
+    values = [value for number, value in enumerate(values) if number not in through]
+    values += [initial.get(value, value) for inner in ops_in(op)[1:] for value in inner.operands]
     return [number_of[value] for value in values if value in number_of]
 
 
@@ -691,8 +707,10 @@ _WHOLE_PIPELINE = "builtin.module(sdy-propagation-pipeline)"
 _LAST_OF_PROPAGATION = "sdy-close-shardings"
 
 
-def propagation_pipeline() -> str:
+def propagation_pipeline(has_discardable_symbols: bool = True) -> str:
     """Returns `sdy-propagation-pipeline` up to where the layouts are final and no op has been inserted for them.
+
+    Without calls and `has_discardable_symbols` its passes leave nothing to look for to those that remove unused functions.
 
     MLIR prints the passes of the pipeline, which differ between versions of Shardy; this cuts that text. The whole pipeline
     is the fallback where a future text cannot be cut: its extra passes insert reshards at concatenations only.
@@ -702,6 +720,8 @@ def propagation_pipeline() -> str:
     if not found:
         return _WHOLE_PIPELINE
     cut = (head + found).replace("sdy-save-module,", "") + ")"  # dumps; not registered by name
+    if not has_discardable_symbols:
+        cut = cut.replace("symbol-dce,", "")
     try:
         passmanager.PassManager.parse(cut)
     except ValueError:
@@ -717,7 +737,7 @@ def propagate(module: ir.Operation) -> None:
     """
     functions = [op for op in _top_level(module, "func.func") if _has_body(op) and is_public(op)]
     if len(functions) == 1:
-        run(module, propagation_pipeline())
+        run(module, propagation_pipeline(_has_discardable_symbols(module)))
         return
     run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
     for name in [symbol(op) for op in functions]:
@@ -743,17 +763,27 @@ def insert_explicit_reshards(module: ir.Operation) -> None:
 
     Raises: DiagnosedError with what MLIR reported.
     """
-    _stop_before_overflow(module)
+    _stop_before_overflow(module, ops_in(module))
     run(module, EXPLICIT_RESHARDS)
 
 
-def _stop_before_overflow(module: ir.Operation) -> None:
-    """Lets ops that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`."""
+def _stop_before_overflow(module: ir.Operation, ops: list[ir.Operation]) -> None:
+    """Lets ops that regroup dimensions take and give axes that fit their factors only; see `factor_overflow`.
+
+    Args:
+      ops: all of the module.
+    """
     meshes = module_meshes(module)
-    for op in ops_in(module):
-        if op.name not in _REGROUPING or _RULE not in op.attributes:
+    overflowing: dict[ir.Attribute, bool] = {}  # many ops have one rule
+    for op in ops:
+        attr = op.attributes.get(_RULE) if op.name in _REGROUPING else None
+        if attr is None:
             continue
-        rule = sdy.OpShardingRuleAttr(op.attributes[_RULE])
+        if attr not in overflowing:
+            overflowing[attr] = may_overflow(sdy.OpShardingRuleAttr(attr))
+        if not overflowing[attr]:
+            continue
+        rule = sdy.OpShardingRuleAttr(attr)
         for number, mapping in enumerate(rule.operand_mappings):
             fitting = fitting_sharding(layout(op.operands[number]), mapping, rule.factor_sizes, meshes)
             if fitting is not None:
@@ -783,8 +813,12 @@ def _stop_results_before_overflow(op: ir.Operation, rule: sdy.OpShardingRuleAttr
 
 def is_public(function: ir.Operation) -> bool:
     """Returns whether callers outside of the module may use a function."""
-    visibility = function.attributes["sym_visibility"] if "sym_visibility" in function.attributes else None
-    return visibility is None or ir.StringAttr(visibility).value != "private"
+    return _visibility(function) != "private"
+
+
+def _visibility(symbol: ir.Operation) -> str:
+    attr = symbol.attributes.get("sym_visibility")
+    return "public" if attr is None else ir.StringAttr(attr).value
 
 
 def run(module: ir.Operation, pipeline: str) -> None:
@@ -801,12 +835,14 @@ def run(module: ir.Operation, pipeline: str) -> None:
         raise DiagnosedError(from_mlir_error(error)) from None
 
 
-def _take_snapshot(analysis: Analysis) -> None:
+def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
+    """Notes the layouts of `ops`, all of the module after propagation."""
     alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
-    for op in ops_in(analysis.explicit):
-        serial = _tag(op)
-        if serial is not None:
-            attr = result_layouts(op)
+    for op in ops:
+        attributes = op.attributes
+        tag = attributes.get(ID)
+        if tag is not None:
+            serial, attr = tag.value, _result_layouts(op.name, attributes)
             one = alone.setdefault(attr, frozenset((attr,)))
             analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
             if op.name in CONSTRAINTS:
@@ -836,8 +872,11 @@ def result_layout(op: ir.Operation, number: int) -> ir.Attribute | None:
 
 def result_layouts(op: ir.Operation) -> ir.Attribute | None:
     """Returns the attribute that holds the layouts of an op's results, of one or per value; None if it has none."""
-    attributes = op.attributes
-    for name in _RESULT_LAYOUTS.get(op.name, (SHARDING, "out_sharding")):
+    return _result_layouts(op.name, op.attributes)
+
+
+def _result_layouts(op_name: str, attributes: ir.OpAttributeMap) -> ir.Attribute | None:
+    for name in _RESULT_LAYOUTS.get(op_name, (SHARDING, "out_sharding")):
         if (attr := attributes.get(name)) is not None:
             return attr
     return None

@@ -58,6 +58,8 @@ class Session:
       analysis: propagation's, of the module as the pass right before has left it; None if that one made none.
       findings: those on the module as the pass right before has written them; None if that one wrote none.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
+      is_verified: whether the running pass has left nothing to verify: all that it changed are attributes of ours, which say
+        nothing of what the module computes.
       left_whole: why the module as a whole is left to XLA, where no pass was run on it.
     """
 
@@ -67,6 +69,7 @@ class Session:
     statistics: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
     checks: list[Any] = dataclasses.field(default_factory=list)
     left_whole: str = ""
+    is_verified: bool = False
     current_pass: Pass | None = None
     analysis: Any = None
     findings: Any = None

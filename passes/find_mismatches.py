@@ -14,6 +14,7 @@ from reshard.dialect_utils.ops import producer_of
 from reshard.dialect_utils.propagation import Analysis
 from reshard.dialect_utils.sdy_shardings import (
     Placement,
+    Shardings,
     UnsupportedSharding,
     mesh_of,
     module_meshes,
@@ -26,6 +27,7 @@ from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session
 from reshard.passes.findings import Finding, Findings, OpenResult, Skipped, write_findings
 from reshard.passes.specialization import specialise
+from reshard.synthesis.sharding import Sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +85,28 @@ class FindMismatchesPass(Pass):
             if unsupported is None:
                 raise
             self._write(module, (), [unsupported], session)
+            session.is_verified = True
             return
+        session.is_verified = True
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
         if disagreements := finder.disagreements():
             analysis = specialise(analysis, disagreements)
+            session.is_verified = False
             finder = Finder(analysis)
         edges = list(finder.numbered(finder.mismatches()))
         if analysis.has_dynamic_shapes and not finder.skipped:  # nothing is propagated there, so that there is no edge to tell of
             finder.skipped += filter(None, [_first_with(_dynamic, module)])
-        self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges))
+        self._write(module, tuple(edges), finder.skipped, session, finder.open_results(edges), analysis.originals)
         session.analysis = analysis
 
-    def _write(self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=()) -> None:
+    def _write(
+        self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=(), ops=None
+    ) -> None:
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
         found = Findings(edges, tuple(each for _, each in skipped), open_results)
-        write_findings(module, found)
+        write_findings(module, found, ops=ops)
         session.findings = found
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))
@@ -109,6 +116,7 @@ class FindMismatchesPass(Pass):
 def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
     """Reports shardings that do not divide an argument or a result of a public function: XLA would take another, silently."""
     meshes = module_meshes(analysis.originals[0])
+    problems: dict[tuple[ir.Type, ir.Attribute], str | None] = {}
     for op in analysis.originals:
         if op.name != "func.func" or not propagation.is_public(op):
             continue
@@ -118,8 +126,11 @@ def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
             ("result", signature.results, propagation.stated_results(op)),
         ):
             for number, (kind, attr) in enumerate(zip(types, stated, strict=True)):
-                problem = attr is not None and _does_not_divide(kind, attr, meshes)
-                if problem:
+                if attr is None:
+                    continue
+                if (kind, attr) not in problems:
+                    problems[kind, attr] = _does_not_divide(kind, attr, meshes)
+                if problem := problems[kind, attr]:
                     stated_as = f"{noun} {number} of type {kind} is sharded {_text(attr)}"
                     session.error(op, f"{stated_as}: {problem}; pad it, or shard it otherwise")
 
@@ -176,6 +187,8 @@ class Finder:
         self._translated: dict[ir.Attribute, ir.Attribute] = {}
         self._texts: dict[ir.Attribute, str] = {}
         self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
+        self._shardings = Shardings()
+        self._uneven: dict[tuple[ir.Type, ir.Attribute | None, ir.Attribute], bool] = {}
         self._read_constraints()
         self._read_inserted_reshards()
 
@@ -187,6 +200,8 @@ class Finder:
         """Returns for the instances of each op that has to convert in some of them only, or differently, what each has to do."""
         found: dict[int, tuple] = {}
         for edge in self._edges_of_originals():
+            if len(self.analysis.instances[edge[0]]) == 1:
+                continue
             outcomes = self._outcomes(edge)
             if len(set(outcomes.values())) > 1 and any(isinstance(each, Mismatch) for each in outcomes.values()):
                 for serial, outcome in outcomes.items():
@@ -203,7 +218,7 @@ class Finder:
             source = self._for_original(each.source) or replicated_like(target, _rank(value))
             site = numbers.setdefault((value, source, target), len(numbers))
             kind = self._kind(op, each.number, each.is_result)
-            why = _why(op, each.number, kind, self._text(source), self._text(target), target)
+            why = _why(op, each.number, kind, self._text(source), self._text(target), self._shardings[target])
             yield Finding(op, each.number, site, kind, source, target, why, self._is_uneven(each), each.manual_axes)
 
     def open_results(self, edges: Sequence[Finding]) -> tuple[OpenResult, ...]:
@@ -218,10 +233,10 @@ class Finder:
             types = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).results
             layouts = self.analysis.result_layouts.get(name, ())
             for number, (stated, attr, kind) in enumerate(zip(propagation.stated_results(op), layouts, types)):
-                is_open = stated is None or bool(sharding_from_attr(stated).open_dims)
+                is_open = stated is None or bool(self._shardings[stated].open_dims)
                 if is_open and isinstance(kind, ir.RankedTensorType):
-                    replicated = replicated_like(edges[0].target, kind.rank)
-                    found.append(OpenResult(name, number, self._for_original(attr) or replicated))
+                    sharding = self._for_original(attr) or replicated_like(edges[0].target, kind.rank)
+                    found.append(OpenResult(name, number, sharding))
         return tuple(found)
 
     # Reading the clone
@@ -435,9 +450,13 @@ class Finder:
 
     def _is_uneven(self, mismatch: Mismatch) -> bool:
         op = self.analysis.originals[mismatch.op]
-        shape = ir.ShapedType((op.results if mismatch.is_result else op.operands)[mismatch.number].type).shape
-        placements = (self._placement(attr, len(shape)) for attr in (mismatch.source, mismatch.target))
-        return any(size % shards for each in placements for size, shards in zip(shape, each.shards(), strict=True))
+        kind = (op.results if mismatch.is_result else op.operands)[mismatch.number].type
+        asked = kind, mismatch.source, mismatch.target
+        if asked not in self._uneven:
+            shape = ir.ShapedType(kind).shape
+            placements = (self._placement(attr, len(shape)) for attr in asked[1:])
+            self._uneven[asked] = any(size % shards for each in placements for size, shards in zip(shape, each.shards(), strict=True))
+        return self._uneven[asked]
 
     # Layouts
 
@@ -541,7 +560,7 @@ def _short_name(op: ir.Operation) -> str:
     return op.name.removeprefix("stablehlo.").removeprefix("func.").removeprefix("sdy.")
 
 
-def _why(op: ir.Operation, number: int, kind: str, source: str, wanted: str, target: ir.Attribute) -> str:
+def _why(op: ir.Operation, number: int, kind: str, source: str, wanted: str, target: Sharding) -> str:
     name = _short_name(op)
     if kind == kinds.CONSTRAINT:
         return f"the constraint asks for {wanted}; its operand is {source}"
@@ -560,13 +579,13 @@ def _why(op: ir.Operation, number: int, kind: str, source: str, wanted: str, tar
     return f"{demand}; operand {number}{', ' if kind in origin else ' '}{origin.get(kind, '')}is {source}"
 
 
-def _contracted(op: ir.Operation, number: int, target: ir.Attribute) -> str:
+def _contracted(op: ir.Operation, number: int, target: Sharding) -> str:
     """Returns e.g. `dim 1 over "x"` for an operand of a dot_general whose target splits a contracted dimension."""
     if op.name != "stablehlo.dot_general":
         return ""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     dims = (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number]
-    axes = sharding_from_attr(target).dims
+    axes = target.dims
     return " and ".join(f"dim {dim} over {', '.join(map(str, axes[dim]))}" for dim in sorted(dims) if axes[dim])
 
 

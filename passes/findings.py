@@ -115,26 +115,32 @@ class Findings:
         return grouped
 
 
-def write_findings(module: ir.Module, findings: Findings, over: Findings | None = None) -> None:
+def write_findings(
+    module: ir.Module, findings: Findings, over: Findings | None = None, ops: Sequence[ir.Operation] | None = None
+) -> None:
     """Puts findings on the ops they name, in place of any that are there; nothing else of the module changes.
 
     Args:
       over: those that are there, on ops that still are, if that is known.
+      ops: all of the module, if the caller has them.
     """
     if over is None:
-        strip_findings(module, keeps=(CLONE_OF,))
-    for finding in over.edges if over else ():
-        for name in (OPERAND_SITES, RESULT_SITES):
-            if name in finding.op.attributes:
-                del finding.op.attributes[name]
+        strip_findings(module, keeps=(CLONE_OF,), ops=ops)
+    else:
+        strip_known_findings(over)
     with module.context:
-        per_op: dict[tuple[int, str], tuple[ir.Operation, list[Finding]]] = {}
-        for finding in findings.edges:
-            name = RESULT_SITES if finding.kind == RESULT else OPERAND_SITES
-            per_op.setdefault((id(finding.op), name), (finding.op, []))[1].append(finding)
-        for (_, name), (op, edges) in per_op.items():
+        for (op, name), edges in _by_attribute(findings).items():
             op.attributes[name] = ir.ArrayAttr.get([_to_attr(edge) for edge in edges])
         module.operation.attributes[SUMMARY] = _summary(findings)
+
+
+def _by_attribute(findings: Findings) -> dict[tuple[ir.Operation, str], list[Finding]]:
+    """Returns the findings by the op and the name of the attribute that they are written to."""
+    grouped: dict[tuple[ir.Operation, str], list[Finding]] = {}
+    for finding in findings.edges:
+        name = RESULT_SITES if finding.kind == RESULT else OPERAND_SITES
+        grouped.setdefault((finding.op, name), []).append(finding)
+    return grouped
 
 
 def read_findings(module: ir.Module) -> Findings | None:
@@ -174,13 +180,27 @@ def _read_summary(module: ir.Operation) -> tuple[tuple[Skipped, ...], tuple[Open
 _AGAIN = "run strip-findings and find-mismatches again"
 
 
-def strip_findings(root: ir.Module | ir.Operation, keeps: Sequence[str] = ()) -> int:
-    """Removes every discardable attribute of ours from every op, but for those named; returns how many there were."""
+def strip_known_findings(findings: Findings) -> int:
+    """Removes the findings that are on a module from its ops; returns how many attributes these were."""
+    written = _by_attribute(findings)
+    for op, name in written:
+        del op.attributes[name]
+    return len(written)
+
+
+def strip_findings(
+    root: ir.Module | ir.Operation, keeps: Sequence[str] = (), ops: Sequence[ir.Operation] | None = None
+) -> int:
+    """Removes every discardable attribute of ours from every op, but for those named on functions; returns how many there were.
+
+    Args:
+      ops: `root` and the ops in it, if the caller has them.
+    """
     count = 0
-    for op in ops_in(root.operation):
+    for op in ops or ops_in(root.operation):
         attributes = op.attributes
         for name in attributes.keys():
-            if name.startswith(PREFIX) and name not in keeps:
+            if name.startswith(PREFIX) and not (name in keeps and op.name == "func.func" and op.parent == root.operation):
                 del attributes[name]
                 count += 1
     return count

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 import re
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.sdy_shardings import Shardings, mesh_of, module_meshes, sharding_from_attr
+from reshard.dialect_utils.sdy_shardings import Shardings, mesh_of, module_meshes
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -28,15 +29,21 @@ class Layouts:
 
 
 class OpLayouts:
-    """Looks layouts up in an analysis of the module."""
+    """Looks layouts up in an analysis of the module.
 
-    def __init__(self, analysis: propagation.Analysis):
+    Args:
+      ops: those of the module that will be asked about; a large module has many others.
+    """
+
+    def __init__(self, analysis: propagation.Analysis, ops: Collection[ir.Operation]):
         self.analysis = analysis
-        self.index = {op: i for i, op in enumerate(self.analysis.originals)}
+        self.index = {op: i for i, op in enumerate(self.analysis.originals) if op in ops}
         self.meshes = module_meshes(self.analysis.explicit)
-        self.explicit = self.analysis.explicit_ops
+        serials = {serial for index in self.index.values() for serial in self.analysis.instances.get(index, ())}
+        self.explicit = self.analysis.explicit_ops(serials)
         self._shardings = Shardings()
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
+        self._replicated: dict[int, Sharding] = {}  # by rank
 
     def of(self, op: ir.Operation, mesh: Mesh) -> Layouts | None:
         """Returns the layouts around the first instance of an op; None if propagation has dropped it or one is on another mesh."""
@@ -52,7 +59,7 @@ class OpLayouts:
             return None
         found = Layouts(*([self._or_replicated(*each) for each in side] for side in (operands, results)))
         values = enumerate(zip(op.results, found.results, strict=True))
-        found.constrained = frozenset(i for i, (value, layout) in values if layout is not None and _is_held(value, layout))
+        found.constrained = frozenset(i for i, (value, layout) in values if layout is not None and self._is_held(value, layout))
         return found
 
     def scatters_sums(self, op: ir.Operation) -> bool:
@@ -60,7 +67,13 @@ class OpLayouts:
         serials = self.analysis.instances.get(self.index.get(op, -1), ())
         clones = [self.explicit[serial] for serial in serials if serial in self.explicit]
         users = [use.owner.operation for clone in clones for result in clone.results for use in result.uses]
-        return any(user.name == "sdy.all_reduce" and _summed_axes(user) & _axes_after(user) for user in users)
+        return any(user.name == "sdy.all_reduce" and _summed_axes(user) & self._axes_after(user) for user in users)
+
+    def _axes_after(self, all_reduce: ir.Operation) -> set[str]:
+        """Returns the axes that split the sum behind the conversions of it."""
+        users = [use.owner.operation for use in all_reduce.results[0].uses]
+        conversions = [self._shardings[user.attributes["sharding"]] for user in users if user.name in propagation.CONSTRAINTS]
+        return {axis.name for each in conversions for dim in each.dims for axis in dim}
 
     def _before_conversion(self, value: ir.Value) -> ir.Attribute | None:
         """Returns the layout of a value behind the reshards that were inserted after propagation."""
@@ -90,22 +103,16 @@ class OpLayouts:
         kind = value.type
         if not isinstance(kind, ir.RankedTensorType):
             return None
-        return Sharding(((),) * kind.rank) if attr is None else self._shardings[attr]
+        if attr is None:
+            return self._replicated.setdefault(kind.rank, Sharding(((),) * kind.rank))
+        return self._shardings[attr]
 
-
-def _is_held(value: ir.Value, layout: Sharding) -> bool:
-    """Returns whether a constraint asks for a value in the layout that it has."""
-    users = [use.owner.operation for use in value.uses]
-    asked = [sharding_from_attr(user.attributes["sharding"]) for user in users if user.name in propagation.CONSTRAINTS]
-    return any(each.dims == layout.dims for each in asked)
+    def _is_held(self, value: ir.Value, layout: Sharding) -> bool:
+        """Returns whether a constraint asks for a value in the layout that it has."""
+        users = (use.owner.operation for use in value.uses)
+        asked = (self._shardings[user.attributes["sharding"]] for user in users if user.name in propagation.CONSTRAINTS)
+        return any(each.dims == layout.dims for each in asked)
 
 
 def _summed_axes(all_reduce: ir.Operation) -> set[str]:
     return set(re.findall(r'"([^"]+)"', str(all_reduce.attributes["reduction_axes"])))  # the bindings have no class for it
-
-
-def _axes_after(all_reduce: ir.Operation) -> set[str]:
-    """Returns the axes that split the sum behind the conversions of it."""
-    users = [use.owner.operation for use in all_reduce.results[0].uses]
-    conversions = [sharding_from_attr(user.attributes["sharding"]) for user in users if user.name in propagation.CONSTRAINTS]
-    return {axis.name for each in conversions for dim in each.dims for axis in dim}

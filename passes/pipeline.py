@@ -11,7 +11,6 @@ Example:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -130,6 +129,7 @@ class Pipeline:
     ) -> passmanager.PassManager:
         manager = passmanager.PassManager(ANCHOR)
         is_ours = False
+        verifies_itself = instrumentation.is_default and len(self.passes) == len(self.elements)
         for element in self.elements:
             follows_ours, is_ours = is_ours, not isinstance(element, str)
             name = element.name if is_ours else None
@@ -140,7 +140,7 @@ class Pipeline:
                 manager.add(text)
             # An op_name would make MLIR look the pass up by it and fail; it stays empty.
             manager.add(
-                _as_callable(element, module, session, failures, follows_ours),
+                _as_callable(element, module, session, failures, follows_ours, verifies_itself),
                 name=type(element).__name__,
                 argument=name,
                 description=element.summary,
@@ -148,23 +148,32 @@ class Pipeline:
             for text in instrumentation.prints_after(name):
                 manager.add(text)
         instrumentation.attach(manager)
+        if verifies_itself:
+            manager.enable_verifier(False)
         return manager
 
 
-def _as_callable(element: Pass, module: ir.Module | None, session: Session, failures: list[Exception], follows_ours: bool):
+def _as_callable(
+    element: Pass, module: ir.Module, session: Session, failures: list[Exception], follows_ours: bool, verifies: bool
+):
     """Returns the pass as MLIR calls it: exceptions wait in `failures` so that MLIR sees an ordinary failed pass.
 
     An analysis and findings in the session are for the next pass alone, and for none behind a pass of MLIR.
+
+    Args:
+      verifies: whether the module is verified here and not by MLIR, which would do it also where there is nothing to verify.
     """
 
     def run(_operation: ir.Operation, external_pass) -> None:
         errors_before = len(session.errors)
-        session.current_pass = element
+        session.current_pass, session.is_verified = element, False
         if not follows_ours:
             session.analysis = session.findings = None
         analysis, findings = session.analysis, session.findings
         try:
             element.run(module, session)
+            if verifies and not session.is_verified and len(session.errors) == errors_before:
+                _verify(module)
         except Exception as failure:
             failure.add_note(f"in pass {element.name}")
             failures.append(failure)
@@ -176,6 +185,14 @@ def _as_callable(element: Pass, module: ir.Module | None, session: Session, fail
             external_pass.signal_pass_failure()
 
     return run
+
+
+def _verify(module: ir.Module) -> None:
+    """Raises: DiagnosedError if the module is not valid."""
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise DiagnosedError(from_mlir_error(error)) from None
 
 
 def _errors_behind(error: ir.MLIRError, failures: list[Exception], collected: list[Diagnostic]) -> list[Diagnostic]:
@@ -214,6 +231,8 @@ def _complaint(text: str, element: str) -> tuple[str, int]:
 
 
 def _suggestion(text: str) -> str:
+    import difflib
+
     wrong = re.match(r"[\w.-]*", text)[0]
     known = (*registry.names(), *registry.PIPELINES, *registry.MLIR_PASSES, *registry.MLIR_FUNCTION_PASSES)
     close = difflib.get_close_matches(wrong, known, n=1)
@@ -239,7 +258,7 @@ def _passes_of(element: Element, text: str) -> Iterator[Pass | str]:
                 f"pipeline '{element.name}' takes no options; name its passes instead", text, element.offset
             )
         yield from Pipeline.parse(registry.PIPELINES[element.name]).elements
-    elif element.name in registry.names():
+    elif registry.is_pass(element.name):
         if element.nested is not None:
             raise PipelineError(f"'{element.name}' is a pass and holds no others", text, element.offset)
         yield _make_pass(element, text)
@@ -260,7 +279,7 @@ def _make_pass(element: Element, text: str) -> Pass:
 
 def _refuse_nested_passes(element: Element, text: str) -> None:
     for leaf in element.leaves():
-        if leaf is not element and (leaf.name in registry.names() or leaf.name in registry.PIPELINES):
+        if leaf is not element and (leaf.name in registry.PIPELINES or registry.is_pass(leaf.name)):
             where = "the outermost builtin.module" if element.name == ANCHOR else ANCHOR
             raise PipelineError(f"'{leaf.name}' runs on {where}, not inside {element.name}(...)", text, leaf.offset)
 

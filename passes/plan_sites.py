@@ -86,6 +86,7 @@ class PlanSitesPass(Pass):
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
+        session.is_verified = True
         found = session.findings or read_findings(module)
         if found is None:
             session.remark(module.operation, "nothing is planned: the module has no findings; run find-mismatches first")
@@ -97,14 +98,30 @@ class PlanSitesPass(Pass):
         session.findings = planned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversion:
-    """One (value, source, target) with its plan; `plan` is None where `problem` says why there is none."""
+    """One (value, source, target) with its plan; `plan` is None where `problem` says why there is none. Sites share it."""
 
     source: Sharding
     target: Sharding
     plan: Plan | None
     problem: str = ""
+
+    @functools.cached_property
+    def ends(self) -> dict[str, str]:
+        """Returns source and target as a report has them."""
+        return {"source": str(self.source), "target": str(self.target)}
+
+    @property
+    def solved(self) -> dict | None:
+        """Returns what the chain solves, as plain values from which it can be planned again; None where there is no chain."""
+        if self.plan is None:
+            return None
+        return self._ends_of_plan | {"shape": list(self.plan.shape), "bits": self.plan.bits, "objective": self.plan.objective}
+
+    @functools.cached_property
+    def _ends_of_plan(self) -> dict[str, str]:
+        return {"mesh": str(self.plan.mesh), "source": str(self.plan.source), "target": str(self.plan.target)}
 
 
 class SitePlanner:
@@ -125,6 +142,10 @@ class SitePlanner:
         self._judged: dict[tuple, Verdict] = {}
         self._shardings = Shardings()
         self._converted: dict[tuple, Conversion] = {}
+        self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
+        self._texts: dict[ir.Type, str] = {}
+        self._numbers = _Numbers()
+        self._entries: dict[tuple[int, int], tuple[tuple[str, ir.Attribute], ...]] = {}
         self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
 
     def planned_edges(self) -> list[Finding]:
@@ -245,17 +266,22 @@ class SitePlanner:
         operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}
         results = {e.number: self.conversions[e.site].plan for e in group if e.kind == kinds.RESULT}
         mesh = self.conversions[group[0].site].plan.mesh
-        layouts = self._op_layouts.of(op, mesh_of(group[0].target, self.meshes))
+        layouts = self._op_layouts.of(op, self._mesh_of(group[0].target))
         if layouts is None:
             return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
         for number, conversion in operands.items():
             layouts.operands[number] = conversion.source
         for number, conversion in results.items():
             layouts.results[number] = conversion.target
-        asked = _question(op, mesh, layouts, operands, results)
+        asked = _question(op, mesh, layouts, operands, results, self._numbers)
         if asked not in self._judged:
             self._judged[asked] = self._judged_alone(op, mesh, layouts, operands, results)
         return self._judged[asked]
+
+    def _mesh_of(self, attr: ir.Attribute) -> Mesh | None:
+        if attr not in self._meshes_of:
+            self._meshes_of[attr] = mesh_of(attr, self.meshes)
+        return self._meshes_of[attr]
 
     def _judged_alone(self, op: ir.Operation, mesh: Mesh, layouts: Layouts, operands, results) -> Verdict:
         stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {}, layouts.constrained)
@@ -301,13 +327,17 @@ class SitePlanner:
 
     @functools.cached_property
     def _op_layouts(self) -> OpLayouts:
-        return OpLayouts(self.session.analysis or propagation.analyse(self.module))
+        return OpLayouts(self.session.analysis or propagation.analyse(self.module), {edge.op for edge in self.found.edges})
 
     # Results
 
     def _with_verdict(self, edge: Finding, verdict: Verdict, chains) -> Finding:
         chain = chains.get(edge.site, [edge])
+        merges = len(chain) > 1
         conversion = self._merged(chain)
+        key = id(verdict), id(conversion)  # many sites share both
+        if not merges and not edge.extras and key in self._entries:
+            return dataclasses.replace(edge, extras=self._entries[key])
         entries: dict[str, ir.Attribute] = {
             "verdict": ir.StringAttr.get(verdict.action),
             "reason": ir.StringAttr.get(verdict.reason),
@@ -321,9 +351,12 @@ class SitePlanner:
         if verdict.ours is not None and verdict.ours.is_ok:
             entries["our_bytes"] = int64_attr(verdict.ours.bytes_received)
             entries["our_temp_bytes"] = int64_attr(verdict.ours.temp_bytes)
-        if len(chain) > 1 and verdict.is_rewrite:
+        if merges and verdict.is_rewrite:
             entries["merges"] = ir.ArrayAttr.get([int64_attr(each.site) for each in chain[:-1]])
-        return edge.with_extras(entries)
+        planned = edge.with_extras(entries)
+        if not merges and not edge.extras:
+            self._entries[key] = planned.extras
+        return planned
 
     def _record(self, planned: list[Finding], last_of: dict[int, int], chains: dict[int, list[Finding]]) -> None:
         """Counts and reports every site by an edge that is rewritten, if one is; remarks on every edge that is not."""
@@ -347,13 +380,18 @@ class SitePlanner:
             "location": self._place(diagnostics.place_of(edge.op)),
             "kind": edge.kind,
             "op": edge.op.name,
-            "type": str(edge.value.type),
-            "source": str(conversion.source),
-            "target": str(conversion.target),
+            "type": self._text_of(edge.value.type),
+            **conversion.ends,
             "why": edge.why,
         }
-        row |= {name: _plain(edge.extra(name)) for name in _ROW_ENTRIES}
-        return row | {"problem": _problem(self._merged(chain).plan), "provenance": self._provenance(edge)}
+        extras = dict(edge.extras)
+        row |= {name: _plain(extras.get(name)) for name in _ROW_ENTRIES}
+        return row | {"problem": self._merged(chain).solved, "provenance": self._provenance(edge)}
+
+    def _text_of(self, kind: ir.Type) -> str:
+        if kind not in self._texts:
+            self._texts[kind] = str(kind)
+        return self._texts[kind]
 
     def _provenance(self, edge: Finding) -> list[dict]:
         """Returns what asked for each axis of either layout, where the session wants to know; plain values."""
@@ -407,14 +445,6 @@ def _plain(attr: ir.Attribute | None):
 _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
 
 
-def _problem(plan: Plan | None) -> dict | None:
-    """Returns what a site's chain solves, as plain values from which it can be planned again; None where there is no chain."""
-    if plan is None:
-        return None
-    ends = {"mesh": str(plan.mesh), "source": str(plan.source), "target": str(plan.target)}
-    return ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
-
-
 def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
     try:
         return Conversion(source, target, site_plan(edge.value.type, mesh, source, target, edge.manual_axes))
@@ -422,13 +452,34 @@ def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) ->
         return Conversion(source, target, None, f"no chain: {problem}")
 
 
-def _question(op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int, Plan], results: dict[int, Plan]) -> tuple:
+class _Numbers:
+    """Numbers that tell layouts and meshes apart: equal ones have the same. An object is compared once, which takes long.
+
+    State: `known` has the objects that were asked for, so that no other one gets the id of one of them.
+    """
+
+    def __init__(self):
+        self.known: dict[int, tuple[Sharding | Mesh | None, int]] = {}
+        self.numbers: dict[Sharding | Mesh | None, int] = {}
+
+    def __getitem__(self, each: Sharding | Mesh | None) -> int:
+        if id(each) not in self.known:
+            self.known[id(each)] = each, self.numbers.setdefault(each, len(self.numbers))
+        return self.known[id(each)][1]
+
+
+def _question(
+    op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int, Plan], results: dict[int, Plan], numbers: _Numbers
+) -> tuple:
     """Returns what the verdict on an op depends on: ops that ask the same are judged once. An op with regions is like no other."""
-    attributes = op.attributes
-    own = op if len(op.regions) else tuple((name, attributes[name]) for name in attributes.keys() if _is_its_own(name))
-    types = tuple(value.type for value in (*op.operands, *op.results))
-    plans = (tuple((number, each.source, each.target) for number, each in sorted(side.items())) for side in (operands, results))
-    return op.name, own, types, mesh, tuple(layouts.operands), tuple(layouts.results), layouts.constrained, *plans
+    own = op if len(op.regions) else tuple(each for each in op.attributes.items() if _is_its_own(each[0]))
+    types = (*(value.type for value in op.operands), *(value.type for value in op.results))
+    around = (tuple(numbers[each] for each in side) for side in (layouts.operands, layouts.results))
+    plans = (
+        tuple((number, numbers[each.source], numbers[each.target]) for number, each in sorted(side.items()))
+        for side in (operands, results)
+    )
+    return op.name, own, types, numbers[mesh], *around, layouts.constrained, *plans
 
 
 def _is_its_own(name: str) -> bool:

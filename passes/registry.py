@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     from reshard.passes.base import Pass
 
 ENTRY_POINTS = "reshard.passes"
@@ -63,6 +65,11 @@ def names() -> tuple[str, ...]:
     return (*PASSES, *plugins())
 
 
+def is_pass(name: str) -> bool:
+    """Returns whether `names()` has a name; for one of ours no other package is looked for, which takes long."""
+    return name in PASSES or name in plugins()
+
+
 def load(name: str) -> type[Pass]:
     """Returns the class of the pass; `name` is one of `names()`. Raises: PluginError if another package's cannot be loaded."""
     if name not in PASSES:
@@ -93,6 +100,8 @@ def plugin_faults(warn: Callable[[str], None]) -> None:
 
 @functools.cache
 def _entry_points() -> dict[str, list[metadata.EntryPoint]]:
+    from importlib import metadata
+
     by_name: dict[str, list[metadata.EntryPoint]] = {}
     for each in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda each: (each.name, each.value)):
         by_name.setdefault(each.name, []).append(each)

@@ -33,7 +33,7 @@ import json
 from pathlib import Path
 import platform
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 import zlib
 
 from reshard.dialect_utils import compat, xla_child
@@ -44,8 +44,10 @@ from reshard.passes import registry
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline
-from reshard.passes.whole_module_check import Check
 from reshard.synthesis import cache_place
+
+if TYPE_CHECKING:
+    from reshard.passes.whole_module_check import Check
 
 MOST_ENTRIES = 1_000  # of a version
 MOST_BYTES = 256 << 20  # of a version's entries together
@@ -187,7 +189,7 @@ def _encoded(key: str, kept: _Kept) -> bytes:
     facts = {
         "key": key,
         "is_unchanged": kept.output.is_unchanged,
-        "diagnostics": [asdict(each) for each in kept.diagnostics],
+        "diagnostics": [written(each) for each in kept.diagnostics],
         "rows": kept.rows,
         "statistics": kept.statistics,
         "checks": [asdict(each) for each in kept.checks],
@@ -214,13 +216,21 @@ def _decoded(key: str, entry: bytes) -> _Kept:
     )
 
 
-def diagnostic(written: dict[str, Any]) -> Diagnostic:
-    """Returns a diagnostic that `dataclasses.asdict` took apart."""
-    place = written["place"] and Place(**written["place"])
-    return Diagnostic(written["severity"], written["message"], place, tuple(map(diagnostic, written["notes"])))
+def written(said: Diagnostic) -> list:
+    """Returns a diagnostic as lists of plain values, for there may be thousands; see `diagnostic`."""
+    place = said.place and [said.place.file, said.place.line, said.place.column]
+    return [said.severity, said.message, place, [written(each) for each in said.notes]]
+
+
+def diagnostic(written: list) -> Diagnostic:
+    """Returns the diagnostic that `written` took apart."""
+    severity, message, place, notes = written
+    return Diagnostic(severity, message, place and Place(*place), tuple(map(diagnostic, notes)))
 
 
 def _check(written: dict[str, Any]) -> Check:
+    from reshard.passes.whole_module_check import Check  # with all that plans: a result that is read needs none of it
+
     dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
     target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
     return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)

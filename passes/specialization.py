@@ -140,10 +140,16 @@ class _Specialiser:
         return clone
 
 
+def clones_of(module: ir.Module) -> dict[str, str]:
+    """Returns what each clone is made of, by their names."""
+    functions = [op for op in module.body.operations if op.operation.name == "func.func" and CLONE_OF in op.attributes]
+    return {symbol(op): ir.StringAttr(op.attributes[CLONE_OF]).value for op in functions}
+
+
 def merge_clones(module: ir.Module) -> None:
     """Lets the calls of each clone that is what its original is, or what another clone is, use that, and erases the clone."""
     functions = {symbol(op): op.operation for op in module.body.operations if op.operation.name == "func.func"}
-    clones = {name: ir.StringAttr(op.attributes[CLONE_OF]).value for name, op in functions.items() if CLONE_OF in op.attributes}
+    clones = clones_of(module)
     while clones:
         same = _first_same(functions, clones)
         if same is None:

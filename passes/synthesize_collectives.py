@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import dataclasses
+import functools
 
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.emission import Mark, emit_plan, unused_channels
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
-from reshard.dialect_utils.sdy_chains import emit_sdy_chain
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
 from reshard.passes.site_plans import site_plan
-from reshard.synthesis.blocked_chains import blocked_chain
 from reshard.synthesis.plan import NoPlanError, Plan
 
 
@@ -70,6 +70,7 @@ class SynthesizeCollectivesPass(Pass):
     def run(self, module: ir.Module, session: Session) -> None:
         found = session.findings or read_findings(module)
         if found is None:
+            session.is_verified = True
             session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
             return
         left_alone = {int(number) for number in self.leave.split("+") if number}
@@ -79,8 +80,15 @@ class SynthesizeCollectivesPass(Pass):
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
-        is_same = not rewriter.rewritten  # else ops that had findings are gone
-        write_findings(module, dataclasses.replace(found, edges=tuple(remaining)), over=session.findings if is_same else None)
+        left = dataclasses.replace(found, edges=tuple(remaining))
+        if rewriter.rewritten:  # ops that had findings are gone
+            write_findings(module, left)
+        else:
+            session.is_verified = all(_verdict(edge) != REWRITE for edge in found.edges)
+            if session.findings is None:
+                write_findings(module, left)
+            else:  # they are on the module
+                session.findings = left
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 
@@ -113,8 +121,13 @@ class _Rewriter:
         self.session = session
         self.emit = emit
         self.meshes = module_meshes(module)
-        self.channels = unused_channels(module)
+        self.module = module
         self.rewritten: list[Finding] = []
+
+    @functools.cached_property
+    def channels(self) -> Iterator[int]:
+        """Returns channel handles that no collective of the module has."""
+        return unused_channels(self.module)
 
     def rewrite(self, edges: list[Finding]) -> None:
         by_site: dict[int, list[Finding]] = {}
@@ -221,6 +234,9 @@ class _Rewriter:
 
     def _shardy_chain(self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str) -> ir.Value | None:
         """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""
+        from reshard.dialect_utils.sdy_chains import emit_sdy_chain  # for this form only
+        from reshard.synthesis.blocked_chains import blocked_chain
+
         chain = None if edge.manual_axes or not _divides(best) else blocked_chain(best.mesh, best.shape, best.source, best.target)
         if chain is None:
             why = f"Shardy's collectives do not express the chain {best.chain_text}; --emit=manual does"

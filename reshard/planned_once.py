@@ -7,7 +7,6 @@ See `agreement` for who plans, and for what is done where the processes disagree
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 import hashlib
 import json
 import logging
@@ -49,7 +48,7 @@ def run(
         try:
             output, entry = result_cache.recorded(session, compute)
         except DiagnosedError as error:
-            return Answer(_DIAGNOSED + json.dumps([asdict(each) for each in error.diagnostics]).encode())
+            return Answer(_DIAGNOSED + json.dumps([result_cache.written(each) for each in error.diagnostics]).encode())
         made.append(output)
         return Answer(_MADE + entry, _decisions(session, output))
 

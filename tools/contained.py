@@ -8,6 +8,7 @@ the fork. Where there is no fork (Windows), the work runs in this process.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import mmap
@@ -42,7 +43,7 @@ def run(
     child = os.fork()
     if child == 0:
         _end_with_parent(parent)
-        return work()
+        return _ended(work())
     for forwarded in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(forwarded, lambda number, _: os.kill(child, number))
     status = _wait(child)
@@ -58,6 +59,21 @@ def run(
     if on_death is not None:
         on_death(stage, what)
     return 1
+
+
+def _ended(status: int) -> int:
+    """Ends this process with what is due at its end, but as it stands: to free a large module op by op takes long.
+
+    Returns: the status, for Python to end with, where a stream cannot be flushed; it says so.
+    """
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return status
+    os._exit(status)
 
 
 def enter(stage: str, cpu_s: float | None = None) -> None:

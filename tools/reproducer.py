@@ -7,11 +7,8 @@ import os
 import shlex
 import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from reshard.tools.versions import versions_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,8 @@ class Reproducer:
     def write(self, why: str) -> tuple[str, str]:
         """Writes the file: command, versions and `why` as comments, and the module; returns its path and the command."""
         path = os.path.abspath(self.path) if self.path else self._new_path()
+        from reshard.tools.versions import versions_text  # takes long to load, and is wanted after a fault only
+
         module = [path] if self.module_text else [self.given] if self.given else []
         command = shlex.join([self.tool, *module, *self.arguments])
         head = f"{self.tool} reproducer\nrerun: {command}\n{versions_text()}\n{why}"
@@ -66,4 +65,6 @@ def report_crash(error: Exception, reproducer: Reproducer, file: str | None = No
     where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     tool = reproducer.tool
     print(f"{file or tool}: error: {tool} failed through a fault of its own: {what}{where}", file=sys.stderr)
+    import traceback
+
     reproducer.report("".join(traceback.format_exception(error)), "versions and traceback")

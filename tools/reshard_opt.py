@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 
@@ -40,6 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     stdin = KeptStdin(is_input=flags.input in (None, "-"))
 
     def work() -> int:
+        gc.disable()  # what a run leaves in cycles is little, and to look for it among the objects of a large module takes long
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses
         stdin.read_in_child()
         return drive()
 

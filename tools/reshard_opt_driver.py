@@ -86,7 +86,10 @@ def _unknown_flags(flags: argparse.Namespace, context: ir.Context) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """A chunk after the pipeline: its bytes, or None if it failed; whether the module is as it was."""
+    """A chunk after the pipeline: its bytes, or None if it failed; whether the module is as it was.
+
+    There are no bytes of a module that is as it was if the input is written in its place; see `_Run._is_copied_if_unchanged`.
+    """
 
     content: bytes | None
     is_unchanged: bool = False
@@ -163,6 +166,7 @@ class _Run:
             allows_unregistered=self.flags.allow_unregistered_dialect,
             checks=self._checks(),
             form=self.output_form,
+            is_copied_if_unchanged=self._is_copied_if_unchanged(chunk),
             **self._printing(),
         )
 
@@ -186,7 +190,8 @@ class _Run:
         if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
             module = chunk.parse(self.context)
         is_unchanged = _is_same(module, before)
-        return Output(self._to_bytes(module), is_unchanged, self._is_input_as_read())
+        content = b"" if is_unchanged and self._is_copied_if_unchanged(chunk) else self._to_bytes(module)
+        return Output(content, is_unchanged, self._is_input_as_read())
 
     def _is_input_as_read(self) -> bool:
         """Returns whether the file has not changed since; MLIR reads it a second time."""
@@ -256,6 +261,11 @@ class _Run:
     def _output_is_input_form(self) -> bool:
         has_own_marker = self.flags.output_split_marker not in (None, self.flags.split_input_file)
         return self.file.form == self.output_form and not has_own_marker and not any(self._printing().values())
+
+    def _is_copied_if_unchanged(self, chunk: Chunk) -> bool:
+        """Returns whether the text of the input is the output if the module stays as it is."""
+        is_whole = chunk.text == self.file.text
+        return is_whole and self.output_form == module_files.TEXT and self._output_is_input_form()
 
     def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
         expected = expectations.expectations_in(chunk.text, chunk.lines_above)

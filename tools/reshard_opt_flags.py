@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 
@@ -51,7 +50,7 @@ _LONG_FLAG = re.compile(r"--?([A-Za-z][\w-]+)(?:=(.*))?", re.DOTALL)
 
 def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """Returns the flags and the parser, whose `error(text)` ends the process with exit status 2."""
-    parser = make_parser()
+    parser = make_parser(with_plugins=any(each in ("-h", "--help") or each.startswith("--completion") for each in argv))
     flags = parser.parse_args([word for each in _with_two_dashes(argv) for word in _spelled_out(each, parser)])
     if flags.passes and flags.pass_pipeline is not None:
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
@@ -99,6 +98,8 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
 
 def unknown_flag(name: str) -> str:
     """Returns what to say of a flag that is neither one of the tool's nor a pass that MLIR knows."""
+    import difflib
+
     known = [flag.removeprefix("--") for action in make_parser()._actions for flag in action.option_strings]
     close = difflib.get_close_matches(name, [*known, *registry.names(), *registry.MLIR_PASSES], n=1)
     return f"unrecognized arguments: --{name}" + (f"; did you mean --{close[0]}?" if close else "")
@@ -142,7 +143,13 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=34, width=120)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(with_plugins: bool = True) -> argparse.ArgumentParser:
+    """Returns the parser.
+
+    Args:
+      with_plugins: whether it has the flags of passes of other packages, which take long to find. What is not declared counts as a
+        pass, so that they matter only to who lists the flags.
+    """
     parser = argparse.ArgumentParser(
         prog="reshard-opt",
         usage="reshard-opt [INPUT] [-o OUTPUT] [flags]",
@@ -152,7 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_files(parser.add_argument_group("files"))
-    _add_passes(parser.add_argument_group("passes"))
+    _add_passes(parser.add_argument_group("passes"), registry.names() if with_plugins else tuple(registry.PASSES))
     _add_rewriting(parser.add_argument_group("rewriting"))
     _add_report(parser.add_argument_group("report"))
     _add_debugging(parser.add_argument_group("debugging"))
@@ -184,10 +191,10 @@ def _add_files(group) -> None:
     group.add_argument("--allow-unregistered-dialect", action="store_true", help="accept ops of unknown dialects")
 
 
-def _add_passes(group) -> None:
+def _add_passes(group, names: tuple[str, ...]) -> None:
     group.add_argument("--pass-pipeline", metavar="TEXT", help="passes as 'builtin.module(a,b{option=value},func.func(c))'")
     group.add_argument("--pass", dest="passes", action="append", default=[], help=argparse.SUPPRESS)
-    for name in registry.names():
+    for name in names:
         group.add_argument(f"--{name}", dest="passes", nargs="?", metavar="=OPTIONS", help=_PASS_HELP)
     group.add_argument("--dump-pass-pipeline", action="store_true", help="print the pipeline on stderr before it runs")
     group.add_argument(

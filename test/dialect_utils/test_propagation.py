@@ -4,9 +4,9 @@
 import pytest
 
 from reshard.dialect_utils import propagation
-from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.bindings import ir, make_context, sdy
 from reshard.dialect_utils.diagnostics import DiagnosedError
-from reshard.dialect_utils.factor_overflow import fitting_axes
+from reshard.dialect_utils.factor_overflow import fitting_axes, may_overflow
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -81,3 +81,47 @@ def test_a_module_that_is_invalid_behind_a_pipeline_is_an_error():
     tanh.attributes["sdy.sharding"] = ir.Attribute.parse('#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>')
     with pytest.raises(DiagnosedError, match="rank"):
         propagation.run(module.operation, "builtin.module(symbol-dce)")
+
+
+@pytest.mark.parametrize("visibility, is_left", [("private", False), ("public", True)])
+def test_private_functions_that_nobody_calls_are_left_out(visibility, is_left):
+    text = explicit(f"""
+      func.func {visibility} @alone(%arg0: tensor<12xi32> {SPLIT}) -> tensor<12xi32> {{
+        return %arg0 : tensor<12xi32>
+      }}
+      func.func public @main(%arg0: tensor<12xi32> {SPLIT}) -> tensor<12xi32> {{
+        return %arg0 : tensor<12xi32>
+      }}""")
+    assert ("@alone" in text) == is_left
+
+
+def test_passes_that_remove_functions_are_left_out_where_there_are_none_to_remove():
+    with_them, without = (propagation.propagation_pipeline(has_discardable_symbols=each) for each in (True, False))
+    assert "symbol-dce" in with_them
+    assert without == with_them.replace("symbol-dce,", "")
+
+
+@pytest.mark.parametrize("result, may", [("6x6", False), ("6x2x3", True)])
+def test_a_dimension_overflows_only_with_three_factors(result, may):
+    module = propagation.analyse(
+        ir.Module.parse(f"""{MESH}
+      func.func public @main(%arg0: tensor<36xi32> {SPLIT}) -> tensor<{result}xi32> {{
+        %0 = stablehlo.reshape %arg0 : (tensor<36xi32>) -> tensor<{result}xi32>
+        return %0 : tensor<{result}xi32>
+      }}""")
+    ).prepared
+    propagation.run(module, propagation.propagation_pipeline())
+    (reshape,) = [op for op in propagation.ops_in(module) if op.name == "stablehlo.reshape"]
+    assert may_overflow(sdy.OpShardingRuleAttr(reshape.attributes["sdy.sharding_rule"])) == may
+
+
+def test_a_constant_with_a_mark_of_ours_is_no_instance_of_another_op():
+    analysis = propagation.analyse(
+        ir.Module.parse(f"""{MESH}
+      func.func public @main() -> tensor<12xi32> {{
+        %0 = stablehlo.constant {{reshard.id = 1 : i64}} dense<1> : tensor<12xi32>
+        return %0 : tensor<12xi32>
+      }}""")
+    )
+    assert [op.name for op in analysis.prepared_ops] == ["func.func", "func.return"]
+    assert [analysis.originals[index].name for index in analysis.origin] == ["func.func", "func.return"]

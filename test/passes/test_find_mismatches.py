@@ -313,3 +313,18 @@ def test_xla_propagates_the_same_layouts_in_examples(path, context):
     found = canary_of(path.read_text())
     assert not found.failure and found.compared > 0
     assert not found.reasons
+
+
+def test_marks_of_clones_stay_on_functions_alone_and_strip_findings_leaves_none():
+    text = """
+      sdy.mesh @mesh = <["x"=2]>
+      func.func @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x8xf32> {
+        %0 = stablehlo.tanh %arg0 {reshard.clone_of = "tanh"} : tensor<8x8xf32>
+        %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
+        return %1 : tensor<8x8xf32>
+      }"""
+    module = ir.Module.parse(text, make_context())
+    session = Session()
+    Pipeline.parse("find-mismatches,strip-findings").run(module, session)
+    assert "reshard." not in str(module)
+    assert session.statistics["find-mismatches", "sites"] == 1

@@ -133,6 +133,23 @@ def test_an_error_of_mlirs_own_passes_is_diagnosed():
     assert session.errors[0].place == Place('a "b.py', 3, 4)
 
 
+def test_an_invalid_module_is_found_behind_the_pass_that_left_it_and_not_before():
+    @dataclasses.dataclass(frozen=True)
+    class Breaks(Pass):
+        name, summary = "breaks", "leaves an invalid module, and may say that there is nothing to verify"
+        hides: bool = option(False, "say so")
+
+        def run(self, module, session):
+            module.body.operations[0].attributes["sym_name"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(8), 1)
+            session.is_verified = self.hides
+
+    for passes, runs in (((Breaks(), _OptionsPass()), 0), ((Breaks(hides=True), _OptionsPass()), 1)):
+        session = Session()
+        with pytest.raises(DiagnosedError):
+            Pipeline(passes).run(_module(), session)
+        assert session.statistics["options", "runs"] == runs and len(session.errors) == 1
+
+
 def test_places_of_names_call_sites_and_nothing():
     with make_context():
         leaf = ir.Location.file("f.py", 7, 2)

@@ -216,6 +216,21 @@ def test_without_a_version_nothing_is_kept(root, monkeypatch):
     assert not root.exists()
 
 
+UNTOUCHED = """\
+func.func   @main(%mine: tensor<4xf32>) -> tensor<4xf32> {   // no site
+  return %mine : tensor<4xf32>
+}
+"""
+
+
+def test_a_module_that_stays_as_it_is_is_not_kept_for_another_marker_which_prints_it(root, capfd):
+    Path("in.mlir").write_text(UNTOUCHED)
+    copied = [opt(capfd)[0] for _ in range(2)]
+    assert copied == [UNTOUCHED, UNTOUCHED]
+    printed = [opt(capfd, "--split-input-file", "--output-split-marker=// ====")[0] for _ in range(2)]
+    assert printed[0] == printed[1] != UNTOUCHED and "func.func @main" in printed[0]
+
+
 # ---- what is not kept
 
 
