@@ -20,7 +20,7 @@ from .bounds import received_elements_bound
 from .layout import Layout
 from .leading_axes import leading_axes_chain
 from .pricing import PER_SECOND, Pricing
-from .problem import NoPlanError, Problem, refine
+from .problem import NoPlanError, Problem, orders_of_primes, refine
 from .reduced_ends import completed, frozen, has_sums, reduced_first
 from .request import Request
 from .search import Chain, Search, SearchLimit, cheapest_chain
@@ -48,7 +48,8 @@ class FoundChain:
     Attributes:
       problem: the refined problem whose source the steps start at and whose target they end in.
       cost: as `search.Chain` has it; what the search counts, see there.
-      least_cost: proved that every chain within the digits that `problem.py` offers costs as much, in the same numbers.
+      least_cost: proved that every chain within the digits that `problem.py` offers, whatever the order of their primes, costs
+        as much, in the same numbers.
       is_unbeatable: it costs what any method must: the bound, in at most one collective.
       bound: the elements that the busiest device must receive.
       rivals_s: what any other chain takes at least, its copies left out.
@@ -64,7 +65,7 @@ class FoundChain:
 
     @property
     def is_optimal(self) -> bool:
-        """Returns whether no chain within the digits that `problem.py` offers costs less."""
+        """Returns whether no chain within the digits that `problem.py` offers, in any order of primes, costs less."""
         return self.cost <= self.least_cost
 
     @property
@@ -138,8 +139,11 @@ class _Searches:
         if self._is_proved() or self._is_proved_on_coarse_digits():
             return
         problem = self._refine(with_detours=True, into_primes=True)
-        primes = self._wide(problem)
-        self._raise_least(primes.least_cost())
+        orders = orders_of_primes(problem, self.request.source, self.request.target)
+        primes = [self._wide(problem)]
+        if orders > 1:
+            primes.append(self._wide(self._refine(with_detours=True, into_primes=True, largest_first=True)))
+        self._raise_least(min(search.least_cost() for search in primes))
         if self._is_proved():
             return
         coarse = self._refine(with_detours=True)
@@ -147,7 +151,9 @@ class _Searches:
         if not is_prime:
             self._improve(self._wide(coarse), self._most_edges(coarse, MOST_EDGES_FOR_DETOURS))
         if not self._is_proved() and (not self._meets_bound() or is_prime):
-            self._raise_least(self._improve(primes, self._most_edges(problem, MOST_EDGES_OF_PRIMES)))
+            least = min([self._improve(search, self._most_edges(problem, MOST_EDGES_OF_PRIMES)) for search in primes])
+            if orders <= len(primes):  # else there are digits that none of these searches has seen
+                self._raise_least(least)
 
     def _most_edges(self, problem: Problem, usual: int) -> int:
         has_levels = self.is_by_time and not self.pricing.is_flat

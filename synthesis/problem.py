@@ -64,21 +64,25 @@ def refine(
     *,
     into_primes: bool = False,
     with_detours: bool = False,
+    largest_first: bool = False,
 ) -> Problem:
     """Returns the problem of turning `source` into `target`.
 
     Args:
       into_primes: cut axes into primes and complete the places of every dimension; needed by some mixed radices.
+      largest_first: cut 6 into 3 and 2, not into 2 and 3.
       with_detours: offer spare digits to all factors, not just to those that one side leaves replicated.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
-    before, after, movable = _ends(mesh, shape, source, target, into_primes)
+    before, after, movable = _ends(mesh, shape, source, target, into_primes, largest_first)
     slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
     return Problem(mesh, shape, before, after, movable, slots)
 
 
 @functools.lru_cache(maxsize=16)
-def _ends(mesh: Mesh, shape, source: Sharding, target: Sharding, into_primes: bool) -> tuple[Layout, Layout, tuple[Factor, ...]]:
+def _ends(
+    mesh: Mesh, shape, source: Sharding, target: Sharding, into_primes: bool, largest_first: bool
+) -> tuple[Layout, Layout, tuple[Factor, ...]]:
     """Returns both layouts in refined factors, and the movable ones of these."""
     sides = (whole_factors(mesh, source), whole_factors(mesh, target))
     sums = (unreduced_factors(mesh, source), unreduced_factors(mesh, target))
@@ -86,7 +90,7 @@ def _ends(mesh: Mesh, shape, source: Sharding, target: Sharding, into_primes: bo
     _check_divides(shape, target, sides[1])
     cuts = _AxisCuts(mesh, sides, sums)
     if into_primes:
-        cuts.add_primes()
+        cuts.add_primes(largest_first)
     while cuts.split_where_sides_disagree():
         pass
     before, after = (blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums))
@@ -129,10 +133,10 @@ class _AxisCuts:
         cuts.sort()
         return True
 
-    def add_primes(self) -> None:
+    def add_primes(self, largest_first: bool) -> None:
         for axis, cuts in self.cuts.items():
             for start, end in zip(tuple(cuts), tuple(cuts[1:])):
-                for prime in primes(end // start)[:-1]:
+                for prime in sorted(primes(end // start), reverse=largest_first)[:-1]:
                     start *= prime
                     self.add(axis, start)
 
@@ -235,6 +239,27 @@ def primes(number: int) -> list[int]:
             number //= divisor
         divisor += 1
     return found
+
+
+def orders_of_primes(problem: Problem, source: Sharding, target: Sharding) -> int:
+    """Returns in how many ways the axes that move may be cut into primes, where the shardings themselves do not cut them.
+
+    Example:
+      >>> from .mesh import Mesh
+      >>> ends = Sharding.parse('[{"x"}]'), Sharding.parse('[{"y"}]')
+      >>> [orders_of_primes(refine(Mesh.parse(text), (720,), *ends), *ends) for text in ("x=4,y=9", "x=6,y=4", "x=12,y=6")]
+      [1, 2, 6]
+    """
+    mesh = problem.mesh
+    sides = whole_factors(mesh, source), whole_factors(mesh, target)
+    cuts = _AxisCuts(mesh, sides, (unreduced_factors(mesh, source), unreduced_factors(mesh, target))).cuts
+    moving = {factor.axis for factor in problem.movable}
+    return math.prod(_arrangements(primes(b // a)) for axis in sorted(moving) for a, b in itertools.pairwise(cuts[axis]))
+
+
+def _arrangements(items: list[int]) -> int:
+    """Returns the number of different orders of items."""
+    return math.factorial(len(items)) // math.prod(math.factorial(items.count(item)) for item in set(items))
 
 
 def _divisors(number: int) -> list[int]:

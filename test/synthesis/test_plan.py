@@ -44,6 +44,21 @@ def check_guarantees(pair) -> Plan:
     return found
 
 
+@pytest.mark.parametrize("objective", ["bytes", "time"])
+def test_axes_of_several_primes_are_cut_in_either_order(objective):
+    ends = [Sharding.parse(text) for text in ('[{"y"}, {"x":(3)2}]', '[{"x":(3)2, "y"}, {"x":(1)3}]')]
+    found = plan(Mesh.parse("x=6,y=6"), (48, 1536), 32, *ends, objective=objective, with_exchange=False)
+    assert found.bytes_received == 12_288 and found.is_optimal  # 16,384 where y is 2 times 3
+    assert found.chain_text.endswith("all_to_all y:(3)2: dim 1 -> 0")
+    semantics.check(found.tile_program, found.shape, *ends)
+
+
+def test_no_chain_is_called_the_cheapest_where_some_orders_of_primes_are_not_looked_at():
+    ends = [Sharding.parse(text) for text in ('[{}, {"y"}, {"x"}]', '[{"x"}, {}, {"y"}]')]
+    found = plan(Mesh.parse("x=12,y=3"), (12, 6, 36), 32, *ends, with_exchange=False)
+    assert found.bytes_received > found.bound_bytes and not found.is_optimal and found.proved_gap > 1
+
+
 def check_rules(found: Plan) -> None:
     """Asserts R1: the typing rules lead from the source, step by step, to the target."""
     typed = [s.step for s in found.steps if not isinstance(s.step, steps.Relayout)]
