@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 import json
 import math
 from pathlib import Path
+import statistics
 import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -35,7 +36,7 @@ class Curve:
 
     @property
     def geomean(self) -> float:
-        return math.exp(sum(map(math.log, self.ratios)) / len(self.ratios))
+        return statistics.geometric_mean(self.ratios)
 
     def quantile(self, share: float) -> float:
         """Returns the ratio that so large a share of the pairs is not above.

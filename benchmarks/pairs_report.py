@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 import functools
 import math
+import statistics
 
 from benchmarks.compiled import NAMES, OURS, Found, largest_end_bytes
 from benchmarks.curves import Curve, Figure, Panel
 from benchmarks.pairs import Pair
+from benchmarks.report import not_ok
 
 CONSTANTS = 256  # bytes of tables and pointers that XLA may count as temporaries
 ALL_TOGETHER = 64  # devices of the panel in which all peers are compared, or the most that there are
@@ -150,7 +151,7 @@ def _traffic(who: Sequence[str]) -> Iterator[Column]:
 
 def _statuses(who: Sequence[str]) -> Iterator[Column]:
     for each in who:
-        yield NAMES[each], lambda rows, each=each: _bad(row.found[each].status for row in rows)
+        yield NAMES[each], lambda rows, each=each: not_ok(row.found[each].status for row in rows)
     yield "XLA gathers beyond source and target", lambda rows: _share(_beyond(rows))
 
 
@@ -218,18 +219,14 @@ def _finite(ratios: Iterable[float | None]) -> list[float]:
     return [each for each in ratios if each is not None and 0 < each < math.inf]
 
 
-def _geomean(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
-
-
 def _two(ratios: Sequence[float]) -> str:
     found = _finite(ratios)
-    return f"{_geomean(found):.3f}, {max(found):.2f}" if found else "–"
+    return f"{statistics.geometric_mean(found):.3f}, {max(found):.2f}" if found else "–"
 
 
 def _spread(ratios: Sequence[float | None]) -> str:
     found = _finite(ratios)
-    return f"{_geomean(found):.3f}, {max(found):.2f}, {min(found):.2f}" if found else "–"
+    return f"{statistics.geometric_mean(found):.3f}, {max(found):.2f}, {min(found):.2f}" if found else "–"
 
 
 def _mean(numbers: Sequence[int]) -> str:
@@ -238,11 +235,6 @@ def _mean(numbers: Sequence[int]) -> str:
 
 def _share(claims: Sequence[bool]) -> str:
     return f"{sum(claims) / len(claims):.0%}" if claims else "–"
-
-
-def _bad(statuses: Iterable[str]) -> str:
-    bad = Counter(status for status in statuses if status != "ok")
-    return ", ".join(f"{count} {status}" for status, count in sorted(bad.items())) or "0"
 
 
 def _failing_text(failing: Failing, show: int) -> str:

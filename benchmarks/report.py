@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 import itertools
 import math
+import statistics
 
 from benchmarks.answers import PEERS, Ours, as_answer
 from benchmarks.cases import Case
@@ -198,7 +199,7 @@ def _bytes_cells(rows: list[Row]) -> Iterator[str]:
     for peer in PEERS:
         answered = [row for row in moved if row.theirs[peer].cost is not None]
         yield _geomean_and_max([row.theirs[peer].cost / row.ours.bound_bytes for row in answered])
-        yield _statuses(row.theirs[peer].status for row in rows)
+        yield not_ok(row.theirs[peer].status for row in rows)
         yield str(sum((row.over(peer) or 0) > SAME for row in rows))
     yield _planning(planned)
 
@@ -284,8 +285,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _geomean(ratios: Sequence[float]) -> str:
     """Returns the geometric mean; what is infinite, or zero, has none and is left out."""
-    logs = [math.log(each) for each in ratios if 0 < each < math.inf]
-    return f"{math.exp(sum(logs) / len(logs)):.3f}" if logs else "–"
+    found = [each for each in ratios if 0 < each < math.inf]
+    return f"{statistics.geometric_mean(found):.3f}" if found else "–"
 
 
 def _geomean_and_max(ratios: Sequence[float]) -> str:
@@ -302,7 +303,8 @@ def _planning(rows: Sequence[Row]) -> str:
     return f"{milliseconds[len(milliseconds) // 2]:.0f}, {milliseconds[-1]:.0f}" if milliseconds else "–"
 
 
-def _statuses(statuses: Iterable[str]) -> str:
+def not_ok(statuses: Iterable[str]) -> str:
+    """Returns how many of each status but "ok" there are, "0" for none."""
     bad = Counter(status for status in statuses if status != "ok")
     return ", ".join(f"{count} {status}" for status, count in sorted(bad.items())) or "0"
 

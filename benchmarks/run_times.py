@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 import hashlib
 import json
-import math
 import os
 from pathlib import Path
 import signal
@@ -291,7 +290,7 @@ def _table(timed: Sequence[Timed]) -> Iterator[str]:
     yield "| pairs | geomean | min | 10 % | median | 90 % | max | slower than 0.95 of stock |"
     yield "|---|---|---|---|---|---|---|---|"
     places = [speedups[int(share * (len(speedups) - 1))] for share in (0, 0.1, 0.5, 0.9, 1)]
-    cells = [str(len(speedups)), f"{_geomean(speedups):.2f}", *(f"{each:.2f}" for each in places)]
+    cells = [str(len(speedups)), f"{statistics.geometric_mean(speedups):.2f}", *(f"{each:.2f}" for each in places)]
     yield f"| {' | '.join(cells)} | {sum(each < SLOWER for each in speedups)} |"
 
 
@@ -322,10 +321,6 @@ def _losers(timed: Sequence[Timed]) -> Iterator[str]:
         yield f"  {each.speedup:.2f}  {each.problem.pair}"
         yield f"        ours {1e3 * each.seconds['ours']:.1f} ms, predicted {1e3 * ours.time_s:.1f} ms: {ours.chain_text}"
         yield f"        stock {1e3 * each.seconds['stock']:.1f} ms"
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
