@@ -62,7 +62,7 @@ def test_the_network_is_written_and_reported(machine, tmp_path, capsys):
     assert lines[0] == '8 x Made-up 100 (gpu) as <["node"=2, "gpu"=4]>, on 2 hosts'
     row = next(line.split() for line in lines if line.startswith("gpu ") and "all_gather" in line)
     assert row == "gpu all_gather 15.2 us 15.2 us 7.0 7.0 0 % 0 %".split()
-    assert "fit: 40 times, predicted with a median error of 0 %, at most 0 %" in lines
+    assert "fit: 44 times, predicted with a median error of 0 %, at most 0 %" in lines
     assert lines[-1] == f"written: {path}" and err == "measuring\nfitting\n"
 
 
