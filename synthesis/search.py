@@ -191,6 +191,7 @@ class Search:
         order = itertools.count(1)
         queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
         to_go_of, costs_of, allows, prices_pairs, push = self.to_go, self.steps_cost, self.allows, self.prices_pairs, heapq.heappush
+        has_free_slices = self.pricing is None or self.pricing.has_free_slices
         expanded = 0
         while queue:
             priority, number, cost, state, unpriced = heapq.heappop(queue)
@@ -232,7 +233,7 @@ class Search:
                     if allows is not None and not allows(kind, len(moved)):
                         continue
                     if kind == "slice":
-                        total = cost + tile
+                        total = cost + (tile if has_free_slices else self._slice(tile))
                     else:
                         total = costs_of.get((kind, received, tile, is_joint))
                         total = cost + (self._cost(state, edge) if total is None else total)
@@ -300,6 +301,10 @@ class Search:
             time = self._picoseconds(state, edge) if self.pricing else 0
             found = self.steps_cost[key] = self.costs.packed(time, received, 1, tile)
         return found
+
+    def _slice(self, tile: int) -> int:
+        """Returns the cost of a slice that leaves such a tile; slices in a row are one step, and cost less than their sum."""
+        return self.costs.packed(self.pricing.slice_picoseconds(tile), 0, 0, tile)
 
     def _picoseconds(self, state: State, edge: _Edge) -> int:
         kind, _, _, after_tile, moved, is_joint, _ = edge
