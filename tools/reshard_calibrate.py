@@ -285,6 +285,11 @@ def _remarks(measured: Measured, found: Calibration) -> list[str]:
         for level, axes in zip(found.topology.levels, found.axes_of_levels)
         if len(axes) > 1
     ]
+    lines += [
+        f'level "{level.name}": a device\'s own part takes as long as what others send, as within one memory'
+        for level in found.topology.levels
+        if level.copies_own
+    ]
     if found.topology.rings:
         lines.append(f"{', '.join(found.topology.rings)}: across levels they take what one ring around all devices takes")
     if measured.platform == "cpu" and measured.hosts == 1:
