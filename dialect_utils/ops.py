@@ -22,3 +22,12 @@ def int64_attr(value: int) -> ir.Attribute:
 def int32_constant(value: int) -> ir.Value:
     """Returns the scalar `stablehlo.constant dense<value> : tensor<i32>`, written at the current insertion point."""
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result
+
+
+def name_of(location: ir.Location) -> str | None:
+    """Returns the name that a location gives to the one in it; None for a location of another kind."""
+    return location.name_str if _is_named(location) else None
+
+
+# Old bindings have no class for each kind of location.
+_is_named = (lambda location: isinstance(location, ir.NameLoc)) if hasattr(ir, "NameLoc") else ir.Location.is_a_name

@@ -16,7 +16,10 @@ own `01.before_propagation.mlir` it gives exactly that file; `canary` compares t
                  |                |                        |
               origins          operands                 layouts
 
-Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a function that is called twice has two.
+Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a function that is called twice has two. It is
+the name of their location, around the one they came with: an attribute of its own on each op would make all that MLIR and Shardy
+do with attributes much slower. Only ops that Shardy merges if their attributes are equal, or makes with the location of another
+op, have it as an attribute too, which decides for them.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .factor_overflow import fitting_sharding, may_overflow
-from .ops import int64_attr, producer_of
+from .ops import int64_attr, name_of, producer_of
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -39,6 +42,7 @@ CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
 CONSTRAINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
 LOOPS = frozenset({"stablehlo.while"})
 _UNTAGGED = CONSTANTS | {"builtin.module", "sdy.mesh"}  # a tag on a constant would keep equal constants apart
+_MERGED = "stablehlo.broadcast_in_dim"  # of scalars, by Shardy's merger of constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +134,10 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
     original = module.operation
     clone = original.clone().operation
     with clone.context:
-        for op, tag in zip(ops_in(clone), _tags()):
+        for number, op in enumerate(ops_in(clone)):
             if op.name not in _UNTAGGED:
-                op.attributes[ID] = tag
+                _tag(op, number, op.location)
     return ops_in(original), clone
-
-
-def _tags() -> Iterator[ir.Attribute]:
-    """Yields what `int64_attr` gives for 0, 1, 2, ...; there has to be a current context."""
-    kind, get = ir.IntegerType.get_signless(64), ir.IntegerAttr.get
-    return (get(kind, number) for number in itertools.count())
 
 
 def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
@@ -160,28 +158,61 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     origin: list[int | None] = []
     prepared_ops: list[ir.Operation] = []
     pieces: dict[int, int] = {}
-    tags = _tags()
     for op in ops_in(clone):
         if op.name in _UNTAGGED:
             continue
-        attributes = op.attributes
-        tag = attributes.get(ID)
-        serial, index = len(origin), tag and tag.value
-        if are_split and _PIECE in attributes:
+        location = op.location
+        serial, index = len(origin), _number_in(location)
+        own = location if index is None else location.child_loc
+        if are_split and _PIECE in op.attributes:
             pieces[serial], index = index, None
         origin.append(index)
         prepared_ops.append(op)
-        attributes[ID] = next(tags)
+        _tag(op, serial, own)
     loops = _loops(clone) if LOOPS & names else []
     carried = capture_invariants(loops)
     opened = {}
     for constraint, loop, operands in open_captured(loops, carried):
         serial = len(origin)
-        constraint.attributes[ID] = int64_attr(serial)
-        opened[serial] = Opened(_tag(loop), operands)
+        _tag(constraint, serial, own_location(constraint))
+        opened[serial] = Opened(serial_of(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
     return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation, has_dynamic_shapes)
+
+
+# Tags
+
+
+def _tag(op: ir.Operation, number: int, location: ir.Location) -> None:
+    """Lets an op carry a number; `location` is its own."""
+    op.location = ir.Location.name(f"{ID} {number}", location)
+    if _is_tagged_by_attribute(op.name):
+        op.attributes[ID] = int64_attr(number)
+
+
+def _is_tagged_by_attribute(name: str) -> bool:
+    return name == _MERGED or name.startswith(("sdy.", "func."))
+
+
+def serial_of(op: ir.Operation) -> int | None:
+    """Returns the serial of an op of the clone; None for one that a pass inserted, and for constants."""
+    name = op.name
+    if _is_tagged_by_attribute(name):
+        attr = op.attributes.get(ID)
+        return None if attr is None else attr.value
+    return None if name in _UNTAGGED else _number_in(op.location)
+
+
+def own_location(op: ir.Operation) -> ir.Location:
+    """Returns the location that an op of the clone came with, or that of the op it is inserted for."""
+    location = op.location
+    return location if _number_in(location) is None else location.child_loc
+
+
+def _number_in(location: ir.Location) -> int | None:
+    name = name_of(location)
+    return int(name.removeprefix(ID)) if name is not None and name.startswith(ID) else None
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
@@ -315,8 +346,8 @@ def _return_elements(op: ir.Operation) -> None:
     types = [kind.get_type(number) for number in range(kind.num_types)]
     with ir.InsertionPoint(op), op.location:
         call = stablehlo.CustomCallOp(types, list(op.operands), ir.StringAttr(op.attributes["call_target_name"]).value)
+    with ir.InsertionPoint(op), own_location(op):
         elements = stablehlo.TupleOp(list(call.results))
-    call.operation.attributes[ID] = op.attributes[ID]
     op.results[0].replace_all_uses_with(elements.result)
     op.erase()
 
@@ -388,16 +419,15 @@ def _split_broadcast(op: ir.Operation) -> bool:
         dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
         second = stablehlo.ReshapeOp(dropped, first.result)
         for piece in (first, second):
-            piece.operation.attributes[ID] = op.attributes[ID]
             piece.operation.attributes[_PIECE] = ir.UnitAttr.get()
         _replace(op, stablehlo.BroadcastInDimOp(target, second.result, same))
     return True
 
 
 def _replace(op: ir.Operation, new: ir.OpView) -> None:
-    for name in (ID, SHARDING):
-        if name in op.attributes:
-            new.operation.attributes[name] = op.attributes[name]
+    """Puts an op, which has the location of `op`, in its place."""
+    if SHARDING in op.attributes:
+        new.operation.attributes[SHARDING] = op.attributes[SHARDING]
     for before, after in zip(op.results, new.operation.results, strict=True):
         before.replace_all_uses_with(after)
     op.erase()
@@ -480,14 +510,14 @@ def call_paths(analysis: Analysis) -> list[tuple[int, ...]]:
     originals, clone = tagged_clone(analysis.originals[0])
     for op in ops_in(clone):
         if op.name == "func.call":
-            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([_tag(op)])
+            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([serial_of(op)])
     prepared = prepare(originals, clone)
     return [(*_function_around(op, prepared), *_calls_around(op)) for op in prepared.prepared_ops]
 
 
 def _function_around(op: ir.Operation, analysis: Analysis) -> tuple[int, ...]:
     functions = (each for each in (op, *ops_around(op)) if each.name == "func.func")
-    return tuple(analysis.origin[_tag(each)] for each in functions)
+    return tuple(analysis.origin[serial_of(each)] for each in functions)
 
 
 def _calls_around(op: ir.Operation) -> tuple[int, ...]:
@@ -839,10 +869,9 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
     """Notes the layouts of `ops`, all of the module after propagation."""
     alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     for op in ops:
-        attributes = op.attributes
-        tag = attributes.get(ID)
-        if tag is not None:
-            serial, attr = tag.value, _result_layouts(op.name, attributes)
+        serial = serial_of(op)
+        if serial is not None:
+            attr = result_layouts(op)
             one = alone.setdefault(attr, frozenset((attr,)))
             analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
             if op.name in CONSTRAINTS:
@@ -943,22 +972,12 @@ def _stated(function: ir.Operation, name: str, count: int) -> list[ir.Attribute 
 # IR access
 
 
-def serial_of(op: ir.Operation) -> int | None:
-    """Returns the serial of an op of the clone; None for one that a pass inserted, and for constants."""
-    return _tag(op)
-
-
 def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
     """Yields the ops around an op, innermost first."""
     parent = op.parent
     while parent is not None:
         yield parent.operation
         parent = parent.operation.parent
-
-
-def _tag(op: ir.Operation) -> int | None:
-    attr = op.attributes.get(ID)
-    return None if attr is None else attr.value
 
 
 def symbol(op: ir.Operation) -> str:
