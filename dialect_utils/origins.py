@@ -63,12 +63,12 @@ class Origins:
         self._index: dict[ir.Operation, int] = {}
         self._of_result: dict[tuple[int, int], dict[str, Origin]] = {}
         self._of_argument: list[dict[str, Origin]] = []
-        originals, clone = propagation.tagged_clone(module)
+        originals, clones = propagation.tagged_clone(module)
         publics = [op for op in originals if op.name == "func.func" and propagation.is_public(op) and len(op.regions[0].blocks)]
         if len(publics) != 1:
             return
         try:
-            analysis = propagation.prepare(originals, clone)
+            analysis = propagation.prepare(originals, clones)
             propagation.run(analysis.explicit, _telling(propagation.propagation_pipeline()))
         except DiagnosedError:  # the passes of another Shardy: the report does without
             return

@@ -89,10 +89,15 @@ class Analysis:
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
-    def explicit_ops(self, serials: Collection[int]) -> dict[int, ir.Operation]:
-        """Returns serial -> the first op of `explicit` that has it, for those of `serials` that are there; see `inserted_reshards`."""
+    @functools.cached_property
+    def explicit_ops(self) -> list[ir.Operation]:
+        """Returns the ops of `explicit`, once that has its reshards."""
+        return ops_in(self.explicit)
+
+    def first_of(self, serials: Collection[int]) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit_ops` that has it, for those of `serials` that are there."""
         by_serial: dict[int, ir.Operation] = {}
-        for op in ops_in(self.explicit):
+        for op in self.explicit_ops:
             serial = serial_of(op)
             if serial in serials:
                 by_serial.setdefault(serial, op)
@@ -101,7 +106,7 @@ class Analysis:
     @functools.cached_property
     def inserted_reshards(self) -> list[ir.Operation]:
         """Returns the reshards of `explicit` that were inserted after propagation, once that has its reshards."""
-        return [op for op in ops_in(self.explicit) if op.name == "sdy.reshard" and serial_of(op) is None]
+        return [op for op in self.explicit_ops if op.name == "sdy.reshard" and serial_of(op) is None]
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -118,8 +123,7 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
 
     Raises: DiagnosedError with Shardy's own diagnostics if a pipeline fails.
     """
-    originals, clone = tagged_clone(module)
-    analysis = prepare(originals, clone)
+    analysis = prepare(*tagged_clone(module))
     propagate(analysis.explicit)
     ops = ops_in(analysis.explicit)
     _take_snapshot(analysis, ops)
@@ -129,21 +133,27 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     return analysis
 
 
-def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], ir.Operation]:
-    """Returns the ops of a module in walk order, and a clone whose ops carry their index there as `reshard.id`."""
-    original = module.operation
-    clone = original.clone().operation
-    with clone.context:
-        for number, op in enumerate(ops_in(clone)):
-            if op.name not in _UNTAGGED:
-                _tag(op, number, op.location)
-    return ops_in(original), clone
+def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """Returns the ops of a module in walk order, and those of a clone, which carry their index as `reshard.id`."""
+    originals = ops_in(module.operation)
+    clone = originals[0].clone().operation
+    clones = [clone, *ops_in(clone)[1:]]  # the bindings keep a clone as long as what `clone` gave
+    with originals[0].context:
+        for number, op in enumerate(clones):
+            name = op.name
+            if name not in _UNTAGGED:
+                _tag(op, name, number, op.location)
+    return originals, clones
 
 
-def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
-    """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
-    ops = ops_in(clone)
-    types = _types_of_values(ops)
+def prepare(originals: list[ir.Operation], ops: list[ir.Operation]) -> Analysis:
+    """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened.
+
+    Args:
+      ops: of the clone; it is theirs no longer, since some are erased.
+    """
+    clone, around = ops[0], [op for op in ops if len(op.regions)]
+    types = _types_of_values(ops, around)
     has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
     if has_dynamic_shapes:
         stand_in_for_dynamic_shapes(clone)
@@ -151,15 +161,19 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     if has_tuples:
         take_tuples_apart(clone)
     names, are_split = _write_as_hlo(ops_in(clone) if has_dynamic_shapes or has_tuples else ops)
-    del ops  # inlining may erase some
-    tuples = inline_calls(clone) if "func.call" in names or _has_discardable_symbols(clone) else []
-    order_like_hlo(clone)
+    ops.clear()
+    has_calls = "func.call" in names or _has_discardable_symbols(clone)
+    tuples = inline_calls(clone) if has_calls else []
+    if has_dynamic_shapes or has_tuples or has_calls or any(name.startswith("chlo.") for name in names):  # some are not there any more
+        around = [op for op in ops_in(clone) if len(op.regions)]
+    order_like_hlo(around)
     _dissolve(tuples)
     origin: list[int | None] = []
     prepared_ops: list[ir.Operation] = []
     pieces: dict[int, int] = {}
     for op in ops_in(clone):
-        if op.name in _UNTAGGED:
+        name = op.name
+        if name in _UNTAGGED:
             continue
         location = op.location
         serial, index = len(origin), _number_in(location)
@@ -168,13 +182,13 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
             pieces[serial], index = index, None
         origin.append(index)
         prepared_ops.append(op)
-        _tag(op, serial, own)
+        _tag(op, name, serial, own)
     loops = _loops(clone) if LOOPS & names else []
     carried = capture_invariants(loops)
     opened = {}
     for constraint, loop, operands in open_captured(loops, carried):
         serial = len(origin)
-        _tag(constraint, serial, own_location(constraint))
+        _tag(constraint, constraint.name, serial, own_location(constraint))
         opened[serial] = Opened(serial_of(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
@@ -184,13 +198,14 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
 # Tags
 
 
-def _tag(op: ir.Operation, number: int, location: ir.Location) -> None:
-    """Lets an op carry a number; `location` is its own."""
+def _tag(op: ir.Operation, name: str, number: int, location: ir.Location) -> None:
+    """Lets an op of a name carry a number; `location` is its own."""
     op.location = ir.Location.name(f"{ID} {number}", location)
-    if _is_tagged_by_attribute(op.name):
+    if _is_tagged_by_attribute(name):
         op.attributes[ID] = int64_attr(number)
 
 
+@functools.cache
 def _is_tagged_by_attribute(name: str) -> bool:
     return name == _MERGED or name.startswith(("sdy.", "func."))
 
@@ -258,9 +273,9 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 )
 
 
-def _types_of_values(ops: list[ir.Operation]) -> set[ir.Type]:
+def _types_of_values(ops: list[ir.Operation], around: list[ir.Operation]) -> set[ir.Type]:
+    """Returns the types of the results of ops, and of the arguments in the regions of those that are `around` others."""
     results = {value.type for op in ops for value in op.results}
-    around = [op for op in ops if len(op.regions)]
     return results | {argument.type for op in around for block in _blocks(op) for argument in block.arguments}
 
 
@@ -507,11 +522,11 @@ def call_paths(analysis: Analysis) -> list[tuple[int, ...]]:
 
     All are indices in `Analysis.originals`, outermost first. The original has to be as it was analysed.
     """
-    originals, clone = tagged_clone(analysis.originals[0])
-    for op in ops_in(clone):
+    originals, clones = tagged_clone(analysis.originals[0])
+    for index, op in enumerate(clones):
         if op.name == "func.call":
-            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([serial_of(op)])
-    prepared = prepare(originals, clone)
+            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([index])
+    prepared = prepare(originals, clones)
     return [(*_function_around(op, prepared), *_calls_around(op)) for op in prepared.prepared_ops]
 
 
@@ -669,13 +684,13 @@ def _opened(attr: ir.Attribute | None) -> ir.Attribute | None:
 # Order
 
 
-def order_like_hlo(module: ir.Operation) -> None:
-    """Orders the ops of each block as they come back from HLO: depth first from the ops that nothing uses, operands in order.
+def order_like_hlo(around: list[ir.Operation]) -> None:
+    """Orders the ops of each block in the regions of ops as they come back from HLO: depth first from the ops that nothing uses, operands in order.
 
     Propagation resolves conflicts of equal priority in the order of the ops.
     Source: `HloComputation::MakeInstructionPostOrder`.
     """
-    blocks = [block for op in ops_in(module) if len(op.regions) and op.name not in _UNORDERED for block in _blocks(op)]
+    blocks = [block for op in around if op.name not in _UNORDERED for block in _blocks(op)]
     for block in blocks:
         if len(block.operations) > 2:
             _order_block(block)
