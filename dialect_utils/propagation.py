@@ -124,7 +124,7 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     Raises: DiagnosedError with Shardy's own diagnostics if a pipeline fails.
     """
     analysis = prepare(*tagged_clone(module))
-    propagate(analysis.explicit)
+    propagate(analysis.explicit, verifies=False)  # behind the explicit reshards it is
     ops = ops_in(analysis.explicit)
     _take_snapshot(analysis, ops)
     _stop_before_overflow(analysis.explicit, ops)
@@ -727,18 +727,18 @@ def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
 
 def _depth_first(roots: list[int], needs: list[list[int]]) -> list[int]:
     order: list[int] = []
-    opened, done = set(), set()
+    opened, done = bytearray(len(needs)), bytearray(len(needs))
     stack = roots[::-1]
     while stack:
         at = stack[-1]
-        if at in opened:
-            stack.pop()
-            if at not in done:
-                done.add(at)
-                order.append(at)
+        if not opened[at]:
+            opened[at] = 1
+            stack += needs[at][::-1]
             continue
-        opened.add(at)
-        stack += needs[at][::-1]
+        stack.pop()
+        if not done[at]:
+            done[at] = 1
+            order.append(at)
     return order
 
 
@@ -774,7 +774,7 @@ def propagation_pipeline(has_discardable_symbols: bool = True) -> str:
     return cut
 
 
-def propagate(module: ir.Operation) -> None:
+def propagate(module: ir.Operation, verifies: bool = True) -> None:
     """Runs propagation on each public function as if it were the program, as XLA sees it: Shardy starts from @main alone.
 
     With several functions and no @main, Shardy of jaxlib 0.12 ends the process. Private functions that are left after
@@ -782,7 +782,7 @@ def propagate(module: ir.Operation) -> None:
     """
     functions = [op for op in _top_level(module, "func.func") if _has_body(op) and is_public(op)]
     if len(functions) == 1:
-        run(module, propagation_pipeline(_has_discardable_symbols(module)))
+        run(module, propagation_pipeline(_has_discardable_symbols(module)), verifies)
         return
     run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
     for name in [symbol(op) for op in functions]:
@@ -792,7 +792,7 @@ def propagate(module: ir.Operation) -> None:
                 op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
             elif _has_body(op) and is_public(op):
                 op.erase()
-        run(copy, propagation_pipeline())
+        run(copy, propagation_pipeline(), verifies)
         before = next(op for op in _top_level(module, "func.func") if symbol(op) == name)
         after = next(op for op in _top_level(copy, "func.func") if symbol(op) == _ENTRY)
         after.attributes["sym_name"] = ir.StringAttr.get(name)
@@ -866,7 +866,7 @@ def _visibility(symbol: ir.Operation) -> str:
     return "public" if attr is None else ir.StringAttr(attr).value
 
 
-def run(module: ir.Operation, pipeline: str) -> None:
+def run(module: ir.Operation, pipeline: str, verifies: bool = True) -> None:
     """Runs a textual pipeline. Raises: DiagnosedError with what MLIR reported.
 
     The module is verified once, at the end: Shardy's pipelines have thirty passes, and MLIR's verifier takes longer than most.
@@ -875,7 +875,8 @@ def run(module: ir.Operation, pipeline: str) -> None:
     manager.enable_verifier(False)
     try:
         manager.run(module)
-        module.verify()
+        if verifies:
+            module.verify()
     except ir.MLIRError as error:
         raise DiagnosedError(from_mlir_error(error)) from None
 
