@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from .bindings import ir, stablehlo
 
 
@@ -21,6 +19,8 @@ def int64_attr(value: int) -> ir.Attribute:
 
 def int32_constant(value: int) -> ir.Value:
     """Returns the scalar `stablehlo.constant dense<value> : tensor<i32>`, written at the current insertion point."""
+    import numpy as np  # here: the other functions are for runs too that need none
+
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result
 
 
