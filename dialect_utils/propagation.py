@@ -227,7 +227,10 @@ def own_location(op: ir.Operation) -> ir.Location:
 
 def _number_in(location: ir.Location) -> int | None:
     name = name_of(location)
-    return int(name.removeprefix(ID)) if name is not None and name.startswith(ID) else None
+    if name is None or not name.startswith(ID):
+        return None
+    number = name[len(ID) + 1 :]
+    return int(number) if number.isdecimal() else None
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
