@@ -26,8 +26,9 @@ def int32_constant(value: int) -> ir.Value:
 
 def name_of(location: ir.Location) -> str | None:
     """Returns the name that a location gives to the one in it; None for a location of another kind."""
-    return location.name_str if _is_named(location) else None
+    if _NAME_LOC is not None:
+        return location.name_str if isinstance(location, _NAME_LOC) else None
+    return location.name_str if location.is_a_name() else None
 
 
-# Old bindings have no class for each kind of location.
-_is_named = (lambda location: isinstance(location, ir.NameLoc)) if hasattr(ir, "NameLoc") else ir.Location.is_a_name
+_NAME_LOC = getattr(ir, "NameLoc", None)  # old bindings have one class for all kinds of locations

@@ -71,6 +71,7 @@ class Analysis:
       layouts: serial -> the distinct layouts of its op after propagation, as `result_layouts` gives them; several where the
         splitter of constants made several ops of one.
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
+      propagated_ops: serial -> the first op of `explicit` that had it after propagation; the explicit reshards may erase some.
       argument_layouts, result_layouts: function name -> shardings of its arguments or results after propagation.
       explicit: the clone with explicit reshards.
       has_dynamic_shapes: whether something of dynamic shape is opaque in the clone.
@@ -86,6 +87,7 @@ class Analysis:
     has_dynamic_shapes: bool
     layouts: dict[int, frozenset[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
+    propagated_ops: dict[int, ir.Operation] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
@@ -96,12 +98,9 @@ class Analysis:
 
     def first_of(self, serials: Collection[int]) -> dict[int, ir.Operation]:
         """Returns serial -> the first op of `explicit_ops` that has it, for those of `serials` that are there."""
-        by_serial: dict[int, ir.Operation] = {}
-        for op in self.explicit_ops:
-            serial = serial_of(op)
-            if serial in serials:
-                by_serial.setdefault(serial, op)
-        return by_serial
+        there = set(self.explicit_ops)
+        found = ((serial, self.propagated_ops.get(serial)) for serial in serials)
+        return {serial: op for serial, op in found if op in there and serial_of(op) == serial}
 
     @functools.cached_property
     def inserted_reshards(self) -> list[ir.Operation]:
@@ -413,24 +412,44 @@ def split_broadcasts(ops: Iterable[ir.Operation]) -> bool:
     Returns: whether any has become several.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    return any([_split_broadcast(op) for op in ops])  # a list: each is written
+    kept_shapes: dict[tuple, list[int] | None] = {}  # many are alike
+    are_split = False
+    for op in ops:
+        operand, result, dims = op.operands[0], op.results[0], op.attributes["broadcast_dimensions"]
+        kind = operand.type, result.type, dims
+        if kind not in kept_shapes:
+            kept_shapes[kind] = _kept_shape(ir.RankedTensorType(kind[0]), ir.RankedTensorType(kind[1]), _integers(dims))
+        kept = kept_shapes[kind]
+        if kept is not None and op.parent is not None:
+            are_split |= _split_broadcast(op, kept)
+    return are_split
 
 
-def _split_broadcast(op: ir.Operation) -> bool:
+def _kept_shape(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> list[int] | None:
+    """Returns the shape that a broadcast has with the dimensions that grow left at 1; None if it is one that HLO has."""
+    if not source.has_static_shape or not target.has_static_shape or not source.rank:
+        return None
+    kept = list(target.shape)
+    for dim, size in zip(dims, source.shape, strict=True):
+        kept[dim] = size
+    return kept if kept != list(target.shape) or _is_reshape(source, target, dims) else None
+
+
+def _is_reshape(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> bool:
+    return math.prod(source.shape) == math.prod(target.shape) and dims == sorted(dims)
+
+
+def _integers(attr: ir.Attribute) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(attr))
+
+
+def _split_broadcast(op: ir.Operation, kept: list[int]) -> bool:
     operand, result = op.operands[0], op.results[0]
     source, target = ir.RankedTensorType(operand.type), ir.RankedTensorType(result.type)
-    if not source.has_static_shape or not target.has_static_shape or not source.rank or op.parent is None:
-        return False
-    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
-    element, shape = target.element_type, list(target.shape)
+    dims, element, shape = _integers(op.attributes["broadcast_dimensions"]), target.element_type, list(target.shape)
     with ir.InsertionPoint(op), op.location:
-        if math.prod(source.shape) == math.prod(shape) and dims == sorted(dims):
+        if _is_reshape(source, target, dims):
             _replace(op, stablehlo.ReshapeOp(target, operand))
-            return False
-        kept = shape.copy()
-        for dim, size in zip(dims, source.shape, strict=True):
-            kept[dim] = size
-        if kept == shape:
             return False
         same = [dim for dim, size in enumerate(kept) if size == shape[dim]]
         first = stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(kept, element), operand, dims)
@@ -893,6 +912,7 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
             attr = result_layouts(op)
             one = alone.setdefault(attr, frozenset((attr,)))
             analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
+            analysis.propagated_ops.setdefault(serial, op)
             if op.name in CONSTRAINTS:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
