@@ -3,11 +3,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
+import importlib
 import re
+import sys
+import types
 
-from jaxlib.mlir import ir, passmanager
-from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext
-from jaxlib.mlir.dialects import func, sdy, stablehlo
+
+class _Later(types.ModuleType):
+    """Stands for a module that is loaded once something of it is used."""
+
+    def __getattr__(self, name: str):
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def _numpy_later() -> Iterator[None]:
+    """Lets what is imported inside have numpy when it uses it: the bindings do so for few attributes, and to load it takes long."""
+    if "numpy" in sys.modules:
+        yield
+        return
+    later = sys.modules["numpy"] = _Later("numpy")
+    try:
+        yield
+    finally:
+        if sys.modules.get("numpy") is later:
+            del sys.modules["numpy"]
+
+
+with _numpy_later():
+    from jaxlib.mlir import ir, passmanager
+    from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext
+    from jaxlib.mlir.dialects import func, sdy, stablehlo
 
 DEVICE_TO_DEVICE = 1  # StableHLO's channel type of a collective between the partitions of one program
 

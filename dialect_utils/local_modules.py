@@ -366,7 +366,7 @@ class _Writer:
         return [self._in_layout(terminator, value, dims, scope) for value, dims in zip(terminator.operands, wanted, strict=True)]
 
     def _write_op(self, op: ir.Operation, scope: Scope) -> None:
-        with op.location:
+        with propagation.own_location(op):
             if op.name in _PASS_ON:
                 self._pass_on(op, scope)
             elif op.name in ("sdy.propagation_barrier", "sdy.data_flow_edge"):
@@ -414,8 +414,8 @@ class _Writer:
         name = f"reshard/{len(self.conversions)}"
         original = self._original(op)
         op_name = "" if original is None else original.name
-        self.conversions.append(Conversion(op_name, op.location, kind, chain, whole))
-        return Tile(write_program(chain.tile_program, tile.value, Mark(self.channels, name, op.location)), dims)
+        self.conversions.append(Conversion(op_name, propagation.own_location(op), kind, chain, whole))
+        return Tile(write_program(chain.tile_program, tile.value, Mark(self.channels, name, propagation.own_location(op))), dims)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
         serial = propagation.serial_of(op)
@@ -473,7 +473,7 @@ class _Writer:
         """Writes a region of an op into that of a new one; `taken`, `given`: layouts of its arguments and of what it returns."""
         block = op.regions[number].blocks[0]
         types = [_tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
-        body = new.regions[number].blocks.append(*types, arg_locs=[op.location] * len(types))
+        body = new.regions[number].blocks.append(*types, arg_locs=[propagation.own_location(op)] * len(types))
         with ir.InsertionPoint(body):
             tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
             stablehlo.ReturnOp(self.write_block(block, tiles, scope, given))
@@ -536,7 +536,7 @@ class _Writer:
         kept = {each: attributes[each] for each in _names(attributes) if each not in (SHARDING, propagation.ID, _RULE)}
         kept.update({each: ir.DenseI64ArrayAttr.get(value) for each, value in (sizes or {}).items()})
         return ir.Operation.create(
-            name, results=types, operands=operands, attributes=kept, regions=len(op.regions), loc=op.location
+            name, results=types, operands=operands, attributes=kept, regions=len(op.regions), loc=propagation.own_location(op)
         )
 
     def _bind(self, op: ir.Operation, new: ir.Operation, layouts: Sequence[Dims], scope: Scope, rule: Rule | None = None) -> None:
@@ -595,13 +595,14 @@ def _without_marks(op: ir.Operation) -> None:
     for name in (propagation.ID, SHARDING):
         if name in op.attributes:
             del op.attributes[name]
+    op.location = propagation.own_location(op)
 
 
 def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
     """Copies a computation on elements, which is the same on tiles."""
     for block in before.blocks:
         types = [each.type for each in block.arguments]
-        copy = after.blocks.append(*types, arg_locs=[op.location] * len(types))
+        copy = after.blocks.append(*types, arg_locs=[propagation.own_location(op)] * len(types))
         values = dict(zip(block.arguments, copy.arguments, strict=True))
         with ir.InsertionPoint(copy):
             for each in (inner.operation for inner in block.operations):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from .bindings import ir, stablehlo
 
 
@@ -21,4 +19,16 @@ def int64_attr(value: int) -> ir.Attribute:
 
 def int32_constant(value: int) -> ir.Value:
     """Returns the scalar `stablehlo.constant dense<value> : tensor<i32>`, written at the current insertion point."""
+    import numpy as np  # here: the other functions are for runs too that need none
+
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.int32))).result
+
+
+def name_of(location: ir.Location) -> str | None:
+    """Returns the name that a location gives to the one in it; None for a location of another kind."""
+    if _NAME_LOC is not None:
+        return location.name_str if isinstance(location, _NAME_LOC) else None
+    return location.name_str if location.is_a_name() else None
+
+
+_NAME_LOC = getattr(ir, "NameLoc", None)  # old bindings have one class for all kinds of locations

@@ -63,12 +63,12 @@ class Origins:
         self._index: dict[ir.Operation, int] = {}
         self._of_result: dict[tuple[int, int], dict[str, Origin]] = {}
         self._of_argument: list[dict[str, Origin]] = []
-        originals, clone = propagation.tagged_clone(module)
+        originals, clones = propagation.tagged_clone(module)
         publics = [op for op in originals if op.name == "func.func" and propagation.is_public(op) and len(op.regions[0].blocks)]
         if len(publics) != 1:
             return
         try:
-            analysis = propagation.prepare(originals, clone)
+            analysis = propagation.prepare(originals, clones)
             propagation.run(analysis.explicit, _telling(propagation.propagation_pipeline()))
         except DiagnosedError:  # the passes of another Shardy: the report does without
             return
@@ -125,7 +125,7 @@ class Origins:
         self, analysis: propagation.Analysis, function: ir.Operation, stated: list[ir.Attribute | None]
     ) -> dict[str, _Claim]:
         """Returns the constraints and the results of the program by Shardy's names."""
-        found = {}
+        found, block = {}, function.regions[0].blocks[0]
         for op in propagation.ops_in(function):
             if (
                 _NAME in op.attributes
@@ -134,15 +134,17 @@ class Origins:
             ):
                 origin = Origin("a constraint", place_of(analysis.originals[analysis.origin[serial]]))
                 asked = propagation.result_layout(op, 0) if len(op.results) else None
-                found[ir.StringAttr(op.attributes[_NAME]).value] = self._claim(origin, asked, op.operands[0], stated)
-        returned = list(function.regions[0].blocks[0].operations)[-1].operands
+                found[ir.StringAttr(op.attributes[_NAME]).value] = self._claim(origin, asked, op.operands[0], block, stated)
+        returned = list(block.operations)[-1].operands
         for number, (asked, value) in enumerate(zip(propagation.stated_results(function), returned)):
             origin = Origin(f"result {number} of @{self._name}", place_of(self._function))
-            found[f"output: {number}"] = self._claim(origin, asked, value, stated)
+            found[f"output: {number}"] = self._claim(origin, asked, value, block, stated)
         return found
 
-    def _claim(self, origin: Origin, asked: ir.Attribute | None, operand: ir.Value, stated: list[ir.Attribute | None]) -> _Claim:
-        is_stated = isinstance(operand.owner, ir.Block) and stated[ir.BlockArgument(operand).arg_number] is not None
+    def _claim(
+        self, origin: Origin, asked: ir.Attribute | None, operand: ir.Value, entry: ir.Block, stated: list[ir.Attribute | None]
+    ) -> _Claim:
+        is_stated = operand.owner == entry and stated[ir.BlockArgument(operand).arg_number] is not None
         of_operand = self._argument(ir.BlockArgument(operand).arg_number) if is_stated else None
         return _Claim(origin, _dims(asked), _dims(propagation.layout(operand)), _shape(operand), of_operand)
 

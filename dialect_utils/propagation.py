@@ -16,7 +16,10 @@ own `01.before_propagation.mlir` it gives exactly that file; `canary` compares t
                  |                |                        |
               origins          operands                 layouts
 
-Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a function that is called twice has two.
+Ops carry `reshard.id` in the clone, a *serial*: one per instance, so an op of a function that is called twice has two. It is
+the name of their location, around the one they came with: an attribute of its own on each op would make all that MLIR and Shardy
+do with attributes much slower. Only ops that Shardy merges if their attributes are equal, or makes with the location of another
+op, have it as an attribute too, which decides for them.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .factor_overflow import fitting_sharding, may_overflow
-from .ops import int64_attr, producer_of
+from .ops import int64_attr, name_of, producer_of
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -39,6 +42,7 @@ CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
 CONSTRAINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
 LOOPS = frozenset({"stablehlo.while"})
 _UNTAGGED = CONSTANTS | {"builtin.module", "sdy.mesh"}  # a tag on a constant would keep equal constants apart
+_MERGED = "stablehlo.broadcast_in_dim"  # of scalars, by Shardy's merger of constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Analysis:
       layouts: serial -> the distinct layouts of its op after propagation, as `result_layouts` gives them; several where the
         splitter of constants made several ops of one.
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
+      propagated_ops: serial -> the first op of `explicit` that had it after propagation; the explicit reshards may erase some.
       argument_layouts, result_layouts: function name -> shardings of its arguments or results after propagation.
       explicit: the clone with explicit reshards.
       has_dynamic_shapes: whether something of dynamic shape is opaque in the clone.
@@ -82,22 +87,25 @@ class Analysis:
     has_dynamic_shapes: bool
     layouts: dict[int, frozenset[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
+    propagated_ops: dict[int, ir.Operation] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
-    def explicit_ops(self, serials: Collection[int]) -> dict[int, ir.Operation]:
-        """Returns serial -> the first op of `explicit` that has it, for those of `serials` that are there; see `inserted_reshards`."""
-        by_serial: dict[int, ir.Operation] = {}
-        for op in ops_in(self.explicit):
-            serial = serial_of(op)
-            if serial in serials:
-                by_serial.setdefault(serial, op)
-        return by_serial
+    @functools.cached_property
+    def explicit_ops(self) -> list[ir.Operation]:
+        """Returns the ops of `explicit`, once that has its reshards."""
+        return ops_in(self.explicit)
+
+    def first_of(self, serials: Collection[int]) -> dict[int, ir.Operation]:
+        """Returns serial -> the first op of `explicit_ops` that has it, for those of `serials` that are there."""
+        there = set(self.explicit_ops)
+        found = ((serial, self.propagated_ops.get(serial)) for serial in serials)
+        return {serial: op for serial, op in found if op in there and serial_of(op) == serial}
 
     @functools.cached_property
     def inserted_reshards(self) -> list[ir.Operation]:
         """Returns the reshards of `explicit` that were inserted after propagation, once that has its reshards."""
-        return [op for op in ops_in(self.explicit) if op.name == "sdy.reshard" and serial_of(op) is None]
+        return [op for op in self.explicit_ops if op.name == "sdy.reshard" and serial_of(op) is None]
 
     @functools.cached_property
     def instances(self) -> dict[int, list[int]]:
@@ -114,9 +122,8 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
 
     Raises: DiagnosedError with Shardy's own diagnostics if a pipeline fails.
     """
-    originals, clone = tagged_clone(module)
-    analysis = prepare(originals, clone)
-    propagate(analysis.explicit)
+    analysis = prepare(*tagged_clone(module))
+    propagate(analysis.explicit, verifies=False)  # behind the explicit reshards it is
     ops = ops_in(analysis.explicit)
     _take_snapshot(analysis, ops)
     _stop_before_overflow(analysis.explicit, ops)
@@ -125,27 +132,27 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     return analysis
 
 
-def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], ir.Operation]:
-    """Returns the ops of a module in walk order, and a clone whose ops carry their index there as `reshard.id`."""
-    original = module.operation
-    clone = original.clone().operation
-    with clone.context:
-        for op, tag in zip(ops_in(clone), _tags()):
-            if op.name not in _UNTAGGED:
-                op.attributes[ID] = tag
-    return ops_in(original), clone
+def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """Returns the ops of a module in walk order, and those of a clone, which carry their index as `reshard.id`."""
+    originals = ops_in(module.operation)
+    clone = originals[0].clone().operation
+    clones = [clone, *ops_in(clone)[1:]]  # the bindings keep a clone as long as what `clone` gave
+    with originals[0].context:
+        for number, op in enumerate(clones):
+            name = op.name
+            if name not in _UNTAGGED:
+                _tag(op, name, number, op.location)
+    return originals, clones
 
 
-def _tags() -> Iterator[ir.Attribute]:
-    """Yields what `int64_attr` gives for 0, 1, 2, ...; there has to be a current context."""
-    kind, get = ir.IntegerType.get_signless(64), ir.IntegerAttr.get
-    return (get(kind, number) for number in itertools.count())
+def prepare(originals: list[ir.Operation], ops: list[ir.Operation]) -> Analysis:
+    """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened.
 
-
-def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
-    """Returns the analysis before propagation: the tagged clone with calls inlined and loop invariants opened."""
-    ops = ops_in(clone)
-    types = _types_of_values(ops)
+    Args:
+      ops: of the clone; it is theirs no longer, since some are erased.
+    """
+    clone, around = ops[0], [op for op in ops if len(op.regions)]
+    types = _types_of_values(ops, around)
     has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
     if has_dynamic_shapes:
         stand_in_for_dynamic_shapes(clone)
@@ -153,35 +160,76 @@ def prepare(originals: list[ir.Operation], clone: ir.Operation) -> Analysis:
     if has_tuples:
         take_tuples_apart(clone)
     names, are_split = _write_as_hlo(ops_in(clone) if has_dynamic_shapes or has_tuples else ops)
-    del ops  # inlining may erase some
-    tuples = inline_calls(clone) if "func.call" in names or _has_discardable_symbols(clone) else []
-    order_like_hlo(clone)
+    ops.clear()
+    has_calls = "func.call" in names or _has_discardable_symbols(clone)
+    tuples = inline_calls(clone) if has_calls else []
+    if has_dynamic_shapes or has_tuples or has_calls or any(name.startswith("chlo.") for name in names):  # some are not there any more
+        around = [op for op in ops_in(clone) if len(op.regions)]
+    order_like_hlo(around)
     _dissolve(tuples)
     origin: list[int | None] = []
     prepared_ops: list[ir.Operation] = []
     pieces: dict[int, int] = {}
-    tags = _tags()
     for op in ops_in(clone):
-        if op.name in _UNTAGGED:
+        name = op.name
+        if name in _UNTAGGED:
             continue
-        attributes = op.attributes
-        tag = attributes.get(ID)
-        serial, index = len(origin), tag and tag.value
-        if are_split and _PIECE in attributes:
+        location = op.location
+        serial, index = len(origin), _number_in(location)
+        own = location if index is None else location.child_loc
+        if are_split and _PIECE in op.attributes:
             pieces[serial], index = index, None
         origin.append(index)
         prepared_ops.append(op)
-        attributes[ID] = next(tags)
+        _tag(op, name, serial, own)
     loops = _loops(clone) if LOOPS & names else []
     carried = capture_invariants(loops)
     opened = {}
     for constraint, loop, operands in open_captured(loops, carried):
         serial = len(origin)
-        constraint.attributes[ID] = int64_attr(serial)
-        opened[serial] = Opened(_tag(loop), operands)
+        _tag(constraint, constraint.name, serial, own_location(constraint))
+        opened[serial] = Opened(serial_of(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
     return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation, has_dynamic_shapes)
+
+
+# Tags
+
+
+def _tag(op: ir.Operation, name: str, number: int, location: ir.Location) -> None:
+    """Lets an op of a name carry a number; `location` is its own."""
+    op.location = ir.Location.name(f"{ID} {number}", location)
+    if _is_tagged_by_attribute(name):
+        op.attributes[ID] = int64_attr(number)
+
+
+@functools.cache
+def _is_tagged_by_attribute(name: str) -> bool:
+    return name == _MERGED or name.startswith(("sdy.", "func."))
+
+
+def serial_of(op: ir.Operation) -> int | None:
+    """Returns the serial of an op of the clone; None for one that a pass inserted, and for constants."""
+    name = op.name
+    if _is_tagged_by_attribute(name):
+        attr = op.attributes.get(ID)
+        return None if attr is None else attr.value
+    return None if name in _UNTAGGED else _number_in(op.location)
+
+
+def own_location(op: ir.Operation) -> ir.Location:
+    """Returns the location that an op of the clone came with, or that of the op it is inserted for."""
+    location = op.location
+    return location if _number_in(location) is None else location.child_loc
+
+
+def _number_in(location: ir.Location) -> int | None:
+    name = name_of(location)
+    if name is None or not name.startswith(ID):
+        return None
+    number = name[len(ID) + 1 :]
+    return int(number) if number.isdecimal() else None
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
@@ -227,9 +275,9 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 )
 
 
-def _types_of_values(ops: list[ir.Operation]) -> set[ir.Type]:
+def _types_of_values(ops: list[ir.Operation], around: list[ir.Operation]) -> set[ir.Type]:
+    """Returns the types of the results of ops, and of the arguments in the regions of those that are `around` others."""
     results = {value.type for op in ops for value in op.results}
-    around = [op for op in ops if len(op.regions)]
     return results | {argument.type for op in around for block in _blocks(op) for argument in block.arguments}
 
 
@@ -315,8 +363,8 @@ def _return_elements(op: ir.Operation) -> None:
     types = [kind.get_type(number) for number in range(kind.num_types)]
     with ir.InsertionPoint(op), op.location:
         call = stablehlo.CustomCallOp(types, list(op.operands), ir.StringAttr(op.attributes["call_target_name"]).value)
+    with ir.InsertionPoint(op), own_location(op):
         elements = stablehlo.TupleOp(list(call.results))
-    call.operation.attributes[ID] = op.attributes[ID]
     op.results[0].replace_all_uses_with(elements.result)
     op.erase()
 
@@ -364,40 +412,59 @@ def split_broadcasts(ops: Iterable[ir.Operation]) -> bool:
     Returns: whether any has become several.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    return any([_split_broadcast(op) for op in ops])  # a list: each is written
+    kept_shapes: dict[tuple, list[int] | None] = {}  # many are alike
+    are_split = False
+    for op in ops:
+        operand, result, dims = op.operands[0], op.results[0], op.attributes["broadcast_dimensions"]
+        kind = operand.type, result.type, dims
+        if kind not in kept_shapes:
+            kept_shapes[kind] = _kept_shape(ir.RankedTensorType(kind[0]), ir.RankedTensorType(kind[1]), _integers(dims))
+        kept = kept_shapes[kind]
+        if kept is not None and op.parent is not None:
+            are_split |= _split_broadcast(op, kept)
+    return are_split
 
 
-def _split_broadcast(op: ir.Operation) -> bool:
+def _kept_shape(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> list[int] | None:
+    """Returns the shape that a broadcast has with the dimensions that grow left at 1; None if it is one that HLO has."""
+    if not source.has_static_shape or not target.has_static_shape or not source.rank:
+        return None
+    kept = list(target.shape)
+    for dim, size in zip(dims, source.shape, strict=True):
+        kept[dim] = size
+    return kept if kept != list(target.shape) or _is_reshape(source, target, dims) else None
+
+
+def _is_reshape(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> bool:
+    return math.prod(source.shape) == math.prod(target.shape) and dims == sorted(dims)
+
+
+def _integers(attr: ir.Attribute) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(attr))
+
+
+def _split_broadcast(op: ir.Operation, kept: list[int]) -> bool:
     operand, result = op.operands[0], op.results[0]
     source, target = ir.RankedTensorType(operand.type), ir.RankedTensorType(result.type)
-    if not source.has_static_shape or not target.has_static_shape or not source.rank or op.parent is None:
-        return False
-    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
-    element, shape = target.element_type, list(target.shape)
+    dims, element, shape = _integers(op.attributes["broadcast_dimensions"]), target.element_type, list(target.shape)
     with ir.InsertionPoint(op), op.location:
-        if math.prod(source.shape) == math.prod(shape) and dims == sorted(dims):
+        if _is_reshape(source, target, dims):
             _replace(op, stablehlo.ReshapeOp(target, operand))
-            return False
-        kept = shape.copy()
-        for dim, size in zip(dims, source.shape, strict=True):
-            kept[dim] = size
-        if kept == shape:
             return False
         same = [dim for dim, size in enumerate(kept) if size == shape[dim]]
         first = stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(kept, element), operand, dims)
         dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
         second = stablehlo.ReshapeOp(dropped, first.result)
         for piece in (first, second):
-            piece.operation.attributes[ID] = op.attributes[ID]
             piece.operation.attributes[_PIECE] = ir.UnitAttr.get()
         _replace(op, stablehlo.BroadcastInDimOp(target, second.result, same))
     return True
 
 
 def _replace(op: ir.Operation, new: ir.OpView) -> None:
-    for name in (ID, SHARDING):
-        if name in op.attributes:
-            new.operation.attributes[name] = op.attributes[name]
+    """Puts an op, which has the location of `op`, in its place."""
+    if SHARDING in op.attributes:
+        new.operation.attributes[SHARDING] = op.attributes[SHARDING]
     for before, after in zip(op.results, new.operation.results, strict=True):
         before.replace_all_uses_with(after)
     op.erase()
@@ -477,17 +544,17 @@ def call_paths(analysis: Analysis) -> list[tuple[int, ...]]:
 
     All are indices in `Analysis.originals`, outermost first. The original has to be as it was analysed.
     """
-    originals, clone = tagged_clone(analysis.originals[0])
-    for op in ops_in(clone):
+    originals, clones = tagged_clone(analysis.originals[0])
+    for index, op in enumerate(clones):
         if op.name == "func.call":
-            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([_tag(op)])
-    prepared = prepare(originals, clone)
+            op.attributes[_CALLS] = ir.DenseI64ArrayAttr.get([index])
+    prepared = prepare(originals, clones)
     return [(*_function_around(op, prepared), *_calls_around(op)) for op in prepared.prepared_ops]
 
 
 def _function_around(op: ir.Operation, analysis: Analysis) -> tuple[int, ...]:
     functions = (each for each in (op, *ops_around(op)) if each.name == "func.func")
-    return tuple(analysis.origin[_tag(each)] for each in functions)
+    return tuple(analysis.origin[serial_of(each)] for each in functions)
 
 
 def _calls_around(op: ir.Operation) -> tuple[int, ...]:
@@ -639,13 +706,13 @@ def _opened(attr: ir.Attribute | None) -> ir.Attribute | None:
 # Order
 
 
-def order_like_hlo(module: ir.Operation) -> None:
-    """Orders the ops of each block as they come back from HLO: depth first from the ops that nothing uses, operands in order.
+def order_like_hlo(around: list[ir.Operation]) -> None:
+    """Orders the ops of each block in the regions of ops as they come back from HLO: depth first from the ops that nothing uses, operands in order.
 
     Propagation resolves conflicts of equal priority in the order of the ops.
     Source: `HloComputation::MakeInstructionPostOrder`.
     """
-    blocks = [block for op in ops_in(module) if len(op.regions) and op.name not in _UNORDERED for block in _blocks(op)]
+    blocks = [block for op in around if op.name not in _UNORDERED for block in _blocks(op)]
     for block in blocks:
         if len(block.operations) > 2:
             _order_block(block)
@@ -682,18 +749,18 @@ def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
 
 def _depth_first(roots: list[int], needs: list[list[int]]) -> list[int]:
     order: list[int] = []
-    opened, done = set(), set()
+    opened, done = bytearray(len(needs)), bytearray(len(needs))
     stack = roots[::-1]
     while stack:
         at = stack[-1]
-        if at in opened:
-            stack.pop()
-            if at not in done:
-                done.add(at)
-                order.append(at)
+        if not opened[at]:
+            opened[at] = 1
+            stack += needs[at][::-1]
             continue
-        opened.add(at)
-        stack += needs[at][::-1]
+        stack.pop()
+        if not done[at]:
+            done[at] = 1
+            order.append(at)
     return order
 
 
@@ -729,7 +796,7 @@ def propagation_pipeline(has_discardable_symbols: bool = True) -> str:
     return cut
 
 
-def propagate(module: ir.Operation) -> None:
+def propagate(module: ir.Operation, verifies: bool = True) -> None:
     """Runs propagation on each public function as if it were the program, as XLA sees it: Shardy starts from @main alone.
 
     With several functions and no @main, Shardy of jaxlib 0.12 ends the process. Private functions that are left after
@@ -737,7 +804,7 @@ def propagate(module: ir.Operation) -> None:
     """
     functions = [op for op in _top_level(module, "func.func") if _has_body(op) and is_public(op)]
     if len(functions) == 1:
-        run(module, propagation_pipeline(_has_discardable_symbols(module)))
+        run(module, propagation_pipeline(_has_discardable_symbols(module)), verifies)
         return
     run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
     for name in [symbol(op) for op in functions]:
@@ -747,7 +814,7 @@ def propagate(module: ir.Operation) -> None:
                 op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
             elif _has_body(op) and is_public(op):
                 op.erase()
-        run(copy, propagation_pipeline())
+        run(copy, propagation_pipeline(), verifies)
         before = next(op for op in _top_level(module, "func.func") if symbol(op) == name)
         after = next(op for op in _top_level(copy, "func.func") if symbol(op) == _ENTRY)
         after.attributes["sym_name"] = ir.StringAttr.get(name)
@@ -821,7 +888,7 @@ def _visibility(symbol: ir.Operation) -> str:
     return "public" if attr is None else ir.StringAttr(attr).value
 
 
-def run(module: ir.Operation, pipeline: str) -> None:
+def run(module: ir.Operation, pipeline: str, verifies: bool = True) -> None:
     """Runs a textual pipeline. Raises: DiagnosedError with what MLIR reported.
 
     The module is verified once, at the end: Shardy's pipelines have thirty passes, and MLIR's verifier takes longer than most.
@@ -830,7 +897,8 @@ def run(module: ir.Operation, pipeline: str) -> None:
     manager.enable_verifier(False)
     try:
         manager.run(module)
-        module.verify()
+        if verifies:
+            module.verify()
     except ir.MLIRError as error:
         raise DiagnosedError(from_mlir_error(error)) from None
 
@@ -839,12 +907,12 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
     """Notes the layouts of `ops`, all of the module after propagation."""
     alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     for op in ops:
-        attributes = op.attributes
-        tag = attributes.get(ID)
-        if tag is not None:
-            serial, attr = tag.value, _result_layouts(op.name, attributes)
+        serial = serial_of(op)
+        if serial is not None:
+            attr = result_layouts(op)
             one = alone.setdefault(attr, frozenset((attr,)))
             analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
+            analysis.propagated_ops.setdefault(serial, op)
             if op.name in CONSTRAINTS:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
@@ -943,22 +1011,12 @@ def _stated(function: ir.Operation, name: str, count: int) -> list[ir.Attribute 
 # IR access
 
 
-def serial_of(op: ir.Operation) -> int | None:
-    """Returns the serial of an op of the clone; None for one that a pass inserted, and for constants."""
-    return _tag(op)
-
-
 def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
     """Yields the ops around an op, innermost first."""
     parent = op.parent
     while parent is not None:
         yield parent.operation
         parent = parent.operation.parent
-
-
-def _tag(op: ir.Operation) -> int | None:
-    attr = op.attributes.get(ID)
-    return None if attr is None else attr.value
 
 
 def symbol(op: ir.Operation) -> str:

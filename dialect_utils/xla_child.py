@@ -243,7 +243,7 @@ class XlaChild:
             reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
         is_lasting = reply["status"] != "target" and reply.get("signal") != signal.SIGKILL
         self.passing_answers += not is_lasting or reply["status"] == "hang"
-        return _compiled_from(reply), is_lasting
+        return compiled_from(reply), is_lasting
 
     def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
@@ -362,7 +362,7 @@ def shared_child() -> XlaChild:
     return XlaChild()
 
 
-def _compiled_from(reply: dict) -> Compiled:
+def compiled_from(reply: dict) -> Compiled:
     """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
     known = {field.name for field in fields(Compiled)}
     values = {name: _frozen(value) for name, value in reply.items() if name in known}
@@ -458,14 +458,14 @@ class _Cache:
         """Returns the entry, None without one; a hang counts only if it lasted as long as the caller would wait."""
         try:
             entry = json.loads(self._path(key).read_text())
-            compiled = replace(_compiled_from(entry["compiled"]), from_cache=True)
+            compiled = replace(compiled_from(entry["compiled"]), from_cache=True)
             is_too_short = compiled.status == "hang" and entry["timeout_s"] < timeout_s
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return None if is_too_short else compiled
 
     def write(self, key: str, compiled: Compiled, timeout_s: float) -> None:
-        text = json.dumps({"compiled": _as_json(compiled), "timeout_s": timeout_s})
+        text = json.dumps({"compiled": as_json(compiled), "timeout_s": timeout_s})
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -479,5 +479,6 @@ class _Cache:
         return self._root / key[:2] / f"{key}.json"
 
 
-def _as_json(compiled: Compiled) -> dict:
+def as_json(compiled: Compiled) -> dict:
+    """Returns an answer as plain values; see `compiled_from`."""
     return {**asdict(compiled), **{name: [astuple(count) for count in getattr(compiled, name)] for name in _COUNTS}}

@@ -58,6 +58,8 @@ class Session:
       analysis: propagation's, of the module as the pass right before has left it; None if that one made none.
       findings: those on the module as the pass right before has written them; None if that one wrote none.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
+      bytecode: the module as it is in front of the running pass, which has each name and string in it as bytes; None if unknown.
+      is_left: whether the running pass has left the module as it was, to the last attribute.
       is_verified: whether the running pass has left nothing to verify: all that it changed are attributes of ours, which say
         nothing of what the module computes.
       left_whole: why the module as a whole is left to XLA, where no pass was run on it.
@@ -69,6 +71,8 @@ class Session:
     statistics: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
     checks: list[Any] = dataclasses.field(default_factory=list)
     left_whole: str = ""
+    bytecode: bytes | None = None
+    is_left: bool = False
     is_verified: bool = False
     current_pass: Pass | None = None
     analysis: Any = None
@@ -93,6 +97,10 @@ class Session:
     def error(self, where, message: str, *notes: Diagnostic) -> None:
         """Reports a mistake of the user; the running pass goes on and fails when it returns."""
         self.diagnostics.emit(where, diagnostics.ERROR, message, notes)
+
+    def may_have(self, *texts: str) -> bool:
+        """Returns whether one of some names or strings may be in the module; False is certain, and told without a walk."""
+        return self.bytecode is None or any(each.encode() in self.bytecode for each in texts)
 
     def count(self, statistic: str, amount: int = 1) -> None:
         """Adds to a statistic that the running pass declares."""

@@ -25,7 +25,7 @@ from reshard.dialect_utils.sdy_shardings import (
 )
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session
-from reshard.passes.findings import Finding, Findings, OpenResult, Skipped, write_findings
+from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, Skipped, write_findings
 from reshard.passes.specialization import specialise
 from reshard.synthesis.sharding import Sharding
 
@@ -106,7 +106,7 @@ class FindMismatchesPass(Pass):
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
         found = Findings(edges, tuple(each for _, each in skipped), open_results)
-        write_findings(module, found, ops=ops)
+        write_findings(module, found, ops=ops if session.may_have(PREFIX) else ())
         session.findings = found
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))

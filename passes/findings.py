@@ -122,7 +122,7 @@ def write_findings(
 
     Args:
       over: those that are there, on ops that still are, if that is known.
-      ops: all of the module, if the caller has them.
+      ops: all of the module that may have any, if the caller has them.
     """
     if over is None:
         strip_findings(module, keeps=(CLONE_OF,), ops=ops)
@@ -194,10 +194,10 @@ def strip_findings(
     """Removes every discardable attribute of ours from every op, but for those named on functions; returns how many there were.
 
     Args:
-      ops: `root` and the ops in it, if the caller has them.
+      ops: `root` and the ops in it, or those that may have any, if the caller has them.
     """
     count = 0
-    for op in ops or ops_in(root.operation):
+    for op in ops_in(root.operation) if ops is None else ops:
         attributes = op.attributes
         for name in attributes.keys():
             if name.startswith(PREFIX) and not (name in keeps and op.name == "func.func" and op.parent == root.operation):

@@ -50,9 +50,9 @@ class ImportGspmdPass(Pass):
     }
 
     def run(self, module: ir.Module, session: Session) -> None:
-        kind = string_shardings.kind_of(module)
+        kind = string_shardings.kind_of(module) if session.may_have(string_shardings.GSPMD, string_shardings.ROUND_TRIP) else None
         if kind is None:
-            session.is_verified = True
+            session.is_verified = session.is_left = True
             return
         from reshard.dialect_utils import gspmd_statements, sdy_round_trip
 

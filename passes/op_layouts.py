@@ -40,7 +40,7 @@ class OpLayouts:
         self.index = {op: i for i, op in enumerate(self.analysis.originals) if op in ops}
         self.meshes = module_meshes(self.analysis.explicit)
         serials = {serial for index in self.index.values() for serial in self.analysis.instances.get(index, ())}
-        self.explicit = self.analysis.explicit_ops(serials)
+        self.explicit = self.analysis.first_of(serials)
         self._shardings = Shardings()
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
         self._replicated: dict[int, Sharding] = {}  # by rank

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair
-from reshard.dialect_utils.xla_child import Compiled, XlaChild
+from reshard.dialect_utils.xla_child import Compiled, XlaChild, as_json, compiled_from
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import Plan
 from reshard.synthesis.sharding import Sharding
+
+if TYPE_CHECKING:
+    from reshard.synthesis.plan import Plan
 
 REWRITE, KEEP = "rewrite", "keep"
 FAILURES = {"abort": "aborts", "hang": "hangs", "error": "fails"}  # the verb for each status of `Compiled` but "ok"
@@ -36,6 +38,17 @@ class Verdict:
     def is_rewrite(self) -> bool:
         return self.action == REWRITE
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the verdict as plain values; see `from_json`."""
+        stock, ours = (each and as_json(each) for each in (self.stock, self.ours))
+        return {"action": self.action, "reason": self.reason, "stock": stock, "ours": ours}
+
+    @classmethod
+    def from_json(cls, written: dict[str, Any]) -> Verdict:
+        """Returns the verdict that `as_json` took apart."""
+        stock, ours = (each and compiled_from(each) for each in (written["stock"], written["ours"]))
+        return cls(written["action"], written["reason"], stock, ours)
+
 
 class LoneOracle:
     """Compiles questions in a child process; `child` may be shared with others."""
@@ -45,6 +58,8 @@ class LoneOracle:
 
     def judge_pair(self, tensor_type: str, layouts: Sequence[Sharding], plan: Plan) -> Verdict:
         """Returns the verdict on a conversion by `plan` from the first of `layouts` to the last, by way of the others."""
+        from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # with all that writes collectives
+
         stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts), plan.mesh)
         if stock.is_ok and _cannot_be_beaten(stock, plan):
             return Verdict(KEEP, f"stock XLA moves {_bytes(stock.bytes_received)} in {_count(stock)}, as we would", stock)

@@ -166,7 +166,7 @@ def _as_callable(
 
     def run(_operation: ir.Operation, external_pass) -> None:
         errors_before = len(session.errors)
-        session.current_pass, session.is_verified = element, False
+        session.current_pass, session.is_verified, session.is_left = element, False, False
         if not follows_ours:
             session.analysis = session.findings = None
         analysis, findings = session.analysis, session.findings
@@ -179,6 +179,7 @@ def _as_callable(
             failures.append(failure)
         finally:
             session.current_pass = None
+            session.bytecode = session.bytecode if session.is_left else None
             session.analysis = None if session.analysis is analysis else session.analysis
             session.findings = None if session.findings is findings else session.findings
         if failures or len(session.errors) > errors_before:

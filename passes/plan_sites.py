@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 from dataclasses import dataclass
 import functools
+from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.mini_modules import neighbourhood
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.origins import Origin, Origins
 from reshard.dialect_utils.sdy_shardings import (
@@ -26,10 +27,12 @@ from reshard.passes.base import Pass, Session, option
 from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, read_findings, write_findings
 from reshard.passes.op_layouts import Layouts, OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
-from reshard.passes.site_plans import site_plan
+from reshard.passes.site_records import SiteRecord, record_of
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan
 from reshard.synthesis.sharding import Sharding
+
+if TYPE_CHECKING:
+    from reshard.synthesis.plan import Plan
 
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 # The users that take a value as it is, in one layout whatever it costs.
@@ -99,13 +102,50 @@ class PlanSitesPass(Pass):
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is to be planned: a value of a type on a mesh from source to target, inside manual computations along some axes."""
+
+    type: ir.Type
+    mesh: Mesh
+    source: Sharding
+    target: Sharding
+    manual_axes: tuple[str, ...]
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Returns all that the plan depends on."""
+        return repr((str(self.type), self.mesh, self.source, self.target, self.manual_axes))
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Returns the plan. Raises: NoPlanError or ValueError if there is none."""
+        from reshard.passes.site_plans import site_plan  # with all that plans: a record may have what is asked
+
+        return site_plan(self.type, self.mesh, self.source, self.target, self.manual_axes)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a report says of the plan, `solved` from which it can be planned again, or why there is none: plain values."""
+        try:
+            plan = self.plan
+        except ValueError as problem:  # NoPlanError is one
+            return {"problem": f"no chain: {problem}"}
+        ends = {"mesh": str(plan.mesh), "source": str(plan.source), "target": str(plan.target)}
+        solved = ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
+        return {"chain": plan.chain_text, **{name: getattr(plan, name) for name in _PLAN_ENTRIES}, "solved": solved}
+
+
+@dataclass(frozen=True)
 class Conversion:
-    """One (value, source, target) with its plan; `plan` is None where `problem` says why there is none. Sites share it."""
+    """One (value, source, target), planned: `facts` is what `Asked` has of it. Sites share it.
+
+    Attributes:
+      asked: None where the ends are on different meshes.
+    """
 
     source: Sharding
     target: Sharding
-    plan: Plan | None
-    problem: str = ""
+    asked: Asked | None
+    facts: dict[str, Any]
 
     @functools.cached_property
     def ends(self) -> dict[str, str]:
@@ -113,15 +153,21 @@ class Conversion:
         return {"source": str(self.source), "target": str(self.target)}
 
     @property
+    def is_planned(self) -> bool:
+        return "chain" in self.facts
+
+    @property
+    def problem(self) -> str:
+        """Returns why there is no plan."""
+        return self.facts["problem"]
+
+    @property
     def solved(self) -> dict | None:
         """Returns what the chain solves, as plain values from which it can be planned again; None where there is no chain."""
-        if self.plan is None:
-            return None
-        return self._ends_of_plan | {"shape": list(self.plan.shape), "bits": self.plan.bits, "objective": self.plan.objective}
+        return self.facts.get("solved")
 
-    @functools.cached_property
-    def _ends_of_plan(self) -> dict[str, str]:
-        return {"mesh": str(self.plan.mesh), "source": str(self.plan.source), "target": str(self.plan.target)}
+
+_ON_DIFFERENT_MESHES = {"problem": "source and target are on different meshes"}
 
 
 class SitePlanner:
@@ -141,12 +187,15 @@ class SitePlanner:
         self._results_of_xla: dict[int, tuple[Mesh, Sharding] | None] = {}
         self._judged: dict[tuple, Verdict] = {}
         self._shardings = Shardings()
+        self._asked_of: dict[tuple, Asked | None] = {}
         self._converted: dict[tuple, Conversion] = {}
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
         self._texts: dict[ir.Type, str] = {}
         self._numbers = _Numbers()
         self._entries: dict[tuple[int, int], tuple[tuple[str, ir.Attribute], ...]] = {}
-        self.conversions = {site: self._conversion(edges[0]) for site, edges in found.by_site().items()}
+        firsts = {site: edges[0] for site, edges in found.by_site().items()}
+        self._record_on_disk = self._record_of([self._asked(edge) for edge in firsts.values()])
+        self.conversions = {site: self._conversion(edge) for site, edge in firsts.items()}
 
     def planned_edges(self) -> list[Finding]:
         """Returns the findings with chains and verdicts, in their order; records a report row per site."""
@@ -154,6 +203,7 @@ class SitePlanner:
         inside = {edge.site: last for last, sites in chains.items() for edge in sites[:-1]}
         verdicts: dict[int, Verdict] = {}  # by position in found.edges
         positions = {id(edge): i for i, edge in enumerate(self.found.edges)}
+        passing_before = xla_child.shared_child().passing_answers
         for group in self._groups():
             if _is_data_flow(group[0]):
                 for edge in group:
@@ -162,6 +212,7 @@ class SitePlanner:
             else:
                 verdict = self._judge_neighbourhood(group)
                 verdicts |= {positions[id(edge)]: verdict for edge in group}
+        self._record_on_disk.keep(is_lasting=xla_child.shared_child().passing_answers == passing_before)
         if self.checks_layouts:
             verdicts = self._where_xla_agrees(verdicts)
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
@@ -186,18 +237,32 @@ class SitePlanner:
 
     # Plans
 
-    def _conversion(self, edge: Finding) -> Conversion:
-        asked = edge.value.type, edge.source, edge.target, edge.manual_axes
-        if asked not in self._converted:
-            self._converted[asked] = self._converted_alone(edge)
-        return self._converted[asked]
+    def _record_of(self, asked: list[Asked | None]) -> SiteRecord:
+        """Returns the record of a module with these conversions; the answers of a child of the caller's are in none."""
+        if self.session.options.get("xla_child") is not None:
+            return SiteRecord(None)
+        return record_of(each.text for each in asked if each is not None)
 
-    def _converted_alone(self, edge: Finding) -> Conversion:
-        source, target = self._shardings[edge.source], self._shardings[edge.target]
-        mesh = mesh_of(edge.target, self.meshes)
-        if mesh is None or mesh != mesh_of(edge.source, self.meshes):
-            return Conversion(source, target, None, "source and target are on different meshes")
-        return _converted(edge, mesh, source, target)
+    def _asked(self, edge: Finding) -> Asked | None:
+        """Returns what is to be planned for an edge alone; None if its ends are on different meshes."""
+        key = edge.value.type, edge.source, edge.target, edge.manual_axes
+        if key not in self._asked_of:
+            mesh = self._mesh_of(edge.target)
+            is_on_one = mesh is not None and mesh == self._mesh_of(edge.source)
+            ends = self._shardings[edge.source], self._shardings[edge.target]
+            self._asked_of[key] = Asked(edge.value.type, mesh, *ends, edge.manual_axes) if is_on_one else None
+        return self._asked_of[key]
+
+    def _conversion(self, edge: Finding) -> Conversion:
+        key = edge.value.type, edge.source, edge.target, edge.manual_axes
+        if key not in self._converted:
+            source, target = self._shardings[edge.source], self._shardings[edge.target]
+            self._converted[key] = self._converted_from(source, target, self._asked(edge))
+        return self._converted[key]
+
+    def _converted_from(self, source: Sharding, target: Sharding, asked: Asked | None) -> Conversion:
+        facts = _ON_DIFFERENT_MESHES if asked is None else self._record_on_disk.answer(asked.text, asked.facts)
+        return Conversion(source, target, asked, facts)
 
     def _chains_of_constraints(self) -> dict[int, list[Finding]]:
         """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user.
@@ -236,12 +301,19 @@ class SitePlanner:
 
     def _judge_edge(self, edge: Finding, chain: list[Finding]) -> Verdict:
         conversion = self._merged(chain)
-        if conversion.plan is None:
+        if not conversion.is_planned:
             return Verdict(KEEP, conversion.problem)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
         layouts = [conversion.source, *(self._shardings[each.target] for each in chain)]
-        return self._oracle.judge_pair(str(edge.value.type), layouts, conversion.plan)
+        kind = str(edge.value.type)
+        question = repr(("pair", kind, layouts, conversion.asked.text))
+        return self._verdict_on(question, lambda: self._oracle.judge_pair(kind, layouts, conversion.asked.plan))
+
+    def _verdict_on(self, question: str, judge: Callable[[], Verdict]) -> Verdict:
+        if question not in self._judged:
+            self._judged[question] = Verdict.from_json(self._record_on_disk.answer(question, lambda: judge().as_json()))
+        return self._judged[question]
 
     def _merged(self, chain: list[Finding]) -> Conversion:
         if len(chain) == 1:
@@ -249,41 +321,48 @@ class SitePlanner:
         first, last = self.conversions[chain[0].site], self.conversions[chain[-1].site]
         mesh = mesh_of(chain[-1].target, self.meshes)
         if mesh is None or mesh != mesh_of(chain[0].source, self.meshes):
-            return Conversion(first.source, last.target, None, "source and target are on different meshes")
-        return _converted(chain[-1], mesh, first.source, last.target)
+            return Conversion(first.source, last.target, None, _ON_DIFFERENT_MESHES)
+        edge = chain[-1]
+        asked = Asked(edge.value.type, mesh, first.source, last.target, edge.manual_axes)
+        return self._converted_from(first.source, last.target, asked)
 
     def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
         op = group[0].op
         if op.name in _MISCOMPILED:
             return Verdict(KEEP, _MISCOMPILED[op.name])
         for edge in group:
-            if self.conversions[edge.site].plan is None:
+            if not self.conversions[edge.site].is_planned:
                 return Verdict(KEEP, self.conversions[edge.site].problem)
         if op.name == "stablehlo.dot_general" and self._op_layouts.scatters_sums(op):
             return Verdict(KEEP, _SCATTERED_SUMS)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
-        operands = {e.number: self.conversions[e.site].plan for e in group if e.kind != kinds.RESULT}
-        results = {e.number: self.conversions[e.site].plan for e in group if e.kind == kinds.RESULT}
-        mesh = self.conversions[group[0].site].plan.mesh
+        operands = {e.number: self.conversions[e.site].asked for e in group if e.kind != kinds.RESULT}
+        results = {e.number: self.conversions[e.site].asked for e in group if e.kind == kinds.RESULT}
         layouts = self._op_layouts.of(op, self._mesh_of(group[0].target))
         if layouts is None:
             return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
-        for number, conversion in operands.items():
-            layouts.operands[number] = conversion.source
-        for number, conversion in results.items():
-            layouts.results[number] = conversion.target
-        asked = _question(op, mesh, layouts, operands, results, self._numbers)
-        if asked not in self._judged:
-            self._judged[asked] = self._judged_alone(op, mesh, layouts, operands, results)
-        return self._judged[asked]
+        alike = _question(op, layouts, operands, results, self._numbers)
+        if alike not in self._judged:
+            question = _question_text(op, layouts, operands, results)
+            judge = functools.partial(self._judged_alone, op, layouts, operands, results)
+            self._judged[alike] = self._verdict_on(question, judge)
+        return self._judged[alike]
 
     def _mesh_of(self, attr: ir.Attribute) -> Mesh | None:
         if attr not in self._meshes_of:
             self._meshes_of[attr] = mesh_of(attr, self.meshes)
         return self._meshes_of[attr]
 
-    def _judged_alone(self, op: ir.Operation, mesh: Mesh, layouts: Layouts, operands, results) -> Verdict:
+    def _judged_alone(self, op: ir.Operation, layouts: Layouts, asked_operands, asked_results) -> Verdict:
+        from reshard.dialect_utils.mini_modules import neighbourhood  # with all that writes collectives
+
+        operands, results = ({number: each.plan for number, each in side.items()} for side in (asked_operands, asked_results))
+        for number, plan in operands.items():
+            layouts.operands[number] = plan.source
+        for number, plan in results.items():
+            layouts.results[number] = plan.target
+        mesh = next(iter((*operands.values(), *results.values()))).mesh
         stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {}, layouts.constrained)
         ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results, layouts.constrained)
         if stock is None or ours is None:
@@ -342,9 +421,9 @@ class SitePlanner:
             "verdict": ir.StringAttr.get(verdict.action),
             "reason": ir.StringAttr.get(verdict.reason),
         }
-        if conversion.plan is not None:
-            entries["chain"] = ir.StringAttr.get(conversion.plan.chain_text)
-            entries |= {name: int64_attr(getattr(conversion.plan, name)) for name in _PLAN_ENTRIES}
+        if conversion.is_planned:
+            entries["chain"] = ir.StringAttr.get(conversion.facts["chain"])
+            entries |= {name: int64_attr(conversion.facts[name]) for name in _PLAN_ENTRIES}
         if verdict.stock is not None and verdict.stock.is_ok:
             entries["stock_bytes"] = int64_attr(verdict.stock.bytes_received)
             entries["stock_temp_bytes"] = int64_attr(verdict.stock.temp_bytes)
@@ -362,7 +441,7 @@ class SitePlanner:
         """Counts and reports every site by an edge that is rewritten, if one is; remarks on every edge that is not."""
         for site, edges in Findings(tuple(planned)).by_site().items():
             shown = next((each for each in edges if _verdict(each) == REWRITE), edges[0])
-            self.session.count("planned", self.conversions[site].plan is not None)
+            self.session.count("planned", self.conversions[site].is_planned)
             self.session.count(_verdict(shown))
             last = last_of.get(site, site)
             self.session.report_rows.append(self._row(shown, last, chains.get(last, [shown])))
@@ -445,41 +524,38 @@ def _plain(attr: ir.Attribute | None):
 _PLAN_ENTRIES = ("bytes_received", "bound_bytes", "largest_tile_bytes", "collectives")
 
 
-def _converted(edge: Finding, mesh: Mesh, source: Sharding, target: Sharding) -> Conversion:
-    try:
-        return Conversion(source, target, site_plan(edge.value.type, mesh, source, target, edge.manual_axes))
-    except (NoPlanError, ValueError) as problem:
-        return Conversion(source, target, None, f"no chain: {problem}")
-
-
 class _Numbers:
-    """Numbers that tell layouts and meshes apart: equal ones have the same. An object is compared once, which takes long.
+    """Numbers that tell layouts apart: equal ones have the same. An object is compared once, which takes long.
 
     State: `known` has the objects that were asked for, so that no other one gets the id of one of them.
     """
 
     def __init__(self):
-        self.known: dict[int, tuple[Sharding | Mesh | None, int]] = {}
-        self.numbers: dict[Sharding | Mesh | None, int] = {}
+        self.known: dict[int, tuple[Sharding | None, int]] = {}
+        self.numbers: dict[Sharding | None, int] = {}
 
-    def __getitem__(self, each: Sharding | Mesh | None) -> int:
+    def __getitem__(self, each: Sharding | None) -> int:
         if id(each) not in self.known:
             self.known[id(each)] = each, self.numbers.setdefault(each, len(self.numbers))
         return self.known[id(each)][1]
 
 
-def _question(
-    op: ir.Operation, mesh: Mesh, layouts: Layouts, operands: dict[int, Plan], results: dict[int, Plan], numbers: _Numbers
-) -> tuple:
+def _question(op: ir.Operation, layouts: Layouts, operands: dict[int, Asked], results: dict[int, Asked], numbers: _Numbers) -> tuple:
     """Returns what the verdict on an op depends on: ops that ask the same are judged once. An op with regions is like no other."""
     own = op if len(op.regions) else tuple(each for each in op.attributes.items() if _is_its_own(each[0]))
     types = (*(value.type for value in op.operands), *(value.type for value in op.results))
     around = (tuple(numbers[each] for each in side) for side in (layouts.operands, layouts.results))
-    plans = (
-        tuple((number, numbers[each.source], numbers[each.target]) for number, each in sorted(side.items()))
-        for side in (operands, results)
-    )
-    return op.name, own, types, numbers[mesh], *around, layouts.constrained, *plans
+    plans = (tuple((number, id(each)) for number, each in sorted(side.items())) for side in (operands, results))
+    return op.name, own, types, *around, layouts.constrained, *plans
+
+
+def _question_text(op: ir.Operation, layouts: Layouts, operands: dict[int, Asked], results: dict[int, Asked]) -> str:
+    """Returns what the verdict on an op depends on, for a record; of an op with regions all that it says."""
+    own = [(name, str(each)) for name, each in op.attributes.items() if _is_its_own(name)]
+    body = op.get_asm(print_generic_op_form=True, use_local_scope=True, assume_verified=True) if len(op.regions) else ""
+    types = [str(value.type) for value in (*op.operands, *op.results)]
+    plans = [[(number, each.text) for number, each in sorted(side.items())] for side in (operands, results)]
+    return repr((op.name, own, body, types, layouts.operands, layouts.results, sorted(layouts.constrained), plans))
 
 
 def _is_its_own(name: str) -> bool:

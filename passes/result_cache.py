@@ -98,7 +98,7 @@ def run(key: str | None, session: Session, compute: Callable[[], Output]) -> Out
     Args:
       key: as `key` gives it; None computes. compute: runs passes in `session`; what it raises is raised and nothing is kept.
     """
-    folder = None if key is None else _folder()
+    folder = None if key is None else folder_of_version("results")
     if folder is None:
         return compute()
     if (kept := _read(folder, key)) is not None:
@@ -244,11 +244,11 @@ def _compiled(written: dict[str, Any]) -> Compiled:
 # Files
 
 
-def _folder() -> Path | None:
-    """Returns the folder of this reshard's results; None if there is no place, or no sources to tell the version from."""
+def folder_of_version(kind: str) -> Path | None:
+    """Returns the folder of what this reshard keeps of a kind; None if there is no place, or no sources to tell the version from."""
     try:
         version = _fingerprint()
-        return None if version is None else cache_place.cache_root() / f"results-{version[:16]}"
+        return None if version is None else cache_place.cache_root() / f"{kind}-{version[:16]}"
     except (OSError, RuntimeError):
         return None
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.bindings import ir, sdy
-from reshard.dialect_utils.emission import Mark, emit_plan, unused_channels
 from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
 from reshard.passes.findings import Finding, Findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
-from reshard.passes.site_plans import site_plan
-from reshard.synthesis.plan import NoPlanError, Plan
+
+if TYPE_CHECKING:
+    from reshard.synthesis.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +128,8 @@ class _Rewriter:
     @functools.cached_property
     def channels(self) -> Iterator[int]:
         """Returns channel handles that no collective of the module has."""
+        from reshard.dialect_utils.emission import unused_channels  # with all that writes collectives, as below
+
         return unused_channels(self.module)
 
     def rewrite(self, edges: list[Finding]) -> None:
@@ -219,7 +222,7 @@ class _Rewriter:
         """Returns the converted value, from an island at the current insertion point; None, with a remark, without a chain."""
         try:
             chain = self._plan(edge, value.type, source)
-        except (NoPlanError, ValueError) as problem:
+        except ValueError as problem:  # NoPlanError is one
             self.session.remark(edge.op, f"site {edge.site} is left to XLA: no chain: {problem}")
             return None
         if not chain.steps:  # the layouts at the ends of a merged chain are the same: the layout is all that is left
@@ -227,6 +230,8 @@ class _Rewriter:
         name = f"reshard/{edge.site}"
         if self.emit == "sdy":
             return self._shardy_chain(edge, chain, value, source, name)
+        from reshard.dialect_utils.emission import Mark, emit_plan
+
         self.session.count("islands")
         mark = Mark(self.channels, name, edge.op.location)
         around = mesh_of(edge.target, self.meshes) if edge.manual_axes else None
@@ -250,9 +255,11 @@ class _Rewriter:
         return emit_sdy_chain(chain, value, source, edge.target, name, edge.op.location)
 
     def _plan(self, edge: Finding, value_type: ir.Type, source: ir.Attribute) -> Plan:
+        from reshard.passes.site_plans import site_plan
+
         mesh = mesh_of(edge.target, self.meshes)
         if mesh is None:
-            raise NoPlanError(f"unknown mesh in {edge.target}")
+            raise ValueError(f"unknown mesh in {edge.target}")
         return site_plan(value_type, mesh, sharding_from_attr(source), sharding_from_attr(edge.target), edge.manual_axes)
 
 

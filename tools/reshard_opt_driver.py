@@ -182,7 +182,7 @@ class _Run:
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
             self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
-        self._run_passes(chunk, module)
+        self._run_passes(chunk, module, before)
         rows = self.session.report_rows[rows_before:]
         module = self._checked_as_a_whole(chunk, module, rows)
         contained.enter("writing")
@@ -201,9 +201,11 @@ class _Run:
             return ModuleFile.read(self.file.path) == self.file
         return False
 
-    def _run_passes(self, chunk: Chunk, module: ir.Module) -> None:
+    def _run_passes(self, chunk: Chunk, module: ir.Module, before: bytes) -> None:
+        """Runs the pipeline on a module, of which `before` is the bytecode."""
         path = self.flags.mlir_pass_pipeline_crash_reproducer
         try:
+            self.session.bytecode = before if len(self.pipeline.passes) == len(self.pipeline.elements) else None
             self.pipeline.run(module, self.session, self._instrumentation())
         except DiagnosedError as error:
             if path:

@@ -85,3 +85,25 @@ def test_several_programs_in_a_module_are_not_told_apart():
         + "func.func public @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n %0 = stablehlo.tanh %a : tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
     )
     assert origins(two + two.removeprefix(MESH).replace("@f", "@g"), "tanh") == {}
+
+
+def test_an_argument_of_a_loop_is_none_of_the_program():
+    loop = (
+        MESH
+        + """
+func.func public @main(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) -> tensor<16x16xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %b = %a) : tensor<i32>, tensor<16x16xf32>
+  cond {
+    %less = stablehlo.compare LT, %i, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  } do {
+    %c = sdy.sharding_constraint %b <@mesh, [{}, {"x"}]> : tensor<16x16xf32> loc("model.py":5:1)
+    %tanh = stablehlo.tanh %c : tensor<16x16xf32>
+    stablehlo.return %i, %tanh : tensor<i32>, tensor<16x16xf32>
+  }
+  return %0#1 : tensor<16x16xf32>
+}
+"""
+    )
+    assert origins(loop, "tanh") == {"x": "a constraint at model.py:5:1", "y": "argument 0 of @main at -:3:1"}

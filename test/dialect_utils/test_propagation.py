@@ -7,6 +7,8 @@ from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir, make_context, sdy
 from reshard.dialect_utils.diagnostics import DiagnosedError
 from reshard.dialect_utils.factor_overflow import fitting_axes, may_overflow
+from reshard.passes.base import Session
+from reshard.passes.pipeline import Pipeline
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
@@ -125,3 +127,30 @@ def test_a_constant_with_a_mark_of_ours_is_no_instance_of_another_op():
     )
     assert [op.name for op in analysis.prepared_ops] == ["func.func", "func.return"]
     assert [analysis.originals[index].name for index in analysis.origin] == ["func.func", "func.return"]
+
+
+def test_what_is_written_from_the_clone_has_the_locations_of_the_module():
+    module = ir.Module.parse(f"""{MESH}
+      func.func public @main(%arg0: tensor<12x12xf32> {SPLIT.replace('[{', '[{}, {')}) -> (tensor<f32> loc("result")) {{
+        %0 = stablehlo.tanh %arg0 : tensor<12x12xf32> loc("model.py":5:1)
+        %1 = stablehlo.constant dense<0.0> : tensor<f32>
+        %2 = stablehlo.reduce(%0 init: %1) applies stablehlo.add across dimensions = [0, 1] : (tensor<12x12xf32>, tensor<f32>) -> tensor<f32>
+        return %2 : tensor<f32>
+      }}""".replace(' loc("result")', ""))
+    Pipeline.emitting("local", {}).run(module, Session())
+    text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)
+    assert "sdy.manual_computation" in text and '"model.py":5:1' in text
+    assert propagation.ID not in text
+
+
+def test_a_custom_call_without_a_rule_is_warned_of_as_it_was_written():
+    module = ir.Module.parse(f"""{MESH}
+      func.func public @main(%arg0: tensor<12xi32> {SPLIT}) -> tensor<12xi32> {{
+        %0 = stablehlo.custom_call @mystery(%arg0) : (tensor<12xi32>) -> tensor<12xi32> loc("model.py":5:1)
+        return %0 : tensor<12xi32>
+      }}""")
+    session = Session()
+    Pipeline.parse("find-mismatches").run(module, session)
+    (warning,) = session.diagnostics.having("warning")
+    assert str(warning.place) == "model.py:5:1"
+    assert propagation.ID not in str([warning, *warning.notes])

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from reshard.dialect_utils import module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.passes import registry
@@ -156,3 +157,21 @@ def test_places_of_names_call_sites_and_nothing():
         assert place_of(ir.Location.name("jit(f)/add", leaf)) == Place("f.py", 7, 2)
         assert place_of(ir.Location.callsite(leaf, [ir.Location.file("g.py", 1, 1)])) == Place("f.py", 7, 2)
         assert place_of(ir.Location.unknown()) is None and place_of(None) is None
+
+
+def test_names_are_looked_for_in_the_bytecode_only_as_long_as_it_is_the_modules():
+    text = """
+      sdy.mesh @mesh = <["x"=2]>
+      func.func @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> (tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) {
+        %0 = stablehlo.tanh %arg0 {reshard.operand_sites = 1 : i64} : tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }"""
+    found = []
+    for names in ("find-mismatches", "import-gspmd,find-mismatches", "find-mismatches,find-mismatches"):
+        module = ir.Module.parse(text, make_context())
+        session = Session(bytecode=module_files.to_bytes(module, module_files.BYTECODE))
+        assert session.may_have("reshard.") and not session.may_have("mhlo.sharding", "xla.sdy.")
+        Pipeline.parse(names).run(module, session)
+        assert session.may_have("mhlo.sharding")
+        found.append(str(module))
+    assert len(set(found)) == 1 and found[0].count("reshard.operand_sites") == 1
