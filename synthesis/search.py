@@ -548,6 +548,7 @@ class Search:
             found.append(None)
         elif factors:
             choose(0, list(state), blocked, 1, 0, (), divisor, hop_s, rest)
+        del choose  # which knows itself: nothing is left to the collector of cycles
         return found
 
     def _least_step(self, n: int, tile: int) -> int:
