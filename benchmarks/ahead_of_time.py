@@ -59,6 +59,10 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
+    if options.if_installed:
+        options.targets = list(_compilable(options.targets))
+    if not options.targets:
+        return 0
     _have_cpu_devices()
     rows = []
     for number, (target, entry) in enumerate((t, e) for t in options.targets for e in options.programs):
@@ -70,6 +74,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out:
         options.out.write_text(text + "\n")
     return int(any(row.check is None for row in rows))
+
+
+def _compilable(targets: Sequence[Target]) -> Iterator[Target]:
+    """Yields the targets whose compiler is installed, and prints why it leaves out the others."""
+    for target in targets:
+        problem = missing_compiler(target)
+        if problem:
+            print(f"skipped: {problem}")
+        else:
+            yield target
 
 
 def _have_cpu_devices() -> None:
@@ -84,7 +98,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--programs", type=_programs, default=",".join(each.name for each in PROGRAMS), help="default: all")
     parser.add_argument("--policy", choices=("better", "always"), default="better", help="of plan-sites")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="where the tables go besides stdout")
-    return parser.parse_args(arguments)
+    parser.add_argument("--if-installed", action="store_true", help="leave out targets whose compiler is not installed, and say so")
+    options = parser.parse_args(arguments)
+    missing = next(filter(None, map(missing_compiler, options.targets)), None)
+    if missing and not options.if_installed:
+        parser.error(f"argument --targets: {missing}")
+    return options
 
 
 def _targets(text: str) -> list[Target]:
@@ -93,7 +112,7 @@ def _targets(text: str) -> list[Target]:
     except TargetError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
     for target in targets:
-        if problem := missing_compiler(target) or _unfit(target):
+        if problem := _unfit(target):
             raise argparse.ArgumentTypeError(problem)
     return targets
 

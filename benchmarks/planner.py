@@ -3,8 +3,12 @@
 
     python benchmarks/planner.py [--devices 8,16,64,4096] [--count 100] [--topology h100] [--profile]
 
-Plans are made anew, none is read from disk; "again" is a plan that is still in memory. Each row is a process of its own. When its time is over a row ends, in the middle of a plan if need be: "12, last cut" are
-twelve pairs, and the last one would have taken longer. Times are the processor's, so that other work on the machine counts little.
+Plans are made anew, none is read from disk; "again" is a plan that is still in memory. Each row is a process of its own. When its
+time is over a row ends, in the middle of a plan if need be: "12, last cut" are twelve pairs, and the last one would have taken longer.
+Times are the processor's, so that other work on the machine counts little.
+
+`--dtensor` adds a row for PyTorch's DTensor, where torch is installed: the planner that its `redistribute` takes of itself for the
+pair, each given 2 s. "Refused" are pairs that it cannot express, raises an error for, or does not finish; the first are no part of the times.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 from dataclasses import asdict, astuple, dataclass, field
+import importlib.util
 import itertools
 import json
 from pathlib import Path
@@ -34,6 +39,7 @@ MANY_DEVICES, MANY_AXES = 4096, 5  # meshes of so many devices have so many axes
 LEAST_ELEMENTS = 1 << 22
 QUANTILES = {"median ms": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 PROFILED_LINES = 30
+DTENSOR, DTENSOR_S = "DTensor", 2.0  # in place of an objective; what it has for a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +77,14 @@ class Run:
         """Returns what the pairs took in this process; the last may be cut."""
         found, pairs = Measured(), self.pairs()
         signal.signal(signal.SIGPROF, _raise_time_is_over)
+        if self.objective == DTENSOR:
+            self._measure_dtensor(pairs[0], Measured())  # torch is imported
+        measure = self._measure_dtensor if self.objective == DTENSOR else self._measure
         signal.setitimer(signal.ITIMER_PROF, self.limit_s)
         try:
             with plans_on_disk_left_alone():
                 for pair in pairs:
-                    self._measure(pair, found)
+                    measure(pair, found)
         except _TimeIsOver:
             pass
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -98,6 +107,16 @@ class Run:
         found.again_s.append(time.thread_time() - start_s)
 
 
+    def _measure_dtensor(self, pair: Pair, found: Measured) -> None:
+        from reshard.dialect_utils.peers_dtensor import planning_time  # with all that it needs: no part of our rows' memory
+
+        status, seconds = planning_time(pair.mesh, pair.shape, 32, pair.source, pair.target, search_s=DTENSOR_S)
+        if status != "unsupported":
+            found.new_s.append(seconds)
+        found.refused += status != "ok"
+        found.done += 1
+
+
 @dataclass(slots=True)
 class Measured:
     """What a row's pairs took, in seconds of the processor.
@@ -117,7 +136,7 @@ class Measured:
 
     @property
     def is_cut(self) -> bool:
-        return len(self.new_s) > self.done
+        return len(self.new_s) > self.done  # of ours
 
 
 class _TimeIsOver(BaseException):
@@ -137,6 +156,10 @@ def main(arguments: list[str] | None = None) -> None:
         Run(devices, objective, with_exchange, options.topology, options.count, options.seed, options.row_seconds)
         for devices, objective, with_exchange in itertools.product(options.devices, options.objectives, (False, True))
     ]
+    if options.dtensor and importlib.util.find_spec("torch") is None:
+        print("DTensor is left out: PyTorch is not installed here; run: pip install 'torch>=2.13'", file=sys.stderr)
+    elif options.dtensor:
+        runs += [Run(devices, DTENSOR, False, options.topology, options.count, options.seed, options.row_seconds) for devices in options.devices]
     if options.profile:
         _profile(runs)
         return
@@ -157,6 +180,8 @@ def _cells(run: Run, found: Measured) -> list[str]:
     quantiles = [_milliseconds(found.new_s, each) for each in QUANTILES.values()]
     shares = [f"{count / found.done:.0%}" if found.done else "–" for count in (found.refused, found.optimal, found.at_bound)]
     what = [str(run.devices), run.objective, "with" if run.with_exchange else "without", number]
+    if run.objective == DTENSOR:
+        what[2], shares[1:] = "–", ["–", "–"]
     return [*what, *quantiles, _milliseconds(found.again_s, 0.5), *shares, f"{found.peak_mib:.0f}"]
 
 
@@ -183,6 +208,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--count", type=int, default=100, help="pairs per row, default %(default)s")
     add("--row-seconds", type=float, default=10, help="of the processor, after which a row ends, default %(default)s")
     add("--seed", type=int, default=0)
+    add("--dtensor", action="store_true", help="PyTorch's DTensor too, where torch is installed")
     add("--profile", action="store_true", help="show where the time goes in place of the table")
     add("--row", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

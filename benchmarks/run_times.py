@@ -3,6 +3,7 @@
 
     python benchmarks/run_times.py --on shared       8 CPU devices that share one memory, or --devices 16
     python benchmarks/run_times.py --on uniform      8 processes, a link of 200 Mbit/s each
+    python benchmarks/run_times.py --on uniform-12   12 of them
     python benchmarks/run_times.py --on two-level    2 nodes of 4 processes: 1000 Mbit/s inside, 100 Mbit/s for a node
 
 The networks are made of Linux namespaces (`testbed.py`) and need root; gloo carries the data. Before anything is measured the
@@ -10,6 +11,9 @@ links are, with plain TCP, and `reshard calibrate` fits a topology to what colle
 `--topology` takes one that was calibrated before. Programs for one pair take turns, the slowest process counts, then the median.
 A pair that is slower than 0.95 of stock is measured again, with more turns, and its second answer counts: most of these are noise.
 A run that was stopped goes on where it was (`--state`).
+
+All processes keep the memory that arrays give back (`KEEPS_MEMORY`), as an accelerator's allocator does; otherwise most of the time
+on shared memory goes to the system, which maps and clears pages, the same for everybody.
 """
 
 from __future__ import annotations
@@ -40,14 +44,16 @@ from reshard.synthesis.topology import Topology  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 BITS = 32
-NETWORKS = {"uniform": Network(8, 1, 200), "two-level": Network(2, 4, 1000, 100)}
+NETWORKS = {"uniform": Network(8, 1, 200), "uniform-12": Network(12, 1, 200), "two-level": Network(2, 4, 1000, 100)}
 BATCH = 8  # jobs that one start of the processes does
 TIMEOUT_S = 900.0
 SLOWER = 0.95  # a pair whose speed-up is below is a loser
+SHARED_SIZES = "1MiB,4MiB,16MiB,64MiB"  # of the tiles that calibration measures: those of arrays of 64 MiB and more
 TOP = 10
 MOST_OTHERS = 3
 MORE_TURNS = 3  # times as many where a pair is measured again
 PORT = 23398
+KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_ARENA_MAX": "1"}  # of glibc
 WORKER = Path(__file__).resolve().parent / "timed_worker.py"
 
 
@@ -184,7 +190,7 @@ def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topolog
         tool = [sys.executable, str(ROOT / "tools" / "reshard.py"), "calibrate", "-o", str(path), "--repeats", "5"]
         if testbed is None:
             mesh = ["--mesh", f"outer=2,inner={options.devices // 2}", "--devices", str(options.devices)]
-            print(run_together([[*tool, *mesh]], timeout_s=TIMEOUT_S)[0])
+            print(run_together([[*tool, *mesh, "--sizes", SHARED_SIZES]], timeout_s=TIMEOUT_S, environment=KEEPS_MEMORY)[0])
         else:
             print(_calibrate_on(testbed, tool))
     return Topology.parse(str(path))
@@ -210,7 +216,7 @@ def _slurm(testbed: Testbed, rank: int) -> list[str]:
 
 
 def _one_device() -> dict[str, str]:
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1", **KEEPS_MEMORY}
 
 
 def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns: int) -> list[dict]:
@@ -295,18 +301,18 @@ def _table(timed: Sequence[Timed]) -> Iterator[str]:
 
 
 def _ranking(timed: Sequence[Timed]) -> Iterator[str]:
-    """Yields how well the model ranks what was measured: all our plans, and the plans of one pair."""
-    measured, predicted = [], []
-    for each in timed:
-        for name, found in each.problem.plans.items():
-            measured.append(each.seconds[name])
-            predicted.append(found.time_s)
+    """Yields how well the model ranks what was measured: all our plans, those that are not in chunks, and the plans of one pair."""
+    plans = [(each.seconds[name], found) for each in timed for name, found in each.problem.plans.items()]
+    measured, predicted = [seconds for seconds, _ in plans], [found.time_s for _, found in plans]
+    whole = [(seconds, found.time_s) for seconds, found in plans if not any(step.inside for step in found.steps)]
     fastest = sorted(range(len(measured)), key=measured.__getitem__)[:TOP]
     expected = sorted(range(len(measured)), key=predicted.__getitem__)[:TOP]
     several = [each for each in timed if len(each.problem.plans) > 1]
     best = [min(each.problem.plans, key=each.seconds.__getitem__) for each in several]
     regret = [each.seconds["ours"] / each.seconds[name] for each, name in zip(several, best)]
-    yield f"model: rank correlation {rank_correlation(measured, predicted):.3f} over {len(measured)} plans; "
+    yield f"model: rank correlation {rank_correlation(measured, predicted):.3f} over {len(measured)} plans"
+    if 1 < len(whole) < len(plans):
+        yield f"and {rank_correlation(*zip(*whole)):.3f} over the {len(whole)} of them that are not in chunks;"
     yield f"of the {TOP} fastest {len({*fastest} & {*expected})} are among the {TOP} that were predicted;"
     if several:
         yield f"of {len(several)} pairs with several plans ours is the fastest or within 5 % of it in {sum(r < 1.05 for r in regret)}"

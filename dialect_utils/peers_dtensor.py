@@ -28,6 +28,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 
 from ..synthesis import traffic
 from ..synthesis.layout import Factor, groups, unreduced_factors, whole_factors
@@ -169,6 +170,31 @@ def dtensor_answer(
         return Answer("dtensor", mesh.size, failure.status, str(failure))
 
 
+def planning_time(
+    mesh: Mesh, shape: Sequence[int], bits: int, source: Sharding, target: Sharding, *, search_s: float
+) -> tuple[str, float]:
+    """Returns what became of the plan that `redistribute` makes of itself, and the processor's seconds of torch's planner alone.
+
+    Args:
+      search_s: see `dtensor_answer`.
+    Returns: a status as in `Answer`, and how long it took; 0.0 where it was not asked.
+    """
+    try:
+        pieces = refined(mesh, (source, target))
+        planner, specs = _planner_and_specs(_request(mesh, pieces, shape, bits, [state_of(mesh, pieces, side) for side in (source, target)], "sum", None))
+    except _Unsupported:
+        return "unsupported", 0.0
+    searches, status, start_s = not _have_default_order(specs), "ok", time.thread_time()
+    try:
+        with _limited_to(search_s):
+            planner._gen_transform_infos_non_cached(*specs, searches)
+    except _OutOfTime:
+        status = "hang"
+    except Exception:  # whatever torch raises is its answer
+        status = "error"
+    return status, time.thread_time() - start_s
+
+
 # ---- from shardings to placements
 
 
@@ -306,13 +332,8 @@ def _main() -> None:
 
 def _plans(request: dict):
     """Yields what each planner says: {"how", "steps"}, steps as (mesh dims, source, target), or {"error"}."""
-    try:
-        from torch.distributed.tensor import _redistribute as planner
-
-        ends = _specs(request)
-        is_default = all(type(end).is_default_device_order(end.shard_order) for end in ends)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise _Failure("error", f"torch {_torch_version()} has no planner that is known here: {error}") from None
+    planner, ends = _planner_and_specs(request)
+    is_default = _have_default_order(ends)
     for how, searches in ((("planned greedily", False),) if is_default else ()) + (("planned by search", True),):
         try:
             with _limited_to(request.get("search_s")):
@@ -322,6 +343,21 @@ def _plans(request: dict):
             yield {"error": f"{how}: {late}", "status": "hang"}
         except Exception as error:  # whatever torch raises is its answer
             yield {"error": " ".join(f"{how}: {error}".split())}
+
+
+def _planner_and_specs(request: dict) -> tuple:
+    """Returns torch's module that plans, and source and target as it takes them."""
+    try:
+        from torch.distributed.tensor import _redistribute as planner
+
+        return planner, _specs(request)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise _Failure("error", f"torch {_torch_version()} has no planner that is known here: {error}") from None
+
+
+def _have_default_order(specs: Sequence) -> bool:
+    """Returns whether `redistribute` plans greedily, as it does where both shard orders ascend."""
+    return all(type(spec).is_default_device_order(spec.shard_order) for spec in specs)
 
 
 class _OutOfTime(Exception):

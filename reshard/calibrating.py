@@ -9,7 +9,7 @@ as soon as its bytes are in a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 import statistics
 import time
@@ -23,7 +23,7 @@ from reshard.synthesis.mesh import Mesh
 if TYPE_CHECKING:
     import jax
 
-_BLOCK = 64  # elements that stay together in a relayout
+_RUN = 256  # elements that stay together in a relayout
 
 
 class CannotMeasure(RuntimeError):
@@ -41,13 +41,14 @@ class Measured:
     Attributes:
       seconds: of each probe's program, medians.
       start_s: of a program that does next to nothing; part of all the others.
-      relayouts: (bytes of a tile, seconds) of local relayouts that all devices do at once.
+      relayouts, slices: (bytes of the result, seconds) of local copies that all devices make at once.
       platform, device_kind: as jax names them. hosts: the number of processes that own the devices.
     """
 
     seconds: tuple[float, ...]
     start_s: float
     relayouts: tuple[tuple[int, float], ...]
+    slices: tuple[tuple[int, float], ...]
     platform: str
     device_kind: str
     hosts: int
@@ -59,7 +60,7 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
     In a job of several processes all of them have to call this alike.
 
     Args:
-      sizes: of the tiles of local relayouts, in bytes; rounded to powers of two.
+      sizes: of the tiles of local relayouts, in bytes; rounded to whole rows.
       repeats: turns of each probe, at least 1. progress: called with a short text as the work goes on.
     Raises: TooFewDevices; CannotMeasure if the devices run out of memory.
     """
@@ -71,8 +72,9 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
 
 
 def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repeats: int, progress) -> Measured:
-    sizes = sorted(set(map(_power_of_two, sizes)))
-    turns = [bench.start(), *map(bench.relayout, sizes), *map(bench.collective, probes)]
+    sizes = sorted(set(map(bench.tile_bytes, sizes)))
+    relayouts, slices = ([each for size in sizes for each in copies(size)] for copies in (bench.relayouts, bench.slices))
+    turns = [bench.start(), *(turn for _, turn in (*relayouts, *slices)), *map(bench.collective, probes)]
     for number, turn in enumerate(turns, 1):
         progress(f"compiling {number} of {len(turns)} programs")
         turn()
@@ -81,18 +83,14 @@ def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repea
         progress(f"measuring {len(turns)} programs, turn {number} of {repeats}")
         found.append([_seconds(turn, together) for turn in turns])
     start_s, *seconds = (statistics.median(times) for times in zip(*bench.slowest(found)))
-    relayouts = tuple(zip(sizes, seconds))
-    return Measured(tuple(seconds[len(sizes) :]), start_s, relayouts, *bench.where)
+    times = iter(seconds)
+    copied = [tuple((num_bytes, next(times)) for num_bytes, _ in copies) for copies in (relayouts, slices)]
+    return Measured(tuple(times), start_s, *copied, *bench.where)
 
 
 def _first_line(error: Exception) -> str:
     """Returns `: ` and the first line of what an error says, nothing if it says nothing."""
     return "".join(f": {line[:200]}" for line in str(error).strip().splitlines()[:1])
-
-
-def _power_of_two(num_bytes: int) -> int:
-    """Returns the largest power of two that is not larger, at least two rows of two blocks."""
-    return max(1 << num_bytes.bit_length() - 1, 4 * _BLOCK * ELEMENT_BYTES)
 
 
 def _seconds(turn: Callable[[], object], together: Callable[[], object]) -> float:
@@ -133,16 +131,31 @@ class Bench:
         self.jax_mesh = jax.sharding.Mesh(in_order.reshape([size for _, size in mesh.axes]), self.names)
         self.spec = jax.sharding.PartitionSpec(self.names)
         self.where = devices[0].platform, devices[0].device_kind, len({device.process_index for device in in_order})
+        self.parts, self.widest = max((size, number) for number, (_, size) in enumerate(mesh.axes))
         self.arrays: dict[int, jax.Array] = {}
 
     def start(self) -> Callable[[], object]:
         """Returns a program that does next to nothing on every device."""
         return self._program(lambda tile: tile[:1], 1)
 
-    def relayout(self, num_bytes: int) -> Callable[[], object]:
-        """Returns a program that transposes a tile of two dimensions of blocks on every device, as plans do between collectives."""
-        rows = 1 << (num_bytes // (ELEMENT_BYTES * _BLOCK)).bit_length() // 2
-        return self._program(lambda tile: tile.reshape(rows, -1, _BLOCK).swapaxes(0, 1).reshape(-1), num_bytes // ELEMENT_BYTES)
+    def tile_bytes(self, num_bytes: int) -> int:
+        """Returns the size of a tile that copies take, about as large as the one given and two rows at least."""
+        row = self.parts * _RUN * ELEMENT_BYTES
+        return max(2, num_bytes // row) * row
+
+    def relayouts(self, num_bytes: int) -> Iterator[tuple[int, Callable[[], object]]]:
+        """Yields (bytes, a program) for transposes of a tile on every device: into parts, as before an all_to_all, and back, as behind a gather."""
+        for shape in ((-1, self.parts, _RUN), (self.parts, -1, _RUN)):
+            yield num_bytes, self._program(lambda tile, shape=shape: tile.reshape(shape).swapaxes(0, 1), num_bytes // ELEMENT_BYTES)
+
+    def slices(self, num_bytes: int) -> Iterator[tuple[int, Callable[[], object]]]:
+        """Yields (bytes, a program) for taking the own part of a tile on every device, along a dimension inside and along the first one."""
+        for shape, dim in (((-1, self.parts, _RUN), 1), ((self.parts, -1, _RUN), 0)):
+            yield num_bytes // self.parts, self._program(self._own_part(shape, dim), num_bytes // ELEMENT_BYTES)
+
+    def _own_part(self, shape: tuple[int, ...], dim: int) -> Callable:
+        lax, axis = self.jax.lax, self.names[self.widest]
+        return lambda tile: lax.dynamic_slice_in_dim(tile.reshape(shape), lax.axis_index(axis), 1, dim)
 
     def barrier(self) -> Callable[[], object]:
         """Returns a function that comes back once all processes have come to it; with one process it does nothing."""

@@ -39,6 +39,7 @@ from .request import Request
 from .search import SearchLimit, cheapest_chain
 from .step_costs import StepCost, step_costs
 from .steps import AllGather, AllReduce, Chunked, Exchanged, Relayout, RuleError, Slice, Step, ToUnreduced
+from .tile_program import On
 from .topology import Topology
 
 MOST_SHOWN = 3
@@ -136,10 +137,11 @@ class _Ways:
             return
 
     def _chain(self) -> tuple[Problem, tuple[Step, ...]]:
-        """Returns the plan's own chain on its problem, or, if it has chunks or an exchange, what the planner had before it looked at these."""
+        """Returns the plan's own chain on its problem, or, if it has chunks, an exchange or steps on another mesh, what the planner had first."""
         asked = self.request
         typed = canonical_steps(self.plan.mesh, (each.step for each in self.plan.steps if not isinstance(each.step, Relayout)))
-        if any(isinstance(step, (Chunked, Exchanged)) for step in typed):
+        is_elsewhere = any(isinstance(each, On) for each in self.plan.tile_program.operations)
+        if is_elsewhere or any(isinstance(step, (Chunked, Exchanged)) for step in typed):
             found = find_chain(asked, self.pricing, self.costing.bound)
             return found.problem, found.steps
         ends = (in_pieces(layout_of(asked.mesh, asked.shape, side), typed) for side in (asked.source, asked.target))

@@ -10,6 +10,10 @@ from .planned import Plan
 from .problem import NoPlanError
 
 
+class TooLittleMemory(NoPlanError):
+    """No plan fits the limit; the message names the least one that would do, and no axis."""
+
+
 def cheapest_within(
     limit: int, plans: Iterable[Plan], key: Callable[[Plan], tuple], in_chunks: Callable[[Plan], Iterator[Plan]]
 ) -> Plan:
@@ -17,7 +21,7 @@ def cheapest_within(
 
     Args:
       key: what makes a plan cheap. in_chunks: yields a plan in ever more chunks.
-    Raises: NoPlanError with the least limit that would do.
+    Raises: TooLittleMemory with the least limit that would do.
     """
     fitting, least = [], None
     for plan in plans:
@@ -28,7 +32,7 @@ def cheapest_within(
             least = each if least is None or each.peak_bytes < least.peak_bytes else least
     if fitting:
         return min(fitting, key=key)
-    raise NoPlanError(_refusal(least, limit))
+    raise TooLittleMemory(_refusal(least, limit))
 
 
 def pareto(plans: Iterable[Plan], in_chunks: Callable[[Plan], Iterator[Plan]]) -> tuple[Plan, ...]:

@@ -163,6 +163,7 @@ def fit(
     measured: Sequence[tuple[Probe, float]],
     memory_bandwidth_bytes_per_s: float,
     *,
+    slice_bandwidth_bytes_per_s: float | None = None,
     start_s: float = 0.0,
     kinds: Mapping[str, str] | None = None,
     name: str = "measured",
@@ -171,6 +172,7 @@ def fit(
 
     Args:
       measured: each probe with the time of a program that does nothing else, in seconds, all of them positive.
+      memory_bandwidth_bytes_per_s, slice_bandwidth_bytes_per_s: as a topology has them; see `memory_bandwidth`.
       start_s: what starting any program costs; it is part of each measured time, and no part of the topology.
       kinds: per axis "switch" or "bus", where it is known; such an axis stays a level of its own.
     Raises: CalibrationError if times do not grow with sizes, MeshError for an unknown axis in `kinds`.
@@ -189,30 +191,33 @@ def fit(
     shape = next(shape for shape in shapes if shape.error <= good_enough)
     fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
     topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
-    topology = _with_rings(mesh, topology, measured, start_s)
+    topology = replace(_with_rings(mesh, topology, measured, start_s), slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s)
     return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
 
 
-def memory_bandwidth_bytes_per_s(relayouts: Sequence[tuple[int, float]], start_s: float = 0.0) -> float:
-    """Returns the bandwidth at which (bytes, seconds) of local relayouts were done, each byte read and written once.
+def memory_bandwidth(copies: Sequence[tuple[int, float]], start_s: float = 0.0) -> float:
+    """Returns the bytes per second at which (bytes, seconds) of local copies were done, each byte read and written once.
 
     Raises: CalibrationError if times do not grow with sizes.
 
     Example:
-      >>> round(memory_bandwidth_bytes_per_s([(1000, 2e-3 + 1e-6), (9000, 2e-3 + 9e-6)], start_s=1e-3))
+      >>> round(memory_bandwidth([(1000, 2e-3 + 1e-6), (9000, 2e-3 + 9e-6)], start_s=1e-3))
       2000000000
     """
-    num_bytes, times = np.array(relayouts, float).T
+    num_bytes, times = np.array(copies, float).T
     rows = np.column_stack([1 / times, 2 * num_bytes / times])
     seconds_per_byte = robust_nonnegative(rows, 1 - start_s / times)[1]
     if not seconds_per_byte:
-        raise CalibrationError("times of local relayouts do not grow with the size; measure larger --sizes")
+        raise CalibrationError("times of local copies do not grow with the size; measure larger --sizes")
     return float(1 / seconds_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Levels of unit bandwidth and latency, the mesh axes of each, and how far off the best fit of these is."""
+    """Levels of unit bandwidth and latency, the mesh axes of each, and how far off the best fit of these is.
+
+    The error is over what is fitted: a pair alone says of which kind a level is, but no plan leaves all others idle.
+    """
 
     levels: tuple[Level, ...]
     axes: tuple[tuple[str, ...], ...]
@@ -250,7 +255,8 @@ def _shape(mesh: Mesh, grouping, measured, start_s: float, kinds: Mapping[str, s
             tried = [_Equations(mesh, (*levels[:at], each, *levels[at + 1 :]), mine, start_s).solved()[1] for each in family]
             if best == math.inf or _is_better(min(tried), best):
                 levels[at], best = family[int(np.argmin(tried))], min(tried)
-        errors += [best] * len(mine)
+        fitted = [each for each in mine if not each[0].is_alone]
+        errors += [_Equations(mesh, tuple(levels), fitted, start_s).solved()[1]] * len(fitted)
     return _Shape(tuple(levels), tuple(grouping), float(np.mean(errors)))
 
 
@@ -295,8 +301,10 @@ def _candidates(level: Level, devices_per_unit: int, kind: str | None) -> Iterat
     """Yields what a level may be, the simplest first: a switch, a bus, a switch with ports that a unit's devices share."""
     if kind != "bus":
         yield [level]
+        yield [replace(level, copies_own=True)]
     if kind != "switch":
         yield [replace(level, kind="bus")]
+        yield [replace(level, kind="bus", copies_own=True)]
     if kind != "bus" and devices_per_unit > 1:
         shares = (devices_per_unit ** (step / _SHARINGS) for step in range(_SHARINGS))
         yield [replace(level, shared_bandwidth_bytes_per_s=share) for share in shares]

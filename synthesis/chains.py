@@ -103,7 +103,7 @@ class _Searches:
         self.bound = bound
 
     def run(self) -> FoundChain:
-        known = chain_at_once(self.problem, self.pricing)
+        known = chain_at_once(self.problem, self.pricing) if self._has_free_slices else None
         if known is not None:
             return self._found_at_once(known)
         if self.bound is None:
@@ -112,7 +112,13 @@ class _Searches:
         self.at_least = self.least = self._at_least(self.bound)
         self._search()
         least = self.chain.cost if self._is_proved() else self.least
+        if not self._has_free_slices:
+            least = self.at_least  # searches count slices in a row one by one
         return self._found(typed_steps(self.chain), self.chain.cost, least)
+
+    @property
+    def _has_free_slices(self) -> bool:
+        return self.pricing is None or self.pricing.has_free_slices
 
     def _found_at_once(self, known: ChainAtOnce) -> FoundChain:
         """Returns the chain, which receives what the busiest device lacks: where tiles are not padded, that is the bound."""
@@ -271,6 +277,8 @@ def _picoseconds(before: Layout, step: Step, after: Layout, pricing: Pricing) ->
             return pricing.picoseconds("all_to_all", step.factors, before.tile_elements)
         case steps.Permute():
             return pricing.permute_picoseconds(before, after, before.tile_elements)
+        case steps.Slice():
+            return pricing.slice_picoseconds(after.tile_elements)
     return 0
 
 

@@ -15,7 +15,8 @@ ports of their own and work at once, pipelined, so the bytes' time is the maximu
 
 A switch limits what a port takes, and what a unit's shared ports take of all groups together; a bus the sum of
 everything. Some libraries use a connection one way at a time: a level's slowdown of `SWAP` says so, and counts where two
-devices send to each other and no one else. On rings and tori the load of every link is counted: gathering goes around each dimension in both
+devices send to each other and no one else. Within one memory (`copies_own`) nothing stays where it is: of a unit's K tiles
+all are copied, not K - k. On rings and tori the load of every link is counted: gathering goes around each dimension in both
 directions, dimensions at once; all_to_all and permute use shortest paths, one dimension after the other, ties split.
 Groups that interleave share links. Groups that are no sub-grid of the torus run along a ring of their members.
 
@@ -122,6 +123,17 @@ def relayout_time_s(topology: Topology, num_bytes: int) -> float:
       1.0
     """
     return 2 * num_bytes / topology.memory_bandwidth_bytes_per_s
+
+
+def slice_time_s(topology: Topology, num_bytes: int) -> float:
+    """Returns the time of a slice that keeps so many bytes: each is read once and written once; 0 where slices are free.
+
+    Example:
+      >>> slice_time_s(Topology.parse("v4"), 600_000_000_000)
+      0.0
+    """
+    bandwidth = topology.slice_bandwidth_bytes_per_s
+    return 2 * num_bytes / bandwidth if bandwidth else 0.0
 
 
 # The network as arrays
@@ -278,6 +290,8 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
         if view.is_grid or kind == "collective_broadcast":
             return None
         received = _received_of(kind, members, around, size)
+        if level.copies_own:
+            received *= around / (around - members)
         groups = view.unit // members  # that have a part in one unit
         if level.kind == "bus":
             level_s = received * groups * level.size / level.bandwidth_bytes_per_s
@@ -305,6 +319,8 @@ def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
         seconds, hops = _on_grid(view, kind, parts)
         return rounds * seconds, rounds * hops
     received = _received(kind, parts)
+    if view.level.copies_own and kind != "collective_broadcast":
+        received = received * parts.around / (parts.around - parts.members)
     if view.level.kind == "bus":
         together = np.bincount(parts.units // view.level.size, weights=received)
         seconds = together.max() / view.level.bandwidth_bytes_per_s

@@ -212,6 +212,8 @@ class Costing:
                 shape = shape_after(operation, shape)
                 if isinstance(operation, (Transpose, Rounds)):
                     seconds += self.pricing.relayout_seconds(math.prod(shape))
+            if isinstance(step, steps.Slice):
+                seconds += self.pricing.slice_picoseconds(math.prod(shape)) / PER_SECOND
             is_new = isinstance(step, (Relayout, steps.Exchanged))
             yield PlannedStep(
                 step=step,
@@ -253,6 +255,8 @@ class Costing:
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
                 seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
+            case steps.Slice():
+                seconds += pricing.slice_picoseconds(after.tile_elements) / PER_SECOND
             case steps.Permute(_):
                 seconds += pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
         return seconds

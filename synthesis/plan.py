@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 
 from . import planner
+from .budget import TooLittleMemory
 from .canonical import canonical, with_names_of
 from .mesh import Mesh
 from .plan_cache import planned_or_read
@@ -124,6 +125,8 @@ def _for_rank(mesh: Mesh, sharding: Sharding, rank: int) -> Sharding:
 def _planned(request: Request) -> Plan:
     try:
         return with_names_of(request, _planned_canonically(canonical(request)))
+    except TooLittleMemory:
+        raise  # which names nothing
     except NoPlanError:
         return planner.planned(request)  # says why in the caller's own names
 

@@ -209,6 +209,14 @@ class Pricing:
     def relayout_seconds(self, elements: int) -> float:
         return cost.relayout_time_s(self.topology, self.bytes_of(elements))
 
+    @property
+    def has_free_slices(self) -> bool:
+        return self.topology.slice_bandwidth_bytes_per_s is None
+
+    def slice_picoseconds(self, elements: int) -> int:
+        """Returns the time of a slice that keeps so many elements."""
+        return math.ceil(cost.slice_time_s(self.topology, self.bytes_of(elements)) * PER_SECOND)
+
     def bound_seconds(self, shape, source: Sharding, target: Sharding) -> float:
         """Returns a lower bound on the time of any redistribution: per level, what must enter a unit through its ports.
 

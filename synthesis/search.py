@@ -165,6 +165,7 @@ class Search:
         self.least_steps: dict[tuple[int, int], int] = {}
         self.least_permutes: dict[tuple[float, int], int] = {}
         self.least_behind = _bounds_behind(self.to_go_of, self.costs)
+        self.has_free_slices = pricing is None or pricing.has_free_slices
         self.prices_pairs = pricing is not None and not pricing.is_flat
         self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
@@ -306,6 +307,10 @@ class Search:
             found = self.steps_cost[key] = self.costs.packed(time, received, 1, tile)
         return found
 
+    def _slice(self, tile: int) -> int:
+        """Returns the cost of a slice that leaves such a tile; slices in a row are one step, and cost less than their sum."""
+        return tile if self.has_free_slices else self.costs.packed(self.pricing.slice_picoseconds(tile), 0, 0, tile)
+
     def _picoseconds(self, state: State, edge: _Edge) -> int:
         kind, _, _, after_tile, moved, is_joint, _, _ = edge
         key = kind, moved
@@ -366,7 +371,7 @@ class Search:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
                     left = tile // self.sizes[i]
-                    yield (("slice", _with(state, i, goal), 0, left, (), False, None, left),)
+                    yield (("slice", _with(state, i, goal), 0, left, (), False, None, self._slice(left)),)
                     return
         yield self._slices(state, free, blocked, tile)
         yield self._gathers(state, tile)
@@ -399,7 +404,7 @@ class Search:
             if slot == REPLICATED and (self.first_alike[i] == i or state[self.first_alike[i]] != REPLICATED):
                 left = tile // self.sizes[i]
                 for goal in (*free[i], *self._spares(i, blocked)):
-                    found.append(("slice", _with(state, i, goal), 0, left, (), False, None, left))
+                    found.append(("slice", _with(state, i, goal), 0, left, (), False, None, self._slice(left)))
         return found
 
     def _first_alike(self) -> list[int]:

@@ -63,6 +63,8 @@ class Level:
       shapes: of an open torus: the dims to choose from.
       slowdown: (kind of collective, factor of at least 1) pairs: how much slower than the model a library is here. `SWAP` is
         for two devices that send to each other at once, in permutes and in groups of two: 2 where it goes one way at a time.
+      copies_own: whether in groups a device's own part takes as long as what others send: within one memory all is copied.
+        Of a switch or a bus.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Level:
     wrap_together: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     slowdown: tuple[tuple[str, float], ...] = ()
+    copies_own: bool = False
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -88,6 +91,8 @@ class Level:
             object.__setattr__(self, "dims", (self.size,))
         if self.kind in ("ring", "torus"):
             self._check_dims()
+            if self.copies_own:
+                raise TopologyError(f'level "{self.name}" copies_own, but is of kind {self.kind}; that belongs to a switch or a bus')
         elif self.dims or self.shapes:
             raise TopologyError(f'level "{self.name}" has dims, but is of kind {self.kind}; dims belong to a torus')
 
@@ -152,6 +157,7 @@ class Topology:
     Attributes:
       levels: outer to inner.
       memory_bandwidth_bytes_per_s: of one device's memory, for local relayouts; reads and writes together.
+      slice_bandwidth_bytes_per_s: the same for slices, whose results are copied out of their tiles; None where slices are free.
       launch_latency_s: what every collective costs before the first byte moves.
       summary, source: one line on what it is; where the figures were published, and which ones are estimates.
       device_order: the device id at each position; None is row-major.
@@ -167,6 +173,7 @@ class Topology:
     source: str = ""
     device_order: tuple[int, ...] | None = None
     rings: tuple[str, ...] = ()
+    slice_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self):
         for kind in self.rings:
@@ -178,9 +185,10 @@ class Topology:
         for name in names:
             if names.count(name) > 1:
                 raise TopologyError(f'topology "{self.name}" has two levels "{name}"')
-        if not 0 < self.memory_bandwidth_bytes_per_s < math.inf:
-            bandwidth = self.memory_bandwidth_bytes_per_s
-            raise TopologyError(f"memory_bandwidth_bytes_per_s = {bandwidth}; bandwidths are positive")
+        for what in ("memory_bandwidth_bytes_per_s", "slice_bandwidth_bytes_per_s"):
+            bandwidth = getattr(self, what)
+            if bandwidth is not None and not 0 < bandwidth < math.inf:
+                raise TopologyError(f"{what} = {bandwidth}; bandwidths are positive")
         if not 0 <= self.launch_latency_s < math.inf:
             raise TopologyError(f"launch_latency_s = {self.launch_latency_s}; latencies are not negative")
         if self.size > MAX_DEVICES:
@@ -371,6 +379,7 @@ _TOPOLOGY_KEYS = {
     "source": _WORDS,
     "launch_latency_s": _NUMBER,
     "memory_bandwidth_bytes_per_s": _NUMBER,
+    "slice_bandwidth_bytes_per_s": _NUMBER,
     "device_order": _WHOLES,
     "rings": _NAMES,
 }
@@ -387,6 +396,7 @@ _LEVEL_KEYS = {
     "wrap_together": _FLAG,
     "shapes": _SHAPES,
     "slowdown": _FACTORS,
+    "copies_own": _FLAG,
 }
 
 
@@ -467,6 +477,8 @@ def _to_toml(topology: Topology) -> str:
     lines = [f"{key} = {_quoted(getattr(topology, key))}" for key in ("name", "summary", "source")]
     lines.append(f"launch_latency_s = {topology.launch_latency_s!r}")
     lines.append(f"memory_bandwidth_bytes_per_s = {topology.memory_bandwidth_bytes_per_s!r}")
+    if topology.slice_bandwidth_bytes_per_s is not None:
+        lines.append(f"slice_bandwidth_bytes_per_s = {topology.slice_bandwidth_bytes_per_s!r}")
     if topology.device_order is not None:
         lines.append(f"device_order = {list(topology.device_order)}")
     if topology.rings:
@@ -495,6 +507,8 @@ def _level_lines(level: Level):
         yield "wrap_together = true"
     if level.shapes:
         yield f"shapes = {json.dumps([_by(shape) for shape in level.shapes])}"
+    if level.copies_own:
+        yield "copies_own = true"
     if level.slowdown:
         yield f"slowdown = {{ {', '.join(f'{json.dumps(kind)} = {factor!r}' for kind, factor in level.slowdown)} }}"
 

@@ -105,11 +105,18 @@ SUITES = (
          *("vision_transformer", "recommender", "heat_adi", "decode_step"), "--no-color"),
     ),
     Suite(
-        "planner",
-        "how long planning takes, and its memory",
+        "targets",
+        "programs compiled ahead of time for a TPU target, stock and ours, where libtpu is installed",
         0.5,
-        ("benchmarks/planner.py", "--devices", "8,64", "--count", "30"),
-        ("benchmarks/planner.py",),
+        ("benchmarks/ahead_of_time.py", "--if-installed", "--targets", "tpu:v5e:4x4", "--programs", "issue_21562"),
+        ("benchmarks/ahead_of_time.py", "--if-installed"),
+    ),
+    Suite(
+        "planner",
+        "how long planning takes, and its memory; DTensor's planner too where torch is installed",
+        0.5,
+        ("benchmarks/planner.py", "--devices", "8,64", "--count", "30", "--dtensor"),
+        ("benchmarks/planner.py", "--dtensor"),
     ),
 )  # fmt: skip
 

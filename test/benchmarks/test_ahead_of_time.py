@@ -46,3 +46,12 @@ def test_targets_that_do_not_do_are_refused(targets, said, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         ahead_of_time._parse(["--targets", targets])
     assert said in capsys.readouterr().err
+
+
+def test_targets_without_a_compiler_are_refused_or_left_out_as_asked(monkeypatch, capsys):
+    monkeypatch.setattr(ahead_of_time, "missing_compiler", lambda target: f"compiling for {target} needs a compiler")
+    assert ahead_of_time.main(["--targets", "tpu:v5e:4x4", "--if-installed"]) == 0
+    assert capsys.readouterr().out == "skipped: compiling for tpu:v5e:4x4 needs a compiler\n"
+    with pytest.raises(SystemExit, match="2"):
+        ahead_of_time.main(["--targets", "tpu:v5e:4x4"])
+    assert "argument --targets: compiling for tpu:v5e:4x4 needs a compiler" in capsys.readouterr().err

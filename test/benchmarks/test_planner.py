@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the planner's benchmark; what they measure is not tested."""
 
+import importlib.util
 import random
 
 import pytest
@@ -43,3 +44,10 @@ def test_more_axes_than_prime_factors_are_refused():
 def test_a_profile_names_functions(capsys):
     planner.main(["--devices", "4", "--count", "1", "--profile"])
     assert "tottime" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch: pip install 'torch>=2.13'")
+def test_dtensors_own_planner_has_a_row_where_torch_is_installed(capsys):
+    planner.main(["--devices", "4", "--count", "3", "--objectives", "bytes", "--dtensor"])
+    row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")[1:-1]]
+    assert row[:4] == ["4", "DTensor", "–", "3"] and float(row[4]) > 0 and row[8:12] == ["–", "0%", "–", "–"]

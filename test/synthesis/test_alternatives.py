@@ -11,6 +11,7 @@ from reshard.synthesis.alternatives import Alternative, _key, rejected
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import Plan, plan
 from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.tile_program import On
 from reshard.synthesis.topology import Topology
 
 UNIFORM = Topology.parse("uniform")
@@ -111,3 +112,11 @@ def test_alternatives_speak_of_the_callers_axes():
         "all_to_all z: dim 2 -> 1; all_to_all a: dim 0 -> 1",
         "all_to_all a: dim 0 -> 1; all_to_all z: dim 2 -> 1",
     )
+
+
+def test_steps_on_a_mesh_of_the_planners_own_do_not_confuse_the_alternatives():
+    mesh = Mesh.parse('<["x"=2, "y"=6], device_ids=[1,0,3,2,11,7,5,9,10,6,4,8]>')
+    source, target = Sharding.parse('[{"x"}]'), Sharding.parse('[{"y":(2)3, "y":(1)2}]')
+    found = plan(mesh, (1200,), 8, source, target, objective="time", topology=Topology.parse("h100:2x6"), with_exchange=True)
+    assert any(isinstance(each, On) for each in found.tile_program.operations)
+    assert "exchange in the middle" in [each.way for each in rejected(found, Topology.parse("h100:2x6"))]

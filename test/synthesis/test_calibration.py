@@ -124,6 +124,18 @@ def test_connections_that_work_one_way_at_a_time_are_found(text, swap):
     assert Topology.parse(found.topology.to_toml()) == found.topology
 
 
+@pytest.mark.parametrize("kind", ["switch", "bus"])
+def test_devices_of_one_memory_are_one_level_that_copies_own_parts(kind):
+    mesh = Mesh.parse("a=2,b=4")
+    level = Level("device", 8, kind, 2e9, slowdown=(("all_to_all", 4.9), ("collective_permute", 1.7)), copies_own=True)
+    network = Topology("made up", (level,), MEMORY, 4e-5)
+    found = fit(mesh, times(network, mesh, noise=0.02), MEMORY, slice_bandwidth_bytes_per_s=1e9)
+    assert [(level.size, level.kind, level.copies_own) for level in found.topology.levels] == [(8, kind, True)]
+    assert found.topology.slice_bandwidth_bytes_per_s == 1e9 and Topology.parse(found.topology.to_toml()) == found.topology
+    mine, true = ([seconds for _, seconds in times(each, mesh)] for each in (found.topology, network))
+    assert np.median(np.abs(np.divide(mine, true) - 1)) < 0.05
+
+
 def test_only_axes_inside_a_node_are_merged():
     mesh, topology = Mesh.parse("node=4,x=2,y=4"), Topology.parse("h100:4")
     found = fit(mesh, times(topology, mesh, noise=0.03), MEMORY)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.pairs import random_pair
 from reshard.synthesis import cost
-from reshard.synthesis.cost import boxes, coefficients, collective_time_s, cut_bytes_bound, relayout_time_s
+from reshard.synthesis.cost import boxes, coefficients, collective_time_s, cut_bytes_bound, relayout_time_s, slice_time_s
 from reshard.synthesis.layout import groups, whole_factors
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import NoPlanError, plan
@@ -140,6 +140,22 @@ def test_swaps_take_longer_where_a_connection_works_one_way_at_a_time():
     twos, fours = strided(4, 2), strided(2, 4)
     assert [ns_per_byte(slow, 8, kind, twos) for kind in ("all_gather", "all_to_all", "all_reduce")] == [2, 1, 2]
     assert [ns_per_byte(slow, 8, kind, fours) for kind in ("all_gather", "all_to_all", "all_reduce")] == [3, 0.75, 1.5]
+
+
+def test_within_one_memory_a_devices_own_part_takes_as_long_as_the_others():
+    memory, bus = (topology(Level("core", 8, kind, GB, copies_own=True)) for kind in ("switch", "bus"))
+    kinds = "all_gather", "all_to_all", "reduce_scatter", "all_reduce"
+    for groups, size in ((None, 8), (strided(4, 2), 2), (strided(2, 4), 4)):
+        assert [ns_per_byte(memory, 8, kind, groups) for kind in kinds] == [size, 1, 1, 2]
+        assert [ns_per_byte(bus, 8, kind, groups) for kind in kinds] == [8 * size, 8, 8, 16]
+    assert ns_per_byte(memory, 8, "collective_permute", pairs=[(0, 1), (1, 2)]) == 1
+    nodes = topology(switch("node", 2, 1), switch("core", 4, 1, copies_own=True))
+    assert [ns_per_byte(nodes, 8, kind) for kind in kinds] == [8, 0.5, 1, 2]
+
+
+def test_slices_are_free_unless_the_topology_says_what_they_take():
+    assert slice_time_s(topology(switch("gpu", 8, 1)), 1 << 30) == 0
+    assert slice_time_s(replace(topology(switch("gpu", 8, 1)), slice_bandwidth_bytes_per_s=2e9), 3_000_000_000) == 3
 
 
 def test_fast_level_can_be_the_slow_one():
@@ -360,6 +376,8 @@ def random_topology(rng: random.Random, num_devices: int) -> Topology:
     rings = tuple(kind for kind in MAY_BE_RINGS if rng.random() < 0.2)
     if rng.random() < 0.2:
         levels = [replace(level, slowdown=(("swap", rng.choice([1.5, 2.0])),)) for level in levels]
+    if rng.random() < 0.2:
+        levels = [replace(level, copies_own=level.kind in ("switch", "bus")) for level in levels]
     return Topology("random", tuple(levels), 1e12, 2 * US, device_order=order, rings=rings)
 
 

@@ -115,6 +115,12 @@ def test_rings_are_read_and_written():
     assert topology.rings == ("all_gather", "all_reduce") and Topology.parse(topology.to_toml()) == topology
 
 
+def test_copies_within_one_memory_are_read_and_written():
+    topology = Topology.parse(edited('name = "lab"', 'name = "lab"\nslice_bandwidth_bytes_per_s = 2e9').replace('kind = "ring"', 'kind = "bus"\ncopies_own = true').replace("wrap = false", ""))
+    assert topology.slice_bandwidth_bytes_per_s == 2e9 and [level.copies_own for level in topology.levels] == [True, False]
+    assert Topology.parse(topology.to_toml()) == topology
+
+
 def test_own_topology_from_a_file(tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text(OWN)
@@ -149,6 +155,8 @@ def edited(old: str, new: str) -> str:
         (edited("10e9", "-10e9"), 'level "rack" has bandwidth_bytes_per_s = -10000000000.0; bandwidths are positive'),
         (edited("latency_s = 1e-6", "latency_s = -1e-6"), 'level "chip" has latency_s = -1e-06; latencies are not negative'),
         (edited("1e12", "0.0"), "memory_bandwidth_bytes_per_s = 0.0; bandwidths are positive"),
+        (edited('name = "lab"', 'name = "lab"\nslice_bandwidth_bytes_per_s = 0.0'), "slice_bandwidth_bytes_per_s = 0.0; bandwidths are positive"),
+        (edited('kind = "ring"', 'kind = "ring"\ncopies_own = true'), 'level "rack" copies_own, but is of kind ring; that belongs to a switch or a bus'),
         (edited("size = 3", "size = 0"), 'level "rack": size = 0; sizes are at least 1'),
         (edited("size = 3", "size = -3"), 'level "rack": size = -3; sizes are at least 1'),
         (edited("dims = [2, 4]", "dims = [2, 4]\nsize = 9"), 'level "chip" has size 9, but dims 2x4'),

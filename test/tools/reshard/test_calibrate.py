@@ -37,7 +37,8 @@ def machine(monkeypatch):
             progress("measuring")
             seconds = [START_S + collective_time_s(on.fitted(mesh.size), mesh.size, probe.collective) for probe in probes]
             relayouts = tuple((size, START_S + 2 * size / 2e12) for size in sizes)
-            return calibrating.Measured(tuple(seconds), START_S, relayouts, platform, "Made-up 100", hosts)
+            slices = tuple((size // 8, START_S + 2 * size / 8 / 3e12) for size in sizes)
+            return calibrating.Measured(tuple(seconds), START_S, relayouts, slices, platform, "Made-up 100", hosts)
 
         monkeypatch.setattr(calibrating, "platform", lambda: platform)
         monkeypatch.setattr(calibrating, "measure", measure)
@@ -57,6 +58,7 @@ def test_the_network_is_written_and_reported(machine, tmp_path, capsys):
     assert (found.name, found.shape_text) == ("my net", "2 node x 4 gpu")
     assert [round(level.bandwidth_bytes_per_s / 1e9) for level in found.levels] == [50, 450]
     assert round(found.memory_bandwidth_bytes_per_s / 1e12, 3) == 2 and round(found.launch_latency_s * 1e6, 1) == 8.4
+    assert round(found.slice_bandwidth_bytes_per_s / 1e12, 3) == 3 and "2000.00 GB/s in relayouts, 3000.00 GB/s in slices" in out
     assert found.summary.startswith("8 x Made-up 100, jax ") and "median error of 0 %" in found.source
     lines = out.splitlines()
     assert lines[0] == '8 x Made-up 100 (gpu) as <["node"=2, "gpu"=4]>, on 2 hosts'
@@ -149,7 +151,7 @@ def test_cpu_devices_are_measured_and_the_planner_takes_the_file(tmp_path, capsy
     flags = ["--mesh", "a=2,b=2", "--devices", "4", "--sizes", "16KiB,4MiB", "--repeats", "3", "-o", path]
     done = subprocess.run([*TOOL, "calibrate", *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("compiling 1 of 35 programs\nmeasuring 35 programs, turn 1 of 3\n")
+    assert done.stderr.startswith("compiling 1 of 41 programs\nmeasuring 41 programs, turn 1 of 3\n")
     found = Topology.parse(str(path))
     assert found.size == 4 and "4 x cpu (cpu)" in done.stdout and "one host" in done.stdout
     for level in found.levels:
