@@ -106,19 +106,22 @@ class _Names:
                 return type(step)(self.moves(moves))
             case steps.AllGather(factors) | steps.AllReduce(factors) | steps.ToUnreduced(factors):
                 return type(step)(self.factors(factors))
-            case steps.Permute(after) | steps.Exchanged(_, after):
-                return replace(step, after=self.layout(after))
+            case steps.Permute(after):
+                return steps.Permute(self.layout(after))
+            case steps.Exchanged(exchange, after):
+                return steps.Exchanged(exchange, self.layout(after))
             case steps.Chunked(steps=inside):
                 return replace(step, steps=tuple(map(self.step, inside)))
         return step
 
     def planned_step(self, planned: PlannedStep) -> PlannedStep:
         inside = tuple(map(self.planned_step, planned.inside))
-        return replace(planned, step=self.step(planned.step), text=self.text(planned.text), inside=inside)
+        costs = planned.bytes_received, planned.tile_bytes_before, planned.tile_bytes_after, planned.time_s
+        return PlannedStep(self.step(planned.step), self.text(planned.text), *costs, inside)
 
     def program(self, mesh: Mesh, program: TileProgram) -> TileProgram:
-        named = tuple((self.step(step), tuple(self.operation(mesh, each) for each in operations)) for step, operations in program.steps)
-        return replace(program, mesh=mesh, steps=named)
+        named = tuple([(self.step(step), tuple([self.operation(mesh, each) for each in operations])) for step, operations in program.steps])
+        return TileProgram(mesh, program.in_shape, program.out_shape, named, program.reduction)
 
     def operation(self, mesh: Mesh, operation: Operation) -> Operation:
         match operation:

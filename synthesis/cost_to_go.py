@@ -43,7 +43,7 @@ from .digits import UNREDUCED, Digits, State, local_part
 from .pricing import PER_SECOND, Pricing
 
 
-class _Made(dict):
+class Made(dict):
     """Values by key, made when they are first asked for: a search sees few of the slots that there are."""
 
     def __init__(self, make: Callable):
@@ -68,14 +68,14 @@ class CostToGo:
         self.pricing = pricing
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
-        self._vacated = _Made(functools.partial(_local_in_target, digits))
+        self._vacated = Made(functools.partial(_local_in_target, digits))
         self._levels = self._outer_levels() if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
         rows = enumerate(zip(self.common, self.hops_s))
-        self._rows = [_Made(functools.partial(_entry, digits, i, *row, self._vacated)) for i, row in rows]
+        self._rows = [Made(functools.partial(_entry, digits, i, *row, self._vacated)) for i, row in rows]
         numbers: dict[tuple[int, int, int, float, bool], int] = {}
-        self._kinds = [_Made(functools.partial(_kind, row, numbers, len(self._rows).bit_length())) for row in self._rows]
+        self._kinds = [Made(functools.partial(_kind, row, numbers, len(self._rows).bit_length())) for row in self._rows]
         self._bounds: dict[int, tuple[tuple[int, int, int], tuple[int, int, int] | None]] = {}
         self._is_told_by_kinds = not digits.has_sums and not self._levels and not self.is_misaligned
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)

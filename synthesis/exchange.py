@@ -657,12 +657,12 @@ def _coloured_by_halves(src: np.ndarray, dst: np.ndarray, degree: int, width: in
     """
     lacking = [width - np.bincount(end, minlength=devices) for end in (src, dst)]
     ends = [np.concatenate([end, np.repeat(np.arange(devices), more)]) for end, more in zip((src, dst), lacking)]
-    by_end = [_order(end) for end in ends]
+    by_end = [_order(end).astype(np.int32) for end in ends]  # there are fewer than 2^31 pieces, and half the memory is to be read
     colour, bit = np.zeros(len(ends[0]), np.int64), 1
     while bit < width:
         second = _second_half(*by_end)
         colour += bit * second
-        by_end = [np.concatenate([order[~second[order]], order[second[order]]]) for order in by_end]
+        by_end = [_first_half_first(order, second) for order in by_end]
         bit *= 2
     colour = colour[: len(src)]
     if degree == width:
@@ -673,6 +673,11 @@ def _coloured_by_halves(src: np.ndarray, dst: np.ndarray, degree: int, width: in
     colour = number[colour]
     order = np.flatnonzero(colour < 0)
     return _coloured_by_paths(src.tolist(), (dst + devices).tolist(), order.tolist(), degree, 2 * devices, colour.tolist())
+
+
+def _first_half_first(order: np.ndarray, second: np.ndarray) -> np.ndarray:
+    is_second = second[order]
+    return np.concatenate([order[~is_second], order[is_second]])
 
 
 def _second_half(*by_end: np.ndarray) -> np.ndarray:
@@ -688,7 +693,7 @@ def _second_half(*by_end: np.ndarray) -> np.ndarray:
         other[order[::2]], other[order[1::2]] = order[1::2], order[::2]
         beside.append(other)
     ahead = beside[1][beside[0]]  # the edge after the next one of the cycle
-    least = np.arange(len(ahead))  # of those up to where `ahead` leads, and in the end of every other one of the cycle
+    least = np.arange(len(ahead), dtype=ahead.dtype)  # of those up to where `ahead` leads, and in the end of every other one of the cycle
     while (further := np.minimum(least, least[ahead])).tobytes() != least.tobytes():
         least, ahead = further, ahead[ahead]
     return least > least[beside[0]]

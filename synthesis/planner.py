@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import contextlib
 import functools
+import itertools
 import math
 
 from . import budget, steps
@@ -21,7 +22,7 @@ from .planned import Plan
 from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
 from .request import Request
-from .routes import Routes, layout_behind, middles
+from .routes import Routes, middles
 from .steps import Step
 from .topology import Topology
 from .waves import chain_of_waves, striped_chains
@@ -199,9 +200,11 @@ class _Planner:
 
         Given the plan of the chain, and the best one so far, none that is sure to be no better than that and those before.
         """
-        mesh = self.request.mesh
-        for start, end in middles(problem.source, typed):
-            before, after = (layout_behind(problem.source, typed[:at]) for at in (start, end))
+        mesh, layouts = self.request.mesh, list(itertools.accumulate(typed, steps.apply, initial=problem.source))
+        if chain and self._is_faster_than_any_exchange(best, layouts[-1], typed):
+            return
+        for start, end in middles(layouts, typed):
+            before, after = layouts[start], layouts[end]
             others = [*typed[:start], *typed[end:]]
             if chain and self._least_with_rounds(before, after, others, chain) >= self.costing.key(best):
                 continue
@@ -213,6 +216,12 @@ class _Planner:
             plan = self.costing.of_chain(problem, [*typed[:start], steps.Exchanged(exchange, after), *typed[end:]], False)
             yield plan
             best = best and min(best, plan, key=self.costing.key)
+
+    def _is_faster_than_any_exchange(self, best: Plan, target: Layout, typed: Sequence[Step]) -> bool:
+        """Returns whether the best plan by time takes no more than one round that leads to the target: what stands for a chain without a gather."""
+        if self.request.objective != "time" or any(isinstance(step, steps.AllGather) for step in typed):
+            return False
+        return best.time_s <= self.pricing.least_exchange_s(1, target.tile_elements, best.bound_bytes)
 
     def _most_rounds(self, others: Sequence[Step], best: Plan | None) -> float:
         """Returns how many rounds beside other steps may still be better: by bytes fewer, where the bound is met already."""

@@ -195,7 +195,8 @@ class Routes:
     def _with_middle(self, found: FoundChain) -> Iterator[Plan]:
         """Yields chains with an exchange of what is in the array, not of its padding, for their middle."""
         last = len(found.steps)
-        for start, stop in middles(found.problem.source, found.steps):
+        layouts = list(itertools.accumulate(found.steps, steps.apply, initial=found.problem.source))
+        for start, stop in middles(layouts, found.steps):
             if (start, stop) == (0, last):
                 continue  # the exchange alone, which others see to
             legs = self._leg(found, 0, start), self._leg(found, stop, last)
@@ -448,13 +449,13 @@ def layout_behind(layout: Layout, typed: Sequence[Step]) -> Layout:
     return layout
 
 
-def middles(source: Layout, typed: Sequence[Step]) -> list[tuple[int, int]]:
+def middles(layouts: Sequence[Layout], typed: Sequence[Step]) -> list[tuple[int, int]]:
     """Returns (start, stop) of the runs of steps that an exchange may stand for: all of them, or all but the leading
     slices or the trailing gathers; no partial sums are there.
+
+    Args:
+      layouts: before, between and after the steps.
     """
-    layouts = [source]
-    for step in typed:
-        layouts.append(steps.apply(layouts[-1], step))
     plain = [at for at, layout in enumerate(layouts) if not layout.unreduced]
     if not plain:
         return []

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+import functools
 import heapq
 import itertools
 import math
 import threading
 from typing import Literal
 
-from .cost_to_go import CostToGo
+from .cost_to_go import CostToGo, Made
 from .digits import FIXED, REPLICATED, UNREDUCED, Digits, State
 from .layout import Layout
 from .pricing import PER_SECOND, Pricing
@@ -56,9 +57,9 @@ class Chain:
 
 
 # A step: its kind, the state after it, elements that a device receives, its tile then, the factors that a group is made of,
-# whether it is a gather along several dimensions, after which the large tile is copied, and a lower bound on what is to go then,
-# None if nothing is known that is worth having. A plain tuple: there are very many.
-_Edge = tuple[Kind, State, int, int, tuple[int, ...], bool, int | None]
+# whether it is a gather along several dimensions, after which the large tile is copied, a lower bound on what is to go then, and
+# what it costs; None if nothing is known that is worth having, or not yet. A plain tuple: there are very many.
+_Edge = tuple[Kind, State, int, int, tuple[int, ...], bool, int | None, int | None]
 _UNBOUNDED = "unbounded"  # of an entry in the queue: a better bound on what is to go is found when its turn comes
 
 
@@ -163,12 +164,15 @@ class Search:
         self.steps_cost: dict[tuple, int] = {}
         self.least_steps: dict[tuple[int, int], int] = {}
         self.least_permutes: dict[tuple[float, int], int] = {}
-        self.least_behind: dict[tuple[int, float], int] = {}
+        self.least_behind = _bounds_behind(self.to_go_of, self.costs)
+        self.has_free_slices = pricing is None or pricing.has_free_slices
         self.prices_pairs = pricing is not None and not pricing.is_flat
         self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
         self.dim_of = [slot.dim for slot in self.digits.slots]
-        self.spares = [[(s, self.dim_of[s]) for s in slots] for slots in self.digits.spares]
+        self.spares = self.digits.spares
+        self.spare_masks = [sum(1 << s for s in slots) for slots in self.spares]
+        self.first_spares: dict[tuple[int, int], list[int]] = {}
         self.fitting: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
 
     def least_cost(self) -> tuple[int, ...]:
@@ -191,7 +195,6 @@ class Search:
         order = itertools.count(1)
         queue = [(greed * self._cost_to_go(source), 0, 0, source, None)]
         to_go_of, costs_of, allows, prices_pairs, push = self.to_go, self.steps_cost, self.allows, self.prices_pairs, heapq.heappush
-        has_free_slices = self.pricing is None or self.pricing.has_free_slices
         expanded = 0
         while queue:
             priority, number, cost, state, unpriced = heapq.heappop(queue)
@@ -225,18 +228,20 @@ class Search:
             try:
                 for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
                     self.left -= 1
+                    if edge is None:
+                        if self.left < 0:
+                            raise _Spent
+                        continue
                     if self.left < 0:
                         raise _Spent
-                    if edge is None:
-                        continue
-                    kind, after, received, tile, moved, is_joint, least = edge
+                    kind, after, received, tile, moved, is_joint, least, price = edge
                     if allows is not None and not allows(kind, len(moved)):
                         continue
-                    if kind == "slice":
-                        total = cost + (tile if has_free_slices else self._slice(tile))
-                    else:
-                        total = costs_of.get((kind, received, tile, is_joint))
-                        total = cost + (self._cost(state, edge) if total is None else total)
+                    if price is None:
+                        price = costs_of.get((kind, received, tile, is_joint))
+                        if price is None:
+                            price = self._cost(state, edge)
+                    total = cost + price
                     if total >= best.get(after, limit):
                         continue
                     to_go, unbounded = to_go_of.get(after), None
@@ -287,7 +292,7 @@ class Search:
     # Costs of edges
 
     def _cost(self, state: State, edge: _Edge) -> int:
-        kind, after, received, tile, moved, is_joint, _ = edge
+        kind, after, received, tile, moved, is_joint, _, _ = edge
         if kind in LOCAL:
             return tile
         if self.prices_pairs and kind == "permute":
@@ -304,10 +309,10 @@ class Search:
 
     def _slice(self, tile: int) -> int:
         """Returns the cost of a slice that leaves such a tile; slices in a row are one step, and cost less than their sum."""
-        return self.costs.packed(self.pricing.slice_picoseconds(tile), 0, 0, tile)
+        return tile if self.has_free_slices else self.costs.packed(self.pricing.slice_picoseconds(tile), 0, 0, tile)
 
     def _picoseconds(self, state: State, edge: _Edge) -> int:
-        kind, _, _, after_tile, moved, is_joint, _ = edge
+        kind, _, _, after_tile, moved, is_joint, _, _ = edge
         key = kind, moved
         if key not in self.coefficients:
             factors = tuple([self.problem.movable[i] for i in moved])
@@ -331,7 +336,7 @@ class Search:
 
     def _priced_permute(self, before: State, edge: _Edge) -> int:
         """Returns by how much a permute costs more than it does at least."""
-        _, after, _, tile, _, _, _ = edge
+        _, after, _, tile, _, _, _, _ = edge
         time = self.pricing.permute_picoseconds(self.digits.layout(before), self.digits.layout(after), tile)
         return self.costs.packed(time - self._least_permute(before, after, tile), 0, 0)
 
@@ -365,7 +370,8 @@ class Search:
         if not self.exhaustive and not self.prices_pairs:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
-                    yield (("slice", _with(state, i, goal), 0, tile // self.sizes[i], (), False, None),)
+                    left = tile // self.sizes[i]
+                    yield (("slice", _with(state, i, goal), 0, left, (), False, None, self._slice(left)),)
                     return
         yield self._slices(state, free, blocked, tile)
         yield self._gathers(state, tile)
@@ -381,11 +387,15 @@ class Search:
 
     def _spares(self, i: int, blocked: int) -> list[int]:
         """Returns the first free spare slot of a factor in each dimension that has one."""
-        found, last = [], -1
-        for s, dim in self.spares[i]:
-            if dim != last and not blocked >> s & 1:
-                found.append(s)
-                last = dim
+        mask = self.spare_masks[i]  # who has the same spares has the same mask
+        key = mask, blocked & mask
+        found = self.first_spares.get(key)
+        if found is None:
+            free = {}
+            for s in self.spares[i]:
+                if not blocked >> s & 1:
+                    free.setdefault(self.dim_of[s], s)
+            found = self.first_spares[key] = list(free.values())
         return found
 
     def _slices(self, state: State, free, blocked: int, tile: int) -> list[_Edge]:
@@ -394,7 +404,7 @@ class Search:
             if slot == REPLICATED and (self.first_alike[i] == i or state[self.first_alike[i]] != REPLICATED):
                 left = tile // self.sizes[i]
                 for goal in (*free[i], *self._spares(i, blocked)):
-                    found.append(("slice", _with(state, i, goal), 0, left, (), False, None))
+                    found.append(("slice", _with(state, i, goal), 0, left, (), False, None, self._slice(left)))
         return found
 
     def _first_alike(self) -> list[int]:
@@ -433,7 +443,7 @@ class Search:
                 for i in chosen:
                     after[i] = REPLICATED
                     is_joint = is_joint or dims[i] != dims[chosen[0]]
-                found.append(("all_gather", tuple(after), tile * (n - 1), tile * n, chosen, is_joint, None))
+                found.append(("all_gather", tuple(after), tile * (n - 1), tile * n, chosen, is_joint, None, None))
         return found
 
     def _all_to_alls(self, state: State, free, blocked: int, tile: int, room: int) -> list[_Edge | None]:
@@ -457,7 +467,7 @@ class Search:
         for moves in filter(None, ways):
             n = math.prod([self.sizes[i] for i in moves])
             after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
-            found.append(("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)), False, None))
+            found.append(("all_to_all", after, tile // n * (n - 1), tile, tuple(sorted(moves)), False, None, None))
         return found
 
     def _moves_to_digits(
@@ -468,64 +478,66 @@ class Search:
         A branch, None in the list, ends where the step and the collective that has to follow leave no room: each factor is in
         the group, or divides what a device has of its target tile (`divisor`, see `CostToGo`).
         """
-        clash, sizes, common, target, hops_s = self.clash, self.sizes, self.to_go_of.common, self.target, self.to_go_of.hops_s
+        clash, common, target, hops_s = self.clash, self.to_go_of.common, self.target, self.to_go_of.hops_s
         found: list[_Edge | None] = []
         has_bound, slack = not self.digits.has_sums, self.a_picosecond
-        steps: dict[int, int] = {}
-        behind, spares_of, is_spare, last = self.least_behind, self.spares, self.digits.is_spare, len(factors)
+        groups: dict[int, tuple[int, int, int, int | None]] = {}
+        is_spare, behinds, last, most = self.digits.is_spare, self.least_behind, len(factors), self.left
         divisor, hop_s = 1, 0.0
         for i, slot in enumerate(state):
             if slot >= 0 and slot != target[i] and i not in factors:
                 divisor *= common[i][slot]
                 hop_s = max(hop_s, hops_s[i])
+        rows = []
+        for i in factors:
+            slot = state[i]
+            has_spares = bool(self.spares[i]) and (slot < 0 or not is_spare[slot])
+            rows.append((i, slot, target[i], common[i], self.sizes[i], hops_s[i], free[i], has_spares))
 
-        def sizes_of(n: int) -> tuple[int, int]:
-            return tile // n * (n - 1), tile if kind == "all_to_all" else tile // n
+        def group_of(n: int, moved: tuple[int, ...]) -> tuple[int, int, int, int | None]:
+            """Returns what a step in groups of n costs at least, the elements received, the tile then, what it costs if that is known."""
+            received, kept = tile // n * (n - 1), tile if kind == "all_to_all" else tile // n
+            edge = kind, state, received, kept, moved, False, None, None
+            groups[n] = found = self._least_step(n, tile), received, kept, None if self.prices_pairs else self._cost(state, edge)
+            return found
 
         def choose(
             at: int, after: list[int], taken: int, n: int, step: int, moved: tuple[int, ...], divisor: int, hop_s: float, rest: int
         ) -> None:
-            if len(found) > self.left:
+            if len(found) > most:
                 return  # more than may be considered
-            i = factors[at]
-            slot, goal, row, size = state[i], target[i], common[i], sizes[i]
-            far_s = hops_s[i]
+            i, slot, goal, row, size, far_s, slots, has_spares = rows[at]
             if far_s < hop_s:
                 far_s = hop_s
+            behind = behinds[far_s]
             at += 1
-            left, further, further_s = divisor, rest, hop_s
             if slot >= 0 and slot != goal:
                 left, further_s = divisor * row[slot], far_s
-                further = behind.get((left, far_s))
-                if further is None:
-                    further = self._least_behind(left, far_s)
+                further = behind[left]
+            else:
+                left, further_s, further = divisor, hop_s, rest
             if step + further >= room:
                 found.append(None)
             elif at < last:
                 choose(at, after, taken, n, step, moved, left, further_s, further)
             elif n > 1:
-                found.append((kind, tuple(after), *sizes_of(n), moved, False, further - slack if has_bound else None))
-            slots = free[i]
-            if spares_of[i] and (slot < 0 or not is_spare[slot]):
+                _, received, kept, price = groups[n]
+                found.append((kind, tuple(after), received, kept, moved, False, further - slack if has_bound else None, price))
+            if has_spares:
                 slots = slots + self._spares(i, taken)
             if not slots:
                 return
             n *= size
             moved = (*moved, i)
-            step = steps.get(n)
-            if step is None:
-                step = steps[n] = self._least_step(n, tile)
-            received, kept = sizes_of(n)
+            step, received, kept, price = groups.get(n) or group_of(n, moved)
             for s in slots:
                 if taken >> s & 1:
                     continue
                 if s == goal:
-                    left, further, further_s = divisor, rest, hop_s
+                    left, further_s, further = divisor, hop_s, rest
                 else:
                     left, further_s = divisor * row[s], far_s
-                    further = behind.get((left, far_s))
-                    if further is None:
-                        further = self._least_behind(left, far_s)
+                    further = behind[left]
                 if step + further >= room:
                     found.append(None)
                     continue
@@ -533,14 +545,15 @@ class Search:
                 if at < last:
                     choose(at, after, taken | clash[s], n, step, moved, left, further_s, further)
                 else:
-                    found.append((kind, tuple(after), received, kept, moved, False, further - slack if has_bound else None))
+                    found.append((kind, tuple(after), received, kept, moved, False, further - slack if has_bound else None, price))
             after[i] = slot
 
-        rest = self._least_behind(divisor, hop_s)
+        rest = behinds[hop_s][divisor]
         if rest >= room:
             found.append(None)
         elif factors:
             choose(0, list(state), blocked, 1, 0, (), divisor, hop_s, rest)
+        del choose  # which knows itself: nothing is left to the collector of cycles
         return found
 
     def _least_step(self, n: int, tile: int) -> int:
@@ -552,15 +565,6 @@ class Search:
             found = self.least_steps[n, tile] = self.costs.packed(time, received, 1)
         return found
 
-    def _least_behind(self, divisor: int, hop_s: float) -> int:
-        """Returns what is left at least where devices hold 1/divisor of their target tiles, and a given step has to come."""
-        found = self.least_behind.get((divisor, hop_s))
-        if found is None:
-            received = 0 if self.digits.has_sums else self.to_go_of.lacks(divisor)
-            time = self.pricing.least_picoseconds_of_one(1, received, hop_s) if self.pricing and received else 0
-            found = self.least_behind[divisor, hop_s] = self.costs.packed(time, received, int(received > 0))
-        return found
-
     def _reductions(self, state: State, free, blocked: int, tile: int, room: int):
         unreduced = [i for i, place in enumerate(state) if place == UNREDUCED]
         yield from self._moves_to_digits("reduce_scatter", unreduced, state, free, blocked, tile, room)
@@ -568,7 +572,7 @@ class Search:
             for chosen in itertools.combinations(unreduced, count):
                 n = math.prod(self.sizes[i] for i in chosen)
                 after = tuple(REPLICATED if i in chosen else place for i, place in enumerate(state))
-                yield "all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen, False, None
+                yield "all_reduce", after, -(-2 * tile * (n - 1) // n), tile, chosen, False, None, None
 
     def _to_unreduced(self, state: State, tile: int):
         for i, place in enumerate(state):
@@ -576,12 +580,12 @@ class Search:
                 continue
             if place == REPLICATED or tile * self.sizes[i] <= self.max_tile:
                 grown = tile if place == REPLICATED else tile * self.sizes[i]
-                yield "to_unreduced", _with(state, i, UNREDUCED), 0, grown, (), False, None
+                yield "to_unreduced", _with(state, i, UNREDUCED), 0, grown, (), False, None, None
 
     def _permutes(self, state: State, tile: int, room: int) -> Iterator[_Edge]:
         """All ways to fill the owned runs with factors, target owners first where their digit fits."""
         sums = self.digits.sums(state) if self.digits.has_sums else 1
-        room -= self._cost(state, ("permute", state, tile, tile, (), False, None))
+        room -= self._cost(state, ("permute", state, tile, tile, (), False, None, None))
         if self._least_behind_permute(state) >= room:
             return
         runs = self.digits.runs(state)
@@ -589,9 +593,9 @@ class Search:
             return
         for after in self._fill(state, runs, room):
             if sums > 1:
-                yield from (("permute", each, tile, tile, (), False, None) for each in self._with_sums(after, sums) if each != state)
+                yield from (("permute", each, tile, tile, (), False, None, None) for each in self._with_sums(after, sums) if each != state)
             elif after != state:
-                yield "permute", after, tile, tile, (), False, None
+                yield "permute", after, tile, tile, (), False, None, None
 
     def _least_behind_permute(self, state: State) -> int:
         """Returns what is left at least whatever permute comes now: what has to be vacated still is."""
@@ -603,12 +607,14 @@ class Search:
 
     def _fill(self, owned: State, runs, room: int) -> Iterator[State]:
         """Yields the states in which factors fill the runs; see `_moves_to_digits` for what leaves no room."""
-        target, common, hops_s, behind = self.target, self.to_go_of.common, self.to_go_of.hops_s, self.least_behind
+        target, common, hops_s, behinds = self.target, self.to_go_of.common, self.to_go_of.hops_s, self.least_behind
         nobody = (REPLICATED,) * len(owned)
         ways = [(0, runs[0][1] if runs else 0, nobody, 1, 0.0)]  # a run, a place in it, who owns digits before that, `divisor`, `hop_s`
         while ways:
             at, place, owners, divisor, hop_s = ways.pop()
-            self._spend(1)
+            self.left -= 1
+            if self.left < 0:
+                raise _Spent
             if at == len(runs):
                 yield owners
                 continue
@@ -617,28 +623,37 @@ class Search:
                 start = runs[at + 1][1] if at + 1 < len(runs) else 0
                 ways.append((at + 1, start, owners, divisor, hop_s))
                 continue
-            here = [each for each in self._fitting(dim, place, end) if each[0] == FIXED or owners[each[0]] == REPLICATED]
-            for i, s, stop in reversed(self._preferred(here, owned)):
+            for i, s, stop in self._preferred(dim, place, end, owners, owned):
                 if i == FIXED:
                     ways.append((at, stop, owners, divisor, hop_s))
                     continue
                 left, far_s = divisor, hop_s
                 if target[i] != s:
                     left *= common[i][s]
-                    far_s = max(far_s, hops_s[i])
-                rest = behind.get((left, far_s))
-                if rest is None:
-                    rest = self._least_behind(left, far_s)
-                if rest < room:
+                    if far_s < hops_s[i]:
+                        far_s = hops_s[i]
+                if behinds[far_s][left] < room:
                     ways.append((at, stop, (*owners[:i], s, *owners[i + 1 :]), left, far_s))
 
-    def _fitting(self, dim: int, place: int, end: int) -> list[tuple[int, int, int]]:
-        """Returns what `Digits.by_start` has at a place, as far as it fits before the end of a run."""
+    def _preferred(self, dim: int, place: int, end: int, owners: State, owned: State) -> list[tuple[int, int, int]]:
+        """Returns the factors to try in a place, the last one first: the target's owner if it fits; homeward, else one that is there already."""
         found = self.fitting.get((dim, place, end))
         if found is None:
-            here = self.digits.by_start.get((dim, place), ())
-            found = self.fitting[dim, place, end] = [each for each in here if end % each[2] == 0]
-        return found
+            found = self.fitting[dim, place, end] = self._fitting(dim, place, end)
+        here, at_home = found
+        if not self.exhaustive:
+            home = [each for each in at_home if each[0] == FIXED or owners[each[0]] == REPLICATED]
+            if home:
+                return home
+        here = [each for each in here if each[0] == FIXED or owners[each[0]] == REPLICATED]
+        if self.exhaustive or not self.homeward:
+            return here
+        return [each for each in here if owned[each[0]] == each[1]] or here[-1:]
+
+    def _fitting(self, dim: int, place: int, end: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """Returns what `Digits.by_start` has at a place, as far as it fits before the end of a run, the last one first; and what is at home."""
+        here = [each for each in reversed(self.digits.by_start.get((dim, place), ())) if end % each[2] == 0]
+        return here, [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]]
 
     def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that make as many partial sums."""
@@ -648,14 +663,16 @@ class Search:
                 if math.prod(self.sizes[i] for i in chosen) == sums:
                     yield tuple(UNREDUCED if i in chosen else place for i, place in enumerate(state))
 
-    def _preferred(self, here, owned: State):
-        """Returns the factors to try in a place: the target's owner if it fits; homeward, else one that is there already."""
-        if self.exhaustive:
-            return here
-        home = [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]]
-        if home or not self.homeward:
-            return home or here
-        return [each for each in here if owned[each[0]] == each[1]] or here[:1]
+
+def _bounds_behind(to_go_of: CostToGo, costs: _Costs) -> Made:
+    """Returns by hop_s, by divisor what is left at least where devices hold 1/divisor of their target tiles, and a given step has to come."""
+
+    def bound(hop_s: float, divisor: int) -> int:
+        received = 0 if to_go_of.digits.has_sums else to_go_of.lacks(divisor)
+        time = to_go_of.pricing.least_picoseconds_of_one(1, received, hop_s) if to_go_of.pricing and received else 0
+        return costs.packed(time, received, int(received > 0))
+
+    return Made(lambda hop_s: Made(functools.partial(bound, hop_s)))
 
 
 def _with(state: State, i: int, slot: int) -> State:
