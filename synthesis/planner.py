@@ -204,6 +204,8 @@ class _Planner:
         if chain and self._is_faster_than_any_exchange(best, layouts[-1], typed):
             return
         for start, end in middles(layouts, typed):
+            if chain and self._is_an_exchange(typed[start:end]):
+                continue
             before, after = layouts[start], layouts[end]
             others = [*typed[:start], *typed[end:]]
             if chain and self._least_with_rounds(before, after, others, chain) >= self.costing.key(best):
@@ -222,6 +224,13 @@ class _Planner:
         if self.request.objective != "time" or any(isinstance(step, steps.AllGather) for step in typed):
             return False
         return best.time_s <= self.pricing.least_exchange_s(1, target.tile_elements, best.bound_bytes)
+
+    def _is_an_exchange(self, typed: Sequence[Step]) -> bool:
+        """Returns whether steps are a permute, where it does not matter who sends to whom: an exchange does no better than that.
+
+        Behind the same digits two tiles are equal or apart, so who lacks a part lacks the whole tile; and a permute copies nothing.
+        """
+        return len(typed) == 1 and isinstance(typed[0], steps.Permute) and self.pricing.is_flat
 
     def _most_rounds(self, others: Sequence[Step], best: Plan | None) -> float:
         """Returns how many rounds beside other steps may still be better: by bytes fewer, where the bound is met already."""

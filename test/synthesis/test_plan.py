@@ -472,3 +472,18 @@ def test_fewest_elements_are_not_claimed_to_be_fewest_bytes():
     assert not found.is_optimal and found.bytes_received <= 7 * found.proved_gap
     whole = plan(Mesh.parse("u=7,x=2"), (14 * 8,), 1, *ends)
     assert whole.is_optimal and whole.proved_gap == 1
+
+
+def test_no_exchange_is_tried_in_place_of_a_permute(monkeypatch):
+    """Where it does not matter who sends to whom: the exchange would be the permute and a copy."""
+    def exchange(before, after, **options):
+        tried.append((before.tile_elements, after.tile_elements))
+        return plan_exchange(before, after, **options)
+
+    tried, plan_exchange = [], planner.plan_exchange
+    monkeypatch.setattr(planner, "plan_exchange", exchange)
+    forget()
+    ends = Sharding.parse('[{}, {"x", "y"}]'), Sharding.parse('[{}, {"y"}]')
+    found = plan(Mesh.parse("x=16,y=4"), (2048, 2048), 32, *ends, objective="time", with_exchange=True)
+    assert [step.op for step in found.steps] == ["permute", "all_gather", "relayout"]
+    assert all(before < after for before, after in tried)
