@@ -520,7 +520,8 @@ def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tupl
         return load / level.bandwidth_bytes_per_s, _most_hops(view, units)
     if level.kind == "bus":
         return float(np.bincount(units[:, 0] // level.size).max()) / level.bandwidth_bytes_per_s, 1
-    seconds = max(_most_used(pairs), level.slowdown_of(SWAP) * _has_swaps(pairs)) / level.bandwidth_bytes_per_s
+    slower = level.slowdown_of(SWAP)
+    seconds = max(_most_used(pairs), slower * _has_swaps(pairs) if slower > 1 else 0) / level.bandwidth_bytes_per_s
     if level.shared_bandwidth_bytes_per_s:
         seconds = max(seconds, _most_used(units) / level.shared_bandwidth_bytes_per_s)
     return seconds, 1
