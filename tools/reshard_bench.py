@@ -91,7 +91,7 @@ SUITES = (
     Suite(
         "two-level",
         "random pairs on a network of namespaces, fast inside a node and slow between nodes",
-        6,
+        7,
         ("benchmarks/run_times.py", "--on", "two-level", "--count", "8", "--mib", "16", "--turns", "3"),
         ("benchmarks/run_times.py", "--on", "two-level", "--count", "60"),
         keeps=True,
