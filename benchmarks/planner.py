@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 from dataclasses import asdict, astuple, dataclass, field
-import importlib.util
 import itertools
 import json
 from pathlib import Path
@@ -106,7 +105,6 @@ class Run:
         self.plan(pair)
         found.again_s.append(time.thread_time() - start_s)
 
-
     def _measure_dtensor(self, pair: Pair, found: Measured) -> None:
         from reshard.dialect_utils.peers_dtensor import planning_time  # with all that it needs: no part of our rows' memory
 
@@ -156,10 +154,8 @@ def main(arguments: list[str] | None = None) -> None:
         Run(devices, objective, with_exchange, options.topology, options.count, options.seed, options.row_seconds)
         for devices, objective, with_exchange in itertools.product(options.devices, options.objectives, (False, True))
     ]
-    if options.dtensor and importlib.util.find_spec("torch") is None:
-        print("DTensor is left out: PyTorch is not installed here; run: pip install 'torch>=2.13'", file=sys.stderr)
-    elif options.dtensor:
-        runs += [Run(devices, DTENSOR, False, options.topology, options.count, options.seed, options.row_seconds) for devices in options.devices]
+    if options.dtensor:
+        runs += _runs_of_dtensor(options)
     if options.profile:
         _profile(runs)
         return
@@ -168,6 +164,15 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
     for run in runs:
         print(f"| {' | '.join(_cells(run, _measured_alone(run)))} |", flush=True)
+
+
+def _runs_of_dtensor(options: argparse.Namespace) -> list[Run]:
+    from reshard.dialect_utils import peers_dtensor
+
+    if not peers_dtensor.is_installed():
+        print(peers_dtensor.LEFT_OUT, file=sys.stderr)
+        return []
+    return [Run(devices, DTENSOR, False, options.topology, options.count, options.seed, options.row_seconds) for devices in options.devices]
 
 
 def _measured_alone(run: Run) -> Measured:

@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     who = [*OURS, *options.peers]
     if "dtensor" in who and not peers_dtensor.is_installed():
         who.remove("dtensor")
-        print("DTensor is left out: PyTorch is not installed here; run: pip install 'torch>=2.13'", file=sys.stderr)
+        print(peers_dtensor.LEFT_OUT, file=sys.stderr)
     benchmark = Benchmark(_pairs(options), who, options.element, options.state)
     try:
         if not options.report:

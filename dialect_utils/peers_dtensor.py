@@ -39,6 +39,7 @@ from .peers import Answer
 from .xla_child import cause_of_death, child_environment
 
 TIMEOUT_S = 120.0
+LEFT_OUT = "DTensor is left out: PyTorch is not installed here; run: pip install 'torch>=2.13'"
 HOW_TO_INSTALL = "--compare dtensor plans with PyTorch, which is not installed here; run: pip install 'torch>=2.13'"
 
 _REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max"}
@@ -181,7 +182,8 @@ def planning_time(
     """
     try:
         pieces = refined(mesh, (source, target))
-        planner, specs = _planner_and_specs(_request(mesh, pieces, shape, bits, [state_of(mesh, pieces, side) for side in (source, target)], "sum", None))
+        ends = [state_of(mesh, pieces, side) for side in (source, target)]
+        planner, specs = _planner_and_specs(_request(mesh, pieces, shape, bits, ends, "sum", None))
     except _Unsupported:
         return "unsupported", 0.0
     searches, status, start_s = not _have_default_order(specs), "ok", time.thread_time()

@@ -71,7 +71,6 @@ class Analysis:
       layouts: serial -> the distinct layouts of its op after propagation, as `result_layouts` gives them; several where the
         splitter of constants made several ops of one.
       constraints: serial -> (layout of the operand, layout asked for) of each constraint after propagation.
-      propagated_ops: serial -> the first op of `explicit` that had it after propagation; the explicit reshards may erase some.
       argument_layouts, result_layouts: function name -> shardings of its arguments or results after propagation.
       explicit: the clone with explicit reshards.
       has_dynamic_shapes: whether something of dynamic shape is opaque in the clone.
@@ -87,7 +86,6 @@ class Analysis:
     has_dynamic_shapes: bool
     layouts: dict[int, frozenset[ir.Attribute | None]] = field(default_factory=dict)
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
-    propagated_ops: dict[int, ir.Operation] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
 
@@ -97,10 +95,16 @@ class Analysis:
         return ops_in(self.explicit)
 
     def first_of(self, serials: Collection[int]) -> dict[int, ir.Operation]:
-        """Returns serial -> the first op of `explicit_ops` that has it, for those of `serials` that are there."""
-        there = set(self.explicit_ops)
-        found = ((serial, self.propagated_ops.get(serial)) for serial in serials)
-        return {serial: op for serial, op in found if op in there and serial_of(op) == serial}
+        """Returns serial -> the first op of `explicit_ops` that has it, for those of `serials` that are there.
+
+        Ops that were there before the reshards are not asked: some are erased, and the bindings would read what was theirs.
+        """
+        by_serial: dict[int, ir.Operation] = {}
+        for op in self.explicit_ops:
+            serial = serial_of(op)
+            if serial in serials:
+                by_serial.setdefault(serial, op)
+        return by_serial
 
     @functools.cached_property
     def inserted_reshards(self) -> list[ir.Operation]:
@@ -912,7 +916,6 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
             attr = result_layouts(op)
             one = alone.setdefault(attr, frozenset((attr,)))
             analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
-            analysis.propagated_ops.setdefault(serial, op)
             if op.name in CONSTRAINTS:
                 analysis.constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):

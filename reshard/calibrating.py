@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import jax
 
 _RUN = 256  # elements that stay together in a relayout
+_MOST_PARTS = 8  # of a tile that is copied: with more of them no small tile could be
 
 
 class CannotMeasure(RuntimeError):
@@ -131,7 +132,8 @@ class Bench:
         self.jax_mesh = jax.sharding.Mesh(in_order.reshape([size for _, size in mesh.axes]), self.names)
         self.spec = jax.sharding.PartitionSpec(self.names)
         self.where = devices[0].platform, devices[0].device_kind, len({device.process_index for device in in_order})
-        self.parts, self.widest = max((size, number) for number, (_, size) in enumerate(mesh.axes))
+        widest, self.widest = max((size, number) for number, (_, size) in enumerate(mesh.axes))
+        self.parts = min(widest, _MOST_PARTS)
         self.arrays: dict[int, jax.Array] = {}
 
     def start(self) -> Callable[[], object]:
@@ -154,8 +156,9 @@ class Bench:
             yield num_bytes // self.parts, self._program(self._own_part(shape, dim), num_bytes // ELEMENT_BYTES)
 
     def _own_part(self, shape: tuple[int, ...], dim: int) -> Callable:
+        """Returns what takes from a tile of a shape the part along `dim` that is the device's own, by its place on the widest axis."""
         lax, axis = self.jax.lax, self.names[self.widest]
-        return lambda tile: lax.dynamic_slice_in_dim(tile.reshape(shape), lax.axis_index(axis), 1, dim)
+        return lambda tile: lax.dynamic_slice_in_dim(tile.reshape(shape), lax.axis_index(axis) % self.parts, 1, dim)
 
     def barrier(self) -> Callable[[], object]:
         """Returns a function that comes back once all processes have come to it; with one process it does nothing."""

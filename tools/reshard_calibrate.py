@@ -142,8 +142,8 @@ def _calibrated(mesh: Mesh, flags: argparse.Namespace) -> int:
         name = Path(flags.output).stem if flags.output else "measured"
         pairs = list(zip(probes, measured.seconds))
         options = {"start_s": measured.start_s, "kinds": dict(flags.kind), "name": name}
-        memory, sliced = (calibration.memory_bandwidth(each, measured.start_s) for each in (measured.relayouts, measured.slices))
-        found = calibration.fit(mesh, pairs, memory, slice_bandwidth_bytes_per_s=sliced, **options)
+        memory = calibration.memory_bandwidth(measured.relayouts, measured.start_s)
+        found = calibration.fit(mesh, pairs, memory, slice_bandwidth_bytes_per_s=_slice_bandwidth(measured), **options)
     if not is_first:
         return 0
     found = replace(found, topology=replace(found.topology, **_provenance(mesh, measured, found)))
@@ -154,6 +154,16 @@ def _calibrated(mesh: Mesh, flags: argparse.Namespace) -> int:
         print(as_text(mesh, measured, found), file=sys.stderr)
         print(found.topology.to_toml(), end="")
     return 0
+
+
+def _slice_bandwidth(measured: Measured) -> float | None:
+    """Returns the bytes per second of slices, read and written; None, they are free, where their times do not grow with the size."""
+    from reshard.synthesis import calibration
+
+    try:
+        return calibration.memory_bandwidth(measured.slices, measured.start_s)
+    except calibration.CalibrationError:
+        return None
 
 
 def _join() -> int:
@@ -238,8 +248,9 @@ def as_text(mesh: Mesh, measured: Measured, found: Calibration) -> str:
     hosts = f"{measured.hosts} host{'s' * (measured.hosts != 1)}"
     where = f"{mesh.size} x {measured.device_kind} ({measured.platform}) as {mesh}, on {hosts}"
     start = f"starting a program: {measured.start_s * 1e6:.1f} us, taken off each time"
-    bandwidths = found.topology.memory_bandwidth_bytes_per_s, found.topology.slice_bandwidth_bytes_per_s
-    memory = "memory: {:.2f} GB/s in relayouts, {:.2f} GB/s in slices".format(*(each / 1e9 for each in bandwidths))
+    slices = found.topology.slice_bandwidth_bytes_per_s
+    sliced = "slices are free" if slices is None else f"{slices / 1e9:.2f} GB/s in slices"
+    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s in relayouts, {sliced}"
     launch = f"launch: {found.topology.launch_latency_s * 1e6:.1f} us"
     parts = [f"{where}\n{start}; {memory}; {launch}", _kinds_table(found), _levels_table(found), *_remarks(measured, found)]
     return "\n\n".join([*parts, _quality(found)])

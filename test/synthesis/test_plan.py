@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans: the guarantees R1 to R5 on examples and on random pairs."""
 
+from dataclasses import replace
 import math
 import os
 import subprocess
@@ -14,7 +15,7 @@ from reshard.synthesis import chains, planner, semantics, steps, traffic
 from reshard.synthesis.bounds import received_elements_bound
 from reshard.synthesis.layout import Factor, Layout, Slot, layout_of, same_placement
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan, forget, plan
+from reshard.synthesis.plan import NoPlanError, Plan, forget, pareto, plan
 from reshard.synthesis.planner import chain_plan
 from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.request import Request
@@ -487,3 +488,16 @@ def test_no_exchange_is_tried_in_place_of_a_permute(monkeypatch):
     found = plan(Mesh.parse("x=16,y=4"), (2048, 2048), 32, *ends, objective="time", with_exchange=True)
     assert [step.op for step in found.steps] == ["permute", "all_gather", "relayout"]
     assert all(before < after for before, after in tried)
+
+
+def test_slices_take_time_where_the_topology_says_so_whole_and_in_chunks():
+    free = Topology.parse("uniform")
+    copied = replace(free, slice_bandwidth_bytes_per_s=1e9)
+    ends = Mesh.parse("x=4,y=2"), (1024, 64), 32, Sharding.parse('[{}, {}]'), Sharding.parse('[{"x"}, {"y"}]')
+    found = plan(*ends, objective="time", topology=copied)
+    assert [step.op for step in found.steps] == ["slice"] and found.time_s == pytest.approx(2 * found.steps[0].tile_bytes_after / 1e9)
+    assert plan(*ends, objective="time", topology=free).time_s == 0
+    ends = Mesh.parse("x=4,y=2"), (1024, 64), 32, Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"y"}]')
+    (chunks, other) = (next(each for each in pareto(*ends, topology=on) if each.steps[0].inside) for on in (copied, free))
+    took, free_s = (sum(step.time_s for step in each.steps[0].inside if step.op == "slice") for each in (chunks, other))
+    assert took > 0 == free_s

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """reshard calibrate: on real CPU devices, and with made-up times where the text and the file are looked at."""
 
+from dataclasses import replace
 import os
 from pathlib import Path
 import signal
@@ -66,6 +67,16 @@ def test_the_network_is_written_and_reported(machine, tmp_path, capsys):
     assert row == "gpu all_gather 15.2 us 15.2 us 7.0 7.0 0 % 0 %".split()
     assert "fit: 44 times, predicted with a median error of 0 %, at most 0 %" in lines
     assert lines[-1] == f"written: {path}" and err == "measuring\nfitting\n"
+
+
+def test_slices_whose_times_do_not_grow_are_free(machine, monkeypatch, tmp_path, capsys):
+    machine("uniform")
+    measure = calibrating.measure
+    same = lambda measured: replace(measured, slices=tuple((size, START_S) for size, _ in measured.slices))  # noqa: E731
+    monkeypatch.setattr(calibrating, "measure", lambda *given, **options: same(measure(*given, **options)))
+    assert run("--mesh", "a=4", "-o", tmp_path / "net.toml") == 0
+    assert "GB/s in relayouts, slices are free" in capsys.readouterr().out
+    assert Topology.parse(str(tmp_path / "net.toml")).slice_bandwidth_bytes_per_s is None
 
 
 def test_without_a_file_the_topology_is_all_that_stdout_gets(machine, capsys):
