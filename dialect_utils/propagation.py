@@ -137,16 +137,20 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
 
 
 def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], list[ir.Operation]]:
-    """Returns the ops of a module in walk order, and those of a clone, which carry their index as `reshard.id`."""
+    """Returns the ops of a module in walk order, and those of a clone, which carry the serials that `_tagged` gives them."""
     originals = ops_in(module.operation)
     clone = originals[0].clone().operation
     clones = [clone, *ops_in(clone)[1:]]  # the bindings keep a clone as long as what `clone` gave
     with originals[0].context:
-        for number, op in enumerate(clones):
-            name = op.name
-            if name not in _UNTAGGED:
-                _tag(op, name, number, op.location)
+        for serial, index in enumerate(_tagged(clones)):
+            op = clones[index]
+            _tag(op, op.name, serial, op.location)
     return originals, clones
+
+
+def _tagged(ops: list[ir.Operation]) -> list[int]:
+    """Returns for each serial of a clone the index of its op, among all ops of the module."""
+    return [index for index, op in enumerate(ops) if op.name not in _UNTAGGED]
 
 
 def prepare(originals: list[ir.Operation], ops: list[ir.Operation]) -> Analysis:
@@ -155,37 +159,28 @@ def prepare(originals: list[ir.Operation], ops: list[ir.Operation]) -> Analysis:
     Args:
       ops: of the clone; it is theirs no longer, since some are erased.
     """
-    clone, around = ops[0], [op for op in ops if len(op.regions)]
-    types = _types_of_values(ops, around)
+    clone, origin = ops[0], _tagged(ops)
+    prepared_ops = [ops[index] for index in origin]
+    ops.clear()
+    types = _types_of_values(prepared_ops)
+    names = {op.name for op in prepared_ops}
     has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
     if has_dynamic_shapes:
         stand_in_for_dynamic_shapes(clone)
     has_tuples = any(isinstance(kind, ir.TupleType) for kind in types)
     if has_tuples:
         take_tuples_apart(clone)
-    names, are_split = _write_as_hlo(ops_in(clone) if has_dynamic_shapes or has_tuples else ops)
-    ops.clear()
     has_calls = "func.call" in names or _has_discardable_symbols(clone)
-    tuples = inline_calls(clone) if has_calls else []
-    if has_dynamic_shapes or has_tuples or has_calls or any(name.startswith("chlo.") for name in names):  # some are not there any more
-        around = [op for op in ops_in(clone) if len(op.regions)]
-    order_like_hlo(around)
-    _dissolve(tuples)
-    origin: list[int | None] = []
-    prepared_ops: list[ir.Operation] = []
-    pieces: dict[int, int] = {}
-    for op in ops_in(clone):
-        name = op.name
-        if name in _UNTAGGED:
-            continue
-        location = op.location
-        serial, index = len(origin), _number_in(location)
-        own = location if index is None else location.child_loc
-        if are_split and _PIECE in op.attributes:
-            pieces[serial], index = index, None
-        origin.append(index)
-        prepared_ops.append(op)
-        _tag(op, name, serial, own)
+    if has_dynamic_shapes or has_tuples or has_calls:  # there are other ops
+        _, pieces = _write_as_hlo(ops_in(clone) if has_dynamic_shapes or has_tuples else prepared_ops)
+        prepared_ops.clear()  # inlining erases some
+        tuples = inline_calls(clone) if has_calls else []
+        order_like_hlo(op for op in ops_in(clone) if len(op.regions))
+        _dissolve(tuples)
+        origin, prepared_ops, whole_of = _tag_again(clone, origin, bool(pieces))
+    else:
+        whole_of = _write_in_place(prepared_ops, origin)
+        order_like_hlo(op for op in prepared_ops if len(op.regions))
     loops = _loops(clone) if LOOPS & names else []
     carried = capture_invariants(loops)
     opened = {}
@@ -195,7 +190,51 @@ def prepare(originals: list[ir.Operation], ops: list[ir.Operation]) -> Analysis:
         opened[serial] = Opened(serial_of(loop), operands)
         origin.append(None)
         prepared_ops.append(constraint)
-    return Analysis(originals, origin, clone, prepared_ops, opened, pieces, clone.clone().operation, has_dynamic_shapes)
+    return Analysis(originals, origin, clone, prepared_ops, opened, whole_of, clone.clone().operation, has_dynamic_shapes)
+
+
+def _write_in_place(prepared_ops: list[ir.Operation], origin: list[int | None]) -> dict[int, int]:
+    """Writes single ops, by serial, as HLO has them, and puts into both lists what there is then; returns `Analysis.pieces`."""
+    replaced, pieces = _write_as_hlo(prepared_ops)
+    for op in replaced:  # they have the locations of what they replace
+        serial = _number_in(op.location)
+        prepared_ops[serial] = op
+        if _is_tagged_by_attribute(op.name):
+            op.attributes[ID] = int64_attr(serial)
+    whole_of = {}
+    for op in pieces:
+        location, serial = op.location, len(origin)
+        whole_of[serial] = origin[_number_in(location)]
+        origin.append(None)
+        prepared_ops.append(op)
+        _tag(op, op.name, serial, location.child_loc)
+    return whole_of
+
+
+def _tag_again(
+    clone: ir.Operation, index_of: list[int], are_split: bool
+) -> tuple[list[int | None], list[ir.Operation], dict[int, int]]:
+    """Gives the ops of a clone new serials, one per instance: returns `Analysis.origin`, `prepared_ops` and `pieces`.
+
+    Args:
+      index_of: the index in `Analysis.originals` of each serial that there is. are_split: whether there are pieces.
+    """
+    origin: list[int | None] = []
+    prepared_ops: list[ir.Operation] = []
+    pieces: dict[int, int] = {}
+    for op in ops_in(clone):
+        name = op.name
+        if name in _UNTAGGED:
+            continue
+        location = op.location
+        before, serial = _number_in(location), len(origin)
+        index, own = (None, location) if before is None else (index_of[before], location.child_loc)
+        if are_split and _PIECE in op.attributes:
+            pieces[serial], index = index, None
+        origin.append(index)
+        prepared_ops.append(op)
+        _tag(op, name, serial, own)
+    return origin, prepared_ops, pieces
 
 
 # Tags
@@ -249,14 +288,18 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def _write_as_hlo(ops: list[ir.Operation]) -> tuple[frozenset[str], bool]:
-    """Writes single ops as HLO has them; returns the names of the ops that there were, and whether any has become several."""
-    by_name: dict[str, list[ir.Operation]] = {}
+def _write_as_hlo(ops: Iterable[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """Writes single ops as HLO has them; returns those that are in the place of one, and those that come before one of these."""
+    chlo, broadcasts = [], []
     for op in ops:
-        by_name.setdefault(op.name, []).append(op)
-    stand_in_for_chlo([op for name, ops in by_name.items() if name.startswith("chlo.") for op in ops])
-    are_split = split_broadcasts(by_name.get("stablehlo.broadcast_in_dim", ()))
-    return frozenset(by_name), are_split
+        name = op.name
+        if name == "stablehlo.broadcast_in_dim":
+            broadcasts.append(op)
+        elif name.startswith("chlo."):
+            chlo.append(op)
+    stand_ins = stand_in_for_chlo(chlo)
+    replaced, pieces = split_broadcasts(broadcasts)
+    return stand_ins + replaced, pieces
 
 
 # Dynamic dimensions and tuples
@@ -279,10 +322,10 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 )
 
 
-def _types_of_values(ops: list[ir.Operation], around: list[ir.Operation]) -> set[ir.Type]:
-    """Returns the types of the results of ops, and of the arguments in the regions of those that are `around` others."""
+def _types_of_values(ops: list[ir.Operation]) -> set[ir.Type]:
+    """Returns the types of the results of ops, and of the arguments in their regions."""
     results = {value.type for op in ops for value in op.results}
-    return results | {argument.type for op in around for block in _blocks(op) for argument in block.arguments}
+    return results | {argument.type for op in ops if len(op.regions) for block in _blocks(op) for argument in block.arguments}
 
 
 def dynamic_dimension(kind: ir.Type) -> int | None:
@@ -376,13 +419,16 @@ def _return_elements(op: ir.Operation) -> None:
 # CHLO
 
 
-def stand_in_for_chlo(ops: Iterable[ir.Operation]) -> None:
-    """Replaces CHLO ops, for which Shardy has no rules, by ops with the rules of what XLA lowers them to."""
+def stand_in_for_chlo(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """Replaces CHLO ops, for which Shardy has no rules, by ops with the rules of what XLA lowers them to, and returns these."""
+    stand_ins = []
     for op in ops:
         with ir.InsertionPoint(op), op.location:
             stand_in = _stand_in(op)
         if stand_in is not None:
             _replace(op, stand_in)
+            stand_ins.append(stand_in.operation)
+    return stand_ins
 
 
 def _stand_in(op: ir.Operation) -> ir.OpView | None:
@@ -409,60 +455,73 @@ def _shape(kind: ir.Type) -> list[int] | None:
 _PIECE = "reshard.piece"
 
 
-def split_broadcasts(ops: Iterable[ir.Operation]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How HLO has a broadcast_in_dim that grows dimensions: a broadcast along `dims` to `first`, a reshape to `dropped`, a broadcast along `same`.
+
+    Attributes:
+      first: None if a reshape to the type of the result is all.
+    """
+
+    first: ir.Type | None = None
+    dims: tuple[int, ...] = ()
+    dropped: ir.Type | None = None
+    same: tuple[int, ...] = ()
+
+
+def split_broadcasts(ops: Iterable[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
     """Writes each of the broadcast_in_dim `ops` as HLO has it: no dimension of size 1 grows there, and added ones are a reshape.
 
     tensor<8x1xf32> to tensor<8x4xf32> becomes a broadcast to its own shape, a reshape to tensor<8xf32> and the broadcast.
-    Returns: whether any has become several.
+    Returns: the ops that are in the place of one, and those before them.
     Source: `XlaBuilder::BroadcastInDim`.
     """
-    kept_shapes: dict[tuple, list[int] | None] = {}  # many are alike
-    are_split = False
+    splits: dict[tuple, _Split | None] = {}  # many are alike
+    replaced: list[ir.Operation] = []
+    pieces: list[ir.Operation] = []
     for op in ops:
-        operand, result, dims = op.operands[0], op.results[0], op.attributes["broadcast_dimensions"]
-        kind = operand.type, result.type, dims
-        if kind not in kept_shapes:
-            kept_shapes[kind] = _kept_shape(ir.RankedTensorType(kind[0]), ir.RankedTensorType(kind[1]), _integers(dims))
-        kept = kept_shapes[kind]
-        if kept is not None and op.parent is not None:
-            are_split |= _split_broadcast(op, kept)
-    return are_split
+        operand, target, dims = op.operands[0], op.results[0].type, op.attributes["broadcast_dimensions"]
+        kind = operand.type, target, dims
+        if kind not in splits:
+            with op.location:
+                splits[kind] = _split(ir.RankedTensorType(kind[0]), ir.RankedTensorType(target), _integers(dims))
+        split = splits[kind]
+        if split is None or op.parent is None:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            if split.first is None:
+                new = stablehlo.ReshapeOp(target, operand)
+            else:
+                first = stablehlo.BroadcastInDimOp(split.first, operand, split.dims)
+                second = stablehlo.ReshapeOp(split.dropped, first.result)
+                pieces += [first.operation, second.operation]
+                new = stablehlo.BroadcastInDimOp(target, second.result, split.same)
+        _replace(op, new)
+        replaced.append(new.operation)
+    for piece in pieces:
+        piece.attributes[_PIECE] = ir.UnitAttr.get()
+    return replaced, pieces
 
 
-def _kept_shape(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> list[int] | None:
-    """Returns the shape that a broadcast has with the dimensions that grow left at 1; None if it is one that HLO has."""
+def _split(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> _Split | None:
+    """Returns how HLO has a broadcast_in_dim; None if as it is."""
     if not source.has_static_shape or not target.has_static_shape or not source.rank:
         return None
-    kept = list(target.shape)
+    shape = list(target.shape)
+    if math.prod(source.shape) == math.prod(shape) and dims == sorted(dims):
+        return _Split()
+    kept = list(shape)  # with the dimensions that grow left at 1
     for dim, size in zip(dims, source.shape, strict=True):
         kept[dim] = size
-    return kept if kept != list(target.shape) or _is_reshape(source, target, dims) else None
-
-
-def _is_reshape(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> bool:
-    return math.prod(source.shape) == math.prod(target.shape) and dims == sorted(dims)
+    if kept == shape:
+        return None
+    same, element = tuple(dim for dim, size in enumerate(kept) if size == shape[dim]), target.element_type
+    dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
+    return _Split(ir.RankedTensorType.get(kept, element), tuple(dims), dropped, same)
 
 
 def _integers(attr: ir.Attribute) -> list[int]:
     return list(ir.DenseI64ArrayAttr(attr))
-
-
-def _split_broadcast(op: ir.Operation, kept: list[int]) -> bool:
-    operand, result = op.operands[0], op.results[0]
-    source, target = ir.RankedTensorType(operand.type), ir.RankedTensorType(result.type)
-    dims, element, shape = _integers(op.attributes["broadcast_dimensions"]), target.element_type, list(target.shape)
-    with ir.InsertionPoint(op), op.location:
-        if _is_reshape(source, target, dims):
-            _replace(op, stablehlo.ReshapeOp(target, operand))
-            return False
-        same = [dim for dim, size in enumerate(kept) if size == shape[dim]]
-        first = stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(kept, element), operand, dims)
-        dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
-        second = stablehlo.ReshapeOp(dropped, first.result)
-        for piece in (first, second):
-            piece.operation.attributes[_PIECE] = ir.UnitAttr.get()
-        _replace(op, stablehlo.BroadcastInDimOp(target, second.result, same))
-    return True
 
 
 def _replace(op: ir.Operation, new: ir.OpView) -> None:
@@ -710,14 +769,13 @@ def _opened(attr: ir.Attribute | None) -> ir.Attribute | None:
 # Order
 
 
-def order_like_hlo(around: list[ir.Operation]) -> None:
+def order_like_hlo(around: Iterable[ir.Operation]) -> None:
     """Orders the ops of each block in the regions of ops as they come back from HLO: depth first from the ops that nothing uses, operands in order.
 
     Propagation resolves conflicts of equal priority in the order of the ops.
     Source: `HloComputation::MakeInstructionPostOrder`.
     """
-    blocks = [block for op in around if op.name not in _UNORDERED for block in _blocks(op)]
-    for block in blocks:
+    for block in [block for op in around if op.name not in _UNORDERED for block in _blocks(op)]:
         if len(block.operations) > 2:
             _order_block(block)
 
@@ -747,8 +805,17 @@ def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
     through = passed_through(op) if op.name in LOOPS else ()
     initial = {region.blocks[0].arguments[number]: values[number] for region in op.regions for number in through}
     values = [value for number, value in enumerate(values) if number not in through]
-    values += [initial.get(value, value) for inner in ops_in(op)[1:] for value in inner.operands]
+    values += [initial.get(value, value) for inner in _nested(op) for value in inner.operands]
     return [number_of[value] for value in values if value in number_of]
+
+
+def _nested(op: ir.Operation) -> Iterator[ir.OpView]:
+    """Yields the ops in the regions of an op, parents first; for the few of most regions it is faster than to walk."""
+    for block in _blocks(op):
+        for inner in block.operations:
+            yield inner
+            if len(inner.regions):
+                yield from _nested(inner.operation)
 
 
 def _depth_first(roots: list[int], needs: list[list[int]]) -> list[int]:
