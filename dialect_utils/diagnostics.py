@@ -22,6 +22,7 @@ ERROR, WARNING, REMARK, NOTE = "error", "warning", "remark", "note"
 # The first file location inside any location: a name's child, the first of a fused one, the callee of a call site.
 _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _ESCAPED_BYTE = re.compile(r"\\([0-9A-Fa-f]{2})")
+_FILE_LINE_COL = getattr(ir, "FileLineColLoc", None)  # old bindings have one class for all kinds of locations
 # MLIR appends the whole operation to every error at an op; the location says as much in one line.
 _OPERATION_DUMP = "see current operation"
 
@@ -59,6 +60,8 @@ class Diagnostic:
     def in_file(self, name: str) -> Diagnostic:
         """Returns this diagnostic with `name` where MLIR has `-` or no place at all."""
         place = Place(name) if self.place is None else self.place
+        if place is self.place and place.file != "-" and not self.notes:
+            return self
         if place.file == "-":
             place = replace(place, file=name)
         return replace(self, place=place, notes=tuple(note._note_in_file(name) for note in self.notes))
@@ -121,7 +124,8 @@ def error_at(where, message: str, *notes: Diagnostic) -> DiagnosedError:
 def place_of(where) -> Place | None:
     """Returns the file, line and column of an operation, value, location or place; None if it has none.
 
-    A location's text is the same in every version of the bindings, its classes and accessors are not: the text is read.
+    A location's text is the same in every version of the bindings, its classes and accessors are not: the text is read, but for
+    the most frequent kind, where they are there.
     """
     if where is None or isinstance(where, Place):
         return where
@@ -129,6 +133,9 @@ def place_of(where) -> Place | None:
         where = _location_of_value(where)
     elif not isinstance(where, ir.Location):
         where = where.location
+    if _FILE_LINE_COL is not None and isinstance(where, _FILE_LINE_COL):
+        with contextlib.suppress(UnicodeDecodeError, RuntimeError):  # a name that is no text
+            return Place(where.filename, where.start_line, where.start_col)
     found = _FILE_LOCATION.search(str(where))
     if found is None:
         return None

@@ -24,7 +24,7 @@ op, have it as an attribute too, which decides for them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 import functools
 import itertools
@@ -88,6 +88,22 @@ class Analysis:
     constraints: dict[int, tuple[ir.Attribute | None, ir.Attribute]] = field(default_factory=dict)
     argument_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
     result_layouts: dict[str, list[ir.Attribute | None]] = field(default_factory=dict)
+    _entries: dict[tuple[ir.Attribute, int], ir.Attribute | None] = field(default_factory=dict, repr=False)
+
+    def nth_sharding(self, per_value: ir.Attribute, number: int) -> ir.Attribute | None:
+        """Returns what the function of this name does: ops share few attributes, and to take one apart takes long."""
+        key = per_value, number
+        if key not in self._entries:
+            self._entries[key] = nth_sharding(per_value, number)
+        return self._entries[key]
+
+    def layout(self, value: ir.Value) -> ir.Attribute | None:
+        """Returns what the function of this name does, of a value of `explicit`."""
+        return layout(value, self.nth_sharding)
+
+    def result_layout(self, op: ir.Operation, number: int) -> ir.Attribute | None:
+        """Returns what the function of this name does, of an op of `explicit`."""
+        return result_layout(op, number, self.nth_sharding)
 
     @functools.cached_property
     def explicit_ops(self) -> list[ir.Operation]:
@@ -99,11 +115,13 @@ class Analysis:
 
         Ops that were there before the reshards are not asked: some are erased, and the bindings would read what was theirs.
         """
+        names = {self.prepared_ops[serial].name for serial in serials}
         by_serial: dict[int, ir.Operation] = {}
-        for op in self.explicit_ops:
-            serial = serial_of(op)
-            if serial in serials:
-                by_serial.setdefault(serial, op)
+        for keeps_name in (True, False):  # all ops are asked for their serials only where one with another name is looked for
+            if len(by_serial) < len(serials):
+                for op in self.explicit_ops:
+                    if (op.name in names) is keeps_name and (serial := serial_of(op)) in serials:
+                        by_serial.setdefault(serial, op)
         return by_serial
 
     @functools.cached_property
@@ -977,14 +995,19 @@ def run(module: ir.Operation, pipeline: str, verifies: bool = True) -> None:
 def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
     """Notes the layouts of `ops`, all of the module after propagation."""
     alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
+    layouts, constraints = analysis.layouts, analysis.constraints
     for op in ops:
         serial = serial_of(op)
-        if serial is not None:
-            attr = result_layouts(op)
-            one = alone.setdefault(attr, frozenset((attr,)))
-            analysis.layouts[serial] = analysis.layouts[serial] | one if serial in analysis.layouts else one
-            if op.name in CONSTRAINTS:
-                analysis.constraints[serial] = layout(op.operands[0]), attr
+        if serial is None:
+            continue
+        name = op.name
+        attr = _result_layouts(name, op.attributes)
+        one = alone.get(attr)
+        if one is None:
+            one = alone[attr] = frozenset((attr,))
+        layouts[serial] = layouts[serial] | one if serial in layouts else one
+        if name in CONSTRAINTS:
+            constraints[serial] = layout(op.operands[0]), attr
     for function in _top_level(analysis.explicit, "func.func"):
         arguments = function.regions[0].blocks[0].arguments if _has_body(function) else ()
         analysis.argument_layouts[symbol(function)] = [layout(argument) for argument in arguments]
@@ -994,18 +1017,29 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
 # Layouts of values
 
 
-def layout(value: ir.Value) -> ir.Attribute | None:
+def nth_sharding(per_value: ir.Attribute, number: int) -> ir.Attribute | None:
+    """Returns one entry of an `#sdy.sharding_per_value`; of an `#sdy.sharding`, itself."""
+    if sdy.TensorShardingAttr.isinstance(per_value):
+        return per_value
+    shardings = sdy.TensorShardingPerValueAttr(per_value).shardings
+    return shardings[number] if number < len(shardings) else None
+
+
+_Nth = Callable[[ir.Attribute, int], ir.Attribute | None]
+
+
+def layout(value: ir.Value, nth: _Nth = nth_sharding) -> ir.Attribute | None:
     """Returns the `#sdy.sharding` of a value as its producer or owner states it; None if it has none."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return _argument_layout(ir.BlockArgument(value), owner.owner.operation)
-    return result_layout(owner.operation, ir.OpResult(value).result_number)
+    return result_layout(owner.operation, ir.OpResult(value).result_number, nth)
 
 
-def result_layout(op: ir.Operation, number: int) -> ir.Attribute | None:
+def result_layout(op: ir.Operation, number: int, nth: _Nth = nth_sharding) -> ir.Attribute | None:
     """Returns the `#sdy.sharding` of a result of an op; None if it has none."""
     attr = result_layouts(op)
-    return attr and nth_sharding(attr, number)
+    return attr and nth(attr, number)
 
 
 def result_layouts(op: ir.Operation) -> ir.Attribute | None:
@@ -1047,14 +1081,6 @@ def _local_layout(attr: ir.Attribute, manual_axes: ir.Attribute) -> ir.Attribute
     sharding = sharding_from_attr(attr)
     dims = tuple(tuple(axis for axis in axes if axis.name not in manual) for axes in sharding.dims)
     return sharding_to_attr(replace(sharding.closed(), dims=dims), sdy.TensorShardingAttr(attr).mesh_or_ref)
-
-
-def nth_sharding(per_value: ir.Attribute, number: int) -> ir.Attribute | None:
-    """Returns one entry of an `#sdy.sharding_per_value`; of an `#sdy.sharding`, itself."""
-    if sdy.TensorShardingAttr.isinstance(per_value):
-        return per_value
-    shardings = sdy.TensorShardingPerValueAttr(per_value).shardings
-    return shardings[number] if number < len(shardings) else None
 
 
 def stated_results(function: ir.Operation) -> list[ir.Attribute | None]:

@@ -26,7 +26,6 @@ from reshard.dialect_utils.sdy_shardings import (
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session
 from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, Skipped, write_findings
-from reshard.passes.specialization import specialise
 from reshard.synthesis.sharding import Sharding
 
 
@@ -91,6 +90,8 @@ class FindMismatchesPass(Pass):
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
         if disagreements := finder.disagreements():
+            from reshard.passes.specialization import specialise  # few modules need it
+
             analysis = specialise(analysis, disagreements)
             session.is_verified = False
             finder = Finder(analysis)
@@ -260,7 +261,7 @@ class Finder:
         for op in self.analysis.inserted_reshards:
             if self._restores_result(op, restoring):
                 continue
-            source, target = propagation.layout(op.operands[0]), op.attributes["sharding"]
+            source, target = self.analysis.layout(op.operands[0]), op.attributes["sharding"]
             for use in op.results[0].uses:
                 self._read_use(op, use.owner.operation, use.operand_number, source, target)
 
@@ -275,7 +276,7 @@ class Finder:
         if serial is None:
             return False
         number = ir.OpResult(value).result_number
-        source = propagation.result_layout(producer, number)
+        source = self.analysis.result_layout(producer, number)
         rank = _rank(value)
         befores = self._layouts_before(producer, serial, number)
         if any(self._is_same(source, before, rank) for before in befores):
@@ -292,7 +293,7 @@ class Finder:
         if serial in self.analysis.constraints:
             return {self.analysis.constraints[serial][1]}
         attrs = self.analysis.layouts.get(serial, {None})
-        return {propagation.nth_sharding(attr, number) if attr else None for attr in attrs}
+        return {self.analysis.nth_sharding(attr, number) if attr else None for attr in attrs}
 
     def _read_use(self, reshard, user: ir.Operation, number: int, source, target) -> None:
         serial = propagation.serial_of(user)

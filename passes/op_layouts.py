@@ -82,16 +82,16 @@ class OpLayouts:
             serial = propagation.serial_of(producer)
             if producer.name != "sdy.reshard" or serial is not None:
                 if serial is None:
-                    return propagation.layout(value)
+                    return self.analysis.layout(value)
                 return self._propagated(serial, ir.OpResult(value).result_number)
             value = producer.operands[0]
-        return propagation.layout(value)
+        return self.analysis.layout(value)
 
     def _propagated(self, serial: int, number: int) -> ir.Attribute | None:
         if serial in self.analysis.constraints:
             return self.analysis.constraints[serial][1]
         for attr in self.analysis.layouts.get(serial, ()):
-            return propagation.nth_sharding(attr, number) if attr else None
+            return self.analysis.nth_sharding(attr, number) if attr else None
         return None
 
     def _mesh_of(self, attr: ir.Attribute) -> Mesh | None:

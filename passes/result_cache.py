@@ -31,8 +31,8 @@ import hashlib
 from importlib.util import find_spec
 import json
 from pathlib import Path
-import platform
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 import zlib
 
@@ -257,7 +257,7 @@ def folder_of_version(kind: str) -> Path | None:
 def _fingerprint() -> str | None:
     """Returns a digest of all of reshard's sources and of what they run on; None if they are not files, or one is missing."""
     try:
-        digest = hashlib.sha256(repr((compat.jax_versions(), platform.python_version())).encode())
+        digest = hashlib.sha256(repr((compat.jax_versions(), sys.version_info[:])).encode())
         folders = [Path(find_spec(name).submodule_search_locations[0]) for name in _PACKAGES]
         for path in sorted(each for folder in folders for end in ("*.py", "presets/*.toml") for each in folder.glob(end)):
             text = path.read_bytes()

@@ -278,9 +278,8 @@ class _Run:
 
     def _print(self, diagnostics: list[Diagnostic]) -> None:
         sources = {self.file.name: self.file.text}
-        for each in diagnostics:
-            if not (self.flags.no_remarks and each.severity == REMARK):
-                print(each.text(sources), file=sys.stderr)
+        shown = [each for each in diagnostics if not (self.flags.no_remarks and each.severity == REMARK)]
+        sys.stderr.write("".join(f"{each.text(sources)}\n" for each in shown))  # at once: there may be thousands
 
     def _report_text(self) -> str:
         if not self.flags.report:
