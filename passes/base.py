@@ -56,7 +56,9 @@ class Session:
       options: driver options by name, such as `compile_for`; a pass must do without any of them.
       statistics: counts by (pass name, statistic name).
       analysis: propagation's, of the module as the pass right before has left it; None if that one made none.
-      findings: those on the module as the pass right before has written them; None if that one wrote none.
+      findings: those that the pass right before has left, on the module or here alone; None if that one left none.
+      are_findings_written: whether `findings` are on the module.
+      hands_over: whether the next pass takes findings from here, so that the running one need not write them onto the module.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
       bytecode: the module as it is in front of the running pass, which has each name and string in it as bytes; None if unknown.
       is_left: whether the running pass has left the module as it was, to the last attribute.
@@ -77,6 +79,8 @@ class Session:
     current_pass: Pass | None = None
     analysis: Any = None
     findings: Any = None
+    are_findings_written: bool = True
+    hands_over: bool = False
 
     @property
     def remarks(self) -> list[Diagnostic]:
@@ -133,6 +137,7 @@ class Pass:
     Subclasses are frozen dataclasses themselves; their fields are options (see `option`). They declare:
       name: as in flags and pipelines.  summary: one line.  description: text with IR before ==> after.
       guarantees: what holds afterwards.  statistics: name -> meaning, counted by `session.count(name)`.
+      takes_findings: whether it takes findings from the session, where they are not on the module.
     """
 
     name: ClassVar[str]
@@ -140,6 +145,7 @@ class Pass:
     description: ClassVar[str] = ""
     guarantees: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, str]] = {}
+    takes_findings: ClassVar[bool] = False
 
     def run(self, module: ir.Module, session: Session) -> None:
         """Runs on `module` in place; its context and an unknown location are active."""

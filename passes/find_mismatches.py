@@ -83,17 +83,17 @@ class FindMismatchesPass(Pass):
             unsupported = _first_with(_unsupported, module)
             if unsupported is None:
                 raise
+            session.is_verified = session.is_left = True
             self._write(module, (), [unsupported], session)
-            session.is_verified = True
             return
-        session.is_verified = True
+        session.is_verified = session.is_left = True
         _refuse_uneven_ends(analysis, session)
         finder = Finder(analysis)
         if disagreements := finder.disagreements():
             from reshard.passes.specialization import specialise  # few modules need it
 
             analysis = specialise(analysis, disagreements)
-            session.is_verified = False
+            session.is_verified = session.is_left = False
             finder = Finder(analysis)
         edges = list(finder.numbered(finder.mismatches()))
         if analysis.has_dynamic_shapes and not finder.skipped:  # nothing is propagated there, so that there is no edge to tell of
@@ -107,7 +107,11 @@ class FindMismatchesPass(Pass):
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
         found = Findings(edges, tuple(each for _, each in skipped), open_results)
-        write_findings(module, found, ops=ops if session.may_have(PREFIX) else ())
+        may_have_any = session.may_have(PREFIX)
+        session.are_findings_written = may_have_any or not session.hands_over
+        if session.are_findings_written:
+            write_findings(module, found, ops=ops if may_have_any else ())
+            session.is_left = False
         session.findings = found
         session.count("sites", found.sites)
         session.count("edges", len(found.edges))

@@ -180,6 +180,11 @@ def _read_summary(module: ir.Operation) -> tuple[tuple[Skipped, ...], tuple[Open
 _AGAIN = "run strip-findings and find-mismatches again"
 
 
+def count_attributes(findings: Findings) -> int:
+    """Returns how many attributes of ops findings are."""
+    return len(_by_attribute(findings))
+
+
 def strip_known_findings(findings: Findings) -> int:
     """Removes the findings that are on a module from its ops; returns how many attributes these were."""
     written = _by_attribute(findings)

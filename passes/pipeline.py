@@ -11,6 +11,7 @@ Example:
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -130,8 +131,9 @@ class Pipeline:
         manager = passmanager.PassManager(ANCHOR)
         is_ours = False
         verifies_itself = instrumentation.is_default and len(self.passes) == len(self.elements)
-        for element in self.elements:
+        for element, following in itertools.zip_longest(self.elements, self.elements[1:], fillvalue=""):
             follows_ours, is_ours = is_ours, not isinstance(element, str)
+            hands_over = verifies_itself and not isinstance(following, str) and following.takes_findings
             name = element.name if is_ours else None
             if name is None:
                 manager.add(instrumentation.with_prints(element))
@@ -140,7 +142,7 @@ class Pipeline:
                 manager.add(text)
             # An op_name would make MLIR look the pass up by it and fail; it stays empty.
             manager.add(
-                _as_callable(element, module, session, failures, follows_ours, verifies_itself),
+                _as_callable(element, module, session, failures, follows_ours, verifies_itself, hands_over),
                 name=type(element).__name__,
                 argument=name,
                 description=element.summary,
@@ -154,7 +156,13 @@ class Pipeline:
 
 
 def _as_callable(
-    element: Pass, module: ir.Module, session: Session, failures: list[Exception], follows_ours: bool, verifies: bool
+    element: Pass,
+    module: ir.Module,
+    session: Session,
+    failures: list[Exception],
+    follows_ours: bool,
+    verifies: bool,
+    hands_over: bool,
 ):
     """Returns the pass as MLIR calls it: exceptions wait in `failures` so that MLIR sees an ordinary failed pass.
 
@@ -162,11 +170,12 @@ def _as_callable(
 
     Args:
       verifies: whether the module is verified here and not by MLIR, which would do it also where there is nothing to verify.
+      hands_over: whether nobody looks at the module before the next pass, and that takes findings from the session.
     """
 
     def run(_operation: ir.Operation, external_pass) -> None:
         errors_before = len(session.errors)
-        session.current_pass, session.is_verified, session.is_left = element, False, False
+        session.current_pass, session.is_verified, session.is_left, session.hands_over = element, False, False, hands_over
         if not follows_ours:
             session.analysis = session.findings = None
         analysis, findings = session.analysis, session.findings
@@ -182,6 +191,7 @@ def _as_callable(
             session.bytecode = session.bytecode if session.is_left else None
             session.analysis = None if session.analysis is analysis else session.analysis
             session.findings = None if session.findings is findings else session.findings
+            session.are_findings_written |= session.findings is None
         if failures or len(session.errors) > errors_before:
             external_pass.signal_pass_failure()
 

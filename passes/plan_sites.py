@@ -75,6 +75,7 @@ class PlanSitesPass(Pass):
     open.
     """
     guarantees = ("every site has a verdict and a reason", "XLA propagates to the sites to rewrite the layouts that we found")
+    takes_findings = True
     statistics = {
         "planned": "sites with a chain",
         "rewrite": "sites to rewrite",
@@ -97,7 +98,11 @@ class PlanSitesPass(Pass):
         planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
         edges = tuple(planner.planned_edges())
         planned = dataclasses.replace(found, edges=edges, open_results=planner.open_results())
-        write_findings(module, planned, over=session.findings)
+        session.is_left = session.hands_over and not session.are_findings_written
+        if not session.is_left:
+            over = session.findings if session.are_findings_written else None
+            write_findings(module, planned, over, ops=() if not session.are_findings_written else None)
+            session.are_findings_written = True
         session.findings = planned
 
 

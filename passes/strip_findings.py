@@ -7,7 +7,7 @@ import dataclasses
 
 from reshard.dialect_utils.bindings import ir
 from reshard.passes.base import Pass, Session
-from reshard.passes.findings import SUMMARY, strip_findings, strip_known_findings
+from reshard.passes.findings import SUMMARY, count_attributes, strip_findings, strip_known_findings
 from reshard.passes.specialization import clones_of, merge_clones
 
 
@@ -31,11 +31,15 @@ class StripFindingsPass(Pass):
         "a function that find-mismatches cloned is one again, unless sites were rewritten in some of the clones only",
         "everything else is as it was",
     )
-    statistics = {"attributes": "attributes removed"}
+    takes_findings = True
+    statistics = {"attributes": "attributes removed, from the module or before they were on it"}
 
     def run(self, module: ir.Module, session: Session) -> None:
         is_known = session.findings is not None and not clones_of(module)
-        if is_known:  # find-mismatches has left no other attribute of ours
+        if is_known and not session.are_findings_written:
+            session.is_left = True
+            count = count_attributes(session.findings) + 1
+        elif is_known:  # find-mismatches has left no other attribute of ours
             count = strip_known_findings(session.findings) + 1
             del module.operation.attributes[SUMMARY]
         else:

@@ -52,6 +52,7 @@ class SynthesizeCollectivesPass(Pass):
         "the types, functions and arguments of the module are what they were",
         "where a site is rewritten, results that the caller left open have the sharding that stock XLA gives them",
     )
+    takes_findings = True
     statistics = {
         "islands": "chains of collectives inserted",
         "merged": "constraints that vanished in the chain behind them",
@@ -82,14 +83,16 @@ class SynthesizeCollectivesPass(Pass):
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
         left = dataclasses.replace(found, edges=tuple(remaining))
-        if rewriter.rewritten:  # ops that had findings are gone
+        if rewriter.rewritten or session.findings is None:  # ops that had findings may be gone
             write_findings(module, left)
         else:
+            session.is_left = session.are_findings_written or session.hands_over
+            if not session.is_left:
+                write_findings(module, left, ops=())
+                session.are_findings_written = True
+            session.findings = left
+        if not rewriter.rewritten:
             session.is_verified = all(_verdict(edge) != REWRITE for edge in found.edges)
-            if session.findings is None:
-                write_findings(module, left)
-            else:  # they are on the module
-                session.findings = left
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 

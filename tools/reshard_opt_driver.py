@@ -173,7 +173,7 @@ class _Run:
     def _computed(self, chunk: Chunk) -> Output:
         contained.enter("reading", cpu_s=reading_limit_s(self.file))
         try:
-            module = chunk.parse(self.context)
+            module = read = chunk.parse(self.context)
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
@@ -189,7 +189,7 @@ class _Run:
         is_rewritten = any(row.get("is_rewritten") for row in rows)
         if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
             module = chunk.parse(self.context)
-        is_unchanged = _is_same(module, before)
+        is_unchanged = (module is read and self.session.bytecode is before) or _is_same(module, before)
         content = b"" if is_unchanged and self._is_copied_if_unchanged(chunk) else self._to_bytes(module)
         return Output(content, is_unchanged, self._is_input_as_read())
 
