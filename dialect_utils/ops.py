@@ -26,9 +26,9 @@ def int32_constant(value: int) -> ir.Value:
 
 def name_of(location: ir.Location) -> str | None:
     """Returns the name that a location gives to the one in it; None for a location of another kind."""
-    if _NAME_LOC is not None:
-        return location.name_str if isinstance(location, _NAME_LOC) else None
-    return location.name_str if location.is_a_name() else None
+    if _NAME_LOC is None:
+        return location.name_str if location.is_a_name() else None
+    return location.name_str if type(location) is _NAME_LOC else None
 
 
 _NAME_LOC = getattr(ir, "NameLoc", None)  # old bindings have one class for all kinds of locations

@@ -76,6 +76,10 @@ class Origins:
         self._index = {op: i for i, op in enumerate(originals)}
         self._read(analysis)
 
+    def named(self, words: str, op: ir.Operation) -> Origin:
+        """Returns the origin of these words at the place of an op."""
+        return Origin(words, place_of(op))
+
     def of_value(self, value: ir.Value) -> dict[str, Origin]:
         """Returns what asked for each axis of a value's layout, sorted by axis; what is unknown is left out."""
         if not isinstance(value.owner, ir.Block):

@@ -120,7 +120,8 @@ class Analysis:
         for keeps_name in (True, False):  # all ops are asked for their serials only where one with another name is looked for
             if len(by_serial) < len(serials):
                 for op in self.explicit_ops:
-                    if (op.name in names) is keeps_name and (serial := serial_of(op)) in serials:
+                    name = op.name
+                    if (name in names) is keeps_name and (serial := _serial_of(op, name)) in serials:
                         by_serial.setdefault(serial, op)
         return by_serial
 
@@ -260,7 +261,7 @@ def _tag_again(
 
 def _tag(op: ir.Operation, name: str, number: int, location: ir.Location) -> None:
     """Lets an op of a name carry a number; `location` is its own."""
-    op.location = ir.Location.name(f"{ID} {number}", location)
+    op.location = ir.Location.name(f"{_NUMBERED}{number}", location)
     if _is_tagged_by_attribute(name):
         op.attributes[ID] = int64_attr(number)
 
@@ -272,7 +273,10 @@ def _is_tagged_by_attribute(name: str) -> bool:
 
 def serial_of(op: ir.Operation) -> int | None:
     """Returns the serial of an op of the clone; None for one that a pass inserted, and for constants."""
-    name = op.name
+    return _serial_of(op, op.name)
+
+
+def _serial_of(op: ir.Operation, name: str) -> int | None:
     if _is_tagged_by_attribute(name):
         attr = op.attributes.get(ID)
         return None if attr is None else attr.value
@@ -287,10 +291,14 @@ def own_location(op: ir.Operation) -> ir.Location:
 
 def _number_in(location: ir.Location) -> int | None:
     name = name_of(location)
-    if name is None or not name.startswith(ID):
+    if name is None or not name.startswith(_NUMBERED):
         return None
-    number = name[len(ID) + 1 :]
+    number = name[_NUMBER:]
     return int(number) if number.isdecimal() else None
+
+
+_NUMBERED = f"{ID} "
+_NUMBER = len(_NUMBERED)
 
 
 def ops_in(root: ir.Operation) -> list[ir.Operation]:
@@ -803,7 +811,13 @@ _UNORDERED = frozenset({"builtin.module", "sdy.mesh"})
 
 def _order_block(block: ir.Block) -> None:
     *ops, terminator = [op.operation for op in block.operations]
-    number_of = {result: number for number, op in enumerate(ops) for result in op.results}
+    number_of: dict[ir.Value, int] = {}
+    for number, op in enumerate(ops):
+        results = op.results
+        if len(results) == 1:  # as most have; to iterate takes longer
+            number_of[results[0]] = number
+        else:
+            number_of.update(dict.fromkeys(results, number))
     get = number_of.get
     needs = [
         _operands_in(op, number_of) if len(op.regions) else [number for value in op.operands if (number := get(value)) is not None]
@@ -997,10 +1011,10 @@ def _take_snapshot(analysis: Analysis, ops: list[ir.Operation]) -> None:
     alone: dict[ir.Attribute | None, frozenset[ir.Attribute | None]] = {}  # ops share these: there are few layouts
     layouts, constraints = analysis.layouts, analysis.constraints
     for op in ops:
-        serial = serial_of(op)
+        name = op.name
+        serial = _serial_of(op, name)
         if serial is None:
             continue
-        name = op.name
         attr = _result_layouts(name, op.attributes)
         one = alone.get(attr)
         if one is None:
@@ -1118,6 +1132,11 @@ def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
 def symbol(op: ir.Operation) -> str:
     """Returns the name of a function or mesh."""
     return ir.StringAttr(op.attributes["sym_name"]).value
+
+
+def functions_of(module: ir.Operation) -> list[ir.Operation]:
+    """Returns the functions of a module."""
+    return _top_level(module, "func.func")
 
 
 def _top_level(module: ir.Operation, name: str) -> list[ir.Operation]:

@@ -60,7 +60,8 @@ class Session:
       are_findings_written: whether `findings` are on the module.
       hands_over: whether the next pass takes findings from here, so that the running one need not write them onto the module.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
-      bytecode: the module as it is in front of the running pass, which has each name and string in it as bytes; None if unknown.
+      content: the module as it is in front of the running pass, in a form that has each name and string in it as bytes; None if
+        unknown.
       is_left: whether the running pass has left the module as it was, to the last attribute.
       is_verified: whether the running pass has left nothing to verify: all that it changed are attributes of ours, which say
         nothing of what the module computes.
@@ -73,7 +74,7 @@ class Session:
     statistics: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
     checks: list[Any] = dataclasses.field(default_factory=list)
     left_whole: str = ""
-    bytecode: bytes | None = None
+    content: bytes | None = None
     is_left: bool = False
     is_verified: bool = False
     current_pass: Pass | None = None
@@ -104,7 +105,7 @@ class Session:
 
     def may_have(self, *texts: str) -> bool:
         """Returns whether one of some names or strings may be in the module; False is certain, and told without a walk."""
-        return self.bytecode is None or any(each.encode() in self.bytecode for each in texts)
+        return self.content is None or any(each.encode() in self.content for each in texts)
 
     def count(self, statistic: str, amount: int = 1) -> None:
         """Adds to a statistic that the running pass declares."""

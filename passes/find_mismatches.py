@@ -122,8 +122,8 @@ def _refuse_uneven_ends(analysis: Analysis, session: Session) -> None:
     """Reports shardings that do not divide an argument or a result of a public function: XLA would take another, silently."""
     meshes = module_meshes(analysis.originals[0])
     problems: dict[tuple[ir.Type, ir.Attribute], str | None] = {}
-    for op in analysis.originals:
-        if op.name != "func.func" or not propagation.is_public(op):
+    for op in propagation.functions_of(analysis.originals[0]):
+        if not propagation.is_public(op):
             continue
         signature = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
         for noun, types, stated in (
@@ -231,9 +231,9 @@ class Finder:
 
         A result to which it gives none is replicated. Where there is no edge, nothing will be rewritten and none is named.
         """
-        functions = [op for op in self.analysis.originals if edges and op.name == "func.func" and propagation.is_public(op)]
+        functions = propagation.functions_of(self.analysis.originals[0]) if edges else ()
         found = []
-        for op in functions:
+        for op in filter(propagation.is_public, functions):
             name = ir.StringAttr(op.attributes["sym_name"]).value
             types = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).results
             layouts = self.analysis.result_layouts.get(name, ())

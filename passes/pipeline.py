@@ -188,7 +188,7 @@ def _as_callable(
             failures.append(failure)
         finally:
             session.current_pass = None
-            session.bytecode = session.bytecode if session.is_left else None
+            session.content = session.content if session.is_left else None
             session.analysis = None if session.analysis is analysis else session.analysis
             session.findings = None if session.findings is findings else session.findings
             session.are_findings_written |= session.findings is None

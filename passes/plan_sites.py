@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import functools
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils import canary, diagnostics, propagation, xla_child
+from reshard.dialect_utils import diagnostics, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.ops import int64_attr, producer_of
-from reshard.dialect_utils.origins import Origin, Origins
 from reshard.dialect_utils.sdy_shardings import (
     SHARDING,
     Shardings,
@@ -32,6 +31,7 @@ from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
 if TYPE_CHECKING:
+    from reshard.dialect_utils.origins import Origins
     from reshard.synthesis.plan import Plan
 
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
@@ -197,6 +197,7 @@ class SitePlanner:
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
         self._texts: dict[ir.Type, str] = {}
         self._numbers = _Numbers()
+        self._facts_of: dict[int, tuple[tuple, dict[str, Any]]] = {}  # by the id of the extras, which are held
         self._entries: dict[tuple[int, int], tuple[tuple[str, ir.Attribute], ...]] = {}
         firsts = {site: edges[0] for site, edges in found.by_site().items()}
         self._record_on_disk = self._record_of([self._asked(edge) for edge in firsts.values()])
@@ -230,7 +231,7 @@ class SitePlanner:
         return tuple(self._as_xla_has_it(each) for each in self.found.open_results)
 
     def _as_xla_has_it(self, result: OpenResult) -> OpenResult:
-        if result.function != canary.ENTRY or result.number not in self._results_of_xla:
+        if result.number not in self._results_of_xla or not self._is_entry(result.function):
             return result
         mesh, rank = mesh_of(result.sharding, self.meshes), sharding_from_attr(result.sharding).rank
         seen_mesh, sharding = self._results_of_xla[result.number] or (mesh, Sharding(((),) * rank))
@@ -239,6 +240,11 @@ class SitePlanner:
         else:
             reference = next((name for name, each in self.meshes.items() if each == seen_mesh), None)
         return result if reference is None else dataclasses.replace(result, sharding=sharding_to_attr(sharding, reference))
+
+    def _is_entry(self, function: str) -> bool:
+        from reshard.dialect_utils.canary import ENTRY  # as where it is asked
+
+        return function == ENTRY
 
     # Plans
 
@@ -378,6 +384,8 @@ class SitePlanner:
         """Returns the verdicts with those turned down at whose sites XLA's own propagation finds other layouts (the canary)."""
         if not any(verdict.is_rewrite for verdict in verdicts.values()):
             return verdicts
+        from reshard.dialect_utils import canary  # a module without a site to rewrite does without
+
         found = canary.compare_with_xla(self.module, self._op_layouts.analysis, self._oracle.child)
         self._results_of_xla = found.results
         if found.failure:
@@ -445,15 +453,15 @@ class SitePlanner:
     def _record(self, planned: list[Finding], last_of: dict[int, int], chains: dict[int, list[Finding]]) -> None:
         """Counts and reports every site by an edge that is rewritten, if one is; remarks on every edge that is not."""
         for site, edges in Findings(tuple(planned)).by_site().items():
-            shown = next((each for each in edges if _verdict(each) == REWRITE), edges[0])
+            shown = next((each for each in edges if self._facts(each)["verdict"] == REWRITE), edges[0])
             self.session.count("planned", self.conversions[site].is_planned)
-            self.session.count(_verdict(shown))
+            self.session.count(self._facts(shown)["verdict"])
             last = last_of.get(site, site)
             self.session.report_rows.append(self._row(shown, last, chains.get(last, [shown])))
         for edge in planned:
-            if _verdict(edge) == KEEP:
-                reason = ir.StringAttr(edge.extra("reason")).value
-                self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {reason}")
+            facts = self._facts(edge)
+            if facts["verdict"] == KEEP:
+                self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {facts['reason']}")
 
     def _row(self, edge: Finding, last_of_chain: int, chain: list[Finding]) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
@@ -468,9 +476,15 @@ class SitePlanner:
             **conversion.ends,
             "why": edge.why,
         }
-        extras = dict(edge.extras)
-        row |= {name: _plain(extras.get(name)) for name in _ROW_ENTRIES}
-        return row | {"problem": self._merged(chain).solved, "provenance": self._provenance(edge)}
+        return row | self._facts(edge) | {"problem": self._merged(chain).solved, "provenance": self._provenance(edge)}
+
+    def _facts(self, edge: Finding) -> dict[str, Any]:
+        """Returns what a report says of the plan and the verdict; sites share it."""
+        key = id(edge.extras)
+        if key not in self._facts_of:
+            extras = dict(edge.extras)
+            self._facts_of[key] = edge.extras, {name: _plain(extras.get(name)) for name in _ROW_ENTRIES}
+        return self._facts_of[key][1]
 
     def _text_of(self, kind: ir.Type) -> str:
         if kind not in self._texts:
@@ -485,7 +499,7 @@ class SitePlanner:
         others = [] if edge.kind == kinds.RESULT else [value for i, value in enumerate(edge.op.operands) if i != edge.number]
         target = {axis: origin for value in (*others, *wanted) for axis, origin in self._origins.of_value(value).items()}
         if edge.op.name in propagation.CONSTRAINTS:
-            target = dict.fromkeys(target, Origin("this constraint", diagnostics.place_of(edge.op)))
+            target = dict.fromkeys(target, self._origins.named("this constraint", edge.op))
         source = self._origins.of_value(edge.value) if edge.kind != kinds.RESULT else {}
         rows = [("source", sharding_from_attr(edge.source), source), ("target", sharding_from_attr(edge.target), target)]
         return [
@@ -502,7 +516,11 @@ class SitePlanner:
 
     @functools.cached_property
     def _origins(self) -> Origins | None:
-        return Origins(self.module) if self.session.options.get("with_provenance") else None
+        if not self.session.options.get("with_provenance"):
+            return None
+        from reshard.dialect_utils.origins import Origins  # few reports have it
+
+        return Origins(self.module)
 
 
 _ROW_ENTRIES = (
@@ -570,7 +588,3 @@ def _is_its_own(name: str) -> bool:
 def _is_data_flow(edge: Finding) -> bool:
     """Returns whether the user of the value hands it on as it is, so that XLA faces the pair alone."""
     return edge.kind != kinds.RESULT and edge.op.name in EDGES_OF_DATA_FLOW
-
-
-def _verdict(edge: Finding) -> str:
-    return ir.StringAttr(edge.extra("verdict")).value

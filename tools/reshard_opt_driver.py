@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import compile_targets, expectations, module_files
+from reshard.dialect_utils import compile_targets, module_files
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
 from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
@@ -177,21 +177,24 @@ class _Run:
         except DiagnosedError as error:
             self.session.diagnostics.diagnostics += error.diagnostics
             raise
-        before = module_files.to_bytes(module, module_files.BYTECODE)
+        content = _with_names(chunk, module)
         rows_before, imported_before = len(self.session.report_rows), _imports(self.session)
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
             self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
-        self._run_passes(chunk, module, before)
+        self._run_passes(chunk, module, content)
         rows = self.session.report_rows[rows_before:]
         module = self._checked_as_a_whole(chunk, module, rows)
         contained.enter("writing")
         is_rewritten = any(row.get("is_rewritten") for row in rows)
-        if _imports(self.session) > imported_before and not is_rewritten and self._imports_to_rewrite():
-            module = chunk.parse(self.context)
-        is_unchanged = (module is read and self.session.bytecode is before) or _is_same(module, before)
-        content = b"" if is_unchanged and self._is_copied_if_unchanged(chunk) else self._to_bytes(module)
-        return Output(content, is_unchanged, self._is_input_as_read())
+        is_unchanged = module is read and self.session.content is content
+        if not is_unchanged and not is_rewritten:
+            original = chunk.parse(self.context)
+            if _imports(self.session) > imported_before and self._imports_to_rewrite():
+                module = original
+            is_unchanged = module is original or _is_same(module, original)
+        output = b"" if is_unchanged and self._is_copied_if_unchanged(chunk) else self._to_bytes(module)
+        return Output(output, is_unchanged, self._is_input_as_read())
 
     def _is_input_as_read(self) -> bool:
         """Returns whether the file has not changed since; MLIR reads it a second time."""
@@ -201,11 +204,11 @@ class _Run:
             return ModuleFile.read(self.file.path) == self.file
         return False
 
-    def _run_passes(self, chunk: Chunk, module: ir.Module, before: bytes) -> None:
-        """Runs the pipeline on a module, of which `before` is the bytecode."""
+    def _run_passes(self, chunk: Chunk, module: ir.Module, content: bytes) -> None:
+        """Runs the pipeline on a module, of which `content` has each name and string."""
         path = self.flags.mlir_pass_pipeline_crash_reproducer
         try:
-            self.session.bytecode = before if len(self.pipeline.passes) == len(self.pipeline.elements) else None
+            self.session.content = content if len(self.pipeline.passes) == len(self.pipeline.elements) else None
             self.pipeline.run(module, self.session, self._instrumentation())
         except DiagnosedError as error:
             if path:
@@ -270,6 +273,8 @@ class _Run:
         return is_whole and self.output_form == module_files.TEXT and self._output_is_input_form()
 
     def _agrees_with_comments(self, chunk: Chunk, diagnostics: list[Diagnostic]) -> bool:
+        from reshard.dialect_utils import expectations  # for tests
+
         expected = expectations.expectations_in(chunk.text, chunk.lines_above)
         only_expected = self.flags.verify_diagnostics == "only-expected"
         wrong = expectations.disagreements(expected, diagnostics, self.file.name, only_expected=only_expected)
@@ -314,14 +319,22 @@ class _Run:
         return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
 
 
-def _is_same(module: ir.Module, before: bytes) -> bool:
-    """Returns whether a module is, by its text with locations, the one of which `before` is the bytecode.
+def _with_names(chunk: Chunk, module: ir.Module) -> bytes:
+    """Returns a form of a module that has each name and string in it as bytes: its text, if nothing is escaped there."""
+    if chunk.file.form == module_files.TEXT and "\\" not in chunk.text:
+        return chunk.text.encode()
+    return module_files.to_bytes(module, module_files.BYTECODE)
+
+
+def _is_same(one: ir.Module, other: ir.Module) -> bool:
+    """Returns whether modules are the same by their text with locations.
 
     Equal bytecode has equal text, and is written sooner; it also tells the order of uses, which text does not.
     """
-    if module_files.to_bytes(module, module_files.BYTECODE) == before:
+    codes = (module_files.to_bytes(each, module_files.BYTECODE) for each in (one, other))
+    if next(codes) == next(codes):
         return True
-    texts = (module_files.to_bytes(each, debug_info=True) for each in (module, ir.Module.parse(before, module.context)))
+    texts = (module_files.to_bytes(each, debug_info=True) for each in (one, other))
     return next(texts) == next(texts)
 
 

@@ -169,7 +169,7 @@ def test_names_are_looked_for_in_the_bytecode_only_as_long_as_it_is_the_modules(
     found = []
     for names in ("find-mismatches", "import-gspmd,find-mismatches", "find-mismatches,find-mismatches"):
         module = ir.Module.parse(text, make_context())
-        session = Session(bytecode=module_files.to_bytes(module, module_files.BYTECODE))
+        session = Session(content=module_files.to_bytes(module, module_files.BYTECODE))
         assert session.may_have("reshard.") and not session.may_have("mhlo.sharding", "xla.sdy.")
         Pipeline.parse(names).run(module, session)
         assert session.may_have("mhlo.sharding")
