@@ -146,12 +146,14 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     Raises: DiagnosedError with Shardy's own diagnostics if a pipeline fails.
     """
     analysis = prepare(*tagged_clone(module))
-    propagate(analysis.explicit, verifies=False)  # behind the explicit reshards it is
+    # Only stand-ins for dynamic shapes are ever in doubt, and the verifier takes longer than most passes of Shardy's.
+    verifies = analysis.has_dynamic_shapes
+    propagate(analysis.explicit, verifies)
     ops = ops_in(analysis.explicit)
     _take_snapshot(analysis, ops)
     _stop_before_overflow(analysis.explicit, ops)
     del ops  # the passes may erase some
-    run(analysis.explicit, EXPLICIT_RESHARDS)
+    run(analysis.explicit, EXPLICIT_RESHARDS, verifies)
     return analysis
 
 
@@ -161,8 +163,7 @@ def tagged_clone(module: ir.Module | ir.Operation) -> tuple[list[ir.Operation], 
     clone = originals[0].clone().operation
     clones = [clone, *ops_in(clone)[1:]]  # the bindings keep a clone as long as what `clone` gave
     with originals[0].context:
-        for serial, index in enumerate(_tagged(clones)):
-            op = clones[index]
+        for serial, op in enumerate(clones[index] for index in _tagged(clones)):
             _tag(op, op.name, serial, op.location)
     return originals, clones
 
@@ -306,8 +307,8 @@ def ops_in(root: ir.Operation) -> list[ir.Operation]:
     found: list[ir.Operation] = []
     append, advance = found.append, ir.WalkResult.ADVANCE
 
-    def visit(op) -> ir.WalkResult:
-        append(op.operation)
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        append(op)
         return advance
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
@@ -350,8 +351,14 @@ _SHAPELESS = frozenset(  # what takes values of any shape
 
 def _types_of_values(ops: list[ir.Operation]) -> set[ir.Type]:
     """Returns the types of the results of ops, and of the arguments in their regions."""
-    results = {value.type for op in ops for value in op.results}
-    return results | {argument.type for op in ops if len(op.regions) for block in _blocks(op) for argument in block.arguments}
+    types = set()
+    for op in ops:
+        results = op.results
+        if len(results) == 1:  # as most have; to iterate takes longer
+            types.add(results[0].type)
+        else:
+            types.update(value.type for value in results)
+    return types | {argument.type for op in ops if len(op.regions) for block in _blocks(op) for argument in block.arguments}
 
 
 def dynamic_dimension(kind: ir.Type) -> int | None:
@@ -483,16 +490,18 @@ _PIECE = "reshard.piece"
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How HLO has a broadcast_in_dim that grows dimensions: a broadcast along `dims` to `first`, a reshape to `dropped`, a broadcast along `same`.
+    """How HLO has a broadcast_in_dim that grows dimensions: a broadcast to `first`, a reshape to `dropped`, a broadcast.
 
     Attributes:
       first: None if a reshape to the type of the result is all.
+      along, along_same: the attributes of the broadcasts; `as_piece` those of the reshape.
     """
 
     first: ir.Type | None = None
-    dims: tuple[int, ...] = ()
     dropped: ir.Type | None = None
-    same: tuple[int, ...] = ()
+    along: dict[str, ir.Attribute] = field(default_factory=dict)
+    along_same: dict[str, ir.Attribute] = field(default_factory=dict)
+    as_piece: dict[str, ir.Attribute] = field(default_factory=dict)
 
 
 def split_broadcasts(ops: Iterable[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
@@ -514,18 +523,15 @@ def split_broadcasts(ops: Iterable[ir.Operation]) -> tuple[list[ir.Operation], l
         split = splits[kind]
         if split is None or op.parent is None:
             continue
-        with ir.InsertionPoint(op), op.location:
-            if split.first is None:
-                new = stablehlo.ReshapeOp(target, operand)
-            else:
-                first = stablehlo.BroadcastInDimOp(split.first, operand, split.dims)
-                second = stablehlo.ReshapeOp(split.dropped, first.result)
-                pieces += [first.operation, second.operation]
-                new = stablehlo.BroadcastInDimOp(target, second.result, split.same)
+        make = functools.partial(ir.Operation.create, loc=op.location, ip=ir.InsertionPoint(op))  # sooner than with an op's class
+        if split.first is None:
+            new = make("stablehlo.reshape", [target], [operand])
+        else:
+            pieces.append(make("stablehlo.broadcast_in_dim", [split.first], [operand], split.along))
+            pieces.append(make("stablehlo.reshape", [split.dropped], [pieces[-1].result], split.as_piece))
+            new = make("stablehlo.broadcast_in_dim", [target], [pieces[-1].result], split.along_same)
         _replace(op, new)
-        replaced.append(new.operation)
-    for piece in pieces:
-        piece.attributes[_PIECE] = ir.UnitAttr.get()
+        replaced.append(new)
     return replaced, pieces
 
 
@@ -541,20 +547,22 @@ def _split(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[
         kept[dim] = size
     if kept == shape:
         return None
-    same, element = tuple(dim for dim, size in enumerate(kept) if size == shape[dim]), target.element_type
-    dropped = ir.RankedTensorType.get([kept[dim] for dim in same], element)
-    return _Split(ir.RankedTensorType.get(kept, element), tuple(dims), dropped, same)
+    same, element = [dim for dim, size in enumerate(kept) if size == shape[dim]], target.element_type
+    first, dropped = (ir.RankedTensorType.get(sizes, element) for sizes in (kept, [kept[dim] for dim in same]))
+    along, along_same = ({"broadcast_dimensions": ir.DenseI64ArrayAttr.get(each)} for each in (dims, same))
+    as_piece = {_PIECE: ir.UnitAttr.get()}
+    return _Split(first, dropped, along | as_piece, along_same, as_piece)
 
 
 def _integers(attr: ir.Attribute) -> list[int]:
     return list(ir.DenseI64ArrayAttr(attr))
 
 
-def _replace(op: ir.Operation, new: ir.OpView) -> None:
+def _replace(op: ir.Operation, new: ir.Operation | ir.OpView) -> None:
     """Puts an op, which has the location of `op`, in its place."""
     if SHARDING in op.attributes:
-        new.operation.attributes[SHARDING] = op.attributes[SHARDING]
-    for before, after in zip(op.results, new.operation.results, strict=True):
+        new.attributes[SHARDING] = op.attributes[SHARDING]
+    for before, after in zip(op.results, new.results, strict=True):
         before.replace_all_uses_with(after)
     op.erase()
 
@@ -814,7 +822,7 @@ def _order_block(block: ir.Block) -> None:
     number_of: dict[ir.Value, int] = {}
     for number, op in enumerate(ops):
         results = op.results
-        if len(results) == 1:  # as most have; to iterate takes longer
+        if len(results) == 1:
             number_of[results[0]] = number
         else:
             number_of.update(dict.fromkeys(results, number))

@@ -266,8 +266,9 @@ class Finder:
             if self._restores_result(op, restoring):
                 continue
             source, target = self.analysis.layout(op.operands[0]), op.attributes["sharding"]
+            base = _base(op.operands[0])
             for use in op.results[0].uses:
-                self._read_use(op, use.owner.operation, use.operand_number, source, target)
+                self._read_use(base, use.owner.operation, use.operand_number, source, target)
 
     def _restores_result(self, reshard: ir.Operation, restoring: set[ir.Value]) -> bool:
         """Notes the result of an op that computes in another layout than propagation gave the value, which this restores."""
@@ -299,14 +300,14 @@ class Finder:
         attrs = self.analysis.layouts.get(serial, {None})
         return {self.analysis.nth_sharding(attr, number) if attr else None for attr in attrs}
 
-    def _read_use(self, reshard, user: ir.Operation, number: int, source, target) -> None:
+    def _read_use(self, base: ir.Value | None, user: ir.Operation, number: int, source, target) -> None:
+        """Takes a conversion of `base` to the layout that an op uses it in; None is a value that passes an op that Shardy inserted."""
         serial = propagation.serial_of(user)
         if serial is None:
             return  # another inserted reshard, read on its own; nothing else is inserted after one
         if serial in self.analysis.constraints:
             return
         edge = (serial, number, False)
-        base = _base(reshard.operands[0])
         if base is None:
             self._refuse(edge, "partial sums are reduced here; layouts with partial sums are not supported yet")
         elif _is_constant(base):
