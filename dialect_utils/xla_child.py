@@ -10,14 +10,11 @@ import atexit
 import hashlib
 import json
 import os
-import pickle
 import re
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -27,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import reshard
-from . import compat, xla_worker
+from . import compat
 from .compile_targets import Target, compiler_version
 from ..synthesis import cache_place
 
@@ -279,6 +276,10 @@ class XlaChild:
         self._start()
 
     def _start(self) -> None:
+        import tempfile
+
+        from . import xla_worker  # with all that the child loads, as below
+
         self._scratch = Path(tempfile.mkdtemp(prefix="reshard-xla-"))
         with self._stderr_path.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -313,6 +314,8 @@ class XlaChild:
             process.stdin.close()
             process.stdout.close()
         if self._scratch is not None:
+            import shutil
+
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
         _running.discard(self)
@@ -327,14 +330,18 @@ class XlaChild:
             return stderr.read().decode(errors="replace")
 
     def _send(self, request: dict, deadline: float) -> None:
+        from . import xla_worker
+
         unsent = memoryview(xla_worker.pack_frame(request))
         while unsent:
             _wait(self._process.stdin, selectors.EVENT_WRITE, deadline)
             unsent = unsent[self._process.stdin.write(unsent) or 0 :]
 
     def _receive(self, deadline: float) -> dict:
+        from . import xla_worker
+
         header = self._read(xla_worker.LENGTH.size, deadline)
-        return pickle.loads(self._read(xla_worker.LENGTH.unpack(header)[0], deadline))
+        return xla_worker.unpack(self._read(xla_worker.LENGTH.unpack(header)[0], deadline))
 
     def _read(self, size: int, deadline: float) -> bytes:
         received = bytearray()
@@ -430,6 +437,8 @@ def default_cache_dir() -> Path:
 
 def _cache_key(request: CompileRequest) -> str:
     """Returns a digest of everything that the answer depends on, locations in the module excluded."""
+    from . import xla_worker
+
     compiler = compiler_version(Target.parse(request.target)) if request.target else None
     parts = {**asdict(request), "module": _canonical_text(request.module), "schema": xla_worker.SCHEMA, "compiler": compiler}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -465,6 +474,8 @@ class _Cache:
         return None if is_too_short else compiled
 
     def write(self, key: str, compiled: Compiled, timeout_s: float) -> None:
+        import tempfile
+
         text = json.dumps({"compiled": as_json(compiled), "timeout_s": timeout_s})
         path = self._path(key)
         try:

@@ -43,7 +43,12 @@ def read_frame(stream: BinaryIO) -> dict | None:
     header = stream.read(LENGTH.size)
     if len(header) < LENGTH.size:
         return None
-    return pickle.loads(stream.read(LENGTH.unpack(header)[0]))
+    return unpack(stream.read(LENGTH.unpack(header)[0]))
+
+
+def unpack(payload: bytes) -> dict:
+    """Returns what a frame says, without its length."""
+    return pickle.loads(payload)
 
 
 def pack_frame(message: dict) -> bytes:

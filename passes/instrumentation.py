@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,6 +96,8 @@ class Instrumentation:
         if self.timing != "list":
             yield
             return
+        import tempfile
+
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
             with _stderr_into(printed):
                 yield

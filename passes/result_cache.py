@@ -31,7 +31,6 @@ import hashlib
 from importlib.util import find_spec
 import json
 from pathlib import Path
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 import zlib
@@ -285,6 +284,8 @@ def _write(folder: Path, key: str, kept: _Kept) -> None:
         return
     with contextlib.suppress(OSError):
         if not folder.exists():
+            import shutil
+
             for old in cache_place.newest_first(folder.parent.glob("results-*"))[MOST_VERSIONS - 1 :]:
                 shutil.rmtree(old, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)

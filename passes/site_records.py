@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import json
 from pathlib import Path
-import shutil
 from typing import Any
 
 from reshard.passes import result_cache
@@ -91,6 +90,8 @@ def _write(path: Path, answers: dict[str, Any]) -> None:
     folder = path.parent
     with contextlib.suppress(OSError):
         if not folder.exists():
+            import shutil
+
             for old in cache_place.newest_first(folder.parent.glob(f"{KIND}-*"))[MOST_VERSIONS - 1 :]:
                 shutil.rmtree(old, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)

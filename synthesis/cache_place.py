@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import contextlib
 import os
 from pathlib import Path
-import tempfile
 
 _OFF = ("off", "0", "no", "false")
 
@@ -33,7 +32,8 @@ def cache_root() -> Path:
 
 def replace(path: Path, entry: bytes) -> None:
     """Writes a file wholly or not at all, in a folder that exists. Raises: OSError, and leaves nothing behind."""
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    unfinished = path.with_name(f"{os.urandom(8).hex()}.tmp")  # tempfile would do, and takes long to load
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(handle, "wb") as file:
             file.write(entry)

@@ -43,7 +43,7 @@ def run(
     child = os.fork()
     if child == 0:
         _end_with_parent(parent)
-        return _ended(work())
+        return leave(work())
     for forwarded in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(forwarded, lambda number, _: os.kill(child, number))
     status = _wait(child)
@@ -61,8 +61,8 @@ def run(
     return 1
 
 
-def _ended(status: int) -> int:
-    """Ends this process with what is due at its end, but as it stands: to free a large module op by op takes long.
+def leave(status: int) -> int:
+    """Ends this process with what is due at its end, but as it stands: to free all that it has, a large module say, takes long.
 
     Returns: the status, for Python to end with, where a stream cannot be flushed; it says so.
     """

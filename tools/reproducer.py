@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,6 +49,8 @@ class Reproducer:
         print(f"{path}: note: reproducer with {about}; rerun with: {command}", file=sys.stderr)
 
     def _new_path(self) -> str:
+        import tempfile
+
         with tempfile.NamedTemporaryFile("w", prefix=f"{self.tool}-", suffix=".mlir", delete=False) as file:
             return file.name
 

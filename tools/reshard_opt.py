@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         stdin.reread()
         leave_reproducer(flags, stage, what)
 
-    return contained.run(work, name, outputs, on_death)
+    return contained.leave(contained.run(work, name, outputs, on_death))
 
 
 def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -8,8 +8,7 @@ import contextlib
 import io
 import os
 import sys
-import tempfile
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from reshard.tools import contained
 from reshard.tools.reproducer import Reproducer
@@ -21,7 +20,7 @@ class KeptStdin:
     """Standard input for a second reading: a child that dies takes along what it has read, so it copies that to a file first."""
 
     def __init__(self, is_input: bool):
-        self._copy = tempfile.TemporaryFile() if is_input else None
+        self._copy = _new_file() if is_input else None
 
     def read_in_child(self) -> None:
         if self._copy is not None:
@@ -34,6 +33,12 @@ class KeptStdin:
         if self._copy is not None:
             self._copy.seek(0)
             sys.stdin = io.TextIOWrapper(self._copy)
+
+
+def _new_file() -> BinaryIO:
+    import tempfile  # here: it takes long to load, and few runs need it
+
+    return tempfile.TemporaryFile()
 
 
 def leave_reproducer(flags: argparse.Namespace, stage: str, what: str) -> None:
@@ -50,6 +55,8 @@ def leave_reproducer(flags: argparse.Namespace, stage: str, what: str) -> None:
 
 def _module_text(flags: argparse.Namespace) -> str:
     """Returns the input as text, read in one more child process; empty if that dies too."""
+    import tempfile
+
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.mlir")
         contained.run(lambda: _write_text(flags, path), "", [path])
