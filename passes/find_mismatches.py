@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -191,20 +192,22 @@ class Finder:
         self._piece_reasons: dict[_Edge, str] = {}
         self._translated: dict[ir.Attribute, ir.Attribute] = {}
         self._texts: dict[ir.Attribute, str] = {}
+        self._ranks: dict[ir.Type, int | None] = {}
         self._placements: dict[tuple[ir.Attribute | None, int], Placement] = {}
         self._shardings = Shardings()
+        self._manual_axes_in: dict[ir.Operation | None, tuple[str, ...]] = {}
         self._uneven: dict[tuple[ir.Type, ir.Attribute | None, ir.Attribute], bool] = {}
         self._read_constraints()
         self._read_inserted_reshards()
 
     def mismatches(self) -> list[Mismatch]:
         """Returns the mismatches in the order of the original."""
-        return [each for edge in self._edges_of_originals() if (each := self._agreed(edge))]
+        return [each for edge in self._edges_of_originals if (each := self._agreed(edge))]
 
     def disagreements(self) -> dict[int, tuple]:
         """Returns for the instances of each op that has to convert in some of them only, or differently, what each has to do."""
         found: dict[int, tuple] = {}
-        for edge in self._edges_of_originals():
+        for edge in self._edges_of_originals:
             if len(self.analysis.instances[edge[0]]) == 1:
                 continue
             outcomes = self._outcomes(edge)
@@ -263,16 +266,15 @@ class Finder:
     def _read_inserted_reshards(self) -> None:
         restoring: set[ir.Value] = set()
         for op in self.analysis.inserted_reshards:
-            if self._restores_result(op, restoring):
+            value = op.operands[0]
+            if self._restores_result(op, value, restoring):
                 continue
-            source, target = self.analysis.layout(op.operands[0]), op.attributes["sharding"]
-            base = _base(op.operands[0])
+            source, target, base = self.analysis.layout(value), op.attributes["sharding"], _base(value)
             for use in op.results[0].uses:
                 self._read_use(base, use.owner.operation, use.operand_number, source, target)
 
-    def _restores_result(self, reshard: ir.Operation, restoring: set[ir.Value]) -> bool:
+    def _restores_result(self, reshard: ir.Operation, value: ir.Value, restoring: set[ir.Value]) -> bool:
         """Notes the result of an op that computes in another layout than propagation gave the value, which this restores."""
-        value = reshard.operands[0]
         if value in restoring:  # restored in two steps
             restoring.add(reshard.results[0])
             return True
@@ -282,7 +284,7 @@ class Finder:
             return False
         number = ir.OpResult(value).result_number
         source = self.analysis.result_layout(producer, number)
-        rank = _rank(value)
+        rank = self._rank(value)
         befores = self._layouts_before(producer, serial, number)
         if any(self._is_same(source, before, rank) for before in befores):
             return False
@@ -337,7 +339,7 @@ class Finder:
         if serial in self.analysis.pieces or (not is_result and self._is_split(op)):
             self._refuse((serial, 0, False), "XLA writes this broadcast as several ops")
             return
-        rank = _rank((op.results if is_result else op.operands)[number])
+        rank = self._rank((op.results if is_result else op.operands)[number])
         if rank is None:
             self._refuse(edge, "the value is no ranked tensor")
             return
@@ -372,6 +374,7 @@ class Finder:
 
     # From the clone to the original
 
+    @functools.cached_property
     def _edges_of_originals(self) -> list[_Edge]:
         edges = {(self.analysis.origin[serial], *rest) for serial, *rest in (*self._found, *self._reasons)}
         edges |= set(self._piece_reasons)
@@ -391,10 +394,10 @@ class Finder:
     def _agreed(self, edge: _Edge) -> Mismatch | None:
         """Returns the mismatch on which all instances of the op agree; None, with the reason in `skipped`, otherwise."""
         found = set(self._outcomes(edge).values())
+        if len(found) == 1 and isinstance(only := next(iter(found)), Mismatch):
+            return only
         mismatches = [each for each in found if isinstance(each, Mismatch)]
         reasons = sorted(each for each in found if isinstance(each, str))
-        if len(found) == 1 and mismatches:
-            return mismatches[0]
         if not mismatches:
             self._skip(*edge, reasons[0])
             return None
@@ -405,9 +408,13 @@ class Finder:
 
     def _manual_axes(self, serial: int) -> tuple[str, ...]:
         """Returns the axes of the manual computations around an instance, outermost first."""
-        around = list(propagation.ops_around(self.analysis.prepared_ops[serial]))
-        manual = [op for op in reversed(around) if op.name == "sdy.manual_computation"]
-        return tuple(axis for op in manual for axis in sdy.ManualAxesAttr(op.attributes["manual_axes"]))
+        parent = self.analysis.prepared_ops[serial].parent
+        if parent not in self._manual_axes_in:
+            around = list(propagation.ops_around(self.analysis.prepared_ops[serial]))
+            manual = [op for op in reversed(around) if op.name == "sdy.manual_computation"]
+            axes = tuple(axis for op in manual for axis in sdy.ManualAxesAttr(op.attributes["manual_axes"]))
+            self._manual_axes_in[parent] = axes
+        return self._manual_axes_in[parent]
 
     def _skip(self, index: int, number: int, is_result: bool, reason: str) -> None:
         op = self.analysis.originals[index]
@@ -465,6 +472,12 @@ class Finder:
         return self._uneven[asked]
 
     # Layouts
+
+    def _rank(self, value: ir.Value) -> int | None:
+        kind = value.type
+        if kind not in self._ranks:
+            self._ranks[kind] = _rank(value)
+        return self._ranks[kind]
 
     def _placement(self, attr: ir.Attribute | None, rank: int) -> Placement:
         key = attr, rank
