@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Propagation on a clone: explicit reshards where Shardy alone would read beyond its factors; pipelines are verified at their end."""
+"""Propagation on a clone: explicit reshards where Shardy alone would read beyond its factors; the clone stays valid."""
+
+from pathlib import Path
+import re
 
 import pytest
 
@@ -154,3 +157,26 @@ def test_a_custom_call_without_a_rule_is_warned_of_as_it_was_written():
     (warning,) = session.diagnostics.having("warning")
     assert str(warning.place) == "model.py:5:1"
     assert propagation.ID not in str([warning, *warning.notes])
+
+
+def modules_in_files() -> list:
+    """Returns the modules of the examples and of the tests of structures, by name."""
+    root = Path(__file__).resolve().parent.parent.parent
+    paths = [*sorted((root / "examples").glob("*.mlir")), *sorted((root / "test" / "passes").glob("**/*.mlir"))]
+    texts = [(path, text) for path in paths for text in re.split(r"^// -----$", path.read_text(), flags=re.MULTILINE)]
+    return [pytest.param(text, id=f"{path.stem}-{number}") for number, (path, text) in enumerate(texts)]
+
+
+@pytest.mark.parametrize("text", modules_in_files())
+def test_the_clone_is_valid_although_only_stand_ins_for_dynamic_shapes_have_it_verified(text):
+    try:
+        module = ir.Module.parse(text)
+        analysis = propagation.analyse(module)
+    except (ir.MLIRError, DiagnosedError):  # tests of what is refused
+        return
+    assert analysis.explicit.verify() and analysis.prepared.verify()
+    assert len(analysis.origin) == len(analysis.prepared_ops)
+    assert [propagation.serial_of(op) for op in analysis.prepared_ops] == list(range(len(analysis.origin)))
+    for op, index in zip(analysis.prepared_ops, analysis.origin, strict=True):
+        if index is not None and not op.name.startswith("stablehlo.") and not op.name.startswith("chlo."):
+            assert analysis.originals[index].name == op.name

@@ -8,8 +8,10 @@ import pytest
 from reshard.dialect_utils import module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.diagnostics import DiagnosedError, Place, error_at, place_of
+from reshard.dialect_utils.xla_child import Compiled
 from reshard.passes import registry
 from reshard.passes.base import OptionError, Pass, Session, option
+from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline, PipelineError
 
 
@@ -175,3 +177,70 @@ def test_names_are_looked_for_in_the_bytecode_only_as_long_as_it_is_the_modules(
         assert session.may_have("mhlo.sharding")
         found.append(str(module))
     assert len(set(found)) == 1 and found[0].count("reshard.operand_sites") == 1
+
+
+SITE = """
+  sdy.mesh @mesh = <["x"=2]>
+  func.func @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> (tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) {
+    %0 = stablehlo.tanh %arg0 : tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _LookPass(Pass):
+    """Notes whether findings are on the module when its turn comes."""
+
+    name, summary = "look", "look"
+
+    def run(self, module, session):
+        session.options["sites"] = str(module).count("reshard.operand_sites"), len(session.findings.edges)
+        session.is_left = True
+        session.findings = dataclasses.replace(session.findings)
+
+
+class _TakingPass(_LookPass):
+    takes_findings = True
+
+
+def _passes(names: str) -> tuple:
+    return Pipeline.parse(names).elements
+
+
+@pytest.mark.parametrize("look, on_module", [(_LookPass, 1), (_TakingPass, 0)])
+def test_findings_are_written_only_for_a_pass_that_does_not_take_them(look, on_module):
+    module = ir.Module.parse(SITE, make_context())
+    session = Session(content=module_files.to_bytes(module, module_files.BYTECODE))
+    Pipeline((*_passes("find-mismatches"), look())).run(module, session)
+    assert session.options["sites"] == (on_module, 1)
+
+
+def test_findings_are_written_where_the_module_is_looked_at_or_may_have_older_ones():
+    module = ir.Module.parse(SITE, make_context())
+    Pipeline((*_passes("find-mismatches"), _TakingPass())).run(module, session := Session())  # nothing is known of the content
+    assert session.options["sites"] == (1, 1)
+    module = ir.Module.parse(SITE, make_context())
+    session = Session(content=module_files.to_bytes(module, module_files.BYTECODE))
+    Pipeline((*_passes("find-mismatches"), _TakingPass())).run(module, session, Instrumentation(verify_each=False))
+    assert session.options["sites"] == (1, 1)
+
+
+@pytest.mark.parametrize("last, on_module", [("plan-sites", 1), ("plan-sites,synthesize-collectives", 1), ("plan-sites,synthesize-collectives,strip-findings", 0)])
+def test_findings_are_on_the_module_behind_the_last_pass_that_writes_them(last, on_module):
+    texts = []
+    for content in (None, b""):  # unknown, and known to have no name of ours
+        module = ir.Module.parse(SITE, make_context())
+        session = Session(content=content, options={"xla_child": _NoXla()})
+        Pipeline.parse(f"find-mismatches,{last}").run(module, session)
+        texts.append(str(module))
+    assert texts[0] == texts[1] and texts[0].count("reshard.operand_sites") == on_module
+    assert (session.content == b"") == (on_module == 0)  # the module was never touched
+
+
+class _NoXla:
+    """A child whose XLA compiles nothing, so that every site is left to it."""
+
+    passing_answers = 0
+
+    def compile(self, *arguments, **options):
+        return Compiled("abort", message="no XLA here")
