@@ -208,7 +208,7 @@ class _Planner:
                 continue
             before, after = layouts[start], layouts[end]
             others = [*typed[:start], *typed[end:]]
-            if chain and self._least_with_rounds(before, after, others, chain) >= self.costing.key(best):
+            if chain and self._least_with_rounds(before, after, chain, start, end) >= self.costing.key(best):
                 continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
@@ -238,20 +238,28 @@ class _Planner:
             return math.inf
         return best.collectives - 1 - sum(map(steps.collectives, others))
 
-    def _least_with_rounds(self, before: Layout, after: Layout, others: Sequence[Step], chain: Plan) -> tuple:
-        """Returns what `chain` costs at least with an exchange between two layouts and only the `others` of its steps.
+    def _least_with_rounds(self, before: Layout, after: Layout, chain: Plan, start: int, end: int) -> tuple:
+        """Returns what `chain` costs at least with an exchange between two layouts in place of its steps from `start` to `end`.
 
-        A round brings one piece, and a device's new tile meets as many old ones as their shapes say.
+        A round brings one piece, and a device's new tile meets as many old ones as their shapes say. What the other steps do not
+        bring is brought in pieces too.
         """
-        pieces = math.prod(-(-new // old) for new, old in zip(after.tile_shape, before.tile_shape))
-        rounds = max(1, pieces - 1)
-        least = chain.bound_bytes, rounds + sum(map(steps.collectives, others))
-        if self.request.objective == "bytes":
+        asked, tiles = self.request, list(zip(after.tile_shape, before.tile_shape))
+        kept = [each for each in chain.steps if not isinstance(each.step, steps.Relayout)]
+        ahead, behind = kept[:start], kept[end:]
+        others = ahead + behind
+        received_bits = self.costing.bound * asked.bits - 8 * sum([each.bytes_received for each in others])
+        piece = math.prod([min(sizes) for sizes in tiles])
+        pieces = math.prod([-(-new // old) for new, old in tiles])
+        rounds = max(1, pieces - 1, -(-received_bits // (piece * asked.bits)))
+        least = chain.bound_bytes, rounds + sum([steps.collectives(each.step) for each in others])
+        if asked.objective == "bytes":
             return least
-        kept = [each for each in chain.steps if each.step in others]
-        received_bytes = max(0, chain.bound_bytes - sum(each.bytes_received for each in kept))  # the others see to the rest
-        least_s = self.pricing.least_exchange_s(rounds, after.tile_elements, received_bytes)
-        return sum(each.time_s for each in kept) + least_s, *least
+        if self.pricing.is_flat and not any([new % old and old % new for new, old in tiles]):
+            least_s = self.pricing.rounds_s(rounds, piece, after.tile_elements)  # all pieces are alike
+        else:
+            least_s = self.pricing.least_exchange_s(rounds, after.tile_elements, max(0, received_bits // 8))
+        return sum([*(each.time_s for each in ahead), least_s, *(each.time_s for each in behind)]), *least
 
     def _exchange(
         self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf

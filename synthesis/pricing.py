@@ -195,6 +195,10 @@ class Pricing:
         transfer_s = (1 - _ROUNDING) * received_bytes / self._ports_bytes_per_s
         return rounds * (self.topology.launch_latency_s + self.least_hop_s) + transfer_s + self.relayout_seconds(tile)
 
+    def rounds_s(self, rounds: int, piece: int, tile: int) -> float:
+        """Returns the time of an exchange on a flat topology: of so many rounds of pieces of a size; it ends with `tile` elements."""
+        return rounds * self.whole(*self.coefficients("permute", ()), piece) / PER_SECOND + self.relayout_seconds(tile)
+
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
         pairs = ((0, self.mesh.size - 1), (self.mesh.size - 1, 0))
