@@ -87,12 +87,15 @@ class Costing:
         What decides that comes first: the collectives, then the copies, and all the rest of a plan at last.
         """
         layouts, most = _layouts(problem.source, typed), self.key(than)
-        least = self._least_cost(layouts, typed)
         if self.request.objective == "bytes":
-            if least >= most:
+            if self._least_cost(layouts, typed) >= most:
                 return None
         else:
-            if (self._seconds_of_steps(layouts, typed), *least) >= most:
+            seconds = self._seconds_of_steps(layouts, typed)
+            if seconds > most[0]:
+                return None
+            least = self._least_cost(layouts, typed)
+            if (seconds, *least) >= most:
                 return None
             program = lower(problem.mesh, problem.source, typed, self.request.reduction, layouts)
             if (self._seconds_of_program(layouts, program), *least) >= most:

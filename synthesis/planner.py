@@ -122,7 +122,7 @@ class _Planner:
         yield chain
         needs_all = every or not self._fits(chain)
         best = None if needs_all else chain
-        if needs_all or not found.is_optimal or self._has_copies(chain) and chain.time_s > found.rivals_s:
+        if needs_all or not found.is_optimal or chain.time_s > found.rivals_s and self._may_save_copies(chain, found.problem.source):
             for plan in self._without_search(best):
                 yield plan
                 best = self._cheapest(best, plan)
@@ -157,9 +157,19 @@ class _Planner:
     def _pricing_of(self, mesh: Mesh) -> Pricing:
         return _pricing(self.request.topology, mesh, self.request.bits)
 
-    def _has_copies(self, chain: Plan) -> bool:
-        """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies."""
-        return self.request.objective == "time" and any(each.op == "relayout" for each in chain.steps)
+    def _may_save_copies(self, chain: Plan, source: Layout) -> bool:
+        """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies.
+
+        None that needs no search saves the copy behind a gather along one dimension, where that is all there is to do.
+        """
+        if self.request.objective != "time":
+            return False
+        typed = [each.step for each in chain.steps if not isinstance(each.step, steps.Relayout)]
+        if len(typed) == len(chain.steps):
+            return False
+        if len(typed) > 1 or not isinstance(typed[0], steps.AllGather):
+            return True
+        return len({source.slot_of(factor).dim for factor in typed[0].factors}) > 1
 
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
