@@ -253,8 +253,8 @@ class Costing:
         return tuple(found)
 
     def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations) -> float:
-        copies = sum(isinstance(each, Transpose) for each in operations)
-        seconds = copies * pricing.relayout_seconds(after.tile_elements)
+        copies = sum([isinstance(each, Transpose) for each in operations])
+        seconds = copies * pricing.relayout_seconds(after.tile_elements) if copies else 0.0
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
                 seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
@@ -308,7 +308,7 @@ class Costing:
           proved_gap: see `Plan`; None is what the bounds on any method prove.
         """
         asked = self.request
-        self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
+        self.fastest_s = min(self.fastest_s, sum([step.time_s for step in priced]))
         received, sent = bytes_moved(program, asked.bits, asked.devices)
         bound_bytes = asked.bytes_of(self.bound)
         if asked.bits % 8:  # a tile of packed elements is whole bytes on its way

@@ -17,7 +17,7 @@ Shardy sharding is the *blocked* special case in which the slots of each dimensi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import functools
 import math
 import operator
@@ -93,6 +93,7 @@ class Layout:
       shape: the global shape, in elements.
       owners: (factor, slot) pairs sorted by slot; a factor that is named nowhere is replicated.
       unreduced: the factors along which tiles are partial sums, sorted.
+      tile_elements: of the tile that a device holds; the other attributes say it.
     Invariant: slots agree pairwise, each has its factor's size, and its end divides its dimension; a factor owns one
     digit at most, and none if it is unreduced.
     """
@@ -100,6 +101,7 @@ class Layout:
     shape: tuple[int, ...]
     owners: tuple[tuple[Factor, Slot], ...]
     unreduced: tuple[Factor, ...] = ()
+    tile_elements: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         owners = tuple(sorted(self.owners, key=_SLOT))
@@ -108,6 +110,8 @@ class Layout:
             self._refuse()
         if self.unreduced:
             self._check_unreduced()
+        shards = math.prod([size for (_, _, size), _ in owners])
+        object.__setattr__(self, "tile_elements", math.prod(self.shape) // shards)
 
     def _is_chain(self) -> bool:
         """Returns whether each slot fits its factor and its dimension and begins at a multiple of the end of the one before."""
@@ -160,10 +164,6 @@ class Layout:
         for (_, _, size), (dim, _, _) in self.owners:
             tile[dim] //= size
         return tuple(tile)
-
-    @property
-    def tile_elements(self) -> int:
-        return math.prod(self.shape) // math.prod([factor.size for factor, _ in self.owners])
 
     def slice_of(self, dim: int, count: int) -> Layout:
         """Returns the layout of a slice: of a dimension's last digit, `count` times what is left, one value of the leading part.
@@ -239,7 +239,7 @@ def blocked(shape: tuple[int, ...], pieces: tuple[tuple[Factor, ...], ...], unre
 
 def whole_factors(mesh: Mesh, sharding: Sharding) -> tuple[tuple[Factor, ...], ...]:
     """Returns the axes of each dimension as factors, size-1 axes left out, adjacent pieces of an axis joined."""
-    return tuple(_joined(mesh, axes) for axes in sharding.dims)
+    return tuple([_joined(mesh, axes) if axes else () for axes in sharding.dims])
 
 
 def unreduced_factors(mesh: Mesh, sharding: Sharding) -> tuple[Factor, ...]:

@@ -38,7 +38,7 @@ def peak_bytes(program: TileProgram, bits: int, *, is_padded: bool = False) -> i
     source, target = (_bytes(math.prod(shape), bits) for shape in (program.in_shape, program.out_shape))
     if not program.operations:
         return source
-    filled = source if is_padded and any(isinstance(each, Loop) for each in program.operations) else 0
+    filled = source if is_padded and any([isinstance(each, Loop) for each in program.operations]) else 0
     return source + target + filled + _temporary_bytes(program, bits, holds_ends=False)
 
 

@@ -93,13 +93,13 @@ def _ends(
         cuts.add_primes(largest_first)
     while cuts.split_where_sides_disagree():
         pass
-    before, after = (blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums))
+    before, after = [blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums)]
     return before, after, _movable(before, after, cuts.all_factors())
 
 
 def _check_divides(shape, sharding: Sharding, pieces) -> None:
     for dim, factors in enumerate(pieces):
-        shards = math.prod(f.size for f in factors)
+        shards = math.prod([f.size for f in factors])
         if shape[dim] % shards:
             raise NoPlanError(f"dimension {dim} of size {shape[dim]} does not divide into the {shards} shards of {sharding}")
 
@@ -150,11 +150,13 @@ class _AxisCuts:
         return (factor,) if len(inside) == 2 else tuple([Factor(axis, a, b // a) for a, b in itertools.pairwise(inside)])
 
     def refined(self, side) -> tuple[tuple[Factor, ...], ...]:
+        if max(map(len, self.cuts.values()), default=0) <= 2:
+            return side  # no axis is cut
         return tuple([tuple([p for factor in dim for p in self.pieces(factor)]) for dim in side])
 
     def all_factors(self) -> tuple[Factor, ...]:
-        whole = (Factor(name, 1, size) for name, size in self.mesh.axes if size > 1)
-        return tuple(piece for factor in whole for piece in self.pieces(factor))
+        whole = tuple([Factor(name, 1, size) for name, size in self.mesh.axes if size > 1])
+        return self.refined((whole,))[0]
 
     def split_where_sides_disagree(self) -> bool:
         """Cuts factors of one side at the places of the other; returns whether anything changed."""
