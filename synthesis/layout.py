@@ -184,11 +184,15 @@ class Layout:
     def owned_runs(self) -> tuple[Slot, ...]:
         """Returns the maximal runs of adjacent owned digits: two layouts with equal runs have the same set of blocks."""
         runs: list[Slot] = []
+        last_dim = last_start = last_end = -1
         for _, slot in self.owners:
-            if runs and runs[-1].dim == slot.dim and runs[-1].end == slot.start:
-                runs[-1] = Slot(slot.dim, runs[-1].start, slot.end)
+            dim, start, end = slot
+            if dim == last_dim and start == last_end:
+                runs[-1] = Slot(dim, last_start, end)
             else:
                 runs.append(slot)
+                last_start = start
+            last_dim, last_end = dim, end
         return tuple(runs)
 
     def digits(self, dim: int) -> tuple[tuple[int, Factor | None], ...]:
@@ -200,13 +204,13 @@ class Layout:
           [(3, None), (2, 'x'), (4, None)]
         """
         found, at = [], 1
-        for factor, slot in self.owners:
-            if slot.dim != dim:
+        for factor, (other, start, end) in self.owners:
+            if other != dim:
                 continue
-            found += [(slot.start // at, None), (slot.size, factor)]
-            at = slot.end
+            found += [(start // at, None), (end // start, factor)]
+            at = end
         found.append((self.shape[dim] // at, None))
-        return tuple(digit for digit in found if digit[0] != 1)
+        return tuple([digit for digit in found if digit[0] != 1])
 
     def text(self, mesh: Mesh) -> str:
         """Returns e.g. `[x*12, 4*y*2] unreduced z`: per dimension its digits, major to minor, owned ones by their factor."""
@@ -214,10 +218,12 @@ class Layout:
         for dim in range(len(self.shape)):
             digits: list[Factor | int] = []
             for radix, owner in self.digits(dim):
-                joined = owner.joined(digits[-1]) if owner and digits and isinstance(digits[-1], Factor) else None
-                digits[-1:] = [joined] if joined else [*digits[-1:], owner or radix]
-            dims.append("*".join(d.text(mesh) if isinstance(d, Factor) else str(d) for d in digits) or "1")
-        sums = " unreduced " + ", ".join(f.text(mesh) for f in self.unreduced) if self.unreduced else ""
+                if owner and digits and isinstance(digits[-1], Factor) and (joined := owner.joined(digits[-1])):
+                    digits[-1] = joined
+                else:
+                    digits.append(owner or radix)
+            dims.append("*".join([d.text(mesh) if isinstance(d, Factor) else str(d) for d in digits]) or "1")
+        sums = " unreduced " + ", ".join([f.text(mesh) for f in self.unreduced]) if self.unreduced else ""
         return "[" + ", ".join(dims) + "]" + sums
 
 

@@ -93,7 +93,7 @@ def _ends(
         cuts.add_primes(largest_first)
     while cuts.split_where_sides_disagree():
         pass
-    before, after = [blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums)]
+    before, after = [blocked(shape, cuts.refined(side), cuts.refined((along,))[0] if along else ()) for side, along in zip(sides, sums)]
     return before, after, _movable(before, after, cuts.all_factors())
 
 
@@ -164,7 +164,7 @@ class _AxisCuts:
         refined = self.refined(self.sides[0]), self.refined(self.sides[1])
         for mine, other in (refined, refined[::-1]):
             for my_factors, other_factors in zip(mine, other):
-                if not my_factors or not other_factors:
+                if not my_factors or not other_factors or my_factors == other_factors:
                     continue
                 places = list(itertools.accumulate([size for _, _, size in other_factors], operator.mul))
                 start = 1
@@ -210,7 +210,7 @@ def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bo
 
 def _slots_of_size(shape, places, spare_starts, size: int, has_spares: bool) -> tuple[Slot, ...]:
     """Returns the digits of a size whose ends are places, and behind all places those at the spare starts that have room."""
-    slots = [Slot(dim, start, start * size) for dim, here in enumerate(places) for start in here if start * size in here]
+    slots = [Slot(dim, start, start * size) for dim, here in enumerate(places) if len(here) > 1 for start in here if start * size in here]
     if has_spares:
         known = set(slots)
         spares = [Slot(dim, start, start * size) for dim, start in spare_starts if not shape[dim] % (start * size)]
@@ -223,8 +223,10 @@ def _is_misaligned(places) -> bool:
 
 
 def _places(dim: int, before: Layout, after: Layout, complete: bool) -> tuple[int, ...]:
-    ends = [[1] + [slot.end for _, slot in layout.owners if slot.dim == dim] for layout in (before, after)]
-    places = {place for side in ends for place in side}
+    ends = [[1, *[end for _, (other, _, end) in layout.owners if other == dim]] for layout in (before, after)]
+    places = {*ends[0], *ends[1]}
+    if len(places) == 1:
+        return (1,)
     if complete or _is_misaligned(places):
         last = ends[0][-1], ends[1][-1]
         places |= {last[0] * d for d in _divisors(math.lcm(*last) // last[0])}

@@ -430,9 +430,9 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     that are left. Both sides hold each block equally often, so this always works out.
     """
     held, wanted = block_ids(mesh, before), block_ids(mesh, after)
-    moving = np.flatnonzero(held != wanted)
+    (moving,) = (held != wanted).nonzero()
     to = np.arange(mesh.size)
-    to[moving[np.argsort(held[moving], kind="stable")]] = moving[np.argsort(wanted[moving], kind="stable")]
+    to[moving[held[moving].argsort(kind="stable")]] = moving[wanted[moving].argsort(kind="stable")]
     if mesh.device_ids is None:
         return tuple(enumerate(to.tolist()))
     devices = np.array(mesh.device_ids)
@@ -446,8 +446,9 @@ def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
     So over layouts of equal runs, which have as many sums.
     """
     block = np.zeros(mesh.size, dtype=np.int64)
-    for factor in (*layout.unreduced, *[owner for owner, _ in layout.owners]):
-        block *= factor.size
+    for number, factor in enumerate((*layout.unreduced, *[owner for owner, _ in layout.owners])):
+        if number:
+            block *= factor.size
         block += coordinates(mesh, factor)  # sorted by slot: each owned run is one mixed-radix number
     return block
 
@@ -555,12 +556,27 @@ def bytes_moved(program: TileProgram, bits_per_element: int, num_devices: int) -
 
     Both are what `traffic` says of `collectives`, without a list of who works with whom.
     """
+    apart = [each for each in program.operations if isinstance(each, (Send, Rounds, Loop, On))]
+    if program.mesh.size == num_devices and (not apart or len(apart) == 1 and isinstance(apart[0], Send)):
+        found = _moved_at_most(program, bits_per_element)
+        return found, found
     moved = np.zeros((2, num_devices), np.int64)
     by_all = _add_moved(program, bits_per_element, moved)
-    if not moved.any():
-        return by_all, by_all
     received, sent = moved.max(axis=1).tolist()
     return received + by_all, sent + by_all
+
+
+def _moved_at_most(program: TileProgram, bits: int) -> int:
+    """Returns what the busiest device receives, and sends, where all are in groups of a size, and one permute at most moves tiles."""
+    shape, found = program.in_shape, 0
+    for operation in program.operations:
+        match operation:
+            case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors):
+                found += _moved_in_group(operation, factors, shape, bits)
+            case Send(pairs):
+                found += -(-math.prod(shape) * bits // 8) * any(a != b for a, b in pairs)
+        shape = shape_after(operation, shape)
+    return found
 
 
 def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
@@ -571,14 +587,11 @@ def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
             case On(mesh):
                 devices = _devices_of(mesh, moved)
             case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors):
-                size = math.prod([factor.size for factor in factors])
-                if size > 1:
-                    tile_bytes = -(-math.prod(shape) * bits // 8)
-                    each = received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
-                    if isinstance(devices, slice):
-                        by_all += each
-                    else:
-                        moved[:, devices] += each
+                each = _moved_in_group(operation, factors, shape, bits)
+                if isinstance(devices, slice):
+                    by_all += each
+                else:
+                    moved[:, devices] += each
             case Rounds(exchange):
                 moved += exchange.bytes_moved(bits)
             case Send(pairs):
@@ -589,6 +602,15 @@ def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
                 moved += count * once
         shape = shape_after(operation, shape)
     return by_all
+
+
+def _moved_in_group(operation: Operation, factors: tuple[Factor, ...], shape: tuple[int, ...], bits: int) -> int:
+    """Returns the bytes that each member of a group receives, and sends, where tiles have a shape."""
+    size = math.prod([factor.size for factor in factors])
+    if size == 1:
+        return 0
+    tile_bytes = -(-math.prod(shape) * bits // 8)
+    return received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
 
 
 _GROUPED = {Gather: "all_gather", Swap: "all_to_all", Reduce: "all_reduce", ReduceOwn: "reduce_scatter"}
