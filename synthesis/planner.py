@@ -210,9 +210,10 @@ class _Planner:
 
         Given the plan of the chain, and the best one so far, none that is sure to be no better than that and those before.
         """
-        mesh, layouts = self.request.mesh, list(itertools.accumulate(typed, steps.apply, initial=problem.source))
-        if chain and self._is_faster_than_any_exchange(best, layouts[-1], typed):
+        mesh = self.request.mesh
+        if not typed or chain and self._is_faster_than_any_exchange(best, problem.target, typed):
             return
+        layouts = [*itertools.accumulate(typed[:-1], steps.apply, initial=problem.source), problem.target]
         for start, end in middles(layouts, typed):
             if chain and self._is_an_exchange(typed[start:end]):
                 continue
@@ -231,7 +232,7 @@ class _Planner:
 
     def _is_faster_than_any_exchange(self, best: Plan, target: Layout, typed: Sequence[Step]) -> bool:
         """Returns whether the best plan by time takes no more than one round that leads to the target: what stands for a chain without a gather."""
-        if self.request.objective != "time" or any(isinstance(step, steps.AllGather) for step in typed):
+        if self.request.objective != "time" or any([isinstance(step, steps.AllGather) for step in typed]):
             return False
         return best.time_s <= self.pricing.least_exchange_s(1, target.tile_elements, best.bound_bytes)
 

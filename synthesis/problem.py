@@ -51,9 +51,9 @@ class Problem:
     @property
     def is_misaligned(self) -> bool:
         """Returns whether digits of the two sides are none of one mixed-radix number: 2·3 against 3·2."""
-        ends = {(slot.dim, slot.start, slot.end) for layout in (self.source, self.target) for _, slot in layout.owners}
+        ends = {slot for layout in (self.source, self.target) for _, slot in layout.owners}
         pairs = itertools.combinations(ends, 2)
-        return any(dim == other and start % last and first % end for (dim, first, last), (other, start, end) in pairs)
+        return any([dim == other and start % last and first % end for (dim, first, last), (other, start, end) in pairs])
 
 
 def refine(
@@ -111,12 +111,11 @@ class _AxisCuts:
         self.mesh = mesh
         self.sides = sides
         self.cuts: dict[str, list[int]] = {name: [1, size] for name, size in mesh.axes if size > 1}
-        for factors in (f for side in (*sides, sums) for dim in side for f in dim):
-            for cut in (factors.pre, factors.pre * factors.size):
-                if not self.add(factors.axis, cut):
+        for axis, pre, size in [factor for side in (*sides, sums) for dim in side for factor in dim]:
+            for cut in (pre, pre * size):
+                if cut not in self.cuts[axis] and not self.add(axis, cut):
                     raise NoPlanError(
-                        f'axis "{factors.axis}" is cut at {cut} and at {self._clash(factors.axis, cut)}, '
-                        "which are places of different radices"
+                        f'axis "{axis}" is cut at {cut} and at {self._clash(axis, cut)}, which are places of different radices'
                     )
 
     def _clash(self, axis: str, cut: int) -> int:
@@ -182,13 +181,11 @@ def _movable(before: Layout, after: Layout, factors) -> tuple[Factor, ...]:
     owned, wanted = dict(before.owners), dict(after.owners)
     others = {*owned.values(), *wanted.values()}
 
-    def is_fixed(factor: Factor) -> bool:
-        slot = owned.get(factor)
-        if slot is None or slot != wanted.get(factor):
-            return False
+    def is_fixed(slot: Slot) -> bool:
         return all([slot == other or slot.agrees_with(other) for other in others])
 
-    return tuple(factor for factor in factors if not is_fixed(factor))
+    staying = {factor for factor, slot in owned.items() if slot == wanted.get(factor) and is_fixed(slot)}
+    return tuple([factor for factor in factors if factor not in staying])
 
 
 def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bool, detours: bool) -> tuple[tuple[Slot, ...], ...]:
