@@ -311,6 +311,7 @@ class Costing:
         self.fastest_s = min(self.fastest_s, sum([step.time_s for step in priced]))
         received, sent = bytes_moved(program, asked.bits, asked.devices)
         bound_bytes = asked.bytes_of(self.bound)
+        has_loop = any([isinstance(each, Loop) for each in program.operations])  # else it does not matter what is padded
         if asked.bits % 8:  # a tile of packed elements is whole bytes on its way
             priced = self._receiving_whole_bytes(priced, program)
         is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
@@ -326,7 +327,7 @@ class Costing:
             bytes_sent=sent,
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
-            peak_bytes=peak_bytes(program, asked.bits, is_padded=asked.is_source_padded),
+            peak_bytes=peak_bytes(program, asked.bits, is_padded=has_loop and asked.is_source_padded),
             is_optimal=is_optimal,
             proved_gap=1.0 if is_optimal else proved_gap,
             objective=asked.objective,

@@ -104,9 +104,12 @@ class Layout:
     tile_elements: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        owners = tuple(sorted(self.owners, key=_SLOT))
-        object.__setattr__(self, "owners", owners)
-        if not self._is_chain() or len(dict(owners)) < len(owners):
+        if not self._is_chain():
+            object.__setattr__(self, "owners", tuple(sorted(self.owners, key=_SLOT)))
+            if not self._is_chain():
+                self._refuse()
+        owners = self.owners
+        if len(dict(owners)) < len(owners):
             self._refuse()
         if self.unreduced:
             self._check_unreduced()
@@ -114,10 +117,10 @@ class Layout:
         object.__setattr__(self, "tile_elements", math.prod(self.shape) // shards)
 
     def _is_chain(self) -> bool:
-        """Returns whether each slot fits its factor and its dimension and begins at a multiple of the end of the one before."""
+        """Returns whether slots are sorted, and each fits its factor and its dimension and begins at a multiple of the end of the one before."""
         shape, last_dim, last_end = self.shape, -1, 1
         for (_, _, size), (dim, start, end) in self.owners:
-            if end != start * size or shape[dim] % end or dim == last_dim and start % last_end:
+            if end != start * size or shape[dim] % end or dim < last_dim or dim == last_dim and start % last_end:
                 return False
             last_dim, last_end = dim, end
         return True

@@ -203,15 +203,16 @@ class _Lowering:
         self.pending: list[Operation] = []
 
     def run(self, steps: Sequence[Step], reduction: str, layouts: Iterable[Layout]) -> TileProgram:
-        source = self.layout
+        in_shape = self.shape
         behind = itertools.islice(layouts, 1, None)
         for number, step in enumerate(steps):
             self._lower(step, is_last=number == len(steps) - 1)
             self.layout = next(behind)
         self._restore_order()
-        self._reshape(self.layout.tile_shape)
+        tile_shape = self.layout.tile_shape
+        self._reshape(tile_shape)
         self._close(Relayout("to row-major") if any([isinstance(o, Transpose) for o in self.pending]) else None)
-        return TileProgram(self.mesh, source.tile_shape, self.layout.tile_shape, tuple(self.out), reduction)
+        return TileProgram(self.mesh, in_shape, tile_shape, tuple(self.out), reduction)
 
     def _lower(self, step: Step, is_last: bool) -> None:
         match step:
