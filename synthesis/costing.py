@@ -109,13 +109,20 @@ class Costing:
         return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
     def may_permute(self, than: Plan, head: Sequence[Step], layout: Layout) -> bool:
-        """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan."""
-        tile = layout.tile_elements
+        """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan.
+
+        Behind the permute there is a gather, if the target's tile is larger, of all that it lacks or of a part.
+        """
+        tile, target_tile = layout.tile_elements, math.prod(than.tile_program.out_shape)
         moves = [step for step in head if isinstance(step, steps.AllToAll)]  # which leave tiles as large
+        gathered = max(0, target_tile - tile)
         if self.request.objective == "bytes":
-            received = self.request.bytes_of(tile) + sum(self._bytes_received(layout, step) for step in moves)
-            return (received, 1 + len(moves)) < (than.bytes_received, than.collectives)
-        times = (self.pricing.picoseconds("all_to_all", step.factors, tile) for step in moves)
+            received = self.request.bytes_of(tile) + self.request.bytes_of(gathered)
+            received += sum([self._bytes_received(layout, step) for step in moves])
+            return (received, 1 + len(moves) + (gathered > 0)) < (than.bytes_received, than.collectives)
+        times = [self.pricing.picoseconds("all_to_all", step.factors, tile) for step in moves]
+        if gathered:
+            times.append(self.pricing.least_picoseconds_of_one(target_tile // tile, gathered))
         return (self.pricing.least_picoseconds(tile) + sum(times)) / PER_SECOND <= than.time_s * (1 + _ROUNDING)
 
     def _least_cost(self, layouts: Sequence[Layout], typed: Sequence[Step]) -> tuple[int, int]:
