@@ -36,25 +36,26 @@ def canonical(request: Request) -> Request:
     if request.target_mesh is not None:
         return request
     names = _names(request.mesh)
-    axes = tuple((names[name], size) for name, size in request.mesh.axes if size > 1)
-    ends = (_renamed_sharding(request.mesh, side, names) for side in (request.source, request.target))
-    source, target = ends
+    axes = tuple([(names[name], size) for name, size in request.mesh.axes if size > 1])
+    source, target = [_renamed_sharding(request.mesh, side, names) for side in (request.source, request.target)]
     return replace(request, mesh=Mesh(axes, request.mesh.device_ids), source=source, target=target)
 
 
 def _names(mesh: Mesh) -> dict[str, str]:
     """Returns the canonical name of each axis of size above 1; in alphabetical order they are in the mesh's order."""
-    return {name: f"axis{position:02}" for position, name in enumerate(name for name, size in mesh.axes if size > 1)}
+    return {name: f"axis{position:02}" for position, name in enumerate([name for name, size in mesh.axes if size > 1])}
 
 
 def _renamed_sharding(mesh: Mesh, side: Sharding, names: dict[str, str]) -> Sharding:
+    sizes = dict(mesh.axes)
+
     def refs(factors) -> tuple[AxisRef, ...]:
         return tuple(
-            AxisRef(names[f.axis]) if f.size == mesh.axis_size(f.axis) else AxisRef(names[f.axis], f.pre, f.size) for f in factors
+            [AxisRef(names[axis]) if size == sizes[axis] else AxisRef(names[axis], pre, size) for axis, pre, size in factors]
         )
 
     unreduced = sorted(unreduced_factors(mesh, side), key=lambda factor: (names[factor.axis], factor.pre))
-    return Sharding(tuple(refs(factors) for factors in whole_factors(mesh, side)), unreduced=refs(unreduced))
+    return Sharding(tuple([refs(factors) if factors else () for factors in whole_factors(mesh, side)]), unreduced=refs(unreduced))
 
 
 def with_names_of(request: Request, plan: Plan) -> Plan:
@@ -79,6 +80,7 @@ class _Names:
     def __init__(self, names: dict[str, str]):
         self.names = names
         self.of_factor: dict[Factor, Factor] = {}
+        self.of_step: dict[int, Step] = {}  # by identity: the steps of a plan are those of its program
 
     def text(self, text: str) -> str:
         return _NAME.sub(lambda name: self.names[name[0]], text)
@@ -101,6 +103,12 @@ class _Names:
         return layout and Layout(layout.shape, self.moves(layout.owners), self.factors(layout.unreduced))
 
     def step(self, step: Step) -> Step:
+        found = self.of_step.get(id(step))
+        if found is None:
+            found = self.of_step[id(step)] = self._named(step)
+        return found
+
+    def _named(self, step: Step) -> Step:
         match step:
             case steps.Slice(moves) | steps.AllToAll(moves) | steps.ReduceScatter(moves):
                 return type(step)(self.moves(moves))

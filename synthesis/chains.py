@@ -174,8 +174,8 @@ class _Searches:
         try:
             self.chain = self.coarse.run(None, MOST_EDGES_AT_FIRST * self.effort)
         except SearchLimit:
-            greedy = {"max_edges": MOST_EDGES_WITH_GREED * self.effort, "greed": GREED_OF_LAST_RESORT}
-            found = (self._chain_or_none(self.problem, homeward=homeward, **greedy) for homeward in (True, False))
+            max_edges = MOST_EDGES_WITH_GREED * self.effort
+            found = [_run_or_none(self.coarse.anew(homeward), max_edges, GREED_OF_LAST_RESORT) for homeward in (True, False)]
             self.chain = min(filter(None, found), key=lambda chain: chain.cost, default=None)
 
     def _is_proved_on_coarse_digits(self) -> bool:
@@ -207,11 +207,8 @@ class _Searches:
             self.problem, self.chain = search.problem, better
         return self.chain.cost if least is None else min(least, self.chain.cost)
 
-    def _chain_or_none(self, problem: Problem, **limits) -> Chain | None:
-        try:
-            return cheapest_chain(problem, pricing=self.pricing, **limits)
-        except SearchLimit as stopped:
-            return stopped.best
+    def _chain_or_none(self, problem: Problem, max_edges: int, greed: int = 1) -> Chain | None:
+        return _run_or_none(Search(problem, self.pricing), max_edges, greed)
 
     def _search_with_sums(self) -> None:
         problem = self.problem
@@ -253,6 +250,14 @@ class _Searches:
     def _refine(self, **options: bool) -> Problem:
         asked = self.request
         return refine(asked.mesh, asked.shape, asked.source, asked.target, **options)
+
+
+def _run_or_none(search: Search, max_edges: int, greed: int) -> Chain | None:
+    """Returns the chain that a search finds, the best one so far if it stops early."""
+    try:
+        return search.run(None, max_edges, greed)
+    except SearchLimit as stopped:
+        return stopped.best
 
 
 def chain_of(problem: Problem, typed: Sequence[Step], pricing: Pricing | None) -> Chain:

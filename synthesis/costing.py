@@ -87,12 +87,15 @@ class Costing:
         What decides that comes first: the collectives, then the copies, and all the rest of a plan at last.
         """
         layouts, most = _layouts(problem.source, typed), self.key(than)
-        least = self._least_cost(layouts, typed)
         if self.request.objective == "bytes":
-            if least >= most:
+            if self._least_cost(layouts, typed) >= most:
                 return None
         else:
-            if (self._seconds_of_steps(layouts, typed), *least) >= most:
+            seconds = self._seconds_of_steps(layouts, typed)
+            if seconds > most[0]:
+                return None
+            least = self._least_cost(layouts, typed)
+            if (seconds, *least) >= most:
                 return None
             program = lower(problem.mesh, problem.source, typed, self.request.reduction, layouts)
             if (self._seconds_of_program(layouts, program), *least) >= most:
@@ -106,13 +109,20 @@ class Costing:
         return (plan.time_s, *cost) if self.request.objective == "time" else cost
 
     def may_permute(self, than: Plan, head: Sequence[Step], layout: Layout) -> bool:
-        """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan."""
-        tile = layout.tile_elements
+        """Returns whether a chain of slices and all_to_alls, and then a permute of the layout behind them, may be cheaper than a plan.
+
+        Behind the permute there is a gather, if the target's tile is larger, of all that it lacks or of a part.
+        """
+        tile, target_tile = layout.tile_elements, math.prod(than.tile_program.out_shape)
         moves = [step for step in head if isinstance(step, steps.AllToAll)]  # which leave tiles as large
+        gathered = max(0, target_tile - tile)
         if self.request.objective == "bytes":
-            received = self.request.bytes_of(tile) + sum(self._bytes_received(layout, step) for step in moves)
-            return (received, 1 + len(moves)) < (than.bytes_received, than.collectives)
-        times = (self.pricing.picoseconds("all_to_all", step.factors, tile) for step in moves)
+            received = self.request.bytes_of(tile) + self.request.bytes_of(gathered)
+            received += sum([self._bytes_received(layout, step) for step in moves])
+            return (received, 1 + len(moves) + (gathered > 0)) < (than.bytes_received, than.collectives)
+        times = [self.pricing.picoseconds("all_to_all", step.factors, tile) for step in moves]
+        if gathered:
+            times.append(self.pricing.least_picoseconds_of_one(target_tile // tile, gathered))
         return (self.pricing.least_picoseconds(tile) + sum(times)) / PER_SECOND <= than.time_s * (1 + _ROUNDING)
 
     def _least_cost(self, layouts: Sequence[Layout], typed: Sequence[Step]) -> tuple[int, int]:
@@ -250,8 +260,8 @@ class Costing:
         return tuple(found)
 
     def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations) -> float:
-        copies = sum(isinstance(each, Transpose) for each in operations)
-        seconds = copies * pricing.relayout_seconds(after.tile_elements)
+        copies = sum([isinstance(each, Transpose) for each in operations])
+        seconds = copies * pricing.relayout_seconds(after.tile_elements) if copies else 0.0
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
                 seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
@@ -305,9 +315,10 @@ class Costing:
           proved_gap: see `Plan`; None is what the bounds on any method prove.
         """
         asked = self.request
-        self.fastest_s = min(self.fastest_s, sum(step.time_s for step in priced))
+        self.fastest_s = min(self.fastest_s, sum([step.time_s for step in priced]))
         received, sent = bytes_moved(program, asked.bits, asked.devices)
         bound_bytes = asked.bytes_of(self.bound)
+        has_loop = any([isinstance(each, Loop) for each in program.operations])  # else it does not matter what is padded
         if asked.bits % 8:  # a tile of packed elements is whole bytes on its way
             priced = self._receiving_whole_bytes(priced, program)
         is_optimal = is_optimal or asked.objective == "bytes" and received <= bound_bytes
@@ -323,7 +334,7 @@ class Costing:
             bytes_sent=sent,
             bound_bytes=bound_bytes,
             largest_tile_bytes=asked.bytes_of(largest_tile),
-            peak_bytes=peak_bytes(program, asked.bits, is_padded=asked.is_source_padded),
+            peak_bytes=peak_bytes(program, asked.bits, is_padded=has_loop and asked.is_source_padded),
             is_optimal=is_optimal,
             proved_gap=1.0 if is_optimal else proved_gap,
             objective=asked.objective,

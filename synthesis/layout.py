@@ -17,7 +17,7 @@ Shardy sharding is the *blocked* special case in which the slots of each dimensi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import functools
 import math
 import operator
@@ -93,6 +93,7 @@ class Layout:
       shape: the global shape, in elements.
       owners: (factor, slot) pairs sorted by slot; a factor that is named nowhere is replicated.
       unreduced: the factors along which tiles are partial sums, sorted.
+      tile_elements: of the tile that a device holds; the other attributes say it.
     Invariant: slots agree pairwise, each has its factor's size, and its end divides its dimension; a factor owns one
     digit at most, and none if it is unreduced.
     """
@@ -100,20 +101,26 @@ class Layout:
     shape: tuple[int, ...]
     owners: tuple[tuple[Factor, Slot], ...]
     unreduced: tuple[Factor, ...] = ()
+    tile_elements: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        owners = tuple(sorted(self.owners, key=_SLOT))
-        object.__setattr__(self, "owners", owners)
-        if not self._is_chain() or len(dict(owners)) < len(owners):
+        if not self._is_chain():
+            object.__setattr__(self, "owners", tuple(sorted(self.owners, key=_SLOT)))
+            if not self._is_chain():
+                self._refuse()
+        owners = self.owners
+        if len(dict(owners)) < len(owners):
             self._refuse()
         if self.unreduced:
             self._check_unreduced()
+        shards = math.prod([size for (_, _, size), _ in owners])
+        object.__setattr__(self, "tile_elements", math.prod(self.shape) // shards)
 
     def _is_chain(self) -> bool:
-        """Returns whether each slot fits its factor and its dimension and begins at a multiple of the end of the one before."""
+        """Returns whether slots are sorted, and each fits its factor and its dimension and begins at a multiple of the end of the one before."""
         shape, last_dim, last_end = self.shape, -1, 1
         for (_, _, size), (dim, start, end) in self.owners:
-            if end != start * size or shape[dim] % end or dim == last_dim and start % last_end:
+            if end != start * size or shape[dim] % end or dim < last_dim or dim == last_dim and start % last_end:
                 return False
             last_dim, last_end = dim, end
         return True
@@ -161,10 +168,6 @@ class Layout:
             tile[dim] //= size
         return tuple(tile)
 
-    @property
-    def tile_elements(self) -> int:
-        return math.prod(self.shape) // math.prod([factor.size for factor, _ in self.owners])
-
     def slice_of(self, dim: int, count: int) -> Layout:
         """Returns the layout of a slice: of a dimension's last digit, `count` times what is left, one value of the leading part.
 
@@ -184,11 +187,15 @@ class Layout:
     def owned_runs(self) -> tuple[Slot, ...]:
         """Returns the maximal runs of adjacent owned digits: two layouts with equal runs have the same set of blocks."""
         runs: list[Slot] = []
+        last_dim = last_start = last_end = -1
         for _, slot in self.owners:
-            if runs and runs[-1].dim == slot.dim and runs[-1].end == slot.start:
-                runs[-1] = Slot(slot.dim, runs[-1].start, slot.end)
+            dim, start, end = slot
+            if dim == last_dim and start == last_end:
+                runs[-1] = Slot(dim, last_start, end)
             else:
                 runs.append(slot)
+                last_start = start
+            last_dim, last_end = dim, end
         return tuple(runs)
 
     def digits(self, dim: int) -> tuple[tuple[int, Factor | None], ...]:
@@ -200,13 +207,13 @@ class Layout:
           [(3, None), (2, 'x'), (4, None)]
         """
         found, at = [], 1
-        for factor, slot in self.owners:
-            if slot.dim != dim:
+        for factor, (other, start, end) in self.owners:
+            if other != dim:
                 continue
-            found += [(slot.start // at, None), (slot.size, factor)]
-            at = slot.end
+            found += [(start // at, None), (end // start, factor)]
+            at = end
         found.append((self.shape[dim] // at, None))
-        return tuple(digit for digit in found if digit[0] != 1)
+        return tuple([digit for digit in found if digit[0] != 1])
 
     def text(self, mesh: Mesh) -> str:
         """Returns e.g. `[x*12, 4*y*2] unreduced z`: per dimension its digits, major to minor, owned ones by their factor."""
@@ -214,10 +221,12 @@ class Layout:
         for dim in range(len(self.shape)):
             digits: list[Factor | int] = []
             for radix, owner in self.digits(dim):
-                joined = owner.joined(digits[-1]) if owner and digits and isinstance(digits[-1], Factor) else None
-                digits[-1:] = [joined] if joined else [*digits[-1:], owner or radix]
-            dims.append("*".join(d.text(mesh) if isinstance(d, Factor) else str(d) for d in digits) or "1")
-        sums = " unreduced " + ", ".join(f.text(mesh) for f in self.unreduced) if self.unreduced else ""
+                if owner and digits and isinstance(digits[-1], Factor) and (joined := owner.joined(digits[-1])):
+                    digits[-1] = joined
+                else:
+                    digits.append(owner or radix)
+            dims.append("*".join([d.text(mesh) if isinstance(d, Factor) else str(d) for d in digits]) or "1")
+        sums = " unreduced " + ", ".join([f.text(mesh) for f in self.unreduced]) if self.unreduced else ""
         return "[" + ", ".join(dims) + "]" + sums
 
 
@@ -239,7 +248,7 @@ def blocked(shape: tuple[int, ...], pieces: tuple[tuple[Factor, ...], ...], unre
 
 def whole_factors(mesh: Mesh, sharding: Sharding) -> tuple[tuple[Factor, ...], ...]:
     """Returns the axes of each dimension as factors, size-1 axes left out, adjacent pieces of an axis joined."""
-    return tuple(_joined(mesh, axes) for axes in sharding.dims)
+    return tuple([_joined(mesh, axes) if axes else () for axes in sharding.dims])
 
 
 def unreduced_factors(mesh: Mesh, sharding: Sharding) -> tuple[Factor, ...]:

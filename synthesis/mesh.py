@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import functools
 import math
 import re
@@ -24,14 +24,17 @@ class Mesh:
       axes: (name, size) pairs, major to minor.
       device_ids: the device id at each row-major mesh position, a permutation of range(size); None is row-major itself. A
         mesh without axes may have any one id: it is that device alone, and a sharding on it is "maximal".
+      size: the number of devices; the axes say it.
     Raises: MeshError on duplicate names, sizes below 1, too many devices, ids that are no permutation, or several without axes.
     Source: Shardy's `MeshAttr`.
     """
 
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] | None = None
+    size: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
+        object.__setattr__(self, "size", math.prod([size for _, size in self.axes]))
         names = [name for name, _ in self.axes]
         for name in names:
             if names.count(name) > 1:
@@ -56,11 +59,6 @@ class Mesh:
             raise MeshError(f"a mesh without axes is one device; device_ids {list(self.device_ids)} are {len(self.device_ids)}")
         if not 0 <= self.device_ids[0] < MAX_DEVICES:
             raise MeshError(f"device {self.device_ids[0]} is none of the {MAX_DEVICES} devices that are supported")
-
-    @property
-    def size(self) -> int:
-        """Returns the number of devices."""
-        return math.prod(size for _, size in self.axes)
 
     @property
     def devices(self) -> int:

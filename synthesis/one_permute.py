@@ -95,13 +95,17 @@ def _neighbours(problem: Problem, arranged: Layout) -> Iterator[Layout]:
 
 def _by_way_of(problem: Problem, head: list[Step], layout: Layout, arranged: Layout) -> Iterator[list[Step]]:
     """Yields the chains within the rules that permute what lies as in `layout`, behind the head, to `arranged`."""
-    permute = [Permute(arranged)] if arranged != layout else []
-    if any(arranged.slot_of(factor) is None for factor, _ in problem.target.owners):
+    owned = dict(arranged.owners)
+    if any([factor not in owned for factor, _ in problem.target.owners]):
+        return
+    most = max(problem.source.tile_elements, problem.target.tile_elements)
+    start = [*head, Permute(arranged)] if arranged != layout else head
+    behind = _behind(problem.source, start, most)
+    if behind is None:
         return
     for tail in _tails(arranged, problem.target):
-        chain = [*head, *permute, *tail]
-        if _is_within_rules(problem, chain):
-            yield chain
+        if _behind(behind, tail, most) == problem.target:
+            yield [*start, *tail]
 
 
 def _heads(problem: Problem) -> Iterator[tuple[list[Step], Layout]]:
@@ -198,12 +202,13 @@ def _arranged(start: Layout, target: Layout, who_is_there_stays: bool) -> Layout
 
 def _tails(arranged: Layout, target: Layout) -> Iterator[list[Step]]:
     """Yields the ways from the arranged layout to the target."""
-    moves = tuple(sorted((f, slot) for f, slot in target.owners if arranged.slot_of(f) != slot))
-    gathered = tuple(f for f, _ in arranged.owners if target.slot_of(f) is None)
+    owned, wanted = dict(arranged.owners), dict(target.owners)
+    moves = tuple(sorted([(f, slot) for f, slot in target.owners if owned.get(f) != slot]))
+    gathered = tuple([f for f, _ in arranged.owners if f not in wanted])
     gathers: list[Step] = [AllGather(gathered)] if gathered else []
 
     def route(move: tuple[Factor, Slot]) -> tuple[int, int]:
-        return arranged.slot_of(move[0]).dim, move[1].dim
+        return owned[move[0]].dim, move[1].dim
 
     by_route = [tuple(run) for _, run in itertools.groupby(sorted(moves, key=lambda move: (route(move), move[1])), route)]
     yield [*([AllToAll(moves)] if moves else []), *gathers]
@@ -211,23 +216,22 @@ def _tails(arranged: Layout, target: Layout) -> Iterator[list[Step]]:
         yield [*gathers, AllToAll(moves)]
     if len(by_route) > 1:
         yield [*map(AllToAll, by_route), *gathers]
-    by_dim = itertools.groupby(reversed(gathered), lambda factor: arranged.slot_of(factor).dim)
+    by_dim = itertools.groupby(reversed(gathered), lambda factor: owned[factor].dim)
     runs = [AllGather(tuple(run)[::-1]) for _, run in by_dim]
     if len(runs) > 1:  # the one along dimension 0, on the largest tile, puts tiles in place
         yield [*([AllToAll(moves)] if moves else []), *runs]
 
 
-def _is_within_rules(problem: Problem, chain: list[Step]) -> bool:
-    """Returns whether the chain leads to the target with no tile above both ends'."""
-    layout, most = problem.source, max(problem.source.tile_elements, problem.target.tile_elements)
+def _behind(layout: Layout, typed: Sequence[Step], most: int) -> Layout | None:
+    """Returns the layout that steps lead to; None where a rule forbids one, or a tile has more than `most` elements."""
     try:
-        for step in chain:
+        for step in typed:
             layout = apply(layout, step)
             if layout.tile_elements > most:
-                return False
+                return None
     except RuleError:
-        return False
-    return layout == problem.target
+        return None
+    return layout
 
 
 def _stacks(layout: Layout) -> list[list[Factor]]:

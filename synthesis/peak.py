@@ -33,12 +33,12 @@ def peak_bytes(program: TileProgram, bits: int, *, is_padded: bool = False) -> i
     """Returns the most that a device holds at once, in bytes. No operation: the source tile alone.
 
     Args:
-      bits: of one element. is_padded: whether the source's tiles reach beyond the array's end.
+      bits: of one element. is_padded: whether the source's tiles reach beyond the array's end, of interest where there is a loop.
     """
     source, target = (_bytes(math.prod(shape), bits) for shape in (program.in_shape, program.out_shape))
     if not program.operations:
         return source
-    filled = source if is_padded and any(isinstance(each, Loop) for each in program.operations) else 0
+    filled = source if is_padded and any([isinstance(each, Loop) for each in program.operations]) else 0
     return source + target + filled + _temporary_bytes(program, bits, holds_ends=False)
 
 

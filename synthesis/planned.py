@@ -99,12 +99,12 @@ class Plan:
     @property
     def collectives(self) -> int:
         """Returns how many collectives run; those of chunks count as often as they do."""
-        return sum(steps.collectives(s.step) for s in self.steps)
+        return sum([steps.collectives(s.step) for s in self.steps])
 
     @property
     def time_s(self) -> float:
         """Returns the modelled time of all steps, relayouts included."""
-        return sum(s.time_s for s in self.steps)
+        return sum([s.time_s for s in self.steps])
 
     @property
     def ratio_to_bound(self) -> float:

@@ -122,7 +122,7 @@ class _Planner:
         yield chain
         needs_all = every or not self._fits(chain)
         best = None if needs_all else chain
-        if needs_all or not found.is_optimal or self._has_copies(chain) and chain.time_s > found.rivals_s:
+        if needs_all or not found.is_optimal or chain.time_s > found.rivals_s and self._may_save_copies(chain, found.problem.source):
             for plan in self._without_search(best):
                 yield plan
                 best = self._cheapest(best, plan)
@@ -157,9 +157,19 @@ class _Planner:
     def _pricing_of(self, mesh: Mesh) -> Pricing:
         return _pricing(self.request.topology, mesh, self.request.bits)
 
-    def _has_copies(self, chain: Plan) -> bool:
-        """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies."""
-        return self.request.objective == "time" and any(each.op == "relayout" for each in chain.steps)
+    def _may_save_copies(self, chain: Plan, source: Layout) -> bool:
+        """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies.
+
+        None that needs no search saves the copy behind a gather along one dimension, where that is all there is to do.
+        """
+        if self.request.objective != "time":
+            return False
+        typed = [each.step for each in chain.steps if not isinstance(each.step, steps.Relayout)]
+        if len(typed) == len(chain.steps):
+            return False
+        if len(typed) > 1 or not isinstance(typed[0], steps.AllGather):
+            return True
+        return len({source.slot_of(factor).dim for factor in typed[0].factors}) > 1
 
     def _fits(self, plan: Plan) -> bool:
         return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
@@ -200,15 +210,16 @@ class _Planner:
 
         Given the plan of the chain, and the best one so far, none that is sure to be no better than that and those before.
         """
-        mesh, layouts = self.request.mesh, list(itertools.accumulate(typed, steps.apply, initial=problem.source))
-        if chain and self._is_faster_than_any_exchange(best, layouts[-1], typed):
+        mesh = self.request.mesh
+        if not typed or chain and self._is_faster_than_any_exchange(best, problem.target, typed):
             return
+        layouts = [*itertools.accumulate(typed[:-1], steps.apply, initial=problem.source), problem.target]
         for start, end in middles(layouts, typed):
             if chain and self._is_an_exchange(typed[start:end]):
                 continue
             before, after = layouts[start], layouts[end]
             others = [*typed[:start], *typed[end:]]
-            if chain and self._least_with_rounds(before, after, others, chain) >= self.costing.key(best):
+            if chain and self._least_with_rounds(before, after, chain, start, end) >= self.costing.key(best):
                 continue
             try:
                 ends = (Blocks.of_layout(mesh, each) for each in (before, after))
@@ -221,7 +232,7 @@ class _Planner:
 
     def _is_faster_than_any_exchange(self, best: Plan, target: Layout, typed: Sequence[Step]) -> bool:
         """Returns whether the best plan by time takes no more than one round that leads to the target: what stands for a chain without a gather."""
-        if self.request.objective != "time" or any(isinstance(step, steps.AllGather) for step in typed):
+        if self.request.objective != "time" or any([isinstance(step, steps.AllGather) for step in typed]):
             return False
         return best.time_s <= self.pricing.least_exchange_s(1, target.tile_elements, best.bound_bytes)
 
@@ -238,20 +249,28 @@ class _Planner:
             return math.inf
         return best.collectives - 1 - sum(map(steps.collectives, others))
 
-    def _least_with_rounds(self, before: Layout, after: Layout, others: Sequence[Step], chain: Plan) -> tuple:
-        """Returns what `chain` costs at least with an exchange between two layouts and only the `others` of its steps.
+    def _least_with_rounds(self, before: Layout, after: Layout, chain: Plan, start: int, end: int) -> tuple:
+        """Returns what `chain` costs at least with an exchange between two layouts in place of its steps from `start` to `end`.
 
-        A round brings one piece, and a device's new tile meets as many old ones as their shapes say.
+        A round brings one piece, and a device's new tile meets as many old ones as their shapes say. What the other steps do not
+        bring is brought in pieces too.
         """
-        pieces = math.prod(-(-new // old) for new, old in zip(after.tile_shape, before.tile_shape))
-        rounds = max(1, pieces - 1)
-        least = chain.bound_bytes, rounds + sum(map(steps.collectives, others))
-        if self.request.objective == "bytes":
+        asked, tiles = self.request, list(zip(after.tile_shape, before.tile_shape))
+        kept = [each for each in chain.steps if not isinstance(each.step, steps.Relayout)]
+        ahead, behind = kept[:start], kept[end:]
+        others = ahead + behind
+        received_bits = self.costing.bound * asked.bits - 8 * sum([each.bytes_received for each in others])
+        piece = math.prod([min(sizes) for sizes in tiles])
+        pieces = math.prod([-(-new // old) for new, old in tiles])
+        rounds = max(1, pieces - 1, -(-received_bits // (piece * asked.bits)))
+        least = chain.bound_bytes, rounds + sum([steps.collectives(each.step) for each in others])
+        if asked.objective == "bytes":
             return least
-        kept = [each for each in chain.steps if each.step in others]
-        received_bytes = max(0, chain.bound_bytes - sum(each.bytes_received for each in kept))  # the others see to the rest
-        least_s = self.pricing.least_exchange_s(rounds, after.tile_elements, received_bytes)
-        return sum(each.time_s for each in kept) + least_s, *least
+        if self.pricing.is_flat and not any([new % old and old % new for new, old in tiles]):
+            least_s = self.pricing.rounds_s(rounds, piece, after.tile_elements)  # all pieces are alike
+        else:
+            least_s = self.pricing.least_exchange_s(rounds, after.tile_elements, max(0, received_bits // 8))
+        return sum([*(each.time_s for each in ahead), least_s, *(each.time_s for each in behind)]), *least
 
     def _exchange(
         self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf

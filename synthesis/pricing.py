@@ -7,6 +7,7 @@ Whole numbers, so that equal chains cost the same in whatever order their steps 
 from __future__ import annotations
 
 from collections.abc import Iterable
+import functools
 import math
 
 import numpy as np
@@ -43,6 +44,7 @@ class Pricing:
             level.kind == "switch" and not level.shared_bandwidth_bytes_per_s and level.slowdown_of(SWAP) == 1 for level in used
         )
         self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
+        self._reaches = {_reach_of_a_step(level) for level in used}
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
         self._coordinates = self.topology.coordinates()
@@ -142,7 +144,7 @@ class Pricing:
 
     def least_latency_of_one_s(self, members: int, hop_s: float = 0.0) -> float:
         """Returns a lower bound on the latency of one collective in groups of so many, one step of which is given."""
-        hops_s = max(self._least_hops_s(members, 0), hop_s + self._least_hops_s(-(-members // 2), 0))
+        hops_s = max(_least_hops_s(self._network, members, 0), hop_s + _least_hops_s(self._network, -(-members // 2), 0))
         return self.topology.launch_latency_s + max(self.least_hop_s, hops_s)
 
     def least_picoseconds_of_one(self, members: int, received_elements: int, hop_s: float = 0.0) -> int:
@@ -150,24 +152,9 @@ class Pricing:
         seconds = received_elements * self.bits / 8 / self._ports_bytes_per_s
         return math.floor((self.least_latency_of_one_s(members, hop_s) + seconds) * PER_SECOND)
 
-    def _least_hops_s(self, members: int, depth: int) -> float:
-        """Returns the least latency of one group, its members spread over the levels from `depth` on."""
-        if members == 1:
-            return 0.0
-        if depth == len(self._network.views):
-            return math.inf
-        level, reached, steps = self._network.views[depth].level, 1, 0
-        least = self._least_hops_s(members, depth + 1)
-        while reached < min(level.size, members):
-            steps, reached = steps + 1, min(level.size, reached * _reach_of_a_step(level))
-            rest = self._least_hops_s(-(-members // reached), depth + 1)
-            least = min(least, steps * level.latency_s + rest)
-        return least
-
     def _least_hops_of_many_s(self, members: int) -> float:
-        reaches = {_reach_of_a_step(view.level) for view in self._network.views}
-        steps = math.log2(members) / math.log2(max(reaches, default=2)) - 1e-9
-        return self.least_hop_s * (math.ceil(steps) if len(reaches) == 1 else steps)
+        steps = math.log2(members) / math.log2(max(self._reaches, default=2)) - 1e-9
+        return self.least_hop_s * (math.ceil(steps) if len(self._reaches) == 1 else steps)
 
     def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
         """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it."""
@@ -194,6 +181,10 @@ class Pricing:
         """Returns a lower bound on the time of an exchange in which a device receives so much; it ends with `tile` elements."""
         transfer_s = (1 - _ROUNDING) * received_bytes / self._ports_bytes_per_s
         return rounds * (self.topology.launch_latency_s + self.least_hop_s) + transfer_s + self.relayout_seconds(tile)
+
+    def rounds_s(self, rounds: int, piece: int, tile: int) -> float:
+        """Returns the time of an exchange on a flat topology: of so many rounds of pieces of a size; it ends with `tile` elements."""
+        return rounds * self.whole(*self.coefficients("permute", ()), piece) / PER_SECOND + self.relayout_seconds(tile)
 
     def round_elements(self) -> float:
         """Returns how many elements arrive in the time that one more round of an exchange costs."""
@@ -259,6 +250,22 @@ class Pricing:
 def _ports_bytes_per_s(level: Level) -> float:
     """Returns what one device can receive at a level: over its port, or over the links in both directions of each dimension."""
     return level.bandwidth_bytes_per_s * (2 * len(level.dims) if level.kind in ("ring", "torus") else 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _least_hops_s(network: cost.Network, members: int, depth: int) -> float:
+    """Returns the least latency of one group, its members spread over the levels from `depth` on."""
+    if members == 1:
+        return 0.0
+    if depth == len(network.views):
+        return math.inf
+    level, reached, steps = network.views[depth].level, 1, 0
+    least = _least_hops_s(network, members, depth + 1)
+    while reached < min(level.size, members):
+        steps, reached = steps + 1, min(level.size, reached * _reach_of_a_step(level))
+        rest = _least_hops_s(network, -(-members // reached), depth + 1)
+        least = min(least, steps * level.latency_s + rest)
+    return least
 
 
 def _reach_of_a_step(level: Level) -> int:

@@ -51,9 +51,9 @@ class Problem:
     @property
     def is_misaligned(self) -> bool:
         """Returns whether digits of the two sides are none of one mixed-radix number: 2·3 against 3·2."""
-        ends = {(slot.dim, slot.start, slot.end) for layout in (self.source, self.target) for _, slot in layout.owners}
+        ends = {slot for layout in (self.source, self.target) for _, slot in layout.owners}
         pairs = itertools.combinations(ends, 2)
-        return any(dim == other and start % last and first % end for (dim, first, last), (other, start, end) in pairs)
+        return any([dim == other and start % last and first % end for (dim, first, last), (other, start, end) in pairs])
 
 
 def refine(
@@ -93,13 +93,13 @@ def _ends(
         cuts.add_primes(largest_first)
     while cuts.split_where_sides_disagree():
         pass
-    before, after = (blocked(shape, cuts.refined(side), cuts.refined((along,))[0]) for side, along in zip(sides, sums))
+    before, after = [blocked(shape, cuts.refined(side), cuts.refined((along,))[0] if along else ()) for side, along in zip(sides, sums)]
     return before, after, _movable(before, after, cuts.all_factors())
 
 
 def _check_divides(shape, sharding: Sharding, pieces) -> None:
     for dim, factors in enumerate(pieces):
-        shards = math.prod(f.size for f in factors)
+        shards = math.prod([f.size for f in factors])
         if shape[dim] % shards:
             raise NoPlanError(f"dimension {dim} of size {shape[dim]} does not divide into the {shards} shards of {sharding}")
 
@@ -111,12 +111,11 @@ class _AxisCuts:
         self.mesh = mesh
         self.sides = sides
         self.cuts: dict[str, list[int]] = {name: [1, size] for name, size in mesh.axes if size > 1}
-        for factors in (f for side in (*sides, sums) for dim in side for f in dim):
-            for cut in (factors.pre, factors.pre * factors.size):
-                if not self.add(factors.axis, cut):
+        for axis, pre, size in [factor for side in (*sides, sums) for dim in side for factor in dim]:
+            for cut in (pre, pre * size):
+                if cut not in self.cuts[axis] and not self.add(axis, cut):
                     raise NoPlanError(
-                        f'axis "{factors.axis}" is cut at {cut} and at {self._clash(factors.axis, cut)}, '
-                        "which are places of different radices"
+                        f'axis "{axis}" is cut at {cut} and at {self._clash(axis, cut)}, which are places of different radices'
                     )
 
     def _clash(self, axis: str, cut: int) -> int:
@@ -150,11 +149,13 @@ class _AxisCuts:
         return (factor,) if len(inside) == 2 else tuple([Factor(axis, a, b // a) for a, b in itertools.pairwise(inside)])
 
     def refined(self, side) -> tuple[tuple[Factor, ...], ...]:
+        if max(map(len, self.cuts.values()), default=0) <= 2:
+            return side  # no axis is cut
         return tuple([tuple([p for factor in dim for p in self.pieces(factor)]) for dim in side])
 
     def all_factors(self) -> tuple[Factor, ...]:
-        whole = (Factor(name, 1, size) for name, size in self.mesh.axes if size > 1)
-        return tuple(piece for factor in whole for piece in self.pieces(factor))
+        whole = tuple([Factor(name, 1, size) for name, size in self.mesh.axes if size > 1])
+        return self.refined((whole,))[0]
 
     def split_where_sides_disagree(self) -> bool:
         """Cuts factors of one side at the places of the other; returns whether anything changed."""
@@ -162,7 +163,7 @@ class _AxisCuts:
         refined = self.refined(self.sides[0]), self.refined(self.sides[1])
         for mine, other in (refined, refined[::-1]):
             for my_factors, other_factors in zip(mine, other):
-                if not my_factors or not other_factors:
+                if not my_factors or not other_factors or my_factors == other_factors:
                     continue
                 places = list(itertools.accumulate([size for _, _, size in other_factors], operator.mul))
                 start = 1
@@ -180,13 +181,11 @@ def _movable(before: Layout, after: Layout, factors) -> tuple[Factor, ...]:
     owned, wanted = dict(before.owners), dict(after.owners)
     others = {*owned.values(), *wanted.values()}
 
-    def is_fixed(factor: Factor) -> bool:
-        slot = owned.get(factor)
-        if slot is None or slot != wanted.get(factor):
-            return False
+    def is_fixed(slot: Slot) -> bool:
         return all([slot == other or slot.agrees_with(other) for other in others])
 
-    return tuple(factor for factor in factors if not is_fixed(factor))
+    staying = {factor for factor, slot in owned.items() if slot == wanted.get(factor) and is_fixed(slot)}
+    return tuple([factor for factor in factors if factor not in staying])
 
 
 def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bool, detours: bool) -> tuple[tuple[Slot, ...], ...]:
@@ -208,7 +207,7 @@ def _candidate_slots(shape, before: Layout, after: Layout, movable, complete: bo
 
 def _slots_of_size(shape, places, spare_starts, size: int, has_spares: bool) -> tuple[Slot, ...]:
     """Returns the digits of a size whose ends are places, and behind all places those at the spare starts that have room."""
-    slots = [Slot(dim, start, start * size) for dim, here in enumerate(places) for start in here if start * size in here]
+    slots = [Slot(dim, start, start * size) for dim, here in enumerate(places) if len(here) > 1 for start in here if start * size in here]
     if has_spares:
         known = set(slots)
         spares = [Slot(dim, start, start * size) for dim, start in spare_starts if not shape[dim] % (start * size)]
@@ -221,8 +220,10 @@ def _is_misaligned(places) -> bool:
 
 
 def _places(dim: int, before: Layout, after: Layout, complete: bool) -> tuple[int, ...]:
-    ends = [[1] + [slot.end for _, slot in layout.owners if slot.dim == dim] for layout in (before, after)]
-    places = {place for side in ends for place in side}
+    ends = [[1, *[end for _, (other, _, end) in layout.owners if other == dim]] for layout in (before, after)]
+    places = {*ends[0], *ends[1]}
+    if len(places) == 1:
+        return (1,)
     if complete or _is_misaligned(places):
         last = ends[0][-1], ends[1][-1]
         places |= {last[0] * d for d in _divisors(math.lcm(*last) // last[0])}

@@ -48,13 +48,13 @@ class Request:
     @property
     def devices(self) -> int:
         """Returns the number of devices of both meshes together."""
-        return max(self.mesh.devices, self.goal_mesh.devices)
+        return self.mesh.devices if self.target_mesh is None else max(self.mesh.devices, self.target_mesh.devices)
 
     @property
     def widest_mesh(self) -> Mesh:
         """Returns the mesh that has all devices; one of a single axis if neither has."""
-        found = (mesh for mesh in (self.mesh, self.goal_mesh) if mesh.size == self.devices)
-        return next(found, Mesh((("device", self.devices),)))
+        found = [mesh for mesh in (self.mesh, self.goal_mesh) if mesh.size == self.devices]
+        return found[0] if found else Mesh((("device", self.devices),))
 
     @property
     def tile_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -64,13 +64,16 @@ class Request:
     @property
     def is_even(self) -> bool:
         """Returns whether all dimensions divide by their shards, on one mesh."""
-        shards = (side.shards(self.mesh) for side in (self.source, self.target)) if self.target_mesh is None else ()
-        return self.target_mesh is None and not any(size % n for each in shards for size, n in zip(self.shape, each))
+        return self.target_mesh is None and self._divides(self.source) and self._divides(self.target)
 
     @property
     def is_source_padded(self) -> bool:
         """Returns whether tiles of the source reach beyond the array's end."""
-        return any(size % n for size, n in zip(self.shape, self.source.shards(self.mesh)))
+        return not self._divides(self.source)
+
+    def _divides(self, side: Sharding) -> bool:
+        """Returns whether all dimensions divide by the shards of a sharding on `mesh`."""
+        return not any([size % n for size, n in zip(self.shape, side.shards(self.mesh))])
 
     @property
     def has_sums(self) -> bool:

@@ -22,6 +22,7 @@ comes; until then it counts as the cheapest one. The bound on what is to go behi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+import copy
 from dataclasses import dataclass
 import functools
 import heapq
@@ -96,7 +97,6 @@ def cheapest_chain(
     pricing: Pricing | None = None,
     below: tuple[int, ...] | None = None,
     exhaustive: bool = False,
-    homeward: bool = False,
     max_edges: int = 20_000_000,
     greed: int = 1,
     allows: Allows | None = None,
@@ -107,13 +107,12 @@ def cheapest_chain(
       pricing: what steps take on a network; None counts elements alone.
       below: only chains that cost less than this, a cost as `Chain.cost` has it, count.
       exhaustive: without the pruning rules that the module's docstring names.
-      homeward: of the moves to digits and of the permutes, only a few, which bring factors to their target digits.
       max_edges: steps to consider before giving up, also such that leave no room; a few hundred thousand take a second.
       greed: weight of the heuristic; above 1 a chain is found sooner and need not be the cheapest.
       allows: whether a step of a kind that moves so many factors may be taken; None is all of them.
     Raises: SearchLimit after `max_edges` steps.
     """
-    return Search(problem, pricing, exhaustive, homeward, allows).run(below, max_edges, greed)
+    return Search(problem, pricing, exhaustive, allows).run(below, max_edges, greed)
 
 
 class _Costs:
@@ -142,13 +141,11 @@ class Search:
     `left` is how many steps may still be considered.
     """
 
-    def __init__(
-        self, problem: Problem, pricing: Pricing | None, exhaustive: bool = False, homeward: bool = False, allows: Allows | None = None
-    ):
+    def __init__(self, problem: Problem, pricing: Pricing | None, exhaustive: bool = False, allows: Allows | None = None):
         self.problem = problem
         self.pricing = pricing
         self.exhaustive = exhaustive
-        self.homeward = homeward
+        self.homeward = False
         self.allows = allows
         self.left = 0
         self.digits = Digits(problem)
@@ -174,6 +171,16 @@ class Search:
         self.spare_masks = [sum(1 << s for s in slots) for slots in self.spares]
         self.first_spares: dict[tuple[int, int], list[int]] = {}
         self.fitting: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+
+    def anew(self, homeward: bool) -> Search:
+        """Returns a search that knows the bounds of this one, but pays for its prices itself.
+
+        Args:
+          homeward: of the moves to digits and of the permutes, only a few, which bring factors to their target digits.
+        """
+        other = copy.copy(self)
+        other.homeward, other.coefficients, other.steps_cost = homeward, {}, {}
+        return other
 
     def least_cost(self) -> tuple[int, ...]:
         """Returns a lower bound on every chain of the problem, as `Chain.cost` has it, without a search."""
@@ -226,14 +233,9 @@ class Search:
             expanded += 1
             is_permuted = state in came_from and came_from[state][1] == "permute"
             try:
-                for edge in self.edges(state, limit - cost, is_permuted and not self.exhaustive):
-                    self.left -= 1
+                for edge in self._edges(state, limit - cost, is_permuted and not self.exhaustive):
                     if edge is None:
-                        if self.left < 0:
-                            raise _Spent
                         continue
-                    if self.left < 0:
-                        raise _Spent
                     kind, after, received, tile, moved, is_joint, least, price = edge
                     if allows is not None and not allows(kind, len(moved)):
                         continue
@@ -351,13 +353,26 @@ class Search:
 
     # Edges
 
-    def edges(self, state: State, room: int, is_permuted: bool) -> Iterator[_Edge | None]:
-        """Returns every step that is worth considering, None for ways that leave no room.
+    def _edges(self, state: State, room: int, is_permuted: bool) -> Iterator[_Edge | None]:
+        """Returns every step that is worth considering, None for ways that leave no room; each counts when it is considered.
 
         Args:
           room: what the rest of the chain has to stay below.
+        Raises: _Spent, on the way, if no more may be considered.
         """
-        return itertools.chain.from_iterable(self._edges_by_kind(state, room, is_permuted))
+        return itertools.chain.from_iterable(map(self._counted, self._edges_by_kind(state, room, is_permuted)))
+
+    def _counted(self, edges: Iterable[_Edge | None]) -> Iterable[_Edge | None]:
+        """Returns the edges; a list that may be considered as a whole, with nothing else to pay for on the way, is counted at once."""
+        if not isinstance(edges, list) or len(edges) > self.left or not self.is_regular:
+            return self._counted_one_by_one(edges)
+        self.left -= len(edges)
+        return edges
+
+    def _counted_one_by_one(self, edges: Iterable[_Edge | None]) -> Iterator[_Edge | None]:
+        for edge in edges:
+            self._spend(1)
+            yield edge
 
     def _edges_by_kind(self, state: State, room: int, is_permuted: bool) -> Iterator[Iterable[_Edge | None]]:
         """Yields the edges of one kind after the other, when those before have been considered."""
@@ -371,7 +386,7 @@ class Search:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
                     left = tile // self.sizes[i]
-                    yield (("slice", _with(state, i, goal), 0, left, (), False, None, self._slice(left)),)
+                    yield [("slice", _with(state, i, goal), 0, left, (), False, None, self._slice(left))]
                     return
         yield self._slices(state, free, blocked, tile)
         yield self._gathers(state, tile)

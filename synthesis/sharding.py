@@ -71,11 +71,11 @@ class Sharding:
 
     def shards(self, mesh: Mesh) -> tuple[int, ...]:
         """Returns the number of shards of each dimension."""
-        return tuple(math.prod(axis.resolve(mesh)[1] for axis in axes) for axes in self.dims)
+        return tuple([math.prod([axis.resolve(mesh)[1] for axis in axes]) if axes else 1 for axes in self.dims])
 
     def tile_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the tile's shape; a dimension that does not divide is padded (ceil division)."""
-        return tuple(-(-size // shards) for size, shards in zip(shape, self.shards(mesh), strict=True))
+        return tuple([-(-size // shards) for size, shards in zip(shape, self.shards(mesh), strict=True)])
 
     def check(self, mesh: Mesh, rank: int) -> None:
         """Raises: ShardingError or MeshError on a wrong rank, an unknown axis, or an axis that is used twice."""

@@ -168,7 +168,10 @@ def collectives(step: Step) -> int:
         return len(step.exchange.rounds)
     if isinstance(step, Chunked):
         return step.count * sum(map(collectives, step.steps))
-    return int(isinstance(step, (AllGather, AllToAll, Permute, Reorder, ReduceScatter, AllReduce)))
+    return int(isinstance(step, _COLLECTIVES))
+
+
+_COLLECTIVES = (AllGather, AllToAll, Permute, Reorder, ReduceScatter, AllReduce)
 
 
 def apply(layout: Layout, step: Step) -> Layout:
@@ -236,7 +239,7 @@ def _permute(layout: Layout, after: Layout) -> Layout:
 
 
 def _sums(layout: Layout) -> int:
-    return math.prod(factor.size for factor in layout.unreduced)
+    return math.prod([factor.size for factor in layout.unreduced])
 
 
 def _exchanged(layout: Layout, after: Layout | None) -> Layout | None:
@@ -271,9 +274,9 @@ def received_elements(before: Layout, step: Step) -> int:
     tile = before.tile_elements if before is not None else 0
     match step:
         case AllGather(factors):
-            return tile * (math.prod(f.size for f in factors) - 1)
+            return tile * (math.prod([f.size for f in factors]) - 1)
         case AllToAll(moves) | ReduceScatter(moves):
-            n = math.prod(f.size for f, _ in moves)
+            n = math.prod([f.size for f, _ in moves])
             return tile // n * (n - 1)
         case AllReduce(factors):
             n = math.prod(f.size for f in factors)

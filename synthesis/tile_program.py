@@ -171,7 +171,7 @@ class TileProgram:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return tuple(operation for _, operations in self.steps for operation in operations)
+        return tuple([operation for _, operations in self.steps for operation in operations])
 
 
 def lower(
@@ -203,15 +203,16 @@ class _Lowering:
         self.pending: list[Operation] = []
 
     def run(self, steps: Sequence[Step], reduction: str, layouts: Iterable[Layout]) -> TileProgram:
-        source = self.layout
+        in_shape = self.shape
         behind = itertools.islice(layouts, 1, None)
         for number, step in enumerate(steps):
             self._lower(step, is_last=number == len(steps) - 1)
             self.layout = next(behind)
         self._restore_order()
-        self._reshape(self.layout.tile_shape)
-        self._close(Relayout("to row-major") if any(isinstance(o, Transpose) for o in self.pending) else None)
-        return TileProgram(self.mesh, source.tile_shape, self.layout.tile_shape, tuple(self.out), reduction)
+        tile_shape = self.layout.tile_shape
+        self._reshape(tile_shape)
+        self._close(Relayout("to row-major") if any([isinstance(o, Transpose) for o in self.pending]) else None)
+        return TileProgram(self.mesh, in_shape, tile_shape, tuple(self.out), reduction)
 
     def _lower(self, step: Step, is_last: bool) -> None:
         match step:
@@ -259,17 +260,17 @@ class _Lowering:
 
     def _take(self, moves) -> None:
         self._view()
-        picks = tuple(sorted((self.atoms.index(slot), factor) for factor, slot in moves))
+        picks = tuple(sorted([(self.atoms.index(slot), factor) for factor, slot in moves]))
         self.pending.append(TakeOwn(picks))
         taken = {axis for axis, _ in picks}
         self.atoms = [atom for i, atom in enumerate(self.atoms) if i not in taken]
-        self.shape = tuple(atom.size for atom in self.atoms)
+        self.shape = tuple([atom.size for atom in self.atoms])
 
     def _gather(self, factors) -> None:
         if not self.shape:
             self._reshape((1,))
         self.pending.append(Gather(tuple(factors)))
-        n = math.prod(factor.size for factor in factors)
+        n = math.prod([factor.size for factor in factors])
         self.shape = (n * self.shape[0], *self.shape[1:])
         self.atoms = [self.layout.slot_of(factor) for factor in factors] + self.atoms
 
@@ -313,7 +314,7 @@ class _Lowering:
         rest = [atom for atom in self.atoms if atom not in front]
         self._order(front + rest)
         factors = tuple(factor for factor, _ in moves)
-        n = math.prod(factor.size for factor in factors)
+        n = math.prod([factor.size for factor in factors])
         self._reshape((n, *_merged_sizes(rest)))
         return factors, rest
 
@@ -332,7 +333,7 @@ class _Lowering:
         for i, atom in enumerate(self.atoms):
             if atom.dim == slot.dim and slot.start % atom.start == 0 and atom.end % slot.end == 0:
                 parts = [Slot(atom.dim, atom.start, slot.start), slot, Slot(atom.dim, slot.end, atom.end)]
-                self.atoms[i : i + 1] = [part for part in parts if part.size > 1]
+                self.atoms[i : i + 1] = [part for part in parts if part.end > part.start]
                 return True
         return False
 
@@ -344,15 +345,15 @@ class _Lowering:
         if wanted == self.atoms:
             return
         runs = _runs_kept_together(self.atoms, wanted)
-        self._reshape(tuple(math.prod(atom.size for atom in run) for run in runs))
+        self._reshape(tuple([math.prod([atom.size for atom in run]) for run in runs]))
         place = {run[0]: i for i, run in enumerate(runs)}
-        axes = tuple(place[atom] for atom in wanted if atom in place)
+        axes = tuple([place[atom] for atom in wanted if atom in place])
         self.pending.append(Transpose(axes))
-        self.shape = tuple(self.shape[axis] for axis in axes)
+        self.shape = tuple([self.shape[axis] for axis in axes])
         self.atoms = list(wanted)
 
     def _view(self) -> None:
-        self._reshape(tuple(atom.size for atom in self.atoms))
+        self._reshape(tuple([atom.size for atom in self.atoms]))
 
     def _reshape(self, shape: tuple[int, ...]) -> None:
         if shape != self.shape:
@@ -376,11 +377,15 @@ def _local_atoms(layout: Layout) -> list[Slot]:
     atoms = []
     for dim, size in enumerate(layout.shape):
         at = 1
-        for _, slot in (owner for owner in layout.owners if owner[1].dim == dim):
-            atoms.append(Slot(dim, at, slot.start))
-            at = slot.end
-        atoms.append(Slot(dim, at, size))
-    return [atom for atom in atoms if atom.size > 1]
+        for _, (other, start, end) in layout.owners:
+            if other != dim:
+                continue
+            if start > at:
+                atoms.append(Slot(dim, at, start))
+            at = end
+        if size > at:
+            atoms.append(Slot(dim, at, size))
+    return atoms
 
 
 def _merge_adjacent(atoms: list[Slot]) -> list[Slot]:
@@ -426,9 +431,9 @@ def permute_pairs(mesh: Mesh, before: Layout, after: Layout) -> tuple[tuple[int,
     that are left. Both sides hold each block equally often, so this always works out.
     """
     held, wanted = block_ids(mesh, before), block_ids(mesh, after)
-    moving = np.flatnonzero(held != wanted)
+    (moving,) = (held != wanted).nonzero()
     to = np.arange(mesh.size)
-    to[moving[np.argsort(held[moving], kind="stable")]] = moving[np.argsort(wanted[moving], kind="stable")]
+    to[moving[held[moving].argsort(kind="stable")]] = moving[wanted[moving].argsort(kind="stable")]
     if mesh.device_ids is None:
         return tuple(enumerate(to.tolist()))
     devices = np.array(mesh.device_ids)
@@ -442,19 +447,20 @@ def block_ids(mesh: Mesh, layout: Layout) -> np.ndarray:
     So over layouts of equal runs, which have as many sums.
     """
     block = np.zeros(mesh.size, dtype=np.int64)
-    for factor in (*layout.unreduced, *(owner for owner, _ in layout.owners)):
-        block *= factor.size
+    for number, factor in enumerate((*layout.unreduced, *[owner for owner, _ in layout.owners])):
+        if number:
+            block *= factor.size
         block += coordinates(mesh, factor)  # sorted by slot: each owned run is one mixed-radix number
     return block
 
 
 def changes_hands(mesh: Mesh, before: Layout, after: Layout) -> bool:
     """Returns whether some device has another tile after T4 from `before` to `after`."""
-    factors = [[*layout.unreduced, *(owner for owner, _ in layout.owners)] for layout in (before, after)]
+    factors = [[*layout.unreduced, *[owner for owner, _ in layout.owners]] for layout in (before, after)]
     if factors[0] == factors[1]:
         return False
     pieces = sorted({*factors[0], *factors[1]})
-    if all(a.axis != b.axis or a.pre * a.size <= b.pre for a, b in itertools.pairwise(pieces)):
+    if all([a.axis != b.axis or a.pre * a.size <= b.pre for a, b in itertools.pairwise(pieces)]):
         return True  # coordinates along pieces apart from each other are independent, so the blocks' numbers are different ones
     return bool((block_ids(mesh, before) != block_ids(mesh, after)).any())
 
@@ -465,12 +471,12 @@ def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]
         case Reshape(after) | Resize(after):
             return after
         case Transpose(axes):
-            return tuple(shape[axis] for axis in axes)
+            return tuple([shape[axis] for axis in axes])
         case TakeOwn(picks):
             taken = {axis for axis, _ in picks}
-            return tuple(size for i, size in enumerate(shape) if i not in taken)
+            return tuple([size for i, size in enumerate(shape) if i not in taken])
         case Gather(factors):
-            return (math.prod(factor.size for factor in factors) * shape[0], *shape[1:])
+            return (math.prod([factor.size for factor in factors]) * shape[0], *shape[1:])
         case ReduceOwn():
             return (1, *shape[1:])
         case PutOwn(factors):
@@ -551,12 +557,27 @@ def bytes_moved(program: TileProgram, bits_per_element: int, num_devices: int) -
 
     Both are what `traffic` says of `collectives`, without a list of who works with whom.
     """
+    apart = [each for each in program.operations if isinstance(each, (Send, Rounds, Loop, On))]
+    if program.mesh.size == num_devices and (not apart or len(apart) == 1 and isinstance(apart[0], Send)):
+        found = _moved_at_most(program, bits_per_element)
+        return found, found
     moved = np.zeros((2, num_devices), np.int64)
     by_all = _add_moved(program, bits_per_element, moved)
-    if not moved.any():
-        return by_all, by_all
     received, sent = moved.max(axis=1).tolist()
     return received + by_all, sent + by_all
+
+
+def _moved_at_most(program: TileProgram, bits: int) -> int:
+    """Returns what the busiest device receives, and sends, where all are in groups of a size, and one permute at most moves tiles."""
+    shape, found = program.in_shape, 0
+    for operation in program.operations:
+        match operation:
+            case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors):
+                found += _moved_in_group(operation, factors, shape, bits)
+            case Send(pairs):
+                found += -(-math.prod(shape) * bits // 8) * any(a != b for a, b in pairs)
+        shape = shape_after(operation, shape)
+    return found
 
 
 def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
@@ -567,14 +588,11 @@ def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
             case On(mesh):
                 devices = _devices_of(mesh, moved)
             case Gather(factors) | Swap(factors) | Reduce(factors) | ReduceOwn(factors):
-                size = math.prod([factor.size for factor in factors])
-                if size > 1:
-                    tile_bytes = -(-math.prod(shape) * bits // 8)
-                    each = received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
-                    if isinstance(devices, slice):
-                        by_all += each
-                    else:
-                        moved[:, devices] += each
+                each = _moved_in_group(operation, factors, shape, bits)
+                if isinstance(devices, slice):
+                    by_all += each
+                else:
+                    moved[:, devices] += each
             case Rounds(exchange):
                 moved += exchange.bytes_moved(bits)
             case Send(pairs):
@@ -585,6 +603,15 @@ def _add_moved(program: TileProgram, bits: int, moved: np.ndarray) -> int:
                 moved += count * once
         shape = shape_after(operation, shape)
     return by_all
+
+
+def _moved_in_group(operation: Operation, factors: tuple[Factor, ...], shape: tuple[int, ...], bits: int) -> int:
+    """Returns the bytes that each member of a group receives, and sends, where tiles have a shape."""
+    size = math.prod([factor.size for factor in factors])
+    if size == 1:
+        return 0
+    tile_bytes = -(-math.prod(shape) * bits // 8)
+    return received_in_group(Collective(_GROUPED[type(operation)], tile_bytes, tile_bytes), size)
 
 
 _GROUPED = {Gather: "all_gather", Swap: "all_to_all", Reduce: "all_reduce", ReduceOwn: "reduce_scatter"}

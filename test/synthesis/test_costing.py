@@ -42,11 +42,11 @@ def test_a_chain_has_a_plan_exactly_where_it_is_cheaper(objective, topology, bit
     assert cheaper > 10
 
 
-@pytest.mark.parametrize("objective", ["bytes", "time"])
-def test_no_permute_is_given_up_behind_which_a_chain_is_cheaper(objective):
+@pytest.mark.parametrize("objective, topology, bits", WAYS)
+def test_no_permute_is_given_up_behind_which_a_chain_is_cheaper(objective, topology, bits):
     given_up = 0
-    for pair in PAIRS:
-        costing, problem, chains = of_pair(pair, objective, "uniform", 32)
+    for pair in PAIRS if topology == "uniform" else random_pairs(62, 40, (16,)):
+        costing, problem, chains = of_pair(pair, objective, topology, bits)
         plans = [costing.of_chain(problem, each, False) for each in chains]
         for than, (chain, plan) in itertools.product(plans, zip(chains[1:], plans[1:])):
             at = next((at for at, step in enumerate(chain) if isinstance(step, Permute)), None)

@@ -2,6 +2,7 @@
 """Plans: the guarantees R1 to R5 on examples and on random pairs."""
 
 from dataclasses import replace
+import itertools
 import math
 import os
 import subprocess
@@ -13,13 +14,14 @@ import pytest
 from benchmarks.pairs import random_pairs, random_reductions, rotations
 from reshard.synthesis import chains, planner, semantics, steps, traffic
 from reshard.synthesis.bounds import received_elements_bound
-from reshard.synthesis.layout import Factor, Layout, Slot, layout_of, same_placement
+from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, layout_of, same_placement
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import NoPlanError, Plan, forget, pareto, plan
 from reshard.synthesis.planner import chain_plan
 from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.request import Request
-from reshard.synthesis.sharding import Sharding, ShardingError
+from reshard.synthesis.routes import middles
+from reshard.synthesis.sharding import AxisRef, Sharding, ShardingError
 from reshard.synthesis.tile_program import collectives, lower
 from reshard.synthesis.topology import Topology
 
@@ -43,6 +45,45 @@ def check_guarantees(pair) -> Plan:
     assert found.peak_bytes >= max(tiles)
     semantics.check(found.tile_program, pair.shape, pair.source, pair.target)
     return found
+
+
+@pytest.mark.parametrize("objective, topology, bits", [("bytes", "uniform", 32), ("bytes", "uniform", 4), ("time", "uniform", 32), ("time", "h100:2", 32)])
+def test_no_exchange_that_is_left_out_is_cheaper_than_the_chain(objective, topology, bits):
+    left_out = 0
+    for pair in random_pairs(32, 80, (8, 12, 16) if topology == "uniform" else (16,)):
+        ends = pair.source, pair.target
+        request = Request(pair.mesh, pair.shape, bits, *ends, objective, Topology.parse(topology), True, "sum", memory_limit=1 << 60)
+        asked = planner._Planner(request)
+        found = chains.find_chain(request, asked.pricing)
+        asked.costing.bound = found.bound
+        chain = asked.costing.of_chain(found.problem, found.steps, False)
+        layouts = list(itertools.accumulate(found.steps, steps.apply, initial=found.problem.source))
+        for start, end in middles(layouts, found.steps):
+            try:
+                exchange = planner.exchange_between(request, layouts[start], layouts[end])
+            except LayoutError:
+                continue
+            typed = [*found.steps[:start], steps.Exchanged(exchange, layouts[end]), *found.steps[end:]]
+            if asked._least_with_rounds(layouts[start], layouts[end], chain, start, end) >= asked.costing.key(chain):
+                assert asked.costing.key(asked.costing.of_chain(found.problem, typed, False)) >= asked.costing.key(chain), pair
+                left_out += 1
+    assert left_out > 60
+
+
+def test_nothing_beats_the_gather_of_one_dimension_that_needs_no_search():
+    for text, dim in itertools.product(("x=2,y=2,z=2", "x=4,y=6", "x=3,y=2,z=2"), range(3)):
+        mesh = Mesh.parse(text)
+        names = mesh.axis_names
+        for kept in range(len(names)):
+            ends = [[[], [], []] for _ in range(2)]
+            ends[0][dim], ends[1][dim] = list(names), list(names[:kept])
+            source, target = (Sharding(tuple(tuple(map(AxisRef, axes)) for axes in dims)) for dims in ends)
+            request = Request(mesh, (48, 48, 48), 32, source, target, "time", Topology.parse("uniform"), False, "sum")
+            asked = planner._Planner(request)
+            chain = plan(mesh, (48, 48, 48), 32, source, target, objective="time")
+            assert [each.op for each in chain.steps if each.op != "relayout"] == ["all_gather"]
+            others = list(asked._without_search(None))
+            assert others and min(each.time_s for each in others) >= chain.time_s
 
 
 @pytest.mark.parametrize("objective", ["bytes", "time"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search: the worked examples of the design, pruning that loses nothing, and its limits."""
 
+import contextlib
 import gc
 import random
 
@@ -12,7 +13,7 @@ from reshard.synthesis.digits import REPLICATED, Digits
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.pricing import Pricing
 from reshard.synthesis.problem import refine
-from reshard.synthesis.search import SearchLimit, cheapest_chain
+from reshard.synthesis.search import Search, SearchLimit, cheapest_chain
 from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.topology import Topology
 
@@ -170,8 +171,20 @@ def test_what_crosses_a_slow_level_is_spread_over_replicas():
 def test_a_homeward_search_finds_a_chain_that_costs_as_much_or_more():
     for pair in random_pairs(17, 60, (8, 12)):
         problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
-        found = cheapest_chain(problem, homeward=True)
+        found = Search(problem, None).anew(homeward=True).run(None, max_edges=1_000_000)
         assert found is None or found.cost >= cheapest_chain(problem).cost
+
+
+@pytest.mark.parametrize("homeward", [False, True])
+def test_a_search_that_knows_the_bounds_of_another_one_finds_what_it_finds_alone(homeward):
+    for pair in random_pairs(19, 40, (16, 24)):
+        problem = refine(pair.mesh, pair.shape, pair.source, pair.target)
+        pricing = Pricing(Topology.parse("uniform"), pair.mesh, 32)
+        before = Search(problem, pricing)
+        with contextlib.suppress(SearchLimit):
+            before.run(None, max_edges=100)
+        alone = Search(problem, pricing).anew(homeward).run(None, max_edges=100_000, greed=3)
+        assert before.anew(homeward).run(None, max_edges=100_000, greed=3) == alone, pair
 
 
 @pytest.mark.parametrize("pair", random_pairs(14, 30, (8, 12, 16)), ids=str)

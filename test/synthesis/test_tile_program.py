@@ -5,10 +5,11 @@ import itertools
 
 import pytest
 
-from reshard.synthesis import semantics
+from benchmarks.pairs import random_pairs
+from reshard.synthesis import semantics, traffic
 from reshard.synthesis.layout import Factor, Layout, Slot, blocked
 from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import plan
+from reshard.synthesis.plan import NoPlanError, plan
 from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.steps import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Relayout, Slice, ToUnreduced, apply
 from reshard.synthesis.tile_program import (
@@ -22,6 +23,7 @@ from reshard.synthesis.tile_program import (
     Swap,
     TakeOwn,
     Transpose,
+    bytes_moved,
     changes_hands,
     collectives,
     lower,
@@ -126,6 +128,21 @@ def test_splitting_a_second_digit_keeps_the_first_apart():
 def test_no_transpose_in_a_chain_of_slices_and_permutes():
     found = plan(MESH, (8,), 32, Sharding.parse('[{"x"}]'), Sharding.parse('[{"y", "x"}]'))
     assert not any(isinstance(operation, Transpose) for operation in found.tile_program.operations)
+
+
+def test_what_moves_is_what_is_counted_collective_by_collective():
+    kinds = set()
+    for pair, bits in itertools.product(random_pairs(71, 60, (6, 8, 16)), (4, 32)):
+        try:
+            program = plan(pair.mesh, pair.shape, bits, pair.source, pair.target, with_exchange=True).tile_program
+        except NoPlanError:
+            continue
+        counted = collectives(program, bits)
+        devices = pair.mesh.size
+        expected = traffic.bytes_received(counted, devices), traffic.bytes_sent(counted, devices)
+        assert bytes_moved(program, bits, devices) == expected, pair
+        kinds.add(tuple(each.kind for each in counted))
+    assert {("collective_permute",), ("all_to_all",), ("collective_permute", "all_gather"), ("collective_permute",) * 3} <= kinds, kinds
 
 
 # -- partial sums --
