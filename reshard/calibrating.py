@@ -182,11 +182,15 @@ class Bench:
     def _body(self, probe: Probe) -> Callable:
         lax = self.jax.lax
         axes = tuple(self.names[self.mesh.axis_names.index(axis)] for axis in probe.axes)
+        groups = None
+        if probe.is_paired:  # neighbours along an axis, by their places along it
+            places = list(range(self.mesh.axis_size(probe.axes[0])))
+            groups = list(map(list, zip(places[::2], places[1::2])))
         match probe.collective.kind:
             case "all_gather":
-                return lambda tile: lax.all_gather(tile, axes, tiled=True)
+                return lambda tile: lax.all_gather(tile, axes, axis_index_groups=groups, tiled=True)
             case "all_to_all":
-                return lambda tile: lax.all_to_all(tile, axes, 0, 0, tiled=True)
+                return lambda tile: lax.all_to_all(tile, axes, 0, 0, axis_index_groups=groups, tiled=True)
             case "reduce_scatter":
                 return lambda tile: lax.psum_scatter(tile, axes, tiled=True)
             case "all_reduce":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reshard.calibrating import Measured
     from reshard.synthesis.calibration import Calibration
     from reshard.synthesis.mesh import Mesh
+    from reshard.synthesis.topology import Level
 
 SUMMARY = "measure the devices at hand, write a topology"
 _CPU_SIZES, _SIZES = "16KiB,256KiB,2MiB,16MiB", "64KiB,1MiB,16MiB,256MiB"
@@ -283,11 +284,15 @@ def _levels_table(found: Calibration) -> str:
             _gigabytes(level.bandwidth_bytes_per_s),
             _gigabytes(level.shared_bandwidth_bytes_per_s),
             f"{level.latency_s * 1e6:.1f} us",
-            ", ".join(f"{kind} x{factor:.2f}" for kind, factor in level.slowdown) or "-",
+            ", ".join(f"{kind} x{factor:.2f}" for kind, factor in _slowdowns(level)) or "-",
         )
         for level, axes in zip(found.topology.levels, found.axes_of_levels)
     ]
     return table(headings, rows, "llrlrrrl")
+
+
+def _slowdowns(level: Level) -> list[tuple[str, float]]:
+    return [*level.slowdown, *((f"{kind} in pairs", factor) for kind, factor in level.slowdown_in_pairs)]
 
 
 def _remarks(measured: Measured, found: Calibration) -> list[str]:

@@ -168,6 +168,8 @@ def edited(old: str, new: str) -> str:
         (edited('name = "rack"', 'name = "chip"'), 'topology "lab" has two levels "chip"'),
         (edited("= 1.5", "= 0.5"), 'level "chip" has slowdown 0.5 for all_to_all; factors are at least 1'),
         (edited("all_to_all", "gossip"), 'level "chip" has a slowdown for "gossip"; known: collective_permute'),
+        (edited("slowdown = ", "slowdown_in_pairs = ").replace("all_to_all", "swap"), 'level "chip" has a slowdown_in_pairs for "swap"; known: all_gather'),
+        (edited("slowdown = {", "slowdown_in_pairs = {").replace("1.5", "0.5"), 'level "chip" has slowdown_in_pairs 0.5 for all_to_all; factors are at least 1'),
         (edited('name = "lab"', 'name = "lab"\ndevice_order = [0, 0]'), "device_order is no permutation of 0..1"),
         (edited('name = "lab"', 'name = "lab"\ndevice_order = [1, 0]'), 'device_order has 2 devices, topology "lab" 24'),
         (edited('name = "lab"', 'name = "lab"\nrings = ["all_to_all"]'), 'rings has "all_to_all"; known: all_gather, reduce_scatter'),
