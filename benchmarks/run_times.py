@@ -198,7 +198,7 @@ def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topolog
 
 def _calibrate_on(testbed: Testbed, tool: Sequence[str]) -> str:
     network = testbed.network
-    sizes = ["--sizes", "1MiB,4MiB,16MiB"]  # a token bucket lets small messages pass at once
+    sizes = ["--sizes", "256KiB,1MiB,4MiB"]  # those of the tiles that are timed
     levels = f"host={network.nodes}" if network.per_node == 1 else f"node={network.nodes},host={network.per_node}"
     commands = [
         ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes] for rank in range(network.processes)

@@ -30,7 +30,8 @@ WIRE = Path(__file__).resolve().parent / "wire.py"
 PAYLOAD = 0.958  # of the bits on the wire, TCP/IP and Ethernet headers taken off
 TOLERANCE = 0.15
 PROBE_S = 1.5
-PEAK = 10  # a link that was idle is faster by such a part, until it has caught up
+SLOW_MBIT = 500
+PEAK = 10  # a slow link that was idle is faster by such a part, until it has caught up
 CONGESTION = "reno"  # in every kernel; bbr stops for 200 ms now and then, to see whether the path has become shorter
 
 
@@ -214,11 +215,14 @@ class Testbed:
 def _bucket(mbit: int) -> str:
     """Returns the token bucket of a link.
 
-    Its burst is 4 ms long, or the kernel's timer makes fast links slower than they are. A second bucket, 0.5 ms long, lets what was
-    saved pass but a little faster than the rest: else small messages after a pause would take no time at all.
+    What it saves up while nothing is sent passes at once, as if small messages took no time. But where it saves nothing, the kernel's
+    timer, which is late now and then, makes links slower than they are. So slow links save 4 ms, and a second bucket lets that pass but
+    a little faster than the rest; on fast links the timer cannot keep up with two, and 1 ms has to do.
     """
-    burst = f"burst {max(64, mbit // 2)}kb peakrate {mbit + mbit // PEAK}mbit mtu {_most_at_once(mbit) + 1000}"
-    return f"tbf rate {mbit}mbit {burst} latency 400ms"
+    most = _most_at_once(mbit)
+    if mbit > SLOW_MBIT:
+        return f"tbf rate {mbit}mbit burst {max(most + 1000, 125 * mbit)} latency 400ms"
+    return f"tbf rate {mbit}mbit burst {500 * mbit} peakrate {mbit + mbit // PEAK}mbit mtu {most + 1000} latency 400ms"
 
 
 def _most_at_once(mbit: int) -> int:

@@ -44,6 +44,8 @@ _WORTH_S = 0.02  # of mean relative error that a level more, or a parameter more
 _CLEARLY = 4  # times smaller an error is that saves less, but that noise does not explain
 _ROUNDING = 1e-6  # errors that say nothing
 _LEAST_SLOWDOWN = 1.05
+_TELLING = 0.2  # of the time of an all_to_all that a relayout takes at least, or the two together say nothing about it
+_LEAST_SHARE = 0.25  # of a relayout that is worth a key
 _FAST = 1e30
 _MOST_LEVELS = 6
 _SHARINGS = 16
@@ -225,6 +227,26 @@ def memory_bandwidth(copies: Sequence[tuple[int, float]], start_s: float = 0.0) 
     if not seconds_per_byte:
         raise CalibrationError("times of local copies do not grow with the size; measure larger --sizes")
     return float(1 / seconds_per_byte)
+
+
+def share_beside_all_to_all(measured: Sequence[tuple[float, float, float]], start_s: float = 0.0) -> float:
+    """Returns the share of a relayout that costs nothing beside an all_to_all, 0 where little is.
+
+    Args:
+      measured: (seconds of a relayout, of an all_to_all, of both in one program). Where a relayout takes little beside an
+        all_to_all, as on a network, the difference says nothing.
+
+    Example: two seconds of three are saved.
+      >>> round(share_beside_all_to_all([(4.0, 11.0, 12.0)], start_s=1.0), 2)
+      0.67
+    """
+    shares = [
+        (relayout_s + exchange_s - start_s - both_s) / (relayout_s - start_s)
+        for relayout_s, exchange_s, both_s in measured
+        if relayout_s - start_s > _TELLING * exchange_s
+    ]
+    share = min(1.0, float(np.median(shares))) if shares else 0.0
+    return share if share >= _LEAST_SHARE else 0.0
 
 
 @dataclass(frozen=True, slots=True)
