@@ -44,7 +44,7 @@ class Measured:
       seconds: of each probe's program, medians.
       start_s: of a program that does next to nothing; part of all the others.
       relayouts, slices: (bytes of the result, seconds) of local copies that all devices make at once.
-      beside: (seconds of a relayout, of an all_to_all, of the relayout and the all_to_all in one program), tile by tile.
+      folded: seconds of (a relayout, an all_to_all, the relayout and the all_to_all in one program), for each size.
       platform, device_kind: as jax names them. hosts: the number of processes that own the devices.
     """
 
@@ -55,7 +55,7 @@ class Measured:
     platform: str
     device_kind: str
     hosts: int
-    beside: tuple[tuple[float, float, float], ...] = ()
+    folded: tuple[tuple[float, float, float], ...] = ()
 
 
 def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeats: int, progress: Callable[[str], None]) -> Measured:
@@ -78,9 +78,9 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
 def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repeats: int, progress) -> Measured:
     sizes = sorted(set(map(bench.tile_bytes, sizes)))
     relayouts, slices = ([each for size in sizes for each in copies(size)] for copies in (bench.relayouts, bench.slices))
-    beside = [each for size in sizes for each in bench.beside(size)]
+    folded = [bench.before_all_to_all(size) for size in sizes]
     copied = [turn for _, turn in (*relayouts, *slices)]
-    turns = [bench.start(), *copied, *itertools.chain(*beside), *map(bench.collective, probes)]
+    turns = [bench.start(), *copied, *itertools.chain(*folded), *map(bench.collective, probes)]
     for number, turn in enumerate(turns, 1):
         progress(f"compiling {number} of {len(turns)} programs")
         turn()
@@ -91,8 +91,8 @@ def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repea
     start_s, *seconds = (statistics.median(times) for times in zip(*bench.slowest(found)))
     times = iter(seconds)
     copied = [tuple((num_bytes, next(times)) for num_bytes, _ in copies) for copies in (relayouts, slices)]
-    beside = tuple((next(times), next(times), next(times)) for _ in beside)
-    return Measured(tuple(times), start_s, *copied, *bench.where, beside)
+    folded = tuple((next(times), next(times), next(times)) for _ in folded)
+    return Measured(tuple(times), start_s, *copied, *bench.where, folded)
 
 
 def _first_line(error: Exception) -> str:
@@ -161,8 +161,8 @@ class Bench:
         for shape, dim in (((-1, self.parts, _RUN), 1), ((self.parts, -1, _RUN), 0)):
             yield num_bytes // self.parts, self._program(self._own_part(shape, dim), num_bytes // ELEMENT_BYTES)
 
-    def beside(self, num_bytes: int) -> Iterator[tuple[Callable[[], object], ...]]:
-        """Yields programs of a relayout, an all_to_all along the widest axis, and both: the relayout before it, then behind it."""
+    def before_all_to_all(self, num_bytes: int) -> tuple[Callable[[], object], ...]:
+        """Returns programs of a relayout into parts, of an all_to_all of these along the widest axis, and of both in this order."""
         lax, axis = self.jax.lax, self.names[self.widest]
         members = self.mesh.axes[self.widest][1]
         row = members * _RUN * ELEMENT_BYTES
@@ -171,17 +171,11 @@ class Bench:
         def into_parts(tile):
             return tile.reshape(-1, members, _RUN).swapaxes(0, 1)
 
-        def out_of_parts(tile):
-            return tile.reshape(members, -1, _RUN).swapaxes(0, 1)
-
         def exchanged(tile):
             return lax.all_to_all(tile.reshape(members, -1, _RUN), axis, 0, 0, tiled=True)
 
-        for bodies in (
-            (into_parts, exchanged, lambda tile: exchanged(into_parts(tile))),
-            (out_of_parts, exchanged, lambda tile: out_of_parts(exchanged(tile))),
-        ):
-            yield tuple(self._program(lambda tile, body=body: body(tile).reshape(-1), elements) for body in bodies)
+        bodies = into_parts, exchanged, lambda tile: exchanged(into_parts(tile))
+        return tuple(self._program(lambda tile, body=body: body(tile).reshape(-1), elements) for body in bodies)
 
     def _own_part(self, shape: tuple[int, ...], dim: int) -> Callable:
         """Returns what takes from a tile of a shape the part along `dim` that is the device's own, by its place on the widest axis."""

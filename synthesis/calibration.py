@@ -229,15 +229,15 @@ def memory_bandwidth(copies: Sequence[tuple[int, float]], start_s: float = 0.0) 
     return float(1 / seconds_per_byte)
 
 
-def share_beside_all_to_all(measured: Sequence[tuple[float, float, float]], start_s: float = 0.0) -> float:
-    """Returns the share of a relayout that costs nothing beside an all_to_all, 0 where little is.
+def share_before_all_to_all(measured: Sequence[tuple[float, float, float]], start_s: float = 0.0) -> float:
+    """Returns the share of a relayout that costs nothing right before an all_to_all, 0 where little is.
 
     Args:
       measured: (seconds of a relayout, of an all_to_all, of both in one program). Where a relayout takes little beside an
         all_to_all, as on a network, the difference says nothing.
 
     Example: two seconds of three are saved.
-      >>> round(share_beside_all_to_all([(4.0, 11.0, 12.0)], start_s=1.0), 2)
+      >>> round(share_before_all_to_all([(4.0, 11.0, 12.0)], start_s=1.0), 2)
       0.67
     """
     shares = [

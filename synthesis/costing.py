@@ -373,18 +373,15 @@ def _checked_tiles(layouts: Sequence[Layout], target: Layout) -> list[int]:
 
 
 def _paid_shares(program: TileProgram, pricing: Pricing) -> list[float]:
-    """Returns for each step what share of its copies has to be paid for: less right before and right behind an all_to_all."""
-    shares = [1.0] * len(program.steps)
-    if not pricing.has_free_copies:
-        return shares
-    kinds = [step for step, _ in program.steps]
-    for at, step in enumerate(kinds):
+    """Returns for each step what share of its copies has to be paid for: less right before an all_to_all, and in its own step."""
+    shares, paid = [], 1.0
+    for step, _ in reversed(program.steps):
         if isinstance(step, steps.AllToAll):
-            before = itertools.takewhile(lambda number: _is_copy(kinds[number]), range(at - 1, -1, -1))
-            behind = itertools.takewhile(lambda number: _is_copy(kinds[number]), range(at + 1, len(kinds)))
-            for number in (at, *before, *behind):
-                shares[number] = 1 - pricing.topology.free_beside_all_to_all
-    return shares
+            paid = 1 - pricing.topology.free_before_all_to_all
+        elif not _is_copy(step):
+            paid = 1.0
+        shares.append(paid)
+    return shares[::-1]
 
 
 def _is_copy(step: Step) -> bool:

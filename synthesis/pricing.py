@@ -28,7 +28,7 @@ class Pricing:
     """Prices steps on one mesh over one topology.
 
     Args:
-      folds_copies: an all_to_all is cheaper by the relayout that is free beside it: for searches, which see no relayouts.
+      folds_copies: an all_to_all is cheaper by the relayout that is free before it: for searches, which see no relayouts.
 
     Attributes:
       topology: fitted to the mesh.
@@ -46,7 +46,7 @@ class Pricing:
             level.kind == "switch" and not level.shared_bandwidth_bytes_per_s and level.slowdown_of(SWAP) == 1 for level in used
         )
         self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
-        self._folded_s_per_byte = folds_copies * 2 * topology.free_beside_all_to_all / topology.memory_bandwidth_bytes_per_s
+        self._folded_s_per_byte = folds_copies * 2 * topology.free_before_all_to_all / topology.memory_bandwidth_bytes_per_s
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
         self._coordinates = self.topology.coordinates()
@@ -221,8 +221,8 @@ class Pricing:
 
     @property
     def has_free_copies(self) -> bool:
-        """Returns whether copies beside an all_to_all cost less than others."""
-        return self.topology.free_beside_all_to_all > 0
+        """Returns whether copies right before an all_to_all cost less than others."""
+        return self.topology.free_before_all_to_all > 0
 
     @property
     def has_free_slices(self) -> bool:

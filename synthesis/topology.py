@@ -183,8 +183,8 @@ class Topology:
       levels: outer to inner.
       memory_bandwidth_bytes_per_s: of one device's memory, for local relayouts; reads and writes together.
       slice_bandwidth_bytes_per_s: the same for slices, whose results are copied out of their tiles; None where slices are free.
-      free_beside_all_to_all: the share of relayouts and slices that costs nothing right before or behind an all_to_all, whose own
-        copies do it on the way.
+      free_before_all_to_all: the share of relayouts and slices that costs nothing right before an all_to_all, which copies its parts
+        out of the tile anyway.
       launch_latency_s: what every collective costs before the first byte moves.
       summary, source: one line on what it is; where the figures were published, and which ones are estimates.
       device_order: the device id at each position; None is row-major.
@@ -201,7 +201,7 @@ class Topology:
     device_order: tuple[int, ...] | None = None
     rings: tuple[str, ...] = ()
     slice_bandwidth_bytes_per_s: float | None = None
-    free_beside_all_to_all: float = 0.0
+    free_before_all_to_all: float = 0.0
 
     def __post_init__(self):
         for kind in self.rings:
@@ -217,8 +217,8 @@ class Topology:
             bandwidth = getattr(self, what)
             if bandwidth is not None and not 0 < bandwidth < math.inf:
                 raise TopologyError(f"{what} = {bandwidth}; bandwidths are positive")
-        if not 0 <= self.free_beside_all_to_all <= 1:
-            raise TopologyError(f"free_beside_all_to_all = {self.free_beside_all_to_all}; a share is between 0 and 1")
+        if not 0 <= self.free_before_all_to_all <= 1:
+            raise TopologyError(f"free_before_all_to_all = {self.free_before_all_to_all}; a share is between 0 and 1")
         if not 0 <= self.launch_latency_s < math.inf:
             raise TopologyError(f"launch_latency_s = {self.launch_latency_s}; latencies are not negative")
         if self.size > MAX_DEVICES:
@@ -410,7 +410,7 @@ _TOPOLOGY_KEYS = {
     "launch_latency_s": _NUMBER,
     "memory_bandwidth_bytes_per_s": _NUMBER,
     "slice_bandwidth_bytes_per_s": _NUMBER,
-    "free_beside_all_to_all": _NUMBER,
+    "free_before_all_to_all": _NUMBER,
     "device_order": _WHOLES,
     "rings": _NAMES,
 }
@@ -511,8 +511,8 @@ def _to_toml(topology: Topology) -> str:
     lines.append(f"memory_bandwidth_bytes_per_s = {topology.memory_bandwidth_bytes_per_s!r}")
     if topology.slice_bandwidth_bytes_per_s is not None:
         lines.append(f"slice_bandwidth_bytes_per_s = {topology.slice_bandwidth_bytes_per_s!r}")
-    if topology.free_beside_all_to_all:
-        lines.append(f"free_beside_all_to_all = {topology.free_beside_all_to_all!r}")
+    if topology.free_before_all_to_all:
+        lines.append(f"free_before_all_to_all = {topology.free_before_all_to_all!r}")
     if topology.device_order is not None:
         lines.append(f"device_order = {list(topology.device_order)}")
     if topology.rings:

@@ -147,8 +147,8 @@ def _calibrated(mesh: Mesh, flags: argparse.Namespace) -> int:
         found = calibration.fit(mesh, pairs, memory, slice_bandwidth_bytes_per_s=_slice_bandwidth(measured), **options)
     if not is_first:
         return 0
-    free = calibration.share_beside_all_to_all(measured.beside, measured.start_s)
-    found = replace(found, topology=replace(found.topology, free_beside_all_to_all=free, **_provenance(mesh, measured, found)))
+    free = calibration.share_before_all_to_all(measured.folded, measured.start_s)
+    found = replace(found, topology=replace(found.topology, free_before_all_to_all=free, **_provenance(mesh, measured, found)))
     if flags.output:
         _write(Path(flags.output), found.topology.to_toml())
         print(f"{as_text(mesh, measured, found)}\n\nwritten: {flags.output}")
@@ -252,9 +252,9 @@ def as_text(mesh: Mesh, measured: Measured, found: Calibration) -> str:
     start = f"starting a program: {measured.start_s * 1e6:.1f} us, taken off each time"
     slices = found.topology.slice_bandwidth_bytes_per_s
     sliced = "slices are free" if slices is None else f"{slices / 1e9:.2f} GB/s in slices"
-    free = found.topology.free_beside_all_to_all
-    beside = f"; beside an all_to_all {_percent(free)} of that is free" if free else ""
-    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s in relayouts, {sliced}{beside}"
+    free = found.topology.free_before_all_to_all
+    folded = f"; right before an all_to_all {_percent(free)} of that is free" if free else ""
+    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s in relayouts, {sliced}{folded}"
     launch = f"launch: {found.topology.launch_latency_s * 1e6:.1f} us"
     parts = [f"{where}\n{start}; {memory}; {launch}", _kinds_table(found), _levels_table(found), *_remarks(measured, found)]
     return "\n\n".join([*parts, _quality(found)])

@@ -496,14 +496,14 @@ def test_copies_that_an_all_to_all_does_on_the_way_are_cheaper_there_and_nowhere
     level = Level("device", 8, "switch", 2.5e9, slowdown=slowdown, copies_own=True)
     apart = Topology("one memory", (level,), 2.5e9, 3e-4, slice_bandwidth_bytes_per_s=3.2e9)
     ends = Mesh.parse("x=4,y=2"), (384, 2048, 32), 32, Sharding.parse('[{"y"}, {}, {}]'), Sharding.parse('[{}, {"x"}, {"y"}]')
-    gathered, swapped = (plan(*ends, topology=each, objective="time") for each in (apart, replace(apart, free_beside_all_to_all=0.75)))
+    gathered, swapped = (plan(*ends, topology=each, objective="time") for each in (apart, replace(apart, free_before_all_to_all=0.75)))
     assert [each.op for each in gathered.steps] == ["slice", "all_gather", "slice"]
     assert [each.op for each in swapped.steps] == ["slice", "relayout", "all_to_all"]
     tile = 384 * 2048 * 32 * 4 / 8
     sliced, copied, moved = (each.time_s for each in swapped.steps)
     assert (sliced, copied) == (pytest.approx(0.25 * 2 * tile / 3.2e9), pytest.approx(0.25 * 2 * tile / 2.5e9))
     assert moved == pytest.approx(3e-4 + 4.4 * tile / 2.5e9) and swapped.time_s < gathered.time_s
-    assert Topology.parse(replace(apart, free_beside_all_to_all=0.75).to_toml()).free_beside_all_to_all == 0.75
+    assert Topology.parse(replace(apart, free_before_all_to_all=0.75).to_toml()).free_before_all_to_all == 0.75
 
 
 def test_slices_take_time_where_the_topology_says_so_whole_and_in_chunks():

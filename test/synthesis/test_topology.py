@@ -156,7 +156,7 @@ def edited(old: str, new: str) -> str:
         (edited("latency_s = 1e-6", "latency_s = -1e-6"), 'level "chip" has latency_s = -1e-06; latencies are not negative'),
         (edited("1e12", "0.0"), "memory_bandwidth_bytes_per_s = 0.0; bandwidths are positive"),
         (edited('name = "lab"', 'name = "lab"\nslice_bandwidth_bytes_per_s = 0.0'), "slice_bandwidth_bytes_per_s = 0.0; bandwidths are positive"),
-        (edited('name = "lab"', 'name = "lab"\nfree_beside_all_to_all = 1.5'), "free_beside_all_to_all = 1.5; a share is between 0 and 1"),
+        (edited('name = "lab"', 'name = "lab"\nfree_before_all_to_all = 1.5'), "free_before_all_to_all = 1.5; a share is between 0 and 1"),
         (edited('kind = "ring"', 'kind = "ring"\ncopies_own = true'), 'level "rack" copies_own, but is of kind ring; that belongs to a switch or a bus'),
         (edited("size = 3", "size = 0"), 'level "rack": size = 0; sizes are at least 1'),
         (edited("size = 3", "size = -3"), 'level "rack": size = -3; sizes are at least 1'),
