@@ -129,7 +129,7 @@ def probes(mesh: Mesh, sizes: Sequence[int]) -> list[Probe]:
 
     Example:
       >>> [probe.text for probe in probes(Mesh.parse("x=4"), [1 << 20])][:3]
-      ['all_gather', 'all_to_all', 'collective_permute']
+      ['all_gather', 'all_gather, in pairs', 'all_to_all']
     """
     axes = [(name,) for name, size in mesh.axes if size > 1]
     found = [probe for along in axes for probe in _along(mesh, along, KINDS, sizes)]
