@@ -164,12 +164,12 @@ def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> 
 
 
 def _plans(pair: Pair, topology: Topology, with_others: bool) -> dict[str, Plan]:
-    """Returns ours, by time, and others that the model has to rank: by bytes, and of the Pareto list."""
+    """Returns ours, by time, exchanges among them, and others that the model has to rank: chains, and of the Pareto list."""
     ends = pair.mesh, pair.shape, BITS, pair.source, pair.target
-    plans = {"ours": plan(*ends, topology=topology, objective="time")}
+    plans = {"ours": plan(*ends, topology=topology, objective="time", with_exchange=True)}
     if not with_others:
         return plans
-    others = [plan(*ends, topology=topology, objective="bytes"), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
+    others = [*(plan(*ends, topology=topology, objective=each) for each in ("time", "bytes")), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
     for number, other in enumerate(others):
         if all(other.chain_text != each.chain_text for each in plans.values()):
             plans[f"other {number}"] = other
