@@ -12,6 +12,8 @@ links are, with plain TCP, and `reshard calibrate` fits a topology to what colle
 A pair that is slower than 0.95 of stock is measured again, with more turns, and its second answer counts: most of these are noise.
 A run that was stopped goes on where it was (`--state`).
 
+On a network ours is what `reshard plan` finds, exchanges included; on shared memory chains alone, as most sites of a module have them.
+
 All processes keep the memory that arrays give back (`KEEPS_MEMORY`), as an accelerator's allocator does; otherwise most of the time
 on shared memory goes to the system, which maps and clears pages, the same for everybody.
 """
@@ -159,14 +161,14 @@ def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> 
         if not shared_child().compile(stock, devices).is_ok:
             refused += 1
             continue
-        found.append(Problem(pair, _plans(pair, topology, options.others)))
+        found.append(Problem(pair, _plans(pair, topology, options.others, options.on != "shared")))
     return found, refused
 
 
-def _plans(pair: Pair, topology: Topology, with_others: bool) -> dict[str, Plan]:
-    """Returns ours, by time, exchanges among them, and others that the model has to rank: chains, and of the Pareto list."""
+def _plans(pair: Pair, topology: Topology, with_others: bool, with_exchange: bool) -> dict[str, Plan]:
+    """Returns ours, by time, and others that the model has to rank: chains, by time and by bytes, and of the Pareto list."""
     ends = pair.mesh, pair.shape, BITS, pair.source, pair.target
-    plans = {"ours": plan(*ends, topology=topology, objective="time", with_exchange=True)}
+    plans = {"ours": plan(*ends, topology=topology, objective="time", with_exchange=with_exchange)}
     if not with_others:
         return plans
     others = [*(plan(*ends, topology=topology, objective=each) for each in ("time", "bytes")), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
