@@ -4,8 +4,9 @@
     uniform:     every process has a link of its own to one bridge
     two levels:  the processes of a node have fast links to the bridge of the node; each node has one slow link to the others
 
-Every link is limited in both directions by a token bucket (`tc ... tbf`). It needs root, `ip` and `tc`. Linux kernels without
-netem add no latency; what there is, some tens of microseconds, is that of the bridges.
+Every link is limited in both directions by a token bucket (`tc ... tbf`), and small messages after a pause take their time too: a
+second bucket ends the burst that one alone lets through. It needs root, `ip` and `tc`. Linux kernels without netem add no latency;
+what there is, some tens of microseconds, is that of the bridges.
 
     with Testbed(Network(nodes=2, per_node=4, inside_mbit=2000, across_mbit=200)) as testbed:
         testbed.check()
