@@ -12,6 +12,8 @@ links are, with plain TCP, and `reshard calibrate` fits a topology to what colle
 A pair that is slower than 0.95 of stock is measured again, with more turns, and its second answer counts: most of these are noise.
 A run that was stopped goes on where it was (`--state`).
 
+On a network ours is what `reshard plan` finds, exchanges included; on shared memory chains alone, as most sites of a module have them.
+
 All processes keep the memory that arrays give back (`KEEPS_MEMORY`), as an accelerator's allocator does; otherwise most of the time
 on shared memory goes to the system, which maps and clears pages, the same for everybody.
 """
@@ -159,17 +161,17 @@ def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> 
         if not shared_child().compile(stock, devices).is_ok:
             refused += 1
             continue
-        found.append(Problem(pair, _plans(pair, topology, options.others)))
+        found.append(Problem(pair, _plans(pair, topology, options.others, options.on != "shared")))
     return found, refused
 
 
-def _plans(pair: Pair, topology: Topology, with_others: bool) -> dict[str, Plan]:
-    """Returns ours, by time, and others that the model has to rank: by bytes, and of the Pareto list."""
+def _plans(pair: Pair, topology: Topology, with_others: bool, with_exchange: bool) -> dict[str, Plan]:
+    """Returns ours, by time, and others that the model has to rank: chains, by time and by bytes, and of the Pareto list."""
     ends = pair.mesh, pair.shape, BITS, pair.source, pair.target
-    plans = {"ours": plan(*ends, topology=topology, objective="time")}
+    plans = {"ours": plan(*ends, topology=topology, objective="time", with_exchange=with_exchange)}
     if not with_others:
         return plans
-    others = [plan(*ends, topology=topology, objective="bytes"), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
+    others = [*(plan(*ends, topology=topology, objective=each) for each in ("time", "bytes")), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
     for number, other in enumerate(others):
         if all(other.chain_text != each.chain_text for each in plans.values()):
             plans[f"other {number}"] = other
@@ -198,7 +200,7 @@ def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topolog
 
 def _calibrate_on(testbed: Testbed, tool: Sequence[str]) -> str:
     network = testbed.network
-    sizes = ["--sizes", "1MiB,4MiB,16MiB"]  # a token bucket lets small messages pass at once
+    sizes = ["--sizes", "256KiB,1MiB,4MiB"]  # those of the tiles that are timed
     levels = f"host={network.nodes}" if network.per_node == 1 else f"node={network.nodes},host={network.per_node}"
     commands = [
         ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes] for rank in range(network.processes)

@@ -4,8 +4,9 @@
     uniform:     every process has a link of its own to one bridge
     two levels:  the processes of a node have fast links to the bridge of the node; each node has one slow link to the others
 
-Every link is limited in both directions by a token bucket (`tc ... tbf`). It needs root, `ip` and `tc`. Linux kernels without
-netem add no latency; what there is, some tens of microseconds, is that of the bridges.
+Every link is limited in both directions by a token bucket (`tc ... tbf`), and small messages after a pause take their time too: a
+second bucket ends the burst that one alone lets through. It needs root, `ip` and `tc`. Linux kernels without netem add no latency;
+what there is, some tens of microseconds, is that of the bridges.
 
     with Testbed(Network(nodes=2, per_node=4, inside_mbit=2000, across_mbit=200)) as testbed:
         testbed.check()
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 import os
 from pathlib import Path
+import shlex
 import shutil
 import signal
 import socket
@@ -29,6 +31,9 @@ WIRE = Path(__file__).resolve().parent / "wire.py"
 PAYLOAD = 0.958  # of the bits on the wire, TCP/IP and Ethernet headers taken off
 TOLERANCE = 0.15
 PROBE_S = 1.5
+SLOW_MBIT = 500
+PEAK = 10  # a slow link that was idle is faster by such a part, until it has caught up
+CONGESTION = "reno"  # in every kernel; bbr stops for 200 ms now and then, to see whether the path has become shorter
 
 
 class CannotShape(RuntimeError):
@@ -177,13 +182,15 @@ class Testbed:
     def _process(self, rank: int, bridge: str) -> None:
         space, link = self.namespace(rank), f"{self.prefix}v{rank}"
         self._do(f"ip netns add {space}", f"ip netns del {space}")
-        self._do(f"ip link add {link} type veth peer name eth0 netns {space}")
+        self._do(f"ip link add {link} type veth peer name eth0 netns {space}", f"ip link del {link}")  # its namespace would go later
         self._do(f"ip link set {link} master {bridge}")
         self._do(f"ip link set {link} up")
         self._do(f"ip -n {space} addr add {self.address(rank)}/24 dev eth0")
         self._do(f"ip -n {space} link set eth0 up")
         self._do(f"ip -n {space} link set lo up")
+        self._do(f"ip netns exec {space} sh -c 'echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control'")
         bucket = _bucket(self.network.inside_mbit)
+        self._do(f"ip -n {space} link set eth0 gso_max_size {_most_at_once(self.network.inside_mbit)}")
         self._do(f"ip netns exec {space} tc qdisc add dev eth0 root {bucket}")
         self._do(f"tc qdisc add dev {link} root {bucket}")
         folder = Path("/etc/netns") / space  # gloo listens at the address that the host's name stands for
@@ -194,7 +201,7 @@ class Testbed:
     def _do(self, command: str, undo: str = "") -> None:
         if undo:
             self.undo.append(undo.split())
-        ran = subprocess.run(command.split(), capture_output=True, text=True)
+        ran = subprocess.run(shlex.split(command), capture_output=True, text=True)
         if ran.returncode:
             raise CannotShape(f"`{command}` failed: {ran.stderr.strip()}")
 
@@ -207,8 +214,21 @@ class Testbed:
 
 
 def _bucket(mbit: int) -> str:
-    """Returns the token bucket of a link; its burst is 4 ms long, or the kernel's timer makes fast links slower than they are."""
-    return f"tbf rate {mbit}mbit burst {max(64, mbit // 2)}kb latency 400ms"
+    """Returns the token bucket of a link.
+
+    What it saves up while nothing is sent passes at once, as if small messages took no time. But where it saves nothing, the kernel's
+    timer, which is late now and then, makes links slower than they are. So slow links save 4 ms, and a second bucket lets that pass but
+    a little faster than the rest; on fast links the timer cannot keep up with two, and 1 ms has to do.
+    """
+    most = _most_at_once(mbit)
+    if mbit > SLOW_MBIT:
+        return f"tbf rate {mbit}mbit burst {max(most + 1000, 125 * mbit)} latency 400ms"
+    return f"tbf rate {mbit}mbit burst {500 * mbit} peakrate {mbit + mbit // PEAK}mbit mtu {most + 1000} latency 400ms"
+
+
+def _most_at_once(mbit: int) -> int:
+    """Returns the bytes that a sender may hand to a link in one piece; what is larger than the bucket would be cut into packets."""
+    return min(60_000, max(4_000, 48 * mbit))
 
 
 def run_together(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+import itertools
 import statistics
 import time
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ class Measured:
       seconds: of each probe's program, medians.
       start_s: of a program that does next to nothing; part of all the others.
       relayouts, slices: (bytes of the result, seconds) of local copies that all devices make at once.
+      folded: seconds of (a relayout, an all_to_all, the relayout and the all_to_all in one program), for each size.
       platform, device_kind: as jax names them. hosts: the number of processes that own the devices.
     """
 
@@ -53,6 +55,7 @@ class Measured:
     platform: str
     device_kind: str
     hosts: int
+    folded: tuple[tuple[float, float, float], ...] = ()
 
 
 def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeats: int, progress: Callable[[str], None]) -> Measured:
@@ -75,7 +78,9 @@ def measure(mesh: Mesh, probes: Sequence[Probe], sizes: Sequence[int], *, repeat
 def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repeats: int, progress) -> Measured:
     sizes = sorted(set(map(bench.tile_bytes, sizes)))
     relayouts, slices = ([each for size in sizes for each in copies(size)] for copies in (bench.relayouts, bench.slices))
-    turns = [bench.start(), *(turn for _, turn in (*relayouts, *slices)), *map(bench.collective, probes)]
+    folded = [bench.before_all_to_all(size) for size in sizes]
+    copied = [turn for _, turn in (*relayouts, *slices)]
+    turns = [bench.start(), *copied, *itertools.chain(*folded), *map(bench.collective, probes)]
     for number, turn in enumerate(turns, 1):
         progress(f"compiling {number} of {len(turns)} programs")
         turn()
@@ -86,7 +91,8 @@ def _measured(bench: Bench, probes: Sequence[Probe], sizes: Sequence[int], repea
     start_s, *seconds = (statistics.median(times) for times in zip(*bench.slowest(found)))
     times = iter(seconds)
     copied = [tuple((num_bytes, next(times)) for num_bytes, _ in copies) for copies in (relayouts, slices)]
-    return Measured(tuple(times), start_s, *copied, *bench.where)
+    folded = tuple((next(times), next(times), next(times)) for _ in folded)
+    return Measured(tuple(times), start_s, *copied, *bench.where, folded)
 
 
 def _first_line(error: Exception) -> str:
@@ -155,6 +161,22 @@ class Bench:
         for shape, dim in (((-1, self.parts, _RUN), 1), ((self.parts, -1, _RUN), 0)):
             yield num_bytes // self.parts, self._program(self._own_part(shape, dim), num_bytes // ELEMENT_BYTES)
 
+    def before_all_to_all(self, num_bytes: int) -> tuple[Callable[[], object], ...]:
+        """Returns programs of a relayout into parts, of an all_to_all of these along the widest axis, and of both in this order."""
+        lax, axis = self.jax.lax, self.names[self.widest]
+        members = self.mesh.axes[self.widest][1]
+        row = members * _RUN * ELEMENT_BYTES
+        elements = max(1, num_bytes // row) * row // ELEMENT_BYTES
+
+        def into_parts(tile):
+            return tile.reshape(-1, members, _RUN).swapaxes(0, 1)
+
+        def exchanged(tile):
+            return lax.all_to_all(tile.reshape(members, -1, _RUN), axis, 0, 0, tiled=True)
+
+        bodies = into_parts, exchanged, lambda tile: exchanged(into_parts(tile))
+        return tuple(self._program(lambda tile, body=body: body(tile).reshape(-1), elements) for body in bodies)
+
     def _own_part(self, shape: tuple[int, ...], dim: int) -> Callable:
         """Returns what takes from a tile of a shape the part along `dim` that is the device's own, by its place on the widest axis."""
         lax, axis = self.jax.lax, self.names[self.widest]
@@ -182,11 +204,15 @@ class Bench:
     def _body(self, probe: Probe) -> Callable:
         lax = self.jax.lax
         axes = tuple(self.names[self.mesh.axis_names.index(axis)] for axis in probe.axes)
+        groups = None
+        if probe.is_paired:  # neighbours along an axis, by their places along it
+            places = list(range(self.mesh.axis_size(probe.axes[0])))
+            groups = list(map(list, zip(places[::2], places[1::2])))
         match probe.collective.kind:
             case "all_gather":
-                return lambda tile: lax.all_gather(tile, axes, tiled=True)
+                return lambda tile: lax.all_gather(tile, axes, axis_index_groups=groups, tiled=True)
             case "all_to_all":
-                return lambda tile: lax.all_to_all(tile, axes, 0, 0, tiled=True)
+                return lambda tile: lax.all_to_all(tile, axes, 0, 0, axis_index_groups=groups, tiled=True)
             case "reduce_scatter":
                 return lambda tile: lax.psum_scatter(tile, axes, tiled=True)
             case "all_reduce":

@@ -3,7 +3,8 @@
 
 **Probes.** Along each mesh axis every kind of collective, in all groups at once, at several sizes. Permutes go around the group,
 and, in groups of more than two, between neighbours that swap their tiles: where that is slower, a connection works one way at a
-time, and the ratio is the level's slowdown of `SWAP`. And one pair of devices alone,
+time, and the ratio is the level's slowdown of `SWAP`. Gathers and all_to_alls run in groups of two neighbours as well, which may
+be between the two: these are the level's `slowdown_in_pairs`. And one pair of devices alone,
 which tells a switch from a bus: on a bus a pair alone is faster than all pairs together. It says what a level is, not how fast:
 in plans all devices work. Collectives over all axes are measured too, but not fitted: they say which kinds the library runs around
 one ring, whatever the levels (`Topology.rings`), and how well the model predicts what it has not seen.
@@ -36,12 +37,15 @@ from .traffic import Collective, tile_bytes_after
 KINDS = ("all_gather", "all_to_all", "collective_permute", "reduce_scatter", "all_reduce")
 ELEMENT_BYTES = 4
 
+_IN_PAIRS = ("all_gather", "all_to_all")
 _OF_ALL_AXES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 _ALIKE = 0.15  # rates of kinds that differ by less are one bandwidth; shapes whose errors differ by less fit equally well
 _WORTH_S = 0.02  # of mean relative error that a level more, or a parameter more, has to save beyond that
 _CLEARLY = 4  # times smaller an error is that saves less, but that noise does not explain
 _ROUNDING = 1e-6  # errors that say nothing
 _LEAST_SLOWDOWN = 1.05
+_TELLING = 0.2  # of the time of an all_to_all that a relayout takes at least, or the two together say nothing about it
+_LEAST_SHARE = 0.25  # of a relayout that is worth a key
 _FAST = 1e30
 _MOST_LEVELS = 6
 _SHARINGS = 16
@@ -59,11 +63,13 @@ class Probe:
       axes: the mesh axes along which the devices of a group differ.
       collective: as every device executes it; groups and pairs in device ids.
       is_swapped: neighbours in groups of more than two swap their tiles.
+      is_paired: neighbours in groups of more than two work in groups of two.
     """
 
     axes: tuple[str, ...]
     collective: Collective
     is_swapped: bool = False
+    is_paired: bool = False
 
     @property
     def is_alone(self) -> bool:
@@ -72,12 +78,13 @@ class Probe:
     @property
     def is_fitted(self) -> bool:
         """Returns whether bandwidths and latencies follow from it; others choose between kinds of levels, or check the fit."""
-        return len(self.axes) == 1 and not self.is_alone
+        return len(self.axes) == 1 and not self.is_alone and not self.is_paired
 
     @property
     def text(self) -> str:
         """Returns e.g. `all_gather` or `collective_permute, one pair`."""
-        return self.collective.kind + (", one pair" if self.is_alone else ", swapped" if self.is_swapped else "")
+        how = {", one pair": self.is_alone, ", swapped": self.is_swapped, ", in pairs": self.is_paired}
+        return self.collective.kind + "".join(words for words, is_so in how.items() if is_so)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ def probes(mesh: Mesh, sizes: Sequence[int]) -> list[Probe]:
 
     Example:
       >>> [probe.text for probe in probes(Mesh.parse("x=4"), [1 << 20])][:3]
-      ['all_gather', 'all_to_all', 'collective_permute']
+      ['all_gather', 'all_gather, in pairs', 'all_to_all']
     """
     axes = [(name,) for name, size in mesh.axes if size > 1]
     found = [probe for along in axes for probe in _along(mesh, along, KINDS, sizes)]
@@ -135,18 +142,27 @@ def _along(mesh: Mesh, axes: tuple[str, ...], kinds: Sequence[str], sizes: Seque
     members = groups(mesh, tuple(Factor(axis, 1, mesh.axis_size(axis)) for axis in axes))
     shifts = tuple((int(a), int(b)) for group in members for a, b in zip(group, np.roll(group, -1)))
     together = tuple(tuple(map(int, group)) for group in members)
-    swaps = tuple(pair for group in together for a, b in zip(group[::2], group[1::2]) for pair in ((a, b), (b, a)))
+    neighbours = tuple(pair for group in together for pair in zip(group[::2], group[1::2]))
+    swaps = tuple(pair for a, b in neighbours for pair in ((a, b), (b, a)))
+    has_pairs = len(axes) == 1 and members.shape[1] > 2 and members.shape[1] % 2 == 0
     for kind in kinds:
         for num_bytes in sizes:
             before = _tile_bytes(kind, num_bytes, members.shape[1])
             if kind != "collective_permute":
                 after = tile_bytes_after(kind, before, members.shape[1])
                 yield Probe(axes, Collective(kind, before, after, groups=together))
+                if has_pairs and kind in _IN_PAIRS:
+                    yield Probe(axes, _of_pairs(kind, num_bytes, neighbours), is_paired=True)
                 continue
             yield Probe(axes, Collective(kind, before, before, pairs=shifts))
             yield Probe(axes, Collective(kind, before, before, pairs=shifts[:1]))
             if members.shape[1] > 2:
                 yield Probe(axes, Collective(kind, before, before, pairs=swaps), is_swapped=True)
+
+
+def _of_pairs(kind: str, num_bytes: int, pairs: tuple[tuple[int, int], ...]) -> Collective:
+    before = _tile_bytes(kind, num_bytes, 2)
+    return Collective(kind, before, tile_bytes_after(kind, before, 2), groups=pairs)
 
 
 def _tile_bytes(kind: str, num_bytes: int, group_size: int) -> int:
@@ -185,12 +201,13 @@ def fit(
         raise CalibrationError(f"{mesh} has one device; there is nothing to measure between devices")
     if len(axes) > _MOST_LEVELS:
         raise CalibrationError(f"{mesh} has {len(axes)} axes; at most {_MOST_LEVELS} can be told apart")
-    along_one = [(probe, seconds) for probe, seconds in measured if len(probe.axes) == 1]
+    along_one = [(probe, seconds) for probe, seconds in measured if len(probe.axes) == 1 and not probe.is_paired]
     shapes = [_shape(mesh, grouping, along_one, start_s, kinds) for grouping in _groupings(axes, kinds)]
     good_enough = min(shape.error for shape in shapes) * (1 + _ALIKE) + _WORTH_S
     shape = next(shape for shape in shapes if shape.error <= good_enough)
     fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
     topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
+    topology = _with_pairs(mesh, topology, shape.axes, measured, start_s)
     topology = replace(_with_rings(mesh, topology, measured, start_s), slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s)
     return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
 
@@ -210,6 +227,26 @@ def memory_bandwidth(copies: Sequence[tuple[int, float]], start_s: float = 0.0) 
     if not seconds_per_byte:
         raise CalibrationError("times of local copies do not grow with the size; measure larger --sizes")
     return float(1 / seconds_per_byte)
+
+
+def share_before_all_to_all(measured: Sequence[tuple[float, float, float]], start_s: float = 0.0) -> float:
+    """Returns the share of a relayout that costs nothing right before an all_to_all, 0 where little is.
+
+    Args:
+      measured: (seconds of a relayout, of an all_to_all, of both in one program). Where a relayout takes little beside an
+        all_to_all, as on a network, the difference says nothing.
+
+    Example: two seconds of three are saved.
+      >>> round(share_before_all_to_all([(4.0, 11.0, 12.0)], start_s=1.0), 2)
+      0.67
+    """
+    shares = [
+        (relayout_s + exchange_s - start_s - both_s) / (relayout_s - start_s)
+        for relayout_s, exchange_s, both_s in measured
+        if relayout_s - start_s > _TELLING * exchange_s
+    ]
+    share = min(1.0, float(np.median(shares))) if shares else 0.0
+    return share if share >= _LEAST_SHARE else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +411,26 @@ def _topology(mesh: Mesh, shape: _Shape, fitted, start_s: float, memory_bandwidt
     launch, *latencies = equations.latencies(seconds).tolist()
     levels = [replace(level, latency_s=latency) for level, latency in zip(levels, latencies)]
     return replace(topology, levels=tuple(levels), launch_latency_s=launch)
+
+
+def _with_pairs(mesh: Mesh, topology: Topology, axes_of_levels, measured, start_s: float) -> Topology:
+    """Returns the topology with what groups of two take on each switch, where that is not what its other slowdowns say."""
+    levels = list(topology.levels)
+    for at, axes in enumerate(axes_of_levels):
+        if levels[at].kind != "switch":
+            continue
+        for kind in _IN_PAIRS:
+            paired = [(probe, s) for probe, s in measured if probe.is_paired and probe.collective.kind == kind and probe.axes[0] in axes]
+            if not paired:
+                continue
+            first = paired[0][0].collective
+            modelled = coefficients(topology, mesh.size, kind, first.groups)[1]
+            off = _line(paired, start_s)[1] / modelled
+            if abs(off - 1) > _ALIKE:
+                known = levels[at].slowdown_of(kind) * levels[at].slowdown_of_size(kind, 2)
+                in_pairs = *levels[at].slowdown_in_pairs, (kind, max(1.0, known * off))
+                levels[at] = replace(levels[at], slowdown_in_pairs=in_pairs)
+    return replace(topology, levels=tuple(levels))
 
 
 def _with_rings(mesh: Mesh, topology: Topology, measured, start_s: float) -> Topology:

@@ -296,7 +296,7 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
         if level.kind == "bus":
             level_s = received * groups * level.size / level.bandwidth_bytes_per_s
         else:
-            level_s = received / members * (level.slowdown_of(SWAP) if size == 2 else 1) / level.bandwidth_bytes_per_s
+            level_s = received / members * level.slowdown_of_size(kind, size) / level.bandwidth_bytes_per_s
             if level.shared_bandwidth_bytes_per_s:
                 level_s = max(level_s, received * groups / level.shared_bandwidth_bytes_per_s)
         seconds_per_byte = max(seconds_per_byte, rounds * level_s * level.slowdown_of(kind))
@@ -326,12 +326,17 @@ def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
         seconds = together.max() / view.level.bandwidth_bytes_per_s
     else:
         ports = 1 if kind == "collective_broadcast" else parts.members
-        swapped = np.where(parts.group_size == 2, view.level.slowdown_of(SWAP), 1) if kind != "collective_broadcast" else 1
-        seconds = (received / ports * swapped).max() / view.level.bandwidth_bytes_per_s
+        slower = _slower_by_size(view.level, kind, parts.group_size) if kind != "collective_broadcast" else 1
+        seconds = (received / ports * slower).max() / view.level.bandwidth_bytes_per_s
         if view.level.shared_bandwidth_bytes_per_s:
             busiest = np.bincount(parts.units, weights=received).max()
             seconds = max(seconds, busiest / view.level.shared_bandwidth_bytes_per_s)
     return rounds * float(seconds), rounds * math.ceil(math.log2(int(parts.meeting.max())))
+
+
+def _slower_by_size(level: Level, kind: str, sizes: np.ndarray) -> np.ndarray:
+    different, which = np.unique(sizes, return_inverse=True)
+    return np.array([level.slowdown_of_size(kind, int(size)) for size in different])[which]
 
 
 def _received(kind: str, parts: _Parts) -> np.ndarray:

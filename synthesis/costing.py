@@ -91,7 +91,7 @@ class Costing:
             if self._least_cost(layouts, typed) >= most:
                 return None
         else:
-            seconds = self._seconds_of_steps(layouts, typed)
+            seconds = 0.0 if self.pricing.has_free_copies else self._seconds_of_steps(layouts, typed)
             if seconds > most[0]:
                 return None
             least = self._least_cost(layouts, typed)
@@ -170,9 +170,10 @@ class Costing:
     def _seconds_of_program(self, layouts: Sequence[Layout], program: TileProgram) -> float:
         """Returns what a chain takes, given the layouts before, between and after its steps, and what it is lowered to."""
         seconds, at = 0.0, 0
-        for step, operations in program.steps:
+        shares = _paid_shares(program, self.pricing)
+        for (step, operations), share in zip(program.steps, shares, strict=True):
             after = at + (not isinstance(step, Relayout))
-            seconds += self._seconds(self.pricing, layouts[at], step, layouts[after], operations)
+            seconds += self._seconds(self.pricing, layouts[at], step, layouts[after], operations, share)
             at = after
         return seconds
 
@@ -215,15 +216,16 @@ class Costing:
     def _priced_part(self, plan: Plan, body: TileProgram) -> Iterator[PlannedStep]:
         """Yields the steps of a plan as they are on one chunk."""
         shape, moved = body.in_shape, iter(collectives(body, plan.bits))
-        for whole, (step, operations) in zip(plan.steps, body.steps, strict=True):
+        shares = _paid_shares(body, self.pricing)
+        for whole, (step, operations), share in zip(plan.steps, body.steps, shares, strict=True):
             own = tuple(itertools.islice(moved, steps.collectives(step)))
             before, seconds = math.prod(shape), self.pricing.seconds(own)
             for operation in operations:
                 shape = shape_after(operation, shape)
                 if isinstance(operation, (Transpose, Rounds)):
-                    seconds += self.pricing.relayout_seconds(math.prod(shape))
+                    seconds += share * self.pricing.relayout_seconds(math.prod(shape))
             if isinstance(step, steps.Slice):
-                seconds += self.pricing.slice_picoseconds(math.prod(shape)) / PER_SECOND
+                seconds += share * self.pricing.slice_picoseconds(math.prod(shape)) / PER_SECOND
             is_new = isinstance(step, (Relayout, steps.Exchanged))
             yield PlannedStep(
                 step=step,
@@ -241,7 +243,8 @@ class Costing:
     ) -> tuple[PlannedStep, ...]:
         """Returns the steps of a program that starts at `layout`; pricing: on the program's mesh; layouts: see `lower`."""
         found, behind = [], iter(layouts[1:] if layouts else ())
-        for step, operations in program.steps:
+        shares = _paid_shares(program, pricing)
+        for (step, operations), share in zip(program.steps, shares, strict=True):
             after = next(behind) if layouts and not isinstance(step, Relayout) else steps.apply(layout, step)
             if isinstance(step, steps.Exchanged):
                 found.append(self.priced_exchange(step))
@@ -253,20 +256,21 @@ class Costing:
                         bytes_received=self.request.bytes_of(steps.received_elements(layout, step)),
                         tile_bytes_before=self.request.bytes_of(layout.tile_elements),
                         tile_bytes_after=self.request.bytes_of(after.tile_elements),
-                        time_s=self._seconds(pricing, layout, step, after, operations),
+                        time_s=self._seconds(pricing, layout, step, after, operations, share),
                     )
                 )
             layout = after
         return tuple(found)
 
-    def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations) -> float:
+    def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations, share: float = 1.0) -> float:
+        """Returns the time of a step; of its copies only a share is paid for."""
         copies = sum([isinstance(each, Transpose) for each in operations])
-        seconds = copies * pricing.relayout_seconds(after.tile_elements) if copies else 0.0
+        seconds = share * copies * pricing.relayout_seconds(after.tile_elements) if copies else 0.0
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
                 seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
             case steps.Slice():
-                seconds += pricing.slice_picoseconds(after.tile_elements) / PER_SECOND
+                seconds += share * pricing.slice_picoseconds(after.tile_elements) / PER_SECOND
             case steps.Permute(_):
                 seconds += pricing.permute_picoseconds(before, after, before.tile_elements) / PER_SECOND
         return seconds
@@ -377,6 +381,24 @@ def _checked_tiles(layouts: Sequence[Layout], target: Layout) -> list[int]:
     if layouts[-1] != target:
         raise steps.RuleError(f"R1: the chain ends in {layouts[-1]}, not in {target}")
     return [layout.tile_elements for layout in layouts]
+
+
+def _paid_shares(program: TileProgram, pricing: Pricing) -> list[float]:
+    """Returns for each step what share of its copies has to be paid for: less right before an all_to_all, and in its own step."""
+    if not pricing.has_free_copies:
+        return [1.0] * len(program.steps)
+    shares, paid = [], 1.0
+    for step, _ in reversed(program.steps):
+        if isinstance(step, steps.AllToAll):
+            paid = 1 - pricing.topology.free_before_all_to_all
+        elif not _is_copy(step):
+            paid = 1.0
+        shares.append(paid)
+    return shares[::-1]
+
+
+def _is_copy(step: Step) -> bool:
+    return isinstance(step, (Relayout, steps.Slice))
 
 
 def _layouts(source: Layout, typed: Sequence[Step]) -> list[Layout]:

@@ -47,8 +47,8 @@ def pareto(request: Request) -> tuple[Plan, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _pricing(topology: Topology, mesh: Mesh, bits: int) -> Pricing:
-    return Pricing(topology, mesh, bits)
+def _pricing(topology: Topology, mesh: Mesh, bits: int, folds_copies: bool = False) -> Pricing:
+    return Pricing(topology, mesh, bits, folds_copies)
 
 
 def with_rounds(request: Request, problem: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
@@ -122,6 +122,11 @@ class _Planner:
         yield chain
         needs_all = every or not self._fits(chain)
         best = None if needs_all else chain
+        if asked.objective == "time" and self.pricing.has_free_copies:
+            other = find_chain(asked, _pricing(asked.topology, asked.widest_mesh, asked.bits, folds_copies=True))
+            plan = self.costing.of_chain(other.problem, other.steps, False)
+            yield plan
+            best = self._cheapest(best, plan)
         if needs_all or not found.is_optimal or chain.time_s > found.rivals_s and self._may_save_copies(chain, found.problem.source):
             for plan in self._without_search(best):
                 yield plan

@@ -28,13 +28,16 @@ _ROUNDING = 1e-9  # more than sums of times are off
 class Pricing:
     """Prices steps on one mesh over one topology.
 
+    Args:
+      folds_copies: an all_to_all is cheaper by the relayout that is free before it: for searches, which see no relayouts.
+
     Attributes:
       topology: fitted to the mesh.
       is_flat: all devices hang on one switch, so that it does not matter who sends to whom.
     Raises: TopologyError if the topology does not fit the mesh.
     """
 
-    def __init__(self, topology: Topology, mesh: Mesh, bits: int):
+    def __init__(self, topology: Topology, mesh: Mesh, bits: int, folds_copies: bool = False):
         self.mesh = mesh
         self.bits = bits
         self.topology = topology.fitted(mesh.size)
@@ -45,6 +48,7 @@ class Pricing:
         )
         self.has_aligned_devices = mesh.device_ids is None and topology.device_order is None
         self._reaches = {_reach_of_a_step(level) for level in used}
+        self._folded_s_per_byte = folds_copies * 2 * topology.free_before_all_to_all / topology.memory_bandwidth_bytes_per_s
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
         self._coordinates = self.topology.coordinates()
@@ -64,8 +68,14 @@ class Pricing:
                 found = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=((0, 1), (1, 0)))
             else:
                 found = self._regular(kind, key[1]) or cost.coefficients(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
-            self._grouped[key] = found
+            self._grouped[key] = self._without_folded(found, key[1]) if kind == "all_to_all" and self._folded_s_per_byte else found
         return self._grouped[key]
+
+    def _without_folded(self, coefficients: tuple[float, float], factors: tuple[Factor, ...]) -> tuple[float, float]:
+        """Returns the coefficients of an all_to_all without the relayout that it does on the way, no less than the ports allow."""
+        latency_s, seconds_per_byte = coefficients
+        members = math.prod(factor.size for factor in factors)
+        return latency_s, max(seconds_per_byte - self._folded_s_per_byte, (1 - 1 / members) / self._ports_bytes_per_s)
 
     def _regular(self, kind: str, factors: tuple[Factor, ...]) -> tuple[float, float] | None:
         """Returns the coefficients where the factors say all about the groups, else None."""
@@ -199,6 +209,11 @@ class Pricing:
 
     def relayout_seconds(self, elements: int) -> float:
         return cost.relayout_time_s(self.topology, self.bytes_of(elements))
+
+    @property
+    def has_free_copies(self) -> bool:
+        """Returns whether copies right before an all_to_all cost less than others."""
+        return self.topology.free_before_all_to_all > 0
 
     @property
     def has_free_slices(self) -> bool:

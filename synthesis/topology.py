@@ -35,6 +35,7 @@ from .traffic import KINDS as COLLECTIVES
 
 SWAP = "swap"
 MAY_BE_RINGS = ("all_gather", "reduce_scatter", "all_reduce")
+IN_PAIRS = (*MAY_BE_RINGS, "all_to_all")
 KINDS = ("switch", "bus", "ring", "torus")
 DEFAULT = "uniform"
 PRESETS = Path(__file__).parent / "presets"
@@ -63,6 +64,8 @@ class Level:
       shapes: of an open torus: the dims to choose from.
       slowdown: (kind of collective, factor of at least 1) pairs: how much slower than the model a library is here. `SWAP` is
         for two devices that send to each other at once, in permutes and in groups of two: 2 where it goes one way at a time.
+      slowdown_in_pairs: the same for groups of two, `SWAP` included, where it is known: of all_to_all, whose larger groups are
+        between that and `slowdown`, and of gathering kinds.
       copies_own: whether in groups a device's own part takes as long as what others send: within one memory all is copied.
         Of a switch or a bus.
     """
@@ -79,6 +82,7 @@ class Level:
     wrap_together: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     slowdown: tuple[tuple[str, float], ...] = ()
+    slowdown_in_pairs: tuple[tuple[str, float], ...] = ()
     copies_own: bool = False
 
     def __post_init__(self):
@@ -107,11 +111,15 @@ class Level:
             raise TopologyError(f'level "{self.name}" has latency_s = {self.latency_s}; latencies are not negative')
         if self.wrap_multiple_of < 0:
             raise TopologyError(f'level "{self.name}" has wrap_multiple_of = {self.wrap_multiple_of}; 0 or more is meant')
-        for kind, factor in self.slowdown:
-            if kind not in (*COLLECTIVES, SWAP):
-                raise TopologyError(f'level "{self.name}" has a slowdown for "{kind}"; known: {", ".join((*COLLECTIVES, SWAP))}')
-            if not 1 <= factor < math.inf:
-                raise TopologyError(f'level "{self.name}" has slowdown {factor} for {kind}; factors are at least 1')
+        for key, factors, known in (
+            ("slowdown", self.slowdown, (*COLLECTIVES, SWAP)),
+            ("slowdown_in_pairs", self.slowdown_in_pairs, IN_PAIRS),
+        ):
+            for kind, factor in factors:
+                if kind not in known:
+                    raise TopologyError(f'level "{self.name}" has a {key} for "{kind}"; known: {", ".join(known)}')
+                if not 1 <= factor < math.inf:
+                    raise TopologyError(f'level "{self.name}" has {key} {factor} for {kind}; factors are at least 1')
 
     def _check_dims(self):
         if self.dims and math.prod(self.dims) != self.size:
@@ -142,6 +150,23 @@ class Level:
         """Returns the factor by which a library's collectives of `kind` are slower here than the model."""
         return next((factor for name, factor in self.slowdown if name == kind), 1.0)
 
+    def slowdown_of_size(self, kind: str, size: int) -> float:
+        """Returns by what factor more groups of so many devices are slower than the level's slowdown of `kind` says.
+
+        Of an all_to_all, the more partners a device has the less it waits for one of them: by the logarithm of the size.
+
+        Example:
+          >>> level = Level("host", 8, "switch", 1e9, slowdown=(("all_to_all", 1.3),), slowdown_in_pairs=(("all_to_all", 2.6),))
+          >>> [round(level.slowdown_of_size("all_to_all", size), 2) for size in (2, 4, 8)]
+          [2.0, 1.41, 1.0]
+        """
+        in_pairs = next((factor for name, factor in self.slowdown_in_pairs if name == kind), None)
+        if in_pairs is None or self.size <= 2:
+            return self.slowdown_of(SWAP) if size == 2 else 1.0
+        if size >= self.size or (size > 2 and kind != "all_to_all"):
+            return 1.0
+        return (in_pairs / self.slowdown_of(kind)) ** (math.log(self.size / size) / math.log(self.size / 2))
+
     def with_size(self, size: int) -> Level:
         """Returns the level with another size; not for a torus, which needs dims."""
         return replace(self, size=size, dims=(size,) if self.kind == "ring" else ())
@@ -158,6 +183,8 @@ class Topology:
       levels: outer to inner.
       memory_bandwidth_bytes_per_s: of one device's memory, for local relayouts; reads and writes together.
       slice_bandwidth_bytes_per_s: the same for slices, whose results are copied out of their tiles; None where slices are free.
+      free_before_all_to_all: the share of relayouts and slices that costs nothing right before an all_to_all, which copies its parts
+        out of the tile anyway.
       launch_latency_s: what every collective costs before the first byte moves.
       summary, source: one line on what it is; where the figures were published, and which ones are estimates.
       device_order: the device id at each position; None is row-major.
@@ -174,6 +201,7 @@ class Topology:
     device_order: tuple[int, ...] | None = None
     rings: tuple[str, ...] = ()
     slice_bandwidth_bytes_per_s: float | None = None
+    free_before_all_to_all: float = 0.0
 
     def __post_init__(self):
         for kind in self.rings:
@@ -189,6 +217,8 @@ class Topology:
             bandwidth = getattr(self, what)
             if bandwidth is not None and not 0 < bandwidth < math.inf:
                 raise TopologyError(f"{what} = {bandwidth}; bandwidths are positive")
+        if not 0 <= self.free_before_all_to_all <= 1:
+            raise TopologyError(f"free_before_all_to_all = {self.free_before_all_to_all}; a share is between 0 and 1")
         if not 0 <= self.launch_latency_s < math.inf:
             raise TopologyError(f"launch_latency_s = {self.launch_latency_s}; latencies are not negative")
         if self.size > MAX_DEVICES:
@@ -380,6 +410,7 @@ _TOPOLOGY_KEYS = {
     "launch_latency_s": _NUMBER,
     "memory_bandwidth_bytes_per_s": _NUMBER,
     "slice_bandwidth_bytes_per_s": _NUMBER,
+    "free_before_all_to_all": _NUMBER,
     "device_order": _WHOLES,
     "rings": _NAMES,
 }
@@ -396,6 +427,7 @@ _LEVEL_KEYS = {
     "wrap_together": _FLAG,
     "shapes": _SHAPES,
     "slowdown": _FACTORS,
+    "slowdown_in_pairs": _FACTORS,
     "copies_own": _FLAG,
 }
 
@@ -479,6 +511,8 @@ def _to_toml(topology: Topology) -> str:
     lines.append(f"memory_bandwidth_bytes_per_s = {topology.memory_bandwidth_bytes_per_s!r}")
     if topology.slice_bandwidth_bytes_per_s is not None:
         lines.append(f"slice_bandwidth_bytes_per_s = {topology.slice_bandwidth_bytes_per_s!r}")
+    if topology.free_before_all_to_all:
+        lines.append(f"free_before_all_to_all = {topology.free_before_all_to_all!r}")
     if topology.device_order is not None:
         lines.append(f"device_order = {list(topology.device_order)}")
     if topology.rings:
@@ -510,7 +544,13 @@ def _level_lines(level: Level):
     if level.copies_own:
         yield "copies_own = true"
     if level.slowdown:
-        yield f"slowdown = {{ {', '.join(f'{json.dumps(kind)} = {factor!r}' for kind, factor in level.slowdown)} }}"
+        yield f"slowdown = {_factors(level.slowdown)}"
+    if level.slowdown_in_pairs:
+        yield f"slowdown_in_pairs = {_factors(level.slowdown_in_pairs)}"
+
+
+def _factors(factors: tuple[tuple[str, float], ...]) -> str:
+    return f"{{ {', '.join(f'{json.dumps(kind)} = {factor!r}' for kind, factor in factors)} }}"
 
 
 def _quoted(text: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reshard.calibrating import Measured
     from reshard.synthesis.calibration import Calibration
     from reshard.synthesis.mesh import Mesh
+    from reshard.synthesis.topology import Level
 
 SUMMARY = "measure the devices at hand, write a topology"
 _CPU_SIZES, _SIZES = "16KiB,256KiB,2MiB,16MiB", "64KiB,1MiB,16MiB,256MiB"
@@ -146,7 +147,8 @@ def _calibrated(mesh: Mesh, flags: argparse.Namespace) -> int:
         found = calibration.fit(mesh, pairs, memory, slice_bandwidth_bytes_per_s=_slice_bandwidth(measured), **options)
     if not is_first:
         return 0
-    found = replace(found, topology=replace(found.topology, **_provenance(mesh, measured, found)))
+    free = calibration.share_before_all_to_all(measured.folded, measured.start_s)
+    found = replace(found, topology=replace(found.topology, free_before_all_to_all=free, **_provenance(mesh, measured, found)))
     if flags.output:
         _write(Path(flags.output), found.topology.to_toml())
         print(f"{as_text(mesh, measured, found)}\n\nwritten: {flags.output}")
@@ -250,7 +252,9 @@ def as_text(mesh: Mesh, measured: Measured, found: Calibration) -> str:
     start = f"starting a program: {measured.start_s * 1e6:.1f} us, taken off each time"
     slices = found.topology.slice_bandwidth_bytes_per_s
     sliced = "slices are free" if slices is None else f"{slices / 1e9:.2f} GB/s in slices"
-    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s in relayouts, {sliced}"
+    free = found.topology.free_before_all_to_all
+    folded = f"; right before an all_to_all {_percent(free)} of that is free" if free else ""
+    memory = f"memory: {found.topology.memory_bandwidth_bytes_per_s / 1e9:.2f} GB/s in relayouts, {sliced}{folded}"
     launch = f"launch: {found.topology.launch_latency_s * 1e6:.1f} us"
     parts = [f"{where}\n{start}; {memory}; {launch}", _kinds_table(found), _levels_table(found), *_remarks(measured, found)]
     return "\n\n".join([*parts, _quality(found)])
@@ -283,11 +287,15 @@ def _levels_table(found: Calibration) -> str:
             _gigabytes(level.bandwidth_bytes_per_s),
             _gigabytes(level.shared_bandwidth_bytes_per_s),
             f"{level.latency_s * 1e6:.1f} us",
-            ", ".join(f"{kind} x{factor:.2f}" for kind, factor in level.slowdown) or "-",
+            ", ".join(f"{kind} x{factor:.2f}" for kind, factor in _slowdowns(level)) or "-",
         )
         for level, axes in zip(found.topology.levels, found.axes_of_levels)
     ]
     return table(headings, rows, "llrlrrrl")
+
+
+def _slowdowns(level: Level) -> list[tuple[str, float]]:
+    return [*level.slowdown, *((f"{kind} in pairs", factor) for kind, factor in level.slowdown_in_pairs)]
 
 
 def _remarks(measured: Measured, found: Calibration) -> list[str]:

@@ -24,6 +24,16 @@ def test_links_are_as_fast_as_set_and_gone_afterwards():
 
 
 @needs_namespaces
+def test_small_messages_are_not_free_and_the_next_network_may_stand_at_once():
+    for mbit, is_slow in ((200, True), (1000, False)):
+        with Testbed(Network(nodes=2, per_node=1, inside_mbit=mbit)) as testbed:
+            buckets = testbed.run([["tc", "qdisc", "show", "dev", "eth0"]] * 2, timeout_s=20)
+            assert all(("peakrate" in bucket) == is_slow for bucket in buckets)
+            control = testbed.run([["cat", "/proc/sys/net/ipv4/tcp_congestion_control"]] * 2, timeout_s=20)
+            assert control == ["reno\n"] * 2
+
+
+@needs_namespaces
 def test_a_link_that_is_slower_than_said_is_an_error():
     with Testbed(Network(nodes=2, per_node=1, inside_mbit=50)) as testbed:
         testbed.network = Network(nodes=2, per_node=1, inside_mbit=200)

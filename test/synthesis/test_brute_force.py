@@ -352,6 +352,19 @@ def test_r4_all_pairs_by_time_on_rings_and_with_slow_swaps():
     assert not wrong, wrong[:10]
 
 
+def slow_in_pairs(topology: str) -> str:
+    """Returns the same with what groups of two take, and all_to_alls of more between that and the whole level's."""
+    network, in_pairs = Topology.parse(around_rings(topology)), (("all_gather", 1.5), ("all_to_all", 1.9))
+    return replace(network, levels=tuple(replace(level, slowdown_in_pairs=in_pairs) for level in network.levels)).to_toml()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("topology", "rank"), [("h100:1x8", 1), ("h100:2x4", 1), ("uniform:8", 2)])
+def test_r4_all_pairs_by_time_where_groups_of_two_are_slow(topology, rank):
+    _, _, worse = compare_all("x=2,y=2,z=2", rank, slow_in_pairs(topology))
+    assert not worse, worse[:10]
+
+
 def one_memory(devices: int) -> str:
     """Returns a network as calibration finds it where devices share a memory: all is copied, own parts and slices too."""
     slowdown = (("all_gather", 1.6), ("all_to_all", 4.9), ("collective_permute", 1.7))

@@ -37,8 +37,9 @@ def test_each_axis_has_every_kind_at_every_size_and_all_axes_together_are_for_th
     found = probes(Mesh.parse("node=2,one=1,gpu=4"), SIZES)
     for axis, swaps in (("node", 0), ("gpu", 4)):
         mine = [probe for probe in found if probe.axes == (axis,)]
-        assert len(mine) == 4 * (len(KINDS) + 1) + swaps and {probe.collective.kind for probe in mine} == set(KINDS)
+        assert len(mine) == 4 * (len(KINDS) + 1) + swaps + 2 * swaps and {probe.collective.kind for probe in mine} == set(KINDS)
         assert sum(probe.is_swapped for probe in mine) == swaps
+        assert sum(probe.is_paired for probe in mine) == 2 * swaps and not any(probe.is_fitted for probe in mine if probe.is_paired)
         assert sum(probe.is_alone for probe in mine) == 4 and not any(probe.is_fitted for probe in mine if probe.is_alone)
     rest = [probe for probe in found if len(probe.axes) > 1]
     assert {probe.axes for probe in rest} == {("node", "gpu")} and not any(probe.is_fitted for probe in rest)
@@ -109,6 +110,17 @@ def test_rings_across_levels_are_found(rings):
     network = Topology("made up", levels, MEMORY, 1e-5, rings=rings)
     found = fit(mesh, times(network, mesh, noise=0.03), MEMORY)
     assert found.topology.rings == rings and np.median(found.errors(is_fitted=False)) < 0.05
+
+
+@pytest.mark.parametrize("in_pairs", [(("all_gather", 1.5),), (("all_gather", 1.5), ("all_to_all", 1.8))])
+def test_groups_of_two_that_are_not_as_slow_as_swaps_are_found(in_pairs):
+    mesh = Mesh.parse("node=2,host=8")
+    slow = ("all_to_all", 1.3), ("swap", 1.9)
+    levels = Level("node", 2, "switch", 1e7, 1e-5), Level("host", 8, "switch", 1e9, 1e-5, slowdown=slow, slowdown_in_pairs=in_pairs)
+    network = Topology("made up", levels, MEMORY, 1e-5)
+    found = fit(mesh, times(network, mesh, noise=0.01), MEMORY).topology
+    assert dict(found.levels[1].slowdown_in_pairs) == pytest.approx(dict(in_pairs), rel=0.05) and not found.levels[0].slowdown_in_pairs
+    assert Topology.parse(found.to_toml()) == found
 
 
 @pytest.mark.parametrize(("text", "swap"), [("host=8", 2.0), ("host=8", 1.0), ("node=2,host=4", 1.8), ("host=3", 1.5)])
@@ -183,7 +195,7 @@ def test_rows_hold_what_was_measured_and_what_is_predicted():
     row = next(row for row in found.rows if row.text == "all_reduce")
     assert row.measured == pytest.approx(row.predicted, rel=0.02) == (pytest.approx(8.4e-6 + 4 * 3.4e-6, rel=0.02), 1.5 / 450e9)
     assert found.errors().max() < 0.02 and len(found.errors()) == (len(KINDS) + 1) * len(SIZES)  # permutes twice: around, swapped
-    assert len(found.errors(is_fitted=False)) == len(SIZES)
+    assert len(found.errors(is_fitted=False)) == 3 * len(SIZES)  # one pair alone, two kinds in pairs
 
 
 # ---- what cannot be fitted

@@ -171,6 +171,19 @@ def test_latency_adds_up_over_levels_crossed():
     assert us(nodes, 32, "collective_permute", pairs=[(0, 1), (0, 9)]) == 110
 
 
+def test_slowdown_of_groups_of_two():
+    """All_to_alls of more are between these and the whole level's; gathers of more are not slower; both ways to price agree."""
+    in_pairs = ("all_gather", 1.5), ("all_to_all", 2.6)
+    slow = topology(switch("host", 8, 1, slowdown=(("all_to_all", 1.3), ("swap", 2.0)), slowdown_in_pairs=in_pairs))
+    even = topology(switch("host", 8, 1))
+    for kind, expected in (("all_gather", (1.5, 1, 1)), ("all_to_all", (2.6, (2.6 * 1.3) ** 0.5, 1.3)), ("reduce_scatter", (2, 1, 1))):
+        for size, factor in zip((2, 4, 8), expected):
+            groups = np.arange(8).reshape(-1, size)
+            mine, other = (coefficients(each, 8, kind, groups)[1] for each in (slow, even))
+            assert mine == pytest.approx(factor * other)
+            assert mine == pytest.approx(cost.regular_coefficients(cost.network_of(slow, 8), kind, (size,))[1])
+
+
 def test_slowdown_of_a_library():
     slow = topology(switch("gpu", 4, 1, slowdown=(("all_to_all", 1.5),)))
     assert ns_per_byte(slow, 4, "all_to_all") == 1.5 * 0.75

@@ -23,7 +23,7 @@ from reshard.synthesis.request import Request
 from reshard.synthesis.routes import middles
 from reshard.synthesis.sharding import AxisRef, Sharding, ShardingError
 from reshard.synthesis.tile_program import collectives, lower
-from reshard.synthesis.topology import Topology
+from reshard.synthesis.topology import Level, Topology
 
 QUICK = random_pairs(1, 200, (4, 6, 8, 12, 16)) + random_pairs(2, 40, (24, 36, 48, 64))
 
@@ -529,6 +529,22 @@ def test_no_exchange_is_tried_in_place_of_a_permute(monkeypatch):
     found = plan(Mesh.parse("x=16,y=4"), (2048, 2048), 32, *ends, objective="time", with_exchange=True)
     assert [step.op for step in found.steps] == ["permute", "all_gather", "relayout"]
     assert all(before < after for before, after in tried)
+
+
+def test_copies_that_an_all_to_all_does_on_the_way_are_cheaper_there_and_nowhere_else():
+    """As found on CPU devices, where an all_to_all is four times slower than a gather, but takes a relayout and a slice along."""
+    slowdown = (("all_gather", 1.3), ("all_to_all", 4.4), ("collective_permute", 1.4))
+    level = Level("device", 8, "switch", 2.5e9, slowdown=slowdown, copies_own=True)
+    apart = Topology("one memory", (level,), 2.5e9, 3e-4, slice_bandwidth_bytes_per_s=3.2e9)
+    ends = Mesh.parse("x=4,y=2"), (384, 2048, 32), 32, Sharding.parse('[{"y"}, {}, {}]'), Sharding.parse('[{}, {"x"}, {"y"}]')
+    gathered, swapped = (plan(*ends, topology=each, objective="time") for each in (apart, replace(apart, free_before_all_to_all=0.75)))
+    assert [each.op for each in gathered.steps] == ["slice", "all_gather", "slice"]
+    assert [each.op for each in swapped.steps] == ["slice", "relayout", "all_to_all"]
+    tile = 384 * 2048 * 32 * 4 / 8
+    sliced, copied, moved = (each.time_s for each in swapped.steps)
+    assert (sliced, copied) == (pytest.approx(0.25 * 2 * tile / 3.2e9), pytest.approx(0.25 * 2 * tile / 2.5e9))
+    assert moved == pytest.approx(3e-4 + 4.4 * tile / 2.5e9) and swapped.time_s < gathered.time_s
+    assert Topology.parse(replace(apart, free_before_all_to_all=0.75).to_toml()).free_before_all_to_all == 0.75
 
 
 def test_slices_take_time_where_the_topology_says_so_whole_and_in_chunks():

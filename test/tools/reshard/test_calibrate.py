@@ -162,7 +162,7 @@ def test_cpu_devices_are_measured_and_the_planner_takes_the_file(tmp_path, capsy
     flags = ["--mesh", "a=2,b=2", "--devices", "4", "--sizes", "16KiB,4MiB", "--repeats", "3", "-o", path]
     done = subprocess.run([*TOOL, "calibrate", *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("compiling 1 of 41 programs\nmeasuring 41 programs, turn 1 of 3\n")
+    assert done.stderr.startswith("compiling 1 of 47 programs\nmeasuring 47 programs, turn 1 of 3\n")
     found = Topology.parse(str(path))
     assert found.size == 4 and "4 x cpu (cpu)" in done.stdout and "one host" in done.stdout
     for level in found.levels:
@@ -268,3 +268,14 @@ def test_two_processes_measure_together_and_one_of_them_writes(tmp_path):
     assert [process.returncode for process in processes] == [0, 0], err
     assert os.listdir(tmp_path) == ["0.toml"] and "written" in out and "written" not in other
     assert "on 2 hosts" in out and Topology.parse(str(tmp_path / "0.toml")).size == 4
+
+
+def test_copies_that_an_all_to_all_does_on_the_way_are_written_and_reported(machine, monkeypatch, tmp_path, capsys):
+    machine("cpu", platform="cpu", hosts=1)
+    measure = calibrating.measure
+    folded = ((START_S + 4e-3, START_S + 1e-2, START_S + 1.1e-2),) * 3 + ((START_S + 1e-6, START_S + 1e-2, START_S + 2e-2),) * 5
+    monkeypatch.setattr(calibrating, "measure", lambda *given, **options: replace(measure(*given, **options), folded=folded))
+    path = tmp_path / "one.toml"
+    assert run("--mesh", "device=8", "-o", path) == 0
+    assert Topology.parse(path.read_text()).free_before_all_to_all == pytest.approx(0.75)
+    assert "right before an all_to_all 75 % of that is free" in capsys.readouterr().out
