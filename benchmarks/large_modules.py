@@ -5,13 +5,13 @@
     python benchmarks/large_modules.py --examples llama_train_step [--rounds 3]
 
 The module is the training step of an unrolled transformer, lowered by JAX. Each step runs in a process of its own: JAX lowers,
-XLA compiles, `reshard-opt` runs the pipeline on the file three times:
+XLA compiles as in `lowered.compile()`, `reshard-opt` runs the pipeline on the file three times:
   - cold: nothing is on disk.
   - answers kept: XLA's answers and the plans are on disk, the result is not: the whole pipeline runs.
   - result kept: the same file with the same flags once more; its result is on disk, and only read.
 A round is one of each, one after the other; seconds are medians over the rounds, of processor time, which other work on the machine
-sways less than the clock: all of a process for ours, for XLA what a process that compiles takes more than one with a module of a few
-ops. Python's bytecode is on disk, as it is of an installed package. Memory is the most that the process of `reshard-opt` with answers
+sways less than the clock: all of a process for ours, for XLA that of the one call, behind another one that compiles a few ops.
+With --unoptimized XLA leaves out LLVM's optimisation, as where it is asked for what it makes of a site. Python's bytecode is on disk, as it is of an installed package. Memory is the most that the process of `reshard-opt` with answers
 kept had, less what it has on a module of a few ops, beside the same of one that only parses and prints.
 
 With --examples it is `reshard.optimize(lowered)`, each time in a new process, beside `lowered.compile()` there: cold without the
@@ -34,7 +34,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import jax
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -59,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.lower:
         _lower(options.lower, Path(options.out), options.devices)
     elif options.compile:
-        _compile(Path(options.compile), options.devices)
+        print(json.dumps(_compile_seconds(options.compile, options.devices, options.unoptimized)))
     elif options.optimize:
         print(json.dumps(_optimize_seconds(options.optimize, options.what)))
     elif options.examples:
@@ -87,11 +90,11 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         module, out, report = (Path(folder) / name for name in ("in.mlir", "out.mlir", "report.json"))
         layers = max(1, round(ops / OPS_PER_LAYER))
         _child(__file__, "--lower", str(layers), "--out", str(module), "--devices", str(options.devices))
-        flags = options.flags.split()
-        rounds = [_round(module, out, Path(folder) / f"cache{number}", flags, options) for number in range(options.rounds)]
+        rounds = [_round(layers, module, out, Path(folder) / f"cache{number}", options) for number in range(options.rounds)]
         compiled, cold, answers, result = ([each[step] for each in rounds] for step in range(4))
         cache = Path(folder) / "cache0"
         small_parsed, parsed = (_opt(text, out, cache, *PARSE_ALONE).mib for text in (SMALL, module))
+        flags = options.flags.split()
         _opt(SMALL, out, cache, *flags)  # asks XLA
         _drop_results(cache)
         small = _opt(SMALL, out, cache, *flags).mib
@@ -111,17 +114,18 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         ]
 
 
-def _round(module: Path, out: Path, cache: Path, flags: list[str], options: argparse.Namespace) -> tuple[float, Ran, Ran, Ran]:
+def _round(layers: int, module: Path, out: Path, cache: Path, options: argparse.Namespace) -> tuple[float, Ran, Ran, Ran]:
     """Returns XLA's compile time and the three runs of ours, in that order."""
-    few, many = (0.0, 0.0) if options.no_xla else (_compile_s(text, options.devices) for text in (SMALL, module))
+    compile_s, flags = 0.0 if options.no_xla else _compile_s(layers, options), options.flags.split()
     cold = _opt(module, out, cache, *flags)
     _drop_results(cache)
     answers = _opt(module, out, cache, *flags)
-    return many - few, cold, answers, _opt(module, out, cache, *flags)
+    return compile_s, cold, answers, _opt(module, out, cache, *flags)
 
 
-def _compile_s(module: Path, devices: int) -> float:
-    return _child(__file__, "--compile", str(module), "--devices", str(devices)).seconds
+def _compile_s(layers: int, options: argparse.Namespace) -> float:
+    how = ["--unoptimized"] if options.unoptimized else []
+    return json.loads(_child(__file__, "--compile", str(layers), "--devices", str(options.devices), *how).output.splitlines()[-1])
 
 
 def _drop_results(cache: Path) -> None:
@@ -220,7 +224,21 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _lower(layers: int, out: Path, devices: int) -> None:
-    """Writes the training step of an unrolled transformer: data x model parallel, the residual stream split along the sequence."""
+    out.write_text(_lowered(layers, devices).as_text())
+
+
+def _compile_seconds(layers: int, devices: int, is_unoptimized: bool) -> float:
+    """Returns the seconds of `lowered.compile()`; what a process does for its first one is done before."""
+    lowered = _lowered(layers, devices)
+    import jax
+
+    options = {"xla_backend_optimization_level": 0} if is_unoptimized else {}
+    jax.jit(lambda x: x * 2 + 1).lower(1.0).compile(options)
+    return _timed(lambda: lowered.compile(options))[1]
+
+
+def _lowered(layers: int, devices: int) -> jax.stages.Lowered:
+    """Returns the training step of an unrolled transformer: data x model parallel, the residual stream split along the sequence."""
     from reshard.dialect_utils.compat import cpu_devices_environment
 
     os.environ |= cpu_devices_environment(devices)
@@ -269,16 +287,7 @@ def _lower(layers: int, out: Path, devices: int) -> None:
     ]
     x = jax.ShapeDtypeStruct((batch, length, width), jnp.float32, sharding=NamedSharding(mesh, P("data", "model")))
     sys.setrecursionlimit(100_000)
-    out.write_text(jax.jit(step).lower(weights, x).as_text())
-
-
-def _compile(module: Path, devices: int) -> None:
-    from reshard.dialect_utils.xla_child import XlaChild
-
-    with XlaChild() as child:
-        compiled = child.compile(module.read_text(), devices, timeout_s=7200)
-        if compiled.status != "ok":
-            raise SystemExit(f"XLA: {compiled.status}: {compiled.message}")
+    return jax.jit(step).lower(weights, x)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -289,9 +298,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="default %(default)s")
     add("--examples", type=lambda text: text.split(","), help="examples to time instead, by their names in examples/programs.py")
     add("--no-xla", action="store_true", help="do not compile with XLA, which takes long")
+    add("--unoptimized", action="store_true", help="let XLA compile without LLVM's optimisation")
     add("--flags", default="", help="further flags of reshard-opt, in one text")
     for name in ("--lower", "--compile", "--optimize", "--what", "--out"):
-        add(name, type=int if name == "--lower" else str, help=argparse.SUPPRESS)
+        add(name, type=int if name in ("--lower", "--compile") else str, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
