@@ -11,8 +11,9 @@ XLA compiles as in `lowered.compile()`, `reshard-opt` runs the pipeline on the f
   - result kept: the same file with the same flags once more; its result is on disk, and only read.
 A round is one of each, one after the other; seconds are medians over the rounds, of processor time, which other work on the machine
 sways less than the clock: all of a process for ours, for XLA that of the one call, behind another one that compiles a few ops.
-With --unoptimized XLA leaves out LLVM's optimisation, as where it is asked for what it makes of a site. Python's bytecode is on disk, as it is of an installed package. Memory is the most that the process of `reshard-opt` with answers
-kept had, less what it has on a module of a few ops, beside the same of one that only parses and prints.
+With --unoptimized XLA leaves out LLVM's optimisation, as where it is asked for what it makes of a site. Python's bytecode is on
+disk, as it is of an installed package. Memory is the most that the process of `reshard-opt` with answers kept had, less what it has
+on a module of a few ops, beside the same of one that only parses and prints.
 
 With --examples it is `reshard.optimize(lowered)`, each time in a new process, beside `lowered.compile()` there: cold without the
 whole-module check, the check when it is new (XLA compiles the module both ways), answers kept, result kept. What starts another

@@ -849,13 +849,14 @@ def _operands_in(op: ir.Operation, number_of: dict[ir.Value, int]) -> list[int]:
     return [number_of[value] for value in values if value in number_of]
 
 
-def _nested(op: ir.Operation) -> Iterator[ir.OpView]:
+def _nested(op: ir.Operation) -> Iterator[ir.Operation | ir.OpView]:
     """Yields the ops in the regions of an op, parents first; for the few of most regions it is faster than to walk."""
     for block in _blocks(op):
         for inner in block.operations:
-            yield inner
             if len(inner.regions):
-                yield from _nested(inner.operation)
+                yield from ops_in(inner.operation)  # no recursion of ours: there may be a thousand regions in each other
+            else:
+                yield inner
 
 
 def _depth_first(roots: list[int], needs: list[list[int]]) -> list[int]:

@@ -17,11 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.bindings import ir, sdy
 from reshard.dialect_utils.diagnostics import error_at
 from reshard.dialect_utils.ops import int64_attr
 from reshard.dialect_utils.propagation import ops_in
+
+if TYPE_CHECKING:
+    from reshard.passes.base import Session
 
 PREFIX = "reshard."
 OPERAND_SITES = PREFIX + "operand_sites"
@@ -132,6 +136,16 @@ def write_findings(
         for (op, name), edges in _by_attribute(findings).items():
             op.attributes[name] = ir.ArrayAttr.get([_to_attr(edge) for edge in edges])
         module.operation.attributes[SUMMARY] = _summary(findings)
+
+
+def hand_on_findings(module: ir.Module, findings: Findings, session: Session) -> None:
+    """Leaves findings in place of those of the session: there alone, if these were and the next pass takes them, else on the module."""
+    written = session.are_findings_written
+    session.is_left = session.hands_over and not written
+    if not session.is_left:
+        write_findings(module, findings, over=session.findings if written else None, ops=None if written else ())
+        session.are_findings_written = True
+    session.findings = findings
 
 
 def _by_attribute(findings: Findings) -> dict[tuple[ir.Operation, str], list[Finding]]:

@@ -23,7 +23,7 @@ from reshard.dialect_utils.sdy_shardings import (
 )
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
-from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, read_findings, write_findings
+from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, hand_on_findings, read_findings
 from reshard.passes.op_layouts import Layouts, OpLayouts
 from reshard.passes.oracle import KEEP, REWRITE, LoneOracle, Verdict
 from reshard.passes.site_records import SiteRecord, record_of
@@ -98,12 +98,7 @@ class PlanSitesPass(Pass):
         planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
         edges = tuple(planner.planned_edges())
         planned = dataclasses.replace(found, edges=edges, open_results=planner.open_results())
-        session.is_left = session.hands_over and not session.are_findings_written
-        if not session.is_left:
-            over = session.findings if session.are_findings_written else None
-            write_findings(module, planned, over, ops=() if not session.are_findings_written else None)
-            session.are_findings_written = True
-        session.findings = planned
+        hand_on_findings(module, planned, session)
 
 
 @dataclass(frozen=True)

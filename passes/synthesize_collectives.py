@@ -13,7 +13,7 @@ from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
 from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
 from reshard.passes import findings as kinds
 from reshard.passes.base import OptionError, Pass, Session, option
-from reshard.passes.findings import Finding, Findings, read_findings, write_findings
+from reshard.passes.findings import Finding, Findings, hand_on_findings, read_findings, write_findings
 from reshard.passes.oracle import KEEP, REWRITE
 
 if TYPE_CHECKING:
@@ -86,11 +86,7 @@ class SynthesizeCollectivesPass(Pass):
         if rewriter.rewritten or session.findings is None:  # ops that had findings may be gone
             write_findings(module, left)
         else:
-            session.is_left = session.are_findings_written or session.hands_over
-            if not session.is_left:
-                write_findings(module, left, ops=())
-                session.are_findings_written = True
-            session.findings = left
+            hand_on_findings(module, left, session)
         if not rewriter.rewritten:
             session.is_verified = all(_verdict(edge) != REWRITE for edge in found.edges)
         session.count("left", len({edge.site for edge in remaining}))

@@ -19,7 +19,8 @@ from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags, pip
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line.
 
-    Without `argv` it is the command itself: the work is done in a child process, whose death is a diagnostic.
+    Without `argv` it is the command itself: the work is done in a child process, whose death is a diagnostic, and this process
+    ends with the status instead of returning it.
     """
     given = sys.argv[1:] if argv is None else argv
     flags, parser = parse_flags(given)

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 import re
+import sys
 
 import pytest
 
@@ -180,3 +181,19 @@ def test_the_clone_is_valid_although_only_stand_ins_for_dynamic_shapes_have_it_v
     for op, index in zip(analysis.prepared_ops, analysis.origin, strict=True):
         if index is not None and not op.name.startswith("stablehlo.") and not op.name.startswith("chlo."):
             assert analysis.originals[index].name == op.name
+
+
+def test_regions_may_be_nested_deeper_than_python_recurses():
+    depth = sys.getrecursionlimit() + 100
+    begin = '"stablehlo.if"(%p) ({\n'
+    end = "}, { stablehlo.return %x : tensor<4xf32> }) : (tensor<i1>) -> tensor<4xf32>\n"
+    text = "".join(f"%r{level} = {begin}" for level in range(depth)) + "stablehlo.return %x : tensor<4xf32>\n" + end
+    text += "".join(f"stablehlo.return %r{level} : tensor<4xf32>\n{end}" for level in range(depth - 1, 0, -1))
+    module = ir.Module.parse(f"""
+      func.func @main(%p: tensor<i1>, %x: tensor<4xf32>) -> tensor<4xf32> {{
+        {text}
+        %sum = stablehlo.add %r0, %x : tensor<4xf32>
+        return %sum : tensor<4xf32>
+      }}""")
+    analysis = propagation.prepare(*propagation.tagged_clone(module))
+    assert len(analysis.prepared_ops) == 3 + depth + 2 * depth
