@@ -44,13 +44,12 @@ class Row:
         theirs, mine = (getattr(self.found[each], attribute) for each in (who, over))
         return None if theirs is None or mine is None else ratio(theirs, mine)
 
-    @property
-    def temporaries_above_stock(self) -> int:
+    def temporaries_above_stock(self, who: str = "ours") -> int:
         """Returns the bytes of our temporaries above stock's and the copies around one collective; 0 where stock does not compile."""
-        stock, ours = self.found["xla"].temp_bytes, self.ours.temp_bytes
-        if stock is None or ours is None:
+        stock, ours = self.found["xla"].temp_bytes, self.found[who]
+        if stock is None or ours.temp_bytes is None:
             return 0
-        return max(0, ours - stock - self.ours.relayout_bytes - CONSTANTS)
+        return max(0, ours.temp_bytes - stock - ours.relayout_bytes - CONSTANTS)
 
     def as_dict(self) -> dict:
         return {"pair": str(self.pair), "devices": self.devices, "element": self.element} | {
@@ -89,8 +88,10 @@ def failings(rows: Sequence[Row], who: Sequence[str]) -> list[Failing]:
     for peer in peers_of(who):
         above = ((1 / over, row) for row in rows if (over := row.ratio(peer)) is not None and over < 1)
         found.append(_failing(f"received bytes: above {NAMES[peer]}", above))
-    above = ((ratio(row.ours.temp_bytes, row.found["xla"].temp_bytes), row) for row in rows if row.temporaries_above_stock)
-    return [*found, _failing("temporaries: above XLA's and the copies around one of our collectives", above)]
+    for each in OURS:
+        above = ((ratio(_temps(row, each), _temps(row, "xla")), row) for row in rows if row.temporaries_above_stock(each))
+        found.append(_failing(f"temporaries, {NAMES[each]}: above XLA's and the copies around one of our collectives", above))
+    return found
 
 
 def _failing(title: str, rows: Iterable[tuple[float, Row]]) -> Failing:
@@ -156,10 +157,11 @@ def _statuses(who: Sequence[str]) -> Iterator[Column]:
 
 
 def _memory() -> Iterator[Column]:
-    yield "temporaries: geomean, max", lambda rows: _two(_temporaries_over_stock(rows))
-    yield "larger", lambda rows: str(sum(map(_has_larger_temporaries, rows)))
-    needed = "larger by more than the copies around one of our collectives"
-    yield needed, lambda rows: str(sum(row.temporaries_above_stock > 0 for row in rows))
+    for who in OURS:
+        yield f"{NAMES[who]}: temporaries: geomean, max", lambda rows, who=who: _two(_temporaries_over_stock(rows, who))
+        yield "larger", lambda rows, who=who: str(sum(_has_larger_temporaries(row, who) for row in rows))
+        needed = "larger by more than the copies around one collective"
+        yield needed, lambda rows, who=who: str(sum(row.temporaries_above_stock(who) > 0 for row in rows))
     yield "peak: geomean, max, min", lambda rows: _spread(_over_stock(rows, "peak_bytes"))
 
 
@@ -181,17 +183,17 @@ def _stock_moves_needlessly(row: Row) -> bool:
     return not row.moves and bool(row.found["xla"].bytes_received)
 
 
-def _has_larger_temporaries(row: Row) -> bool:
-    return row.found["xla"].is_ok and _temps(row, "ours") > _temps(row, "xla") + CONSTANTS
+def _has_larger_temporaries(row: Row, who: str) -> bool:
+    return row.found["xla"].is_ok and _temps(row, who) > _temps(row, "xla") + CONSTANTS
 
 
 def _temps(row: Row, who: str) -> int:
     return row.found[who].temp_bytes or 0
 
 
-def _temporaries_over_stock(rows: Sequence[Row]) -> list[float]:
-    both = (row for row in rows if row.found["xla"].is_ok and row.ours.is_ok)
-    return [max(_temps(row, "ours"), CONSTANTS) / max(_temps(row, "xla"), CONSTANTS) for row in both]
+def _temporaries_over_stock(rows: Sequence[Row], who: str) -> list[float]:
+    both = (row for row in rows if row.found["xla"].is_ok and row.found[who].is_ok)
+    return [max(_temps(row, who), CONSTANTS) / max(_temps(row, "xla"), CONSTANTS) for row in both]
 
 
 def _over_stock(rows: Sequence[Row], attribute: str) -> list[float]:

@@ -9,10 +9,13 @@
 The networks are made of Linux namespaces (`testbed.py`) and need root; gloo carries the data. Before anything is measured the
 links are, with plain TCP, and `reshard calibrate` fits a topology to what collectives take there, on which ours is planned;
 `--topology` takes one that was calibrated before. Programs for one pair take turns, the slowest process counts, then the median.
-A pair that is slower than 0.95 of stock is measured again, with more turns, and its second answer counts: most of these are noise.
+A pair that is slower than 0.95 of stock is measured again, with three times as many turns, if it still is with nine times as many,
+and its last answer counts: most of these are noise.
 A run that was stopped goes on where it was (`--state`).
 
 On a network ours is what `reshard plan` finds, exchanges included; on shared memory chains alone, as most sites of a module have them.
+The first line of the table has this plan for every pair. The second has what a program gets by the policy `better`, which leaves a
+pair to stock XLA where its compiled form is worse in any cost, or better in none: such a pair counts as 1.
 
 All processes keep the memory that arrays give back (`KEEPS_MEMORY`), as an accelerator's allocator does; otherwise most of the time
 on shared memory goes to the system, which maps and clears pages, the same for everybody.
@@ -40,6 +43,7 @@ from benchmarks.progress import shown  # noqa: E402
 from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together  # noqa: E402
 from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # noqa: E402
 from reshard.dialect_utils.xla_child import shared_child  # noqa: E402
+from reshard.passes.oracle import LoneOracle, Verdict  # noqa: E402
 from reshard.synthesis.bounds import received_elements_bound  # noqa: E402
 from reshard.synthesis.plan import Plan, pareto, plan  # noqa: E402
 from reshard.synthesis.topology import Topology  # noqa: E402
@@ -51,9 +55,10 @@ BATCH = 8  # jobs that one start of the processes does
 TIMEOUT_S = 900.0
 SLOWER = 0.95  # a pair whose speed-up is below is a loser
 SHARED_SIZES = "1MiB,4MiB,16MiB,64MiB"  # of the tiles that calibration measures: those of arrays of 64 MiB and more
+NETWORK_SIZES = "256KiB,1MiB,4MiB"  # of the tiles that are timed
 TOP = 10
 MOST_OTHERS = 3
-MORE_TURNS = 3  # times as many where a pair is measured again
+MORE_TURNS = {"again": 3, "again-2": 9}  # times as many where a pair is measured again, and once more
 PORT = 23398
 KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_ARENA_MAX": "1"}  # of glibc
 WORKER = Path(__file__).resolve().parent / "timed_worker.py"
@@ -61,10 +66,11 @@ WORKER = Path(__file__).resolve().parent / "timed_worker.py"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pair with our plan on the topology that counts, and the others that the model is to rank."""
+    """A pair with our plan on the topology that counts, the others that the model is to rank, and the policy's verdict on ours."""
 
     pair: Pair
     plans: dict[str, Plan]
+    verdict: Verdict
 
     @property
     def key(self) -> str:
@@ -83,6 +89,11 @@ class Timed:
     @property
     def speedup(self) -> float:
         return self.seconds["stock"] / self.seconds["ours"]
+
+    @property
+    def speedup_by_policy(self) -> float:
+        """Returns the same, 1 where the policy leaves the pair to stock XLA: then the program is stock's."""
+        return self.speedup if self.problem.verdict.is_rewrite else 1.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -114,9 +125,10 @@ def _with(options: argparse.Namespace, testbed: Testbed | None) -> int:
     problems, refused = _problems(options, devices, topology)
     stem = f"{options.on}-{devices}-{options.seed}-{options.mib}-{options.turns}-{options.others}"
     known = _answered(problems, options.state / f"{stem}.jsonl", options.turns, devices, testbed, options.on)
-    losers = [each for each in problems if _is_slower(known[each.key])]
-    turns = MORE_TURNS * options.turns
-    known |= _answered(losers, options.state / f"{stem}-again.jsonl", turns, devices, testbed, f"{options.on}, again")
+    for name, more in MORE_TURNS.items():
+        losers = [each for each in problems if _is_slower(known[each.key])]
+        path, turns = options.state / f"{stem}-{name}.jsonl", more * options.turns
+        known |= _answered(losers, path, turns, devices, testbed, f"{options.on}, {name}")
     report, is_right = _report([(each, known[each.key]) for each in problems if each.key in known], refused, topology)
     print(report)
     if options.out:
@@ -157,11 +169,13 @@ def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> 
     for pair in shown(drawn, "planning, and asking stock XLA in a child process"):
         if not received_elements_bound(pair.mesh, pair.shape, pair.source, pair.target):
             continue
-        stock = stock_pair(_type(pair), pair.mesh, (pair.source, pair.target))
-        if not shared_child().compile(stock, devices).is_ok:
+        stock = shared_child().compile(stock_pair(_type(pair), pair.mesh, (pair.source, pair.target)), devices)
+        if not stock.is_ok:
             refused += 1
             continue
-        found.append(Problem(pair, _plans(pair, topology, options.others, options.on != "shared")))
+        plans = _plans(pair, topology, options.others, options.on != "shared")
+        verdict = LoneOracle(shared_child()).judge(stock, rewritten_pair(_type(pair), plans["ours"]), pair.mesh)
+        found.append(Problem(pair, plans, verdict))
     return found, refused
 
 
@@ -200,7 +214,7 @@ def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topolog
 
 def _calibrate_on(testbed: Testbed, tool: Sequence[str]) -> str:
     network = testbed.network
-    sizes = ["--sizes", "256KiB,1MiB,4MiB"]  # those of the tiles that are timed
+    sizes = ["--sizes", NETWORK_SIZES]
     levels = f"host={network.nodes}" if network.per_node == 1 else f"node={network.nodes},host={network.per_node}"
     commands = [
         ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes] for rank in range(network.processes)
@@ -294,12 +308,18 @@ def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Top
 
 
 def _table(timed: Sequence[Timed]) -> Iterator[str]:
-    speedups = sorted(each.speedup for each in timed)
-    yield "| pairs | geomean | min | 10 % | median | 90 % | max | slower than 0.95 of stock |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| stock ÷ ours | pairs | geomean | min | 10 % | median | 90 % | max | slower than 0.95 of stock |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    taken = sum(each.problem.verdict.is_rewrite for each in timed)
+    yield _line("the plan", [each.speedup for each in timed])
+    yield _line(f"by policy better, which takes {taken}", [each.speedup_by_policy for each in timed])
+
+
+def _line(title: str, speedups: Sequence[float]) -> str:
+    speedups = sorted(speedups)
     places = [speedups[int(share * (len(speedups) - 1))] for share in (0, 0.1, 0.5, 0.9, 1)]
-    cells = [str(len(speedups)), f"{statistics.geometric_mean(speedups):.2f}", *(f"{each:.2f}" for each in places)]
-    yield f"| {' | '.join(cells)} | {sum(each < SLOWER for each in speedups)} |"
+    cells = [title, str(len(speedups)), f"{statistics.geometric_mean(speedups):.2f}", *(f"{each:.2f}" for each in places)]
+    return f"| {' | '.join(cells)} | {sum(each < SLOWER for each in speedups)} |"
 
 
 def _ranking(timed: Sequence[Timed]) -> Iterator[str]:
@@ -328,7 +348,7 @@ def _losers(timed: Sequence[Timed]) -> Iterator[str]:
         ours = each.problem.plans["ours"]
         yield f"  {each.speedup:.2f}  {each.problem.pair}"
         yield f"        ours {1e3 * each.seconds['ours']:.1f} ms, predicted {1e3 * ours.time_s:.1f} ms: {ours.chain_text}"
-        yield f"        stock {1e3 * each.seconds['stock']:.1f} ms"
+        yield f"        stock {1e3 * each.seconds['stock']:.1f} ms; policy better: {each.problem.verdict.action}, {each.problem.verdict.reason}"
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

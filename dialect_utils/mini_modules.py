@@ -24,19 +24,20 @@ _GOAL = "mesh_of_answer"
 _MESH = "mesh_of_question"  # no name that an op may refer to: the meshes of its own module are not here
 
 
-def stock_pair(tensor_type: str, mesh: Mesh, layouts: Sequence[Sharding]) -> str:
+def stock_pair(tensor_type: str, mesh: Mesh, layouts: Sequence[Sharding], target_mesh: Mesh | None = None) -> str:
     """Returns the module that takes a tensor in the first layout and returns it in the last, by way of those between.
 
     XLA changes a layout of an argument or a result whose dimensions do not divide. Such ends are in whole tiles: what the
     module takes and returns is padded at the end of each dimension, which moves nothing.
 
     Args:
-      tensor_type: as MLIR prints it, e.g. `tensor<8x8xf32>`; layouts: two or more.
+      tensor_type: as MLIR prints it, e.g. `tensor<8x8xf32>`.
+      layouts: two or more; with `target_mesh`, that of the last one, over the same devices, just two.
     """
-    pair = _Pair(tensor_type, (mesh, mesh), layouts[0], layouts[-1])
+    pair = _Pair(tensor_type, (mesh, target_mesh or mesh), layouts[0], layouts[-1])
     value, constraints = pair.value, []
     for number, layout in enumerate(layouts[1:-1] if pair.is_whole else layouts[1:]):
-        constraints.append(f"    %{number} = sdy.sharding_constraint {value} <@{_MESH}, {layout.closed()}> : {tensor_type}")
+        constraints.append(f"    %{number} = sdy.sharding_constraint {value} <@{pair.goal_name}, {layout.closed()}> : {tensor_type}")
         value = f"%{number}"
     return pair.module("\n".join(constraints), value)
 

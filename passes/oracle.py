@@ -57,10 +57,10 @@ class LoneOracle:
         self.child = child
 
     def judge_pair(self, tensor_type: str, layouts: Sequence[Sharding], plan: Plan) -> Verdict:
-        """Returns the verdict on a conversion by `plan` from the first of `layouts` to the last, by way of the others."""
+        """Returns the verdict on a conversion by `plan` from the first of `layouts` to the last, by way of the others, if on one mesh."""
         from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # with all that writes collectives
 
-        stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts), plan.mesh)
+        stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts, plan.target_mesh), plan.mesh)
         if stock.is_ok and _cannot_be_beaten(stock, plan):
             return Verdict(KEEP, f"stock XLA moves {_bytes(stock.bytes_received)} in {_count(stock)}, as we would", stock)
         return self.judge(stock, rewritten_pair(tensor_type, plan), plan.mesh)

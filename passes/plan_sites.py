@@ -103,25 +103,30 @@ class PlanSitesPass(Pass):
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be planned: a value of a type on a mesh from source to target, inside manual computations along some axes."""
+    """What is to be planned: a value of a type on a mesh from source to target, inside manual computations along some axes.
+
+    Attributes:
+      target_mesh: that of the target where it is another one, over the same devices.
+    """
 
     type: ir.Type
     mesh: Mesh
     source: Sharding
     target: Sharding
-    manual_axes: tuple[str, ...]
+    manual_axes: tuple[str, ...] = ()
+    target_mesh: Mesh | None = None
 
     @functools.cached_property
     def text(self) -> str:
         """Returns all that the plan depends on."""
-        return repr((str(self.type), self.mesh, self.source, self.target, self.manual_axes))
+        return repr((str(self.type), self.mesh, self.source, self.target, self.manual_axes, self.target_mesh))
 
     @functools.cached_property
     def plan(self) -> Plan:
         """Returns the plan. Raises: NoPlanError or ValueError if there is none."""
         from reshard.passes.site_plans import site_plan  # with all that plans: a record may have what is asked
 
-        return site_plan(self.type, self.mesh, self.source, self.target, self.manual_axes)
+        return site_plan(self.type, self.mesh, self.source, self.target, self.manual_axes, self.target_mesh)
 
     def facts(self) -> dict[str, Any]:
         """Returns what a report says of the plan, `solved` from which it can be planned again, or why there is none: plain values."""
@@ -130,6 +135,8 @@ class Asked:
         except ValueError as problem:  # NoPlanError is one
             return {"problem": f"no chain: {problem}"}
         ends = {"mesh": str(plan.mesh), "source": str(plan.source), "target": str(plan.target)}
+        if plan.target_mesh is not None:
+            ends["target_mesh"] = str(plan.target_mesh)
         solved = ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
         return {"chain": plan.chain_text, **{name: getattr(plan, name) for name in _PLAN_ENTRIES}, "solved": solved}
 
@@ -139,7 +146,7 @@ class Conversion:
     """One (value, source, target), planned: `facts` is what `Asked` has of it. Sites share it.
 
     Attributes:
-      asked: None where the ends are on different meshes.
+      asked: None where the ends are on different meshes and `_ON_DIFFERENT_MESHES` says why that is not planned.
     """
 
     source: Sharding
@@ -167,7 +174,7 @@ class Conversion:
         return self.facts.get("solved")
 
 
-_ON_DIFFERENT_MESHES = {"problem": "source and target are on different meshes"}
+_ON_DIFFERENT_MESHES = {"problem": "source and target are on meshes over different devices, or on two inside a manual computation"}
 
 
 class SitePlanner:
@@ -250,13 +257,17 @@ class SitePlanner:
         return record_of(each.text for each in asked if each is not None)
 
     def _asked(self, edge: Finding) -> Asked | None:
-        """Returns what is to be planned for an edge alone; None if its ends are on different meshes."""
+        """Returns what is to be planned for an edge alone; None where `Conversion.asked` is."""
         key = edge.value.type, edge.source, edge.target, edge.manual_axes
         if key not in self._asked_of:
-            mesh = self._mesh_of(edge.target)
-            is_on_one = mesh is not None and mesh == self._mesh_of(edge.source)
+            mesh, goal = self._mesh_of(edge.source), self._mesh_of(edge.target)
             ends = self._shardings[edge.source], self._shardings[edge.target]
-            self._asked_of[key] = Asked(edge.value.type, mesh, *ends, edge.manual_axes) if is_on_one else None
+            if mesh is not None and mesh == goal:
+                self._asked_of[key] = Asked(edge.value.type, mesh, *ends, edge.manual_axes)
+            elif mesh is None or goal is None or edge.manual_axes or (mesh.size, mesh.devices) != (goal.size, goal.devices):
+                self._asked_of[key] = None
+            else:
+                self._asked_of[key] = Asked(edge.value.type, mesh, *ends, target_mesh=goal)
         return self._asked_of[key]
 
     def _conversion(self, edge: Finding) -> Conversion:
@@ -271,7 +282,7 @@ class SitePlanner:
         return Conversion(source, target, asked, facts)
 
     def _chains_of_constraints(self) -> dict[int, list[Finding]]:
-        """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user.
+        """Returns for the last site of each chain its edges, in order: constraints of constraints with no other user, on one mesh.
 
         A chain stays in one block, since a loop runs what is inside it again; and no site inside it has another edge, since
         that edge would look at the value too.
@@ -284,7 +295,8 @@ class SitePlanner:
             uses = list(op.results[0].uses)
             if len(edges_of[edge.site]) > 1 or len(uses) != 1 or uses[0].owner not in by_op:
                 continue
-            if uses[0].owner.operation.block == op.block:
+            meshes = {self._mesh_of(each) for each in (edge.source, edge.target, by_op[uses[0].owner].target)}
+            if uses[0].owner.operation.block == op.block and len(meshes) == 1:
                 followed.add(op)
         for op, edge in by_op.items():
             if op in followed:
@@ -311,7 +323,7 @@ class SitePlanner:
             return Verdict(KEEP, conversion.problem)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
-        layouts = [conversion.source, *(self._shardings[each.target] for each in chain)]
+        layouts = [conversion.source, *[self._shardings[each.target] for each in chain]]
         kind = str(edge.value.type)
         question = repr(("pair", kind, layouts, conversion.asked.text))
         return self._verdict_on(question, lambda: self._oracle.judge_pair(kind, layouts, conversion.asked.plan))
@@ -324,13 +336,10 @@ class SitePlanner:
     def _merged(self, chain: list[Finding]) -> Conversion:
         if len(chain) == 1:
             return self.conversions[chain[0].site]
-        first, last = self.conversions[chain[0].site], self.conversions[chain[-1].site]
-        mesh = mesh_of(chain[-1].target, self.meshes)
-        if mesh is None or mesh != mesh_of(chain[0].source, self.meshes):
-            return Conversion(first.source, last.target, None, _ON_DIFFERENT_MESHES)
-        edge = chain[-1]
-        asked = Asked(edge.value.type, mesh, first.source, last.target, edge.manual_axes)
-        return self._converted_from(first.source, last.target, asked)
+        source, target, edge = self.conversions[chain[0].site].source, self.conversions[chain[-1].site].target, chain[-1]
+        mesh = self._mesh_of(edge.target)
+        asked = None if mesh is None else Asked(edge.value.type, mesh, source, target, edge.manual_axes)
+        return self._converted_from(source, target, asked)
 
     def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
         op = group[0].op
@@ -346,7 +355,7 @@ class SitePlanner:
         operands = {e.number: self.conversions[e.site].asked for e in group if e.kind != kinds.RESULT}
         results = {e.number: self.conversions[e.site].asked for e in group if e.kind == kinds.RESULT}
         layouts = self._op_layouts.of(op, self._mesh_of(group[0].target))
-        if layouts is None:
+        if layouts is None or any(each.target_mesh for each in (*operands.values(), *results.values())):
             return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
         alike = _question(op, layouts, operands, results, self._numbers)
         if alike not in self._judged:

@@ -13,11 +13,19 @@ from reshard.synthesis.plan import NoPlanError, Plan, plan
 from reshard.synthesis.sharding import Sharding
 
 
-def site_plan(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Sharding, manual_axes: Sequence[str] = ()) -> Plan:
+def site_plan(
+    value_type: ir.Type,
+    mesh: Mesh,
+    source: Sharding,
+    target: Sharding,
+    manual_axes: Sequence[str] = (),
+    target_mesh: Mesh | None = None,
+) -> Plan:
     """Returns the plan that turns a value of one type from `source` into `target`.
 
     Args:
       manual_axes: inside a manual computation, its axes: the value differs along them. The plan is on the mesh of the others.
+      target_mesh: that of `target` where it is not `mesh`: over the same devices, outside of manual computations.
 
     Exchanges and padded tiles come second, and the fastest of these: by bytes many small moves would beat one collective.
 
@@ -30,8 +38,8 @@ def site_plan(value_type: ir.Type, mesh: Mesh, source: Sharding, target: Shardin
     free = submesh.without(mesh, manual_axes) if manual_axes else mesh
     problem = free, tuple(ir.RankedTensorType(value_type).shape), bits_of(value_type), source, target
     try:
-        return plan(*problem)
+        return plan(*problem, target_mesh=target_mesh)
     except NoPlanError as problem_of_steps:
         if manual_axes:
             raise NoPlanError(f"{problem_of_steps}, and an exchange inside a manual computation is not supported") from None
-        return plan(*problem, objective="time", with_exchange=True)
+        return plan(*problem, objective="time", with_exchange=True, target_mesh=target_mesh)

@@ -241,7 +241,8 @@ class _Rewriter:
         from reshard.dialect_utils.sdy_chains import emit_sdy_chain  # for this form only
         from reshard.synthesis.blocked_chains import blocked_chain
 
-        chain = None if edge.manual_axes or not _divides(best) else blocked_chain(best.mesh, best.shape, best.source, best.target)
+        is_plain = not edge.manual_axes and best.target_mesh is None and _divides(best)
+        chain = blocked_chain(best.mesh, best.shape, best.source, best.target) if is_plain else None
         if chain is None:
             why = f"Shardy's collectives do not express the chain {best.chain_text}; --emit=manual does"
             self.session.remark(edge.op, f"site {edge.site} is left to XLA: {why}")
@@ -256,10 +257,11 @@ class _Rewriter:
     def _plan(self, edge: Finding, value_type: ir.Type, source: ir.Attribute) -> Plan:
         from reshard.passes.site_plans import site_plan
 
-        mesh = mesh_of(edge.target, self.meshes)
-        if mesh is None:
-            raise ValueError(f"unknown mesh in {edge.target}")
-        return site_plan(value_type, mesh, sharding_from_attr(source), sharding_from_attr(edge.target), edge.manual_axes)
+        mesh, goal = mesh_of(source, self.meshes), mesh_of(edge.target, self.meshes)
+        if mesh is None or goal is None:
+            raise ValueError(f"unknown mesh in {source if mesh is None else edge.target}")
+        ends = sharding_from_attr(source), sharding_from_attr(edge.target)
+        return site_plan(value_type, mesh, *ends, edge.manual_axes, None if mesh == goal else goal)
 
 
 def _divides(plan: Plan) -> bool:

@@ -107,9 +107,10 @@ def planned_again(problem: dict | None) -> Plan | None:
     try:
         mesh = Mesh.parse(problem["mesh"])
         ends = Sharding.parse(problem["source"]), Sharding.parse(problem["target"])
+        goal = Mesh.parse(problem["target_mesh"]) if "target_mesh" in problem else None
         is_by_time = problem["objective"] == "time"
         return plan(
-            mesh, tuple(problem["shape"]), problem["bits"], *ends, objective=problem["objective"], with_exchange=is_by_time
+            mesh, tuple(problem["shape"]), problem["bits"], *ends, objective=problem["objective"], with_exchange=is_by_time, target_mesh=goal
         )
     except (MeshError, ShardingError, NoPlanError):
         return None

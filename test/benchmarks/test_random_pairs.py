@@ -167,7 +167,11 @@ def test_files_have_what_was_found(tmp_path, monkeypatch, capsys):
         (a_row(xla=Found("abort"), paper=Found("unsupported")), []),
         (a_row(Found("no plan")), ["ours: refusals, crashes and what XLA does not compile"]),
         (a_row(but(temp_bytes=1064 + CONSTANTS)), []),
-        (a_row(but(temp_bytes=1065 + CONSTANTS)), ["temporaries: above XLA's and the copies around one of our collectives"]),
+        (a_row(but(temp_bytes=1065 + CONSTANTS)), ["temporaries, ours: above XLA's and the copies around one of our collectives"]),
+        (
+            a_row(fewest=but(temp_bytes=1065 + CONSTANTS)),
+            ["temporaries, ours by bytes: above XLA's and the copies around one of our collectives"],
+        ),
         (a_row(but(largest_tile_bytes=8193)), ["a tile of ours above source and target"]),
         (a_row(but(bytes_received=0), paper=but(bytes_received=0)), []),
     ],
@@ -181,7 +185,7 @@ def test_tables_have_a_line_per_device_count_and_all_peers():
     assert "| devices | pairs | have to move | ours ÷ bound: geomean, max | ours by bytes ÷ bound: geomean, max | XLA | Shardy | DTensor | normal form | " in text
     assert "| 8 | 2 | 2 | 1.000, 1.00 | 1.000, 1.00 | 2.500, 2.50, 2.50 | 1.000, 1.00, 1.00 |" in text
     assert "| 8 | 2 | 0 | 0 | 1 abort | 0 | 0 | 0 | 0% |" in text
-    assert "| 8 | 2 | 0.250, 0.25 | 0 | 0 | 1.000, 1.00, 1.00 |" in text
+    assert "| 8 | 2 | 0.250, 0.25 | 0 | 0 | 0.250, 0.25 | 0 | 0 | 1.000, 1.00, 1.00 |" in text
 
 
 def test_the_worst_are_listed_with_their_chains():

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import run_times
 from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together, why_not
+from reshard.passes.oracle import KEEP, REWRITE, Verdict
 from reshard.synthesis.topology import Topology
 
 pytestmark = pytest.mark.slow
@@ -63,10 +64,11 @@ def test_pairs_run_on_cpu_devices_and_stopped_runs_go_on(tmp_path, capsys):
     assert capsys.readouterr().out == first  # answers are read, nothing is measured again
 
 
-def test_pairs_slower_than_stock_are_measured_again_with_more_turns(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("fast_with, asked_for", [(6, [2, 6]), (18, [2, 6, 18]), (54, [2, 6, 18])])
+def test_pairs_slower_than_stock_are_measured_again_with_more_turns(fast_with, asked_for, tmp_path, monkeypatch, capsys):
     def run(batch, devices, testbed, turns):
         asked.append((len(batch), turns))
-        seconds = {"stock": [1.0] * turns, "ours": [0.5 if turns > 2 else 2.0] * turns}
+        seconds = {"stock": [1.0] * turns, "ours": [0.5 if turns >= fast_with else 2.0] * turns}
         return [{"key": each.key, "programs": {name: {"seconds": seconds[name]} for name in seconds}} for each in batch]
 
     asked = []
@@ -75,6 +77,15 @@ def test_pairs_slower_than_stock_are_measured_again_with_more_turns(tmp_path, mo
     topology.write_text(Topology.parse("uniform").to_toml())
     command = ["--count", "3", "--mib", "1", "--turns", "2", "--state", str(tmp_path), "--topology", str(topology), "--no-others"]
     assert run_times.main(command) == 0
-    (count, first), (again, more) = asked
-    assert count == again > 0 and (first, more) == (2, 6)
-    assert f"| {count} | 2.00 | 2.00 |" in capsys.readouterr().out
+    ((count, _), *_) = asked
+    assert count and asked == [(count, turns) for turns in asked_for]
+    speedup = "2.00" if fast_with in asked_for else "0.50"
+    assert f"| the plan | {count} | {speedup} | {speedup} |" in capsys.readouterr().out
+
+
+def test_what_the_policy_leaves_to_stock_xla_counts_as_one():
+    pair = None
+    kept, taken = (run_times.Problem(pair, {}, Verdict(action, "a reason")) for action in (KEEP, REWRITE))
+    timed = [run_times.Timed(problem, {"stock": 1.0, "ours": 2.0}) for problem in (kept, taken)]
+    assert [each.speedup for each in timed] == [0.5, 0.5]
+    assert [each.speedup_by_policy for each in timed] == [1.0, 0.5]

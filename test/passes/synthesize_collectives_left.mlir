@@ -43,7 +43,7 @@ func.func @to_keep(%arg0: tensor<8x4xf32>) -> tensor<8x4xf32> {
 // CHECK-LABEL: func.func @on_an_unknown_mesh(
 // CHECK-NEXT: stablehlo.tanh %arg0 {reshard.operand_sites = [{{.*}}site = 2 : i64
 func.func @on_an_unknown_mesh(%arg0: tensor<7x4xf32>) -> tensor<7x4xf32> {
-  // expected-remark@below {{site 2 is left to XLA: no chain: unknown mesh in #sdy.sharding<@other, [{"y"}, {}]>}}
+  // expected-remark@below {{site 2 is left to XLA: no chain: unknown mesh in #sdy.sharding<@other, [{"x"}, {}]>}}
   %0 = stablehlo.tanh %arg0 {reshard.operand_sites = [{kind = "argument", operand = 0 : i64, site = 2 : i64, source = #sdy.sharding<@other, [{"x"}, {}]>, target = #sdy.sharding<@other, [{"y"}, {}]>, why = "w", verdict = "rewrite"}]} : tensor<7x4xf32>
   return %0 : tensor<7x4xf32>
 }

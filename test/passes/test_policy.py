@@ -161,6 +161,23 @@ PAIR_WORTH_IT = f"""{MESH}
       return %a : tensor<16x16x16xf32>
     }}"""
 
+BETWEEN_MESHES = """sdy.mesh @one = <["x"=4, "y"=2]>
+    sdy.mesh @two = <["c"=2, "a"=2, "b"=2]>
+    func.func public @main(%a: tensor<10x14xf32>) -> tensor<10x14xf32> {
+      %0 = sdy.sharding_constraint %a <@one, [{"y"}, {}]> : tensor<10x14xf32>
+      %1 = stablehlo.optimization_barrier %0 : tensor<10x14xf32>
+      %2 = sdy.sharding_constraint %1 <@two, [{"c", "a", "b"}, {}]> : tensor<10x14xf32>
+      %3 = stablehlo.optimization_barrier %2 : tensor<10x14xf32>
+      return %3 : tensor<10x14xf32>
+    }"""
+OPERAND_ON_ANOTHER_MESH = """sdy.mesh @mesh = <["x"=4, "y"=2]>
+    sdy.mesh @reversed = <["x"=4, "y"=2], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>
+    func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@reversed, [{"x"}, {}]>}, %b: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>})
+        -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
+      %0 = stablehlo.add %a, %b {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"x"}]>]>} : tensor<8x8xf32>
+      return %0 : tensor<8x8xf32>
+    }"""
+
 
 class TestPolicy:
     def test_always_asks_nobody(self):
@@ -179,6 +196,16 @@ class TestPolicy:
     def test_better_rewrites_a_lone_pair_that_stock_gathers(self):
         (row,) = run(PAIR_WORTH_IT).report_rows
         assert (row["verdict"], row["stock_bytes"], row["our_bytes"]) == (REWRITE, 14336, 1792)
+
+    def test_better_rewrites_a_lone_pair_between_two_meshes(self):
+        (row,) = (each for each in run(BETWEEN_MESHES).report_rows if "target_mesh" in each["problem"])
+        assert (row["verdict"], row["chain"]) == (REWRITE, "exchange in 1 round of [2, 14]")
+        assert row["our_bytes"] < row["stock_bytes"] and row["problem"]["target_mesh"] == str(Mesh.parse("c=2,a=2,b=2"))
+
+    def test_better_keeps_an_op_with_an_operand_on_another_mesh(self):
+        rows = run(OPERAND_ON_ANOTHER_MESH).report_rows
+        assert {row["verdict"] for row in rows} == {KEEP}
+        assert {row["reason"] for row in rows} == {"the layouts around the op are unknown, or on several meshes"}
 
     def test_an_op_is_decided_as_a_whole(self):
         child = FakeChild(compiled(), compiled(received=1))
