@@ -246,6 +246,8 @@ class _TileWriter:
 
     def _swap(self, factors) -> None:
         members = groups(self.mesh, factors)
+        if _is_as_it_came(self.tile):
+            self.tile = stablehlo.OptimizationBarrierOp([self.tile]).results[0]
         swap = stablehlo.AllToAllOp(
             [self.tile], 0, 0, members.shape[1], _integers(members), channel_handle=self._channel()
         )
@@ -320,6 +322,17 @@ class _TileWriter:
     def _number(self, value: int) -> ir.Value:
         number_type = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
         return stablehlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, np.uint32), type=number_type)).result
+
+
+def _is_as_it_came(tile: ir.Value) -> bool:
+    """Returns whether a tile is what came into the island, or out of another all_to_all, but for reshapes.
+
+    The parts that an all_to_all takes are then those that another one may have given, which XLA must not find out: see
+    `neighbouring_islands`. A barrier costs nothing here, as the parts are copied out of the tile anyway, and often saves temporaries.
+    """
+    while not isinstance(tile.owner, ir.Block) and tile.owner.name == "stablehlo.reshape":
+        tile = tile.owner.operands[0]
+    return isinstance(tile.owner, ir.Block) or tile.owner.name == "stablehlo.all_to_all"
 
 
 def _integers(array: np.ndarray) -> ir.Attribute:

@@ -7,7 +7,7 @@ XLA, once a module holds Shardy's shardings, no longer looks at GSPMD's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 import re
 
@@ -92,6 +92,13 @@ def import_shardings(module: ir.Module) -> Imported:
     return _Importer(module, statements).run()
 
 
+def check_call(op: ir.Operation, targets: Collection[str], results: int = 1) -> None:
+    """Raises DiagnosedError if an op is a custom call of one of `targets`, and has other than one operand or as many results."""
+    target = call_target(op)
+    if target in targets and (len(op.operands), len(op.results)) != (1, results):
+        raise error_at(op, f"custom call @{target} has {len(op.operands)} operands and {len(op.results)} results; it takes 1 and gives {results}")
+
+
 def call_target(op: ir.Operation) -> str:
     """Returns the target of a custom call, "" for any other op."""
     if op.name != "stablehlo.custom_call":
@@ -104,6 +111,7 @@ def call_target(op: ir.Operation) -> str:
 
 def _statements(module: ir.Module) -> Iterator[Statement]:
     for op in ops_in(module.operation):
+        check_call(op, (CONSTRAINT, ENTRY, EXIT))
         if op.name == "func.func":
             for name, is_result in (("arg_attrs", False), ("res_attrs", True)):
                 for number, entries in enumerate(ir.ArrayAttr(op.attributes[name]) if name in op.attributes else ()):

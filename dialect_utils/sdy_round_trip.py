@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .bindings import ir, sdy
 from .diagnostics import error_at
-from .gspmd_statements import Imported, RefusedError, call_target
+from .gspmd_statements import Imported, RefusedError, call_target, check_call
 from .manual_regions import UnliftableError, find_regions, inline, lift
 from .propagation import ops_in, run
 from .sdy_shardings import SHARDING, per_value
@@ -130,6 +130,8 @@ def _parsed(attr: ir.Attribute) -> ir.Attribute:
 def _import_custom_call(op: ir.Operation) -> bool:
     """Replaces a custom call that stands for an op of Shardy; returns whether it was a constraint."""
     target = call_target(op)
+    check_call(op, ("Sharding", "xla.sdy.PropagationBarrier"))
+    check_call(op, ("xla.sdy.ShardingGroup",), len(op.results))  # it is a tuple of nothing, or nothing
     if target == "Sharding" and SHARDING in op.attributes:
         with ir.InsertionPoint(op), op.location:
             new = sdy.ShardingConstraintOp(op.operands[0], per_value(op)[0]).operation

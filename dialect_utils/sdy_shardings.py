@@ -6,7 +6,7 @@ A mesh is a symbol (`@mesh`) or inlined (`#sdy.sharding<mesh<["x"=2]>, ...>`); b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import math
 
 from ..synthesis.mesh import Mesh, MeshError
@@ -111,12 +111,16 @@ class Placement:
       mesh: None if nothing is split or unreduced, since a replicated array is the same on every mesh.
       dims: for each dimension (axis, pre-size, size), major to minor; adjacent pieces of an axis are one, size 1 is left out.
       unreduced: likewise, sorted.
-    Two placements are equal iff no data moves between them; axes of different names may still place an array alike.
+      digits: the same without names, which is what counts: the devices in their order, if they have one, and their number; then
+        for each dimension (pre-size, size) of the digits of the position in that order, adjacent ones as one; then those unreduced.
+    Two placements are equal only if no data moves between them, whatever their axes are called, and on meshes that have the devices
+    in one order if none does. In two orders they may still place an array alike.
     """
 
-    mesh: Mesh | None
-    dims: tuple[tuple[tuple[str, int, int], ...], ...]
-    unreduced: tuple[tuple[str, int, int], ...]
+    mesh: Mesh | None = field(compare=False)
+    dims: tuple[tuple[tuple[str, int, int], ...], ...] = field(compare=False)
+    unreduced: tuple[tuple[str, int, int], ...] = field(compare=False)
+    digits: tuple
 
     def shards(self) -> tuple[int, ...]:
         """Returns the number of shards of each dimension."""
@@ -136,13 +140,28 @@ def placement(attr: ir.Attribute | None, rank: int, meshes: dict[str, Mesh]) -> 
     Raises: UnsupportedSharding for a maximal sharding, which puts the whole array on one device.
     """
     if attr is None:
-        return Placement(None, ((),) * rank, ())
+        return Placement(None, ((),) * rank, (), (rank,))
     sharding, mesh = sharding_from_attr(attr), mesh_of(attr, meshes)
     if mesh is None or (not mesh.axes and mesh.device_ids):
         raise UnsupportedSharding(f"sharding {attr} is maximal")
     dims = tuple(_merged(axes, mesh) for axes in sharding.dims)
     unreduced = _merged(tuple(sorted(sharding.unreduced, key=lambda axis: (axis.name, axis.pre_size or 1))), mesh)
-    return Placement(mesh if any(dims) or unreduced else None, dims, unreduced)
+    if not any(dims) and not unreduced:
+        return Placement(None, dims, (), (rank,))
+    digits = mesh.size, mesh.device_ids, tuple(_digits(pieces, mesh) for pieces in dims), tuple(sorted(_digits(unreduced, mesh)))
+    return Placement(mesh, dims, unreduced, digits)
+
+
+def _digits(pieces, mesh: Mesh) -> tuple[tuple[int, int], ...]:
+    """Returns the digits (pre-size, size) of the row-major position that pieces of axes are, adjacent ones as one."""
+    digits: list[tuple[int, int]] = []
+    names = mesh.axis_names
+    for name, pre, size in pieces:
+        pre *= math.prod([each for _, each in mesh.axes[: names.index(name)]])
+        if digits and math.prod(digits[-1]) == pre:
+            pre, size = digits[-1][0], digits.pop()[1] * size
+        digits.append((pre, size))
+    return tuple(digits)
 
 
 def _merged(axes: tuple[AxisRef, ...], mesh: Mesh) -> tuple[tuple[str, int, int], ...]:

@@ -82,6 +82,7 @@ class SynthesizeCollectivesPass(Pass):
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
+            _keep_apart(module, self.emit)
         left = dataclasses.replace(found, edges=tuple(remaining))
         if rewriter.rewritten or session.findings is None:  # ops that had findings may be gone
             write_findings(module, left)
@@ -91,6 +92,13 @@ class SynthesizeCollectivesPass(Pass):
             session.is_verified = all(_verdict(edge) != REWRITE for edge in found.edges)
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
+
+
+def _keep_apart(module: ir.Module, emit: str) -> None:
+    if emit == "manual":
+        from reshard.dialect_utils.neighbouring_islands import keep_apart  # as with the islands
+
+        keep_apart(module)
 
 
 def _pin_results(module: ir.Module, open_results) -> None:

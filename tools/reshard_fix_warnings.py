@@ -222,13 +222,13 @@ def _planned(site: Site, tensor: Tensor, tile: tuple[int, ...]) -> Site:
 
 
 def _plan(tensor: Tensor) -> Plan:
-    """Returns the plan that the passes make of such a site; between two meshes, where they make none, the fastest."""
-    if tensor.mesh == tensor.to_mesh:
-        try:
-            found = plan_by_bytes(tensor.mesh, tensor.shape, tensor.element.bits, tensor.source, tensor.target)
-            return replace(found, dtype=tensor.element.name)
-        except NoPlanError:
-            pass
+    """Returns the plan that the passes make of such a site; where they make none, the fastest."""
+    try:
+        target_mesh = None if tensor.mesh == tensor.to_mesh else tensor.to_mesh
+        found = plan_by_bytes(tensor.mesh, tensor.shape, tensor.element.bits, tensor.source, tensor.target, target_mesh=target_mesh)
+        return replace(found, dtype=tensor.element.name)
+    except NoPlanError:
+        pass
     meshes = {"mesh": tensor.mesh, "target_mesh": tensor.to_mesh}
     return plan(tensor.source, tensor.target, **meshes, shape=tensor.shape, dtype=tensor.element.name)
 
@@ -430,8 +430,8 @@ def _next(site: Site) -> str:
         return f'for this chain nevertheless, reshard_options={{"policy": "always"}} of reshard.jit; or make the tensor as {layout}'
     if not site.is_worth_it:
         return f"nothing, if the conversion is meant; else make the tensor as {layout}"
-    if site.plan.target_mesh is not None:
-        return f"make the tensor as {layout}; conversions between two meshes are left to XLA"
+    if len({(mesh.size, mesh.devices) for mesh in (site.plan.mesh, site.plan.goal_mesh)}) > 1:
+        return f"make the tensor as {layout}; conversions between meshes over different devices are left to XLA"
     return f"compile with reshard.jit in place of jax.jit; or, if no conversion is meant, make the tensor as {layout}"
 
 

@@ -299,9 +299,11 @@ def _facts(site: _Site) -> Iterator[tuple[str, str, bool]]:
     row = site.row
     yield "where", row["location"], True
     yield "tensor", row["type"], True
-    yield "mesh", (row.get("problem") or {}).get("mesh", ""), True
+    meshes = row.get("problem") or {}
+    goal = f" on {meshes['target_mesh']}" if "target_mesh" in meshes else ""
+    yield "mesh", meshes.get("mesh", ""), True
     yield "from", row["source"], True
-    yield "to", row["target"], True
+    yield "to", f"{row['target']}{goal}", True
     yield "why there is a site", row["why"], False
     yield "decision", f"{site.decision}: {row['reason']}", False
     yield "chain", row.get("chain") or "", True

@@ -100,3 +100,31 @@ def test_per_value():
     ops = module.body.operations[1].regions[0].blocks[0].operations
     assert under_test.per_value(ops[0]) == [sharding_attr('@mesh, [{"x"}]')]
     assert under_test.per_value(ops[1]) is None
+
+
+MANY = {
+    "mesh": Mesh.parse("x=4,y=2"),
+    "flat": Mesh.parse("z=8"),
+    "three": Mesh.parse("a=2,b=2,c=2"),
+    "reversed": Mesh.parse('<["x"=4, "y"=2], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>'),
+    "half": Mesh.parse("x=2,y=2"),
+}
+
+
+@pytest.mark.parametrize(
+    "one, other, are_equal",
+    [
+        ('@mesh, [{"x", "y"}, {}]', '@flat, [{"z"}, {}]', True),
+        ('@mesh, [{"y"}, {"x"}]', '@three, [{"c"}, {"a", "b"}]', True),
+        ('@mesh, [{"y"}, {"x":(2)2}]', '@flat, [{"z":(4)2}, {"z":(2)2}]', True),
+        ('@mesh, [{"y", "x"}, {}]', '@flat, [{"z"}, {}]', False),
+        ('@mesh, [{"x"}, {}]', '@reversed, [{"x"}, {}]', False),
+        ('@mesh, [{"x":(1)2}, {}]', '@half, [{"x"}, {}]', False),
+        ('@mesh, [{}, {}], unreduced={"x", "y"}', '@flat, [{}, {}], unreduced={"z"}', True),
+        ('@mesh, [{}, {}], unreduced={"x"}', '@flat, [{}, {}], unreduced={"z"}', False),
+        ('@mesh, [{}, {}]', '@reversed, [{}, {}]', True),
+    ],
+)
+def test_placements_on_two_meshes_are_equal_if_the_axes_are_the_same_digits_of_the_devices(one, other, are_equal):
+    first, second = (under_test.placement(sharding_attr(text), 2, MANY) for text in (one, other))
+    assert (first == second) == are_equal and (not are_equal or hash(first) == hash(second))

@@ -9,6 +9,10 @@ from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import reshard
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.xla_child import shared_child
+from reshard.passes.base import Session
+from reshard.passes.pipeline import Pipeline
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +105,24 @@ def test_an_update_beyond_the_end_is_clamped_though_stock_xla_drops_it(mesh):
     expected = a.copy()
     expected[:, 1] = 100 + a[:, 0]
     np.testing.assert_array_equal(np.asarray(result.compile()(placed, np.int32(5))), expected)
+
+
+TWO_IN_A_ROW = """module @m attributes {mhlo.num_partitions = 12 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["x"=2, "y"=2, "z"=3]>
+  func.func public @main(%a: tensor<12x24xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {"z"}]>})
+      -> (tensor<12x24xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {"z"}]>}, tensor<12x24xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"z"}, {"x", "y"}]>}) {
+    %0 = sdy.sharding_constraint %a <@mesh, [{"z"}, {"x", "y"}]> : tensor<12x24xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {"z"}]> : tensor<12x24xf32>
+    return %1, %0 : tensor<12x24xf32>, tensor<12x24xf32>
+  }
+}"""
+
+
+def test_islands_in_a_row_whose_transposes_cancel_compile():
+    """XLA of jaxlib 0.10 hands parts of one all_to_all on to the next, and its verifier refuses them."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(TWO_IN_A_ROW)
+        Pipeline.default().with_options({"policy": "always"}).run(module, Session())
+        assert str(module).count("stablehlo.optimization_barrier %arg") == 1
+        found = shared_child().compile(str(module), 12)
+    assert found.is_ok, found.message

@@ -43,3 +43,29 @@ module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.me
     return
   }
 }
+
+// -----
+
+func.func @nothing_to_constrain(%arg0: tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> tensor<8xf32> {
+  // expected-error @+1 {{custom call @Sharding has 0 operands and 1 results; it takes 1 and gives 1}}
+  %0 = stablehlo.custom_call @Sharding() {mhlo.sharding = "{devices=[2]<=[2]}"} : () -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+
+// -----
+
+func.func @no_entry(%arg0: tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> tensor<4xf32> {
+  // expected-error @+1 {{custom call @SPMDFullToShardShape has 2 operands and 1 results; it takes 1 and gives 1}}
+  %0 = stablehlo.custom_call @SPMDFullToShardShape(%arg0, %arg0) {mhlo.sharding = "{manual}"} : (tensor<8xf32>, tensor<8xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\22x\22=2]>}"}} {
+  func.func @main(%arg0: tensor<8xf32>) {
+    // expected-error @+1 {{custom call @xla.sdy.PropagationBarrier has 0 operands and 1 results; it takes 1 and gives 1}}
+    %0 = stablehlo.custom_call @xla.sdy.PropagationBarrier() {mhlo.frontend_attributes = {xla.sdy.allowed_direction = "0 : i64"}} : () -> tensor<8xf32>
+    return
+  }
+}

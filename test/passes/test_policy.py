@@ -202,6 +202,14 @@ class TestPolicy:
         assert (row["verdict"], row["chain"]) == (REWRITE, "exchange in 1 round of [2, 14]")
         assert row["our_bytes"] < row["stock_bytes"] and row["problem"]["target_mesh"] == str(Mesh.parse("c=2,a=2,b=2"))
 
+    def test_xla_may_write_the_same_layout_on_another_mesh(self):
+        """The canary took `y` of one mesh and `b` of the other, the same digit of the devices, for two layouts."""
+        with make_context(), ir.Location.unknown():
+            module = ir.Module.parse(f"module @m attributes {{mhlo.num_partitions = 8 : i32}} {{ {BETWEEN_MESHES} }}")
+            session = Session()
+            Pipeline.parse("builtin.module(find-mismatches,plan-sites)").run(module, session)
+        assert {row["verdict"] for row in session.report_rows if "target_mesh" in row["problem"]} == {REWRITE}
+
     def test_better_keeps_an_op_with_an_operand_on_another_mesh(self):
         rows = run(OPERAND_ON_ANOTHER_MESH).report_rows
         assert {row["verdict"] for row in rows} == {KEEP}

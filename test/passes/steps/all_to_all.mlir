@@ -71,8 +71,9 @@ func.func public @minor_axis(%arg0: tensor<8x8xi16> {sdy.sharding = #sdy.shardin
     -> (tensor<8x8xi16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}) {
   // CHECK-NEXT: %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x", "y"}, {}]>] out_shardings=[<@mesh, [{"x"}, {"y"}]>] manual_axes={"x", "y"} (%arg1: tensor<1x8xi16>) {
   // CHECK-NEXT: %1 = stablehlo.reshape %arg1 : (tensor<1x8xi16>) -> tensor<2x4xi16>
-  // CHECK-NEXT: %2 = "stablehlo.all_to_all"(%1) <{channel_handle = #stablehlo.channel_handle<handle = {{[0-9]+}}, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<{{\[\[0, 1\], \[2, 3\], \[4, 5\], \[6, 7\]\]}}> : tensor<4x2xi64>, split_count = 2 : i64, split_dimension = 0 : i64}> : (tensor<2x4xi16>) -> tensor<2x4xi16>
-  // CHECK-NEXT: sdy.return %2 : tensor<2x4xi16>
+  // CHECK-NEXT: %2 = stablehlo.optimization_barrier %1 : tensor<2x4xi16>
+  // CHECK-NEXT: %3 = "stablehlo.all_to_all"(%2) <{channel_handle = #stablehlo.channel_handle<handle = {{[0-9]+}}, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<{{\[\[0, 1\], \[2, 3\], \[4, 5\], \[6, 7\]\]}}> : tensor<4x2xi64>, split_count = 2 : i64, split_dimension = 0 : i64}> : (tensor<2x4xi16>) -> tensor<2x4xi16>
+  // CHECK-NEXT: sdy.return %3 : tensor<2x4xi16>
   // CHECK-NEXT: } : (tensor<8x8xi16>) -> tensor<8x8xi16>
   // CHECK-NEXT: return %0 : tensor<8x8xi16>
   return %arg0 : tensor<8x8xi16>
