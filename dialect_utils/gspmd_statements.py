@@ -111,14 +111,17 @@ def call_target(op: ir.Operation) -> str:
 
 def _statements(module: ir.Module) -> Iterator[Statement]:
     for op in ops_in(module.operation):
-        check_call(op, (CONSTRAINT, ENTRY, EXIT))
-        if op.name == "func.func":
+        kind = op.name
+        if kind == "func.func":
             for name, is_result in (("arg_attrs", False), ("res_attrs", True)):
                 for number, entries in enumerate(ir.ArrayAttr(op.attributes[name]) if name in op.attributes else ()):
                     attributes = ir.DictAttr(entries)
                     if GSPMD_SHARDING in attributes:
                         yield _statement(op, attributes[GSPMD_SHARDING], number, is_result)
-        elif GSPMD_SHARDING in op.attributes:
+            continue
+        if kind == "stablehlo.custom_call":
+            check_call(op, (CONSTRAINT, ENTRY, EXIT))
+        if GSPMD_SHARDING in op.attributes:
             yield _statement(op, op.attributes[GSPMD_SHARDING])
 
 
