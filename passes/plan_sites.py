@@ -138,7 +138,8 @@ class Asked:
         if plan.target_mesh is not None:
             ends["target_mesh"] = str(plan.target_mesh)
         solved = ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
-        return {"chain": plan.chain_text, **{name: getattr(plan, name) for name in _PLAN_ENTRIES}, "solved": solved}
+        entries = {name: getattr(plan, name) for name in _PLAN_ENTRIES}
+        return {"chain": plan.chain_text, "is_empty": not plan.steps, **entries, "solved": solved}
 
 
 @dataclass(frozen=True)
@@ -321,6 +322,8 @@ class SitePlanner:
         conversion = self._merged(chain)
         if not conversion.is_planned:
             return Verdict(KEEP, conversion.problem)
+        if conversion.asked.target_mesh is not None and conversion.facts["is_empty"]:
+            return Verdict(KEEP, "both meshes place the value alike: nothing moves")
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
         layouts = [conversion.source, *[self._shardings[each.target] for each in chain]]

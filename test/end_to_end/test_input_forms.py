@@ -56,29 +56,30 @@ CONSTRAINT = f"""module @m attributes {{{HEAD}}} {{
 }}
 """
 
-MANUAL = f"""module @m attributes {{{HEAD}}} {{
-  func.func public @main(%arg0: tensor<16x16xi32> {{mhlo.sharding = "{{devices=[8,1]<=[8]}}"}}) -> (tensor<16x16xi32> {{mhlo.sharding = "{{devices=[4,2]<=[8]}}"}}) {{
-    %0 = stablehlo.custom_call @Sharding(%arg0) {{mhlo.sharding = "{{devices=[2,4]<=[8]}}"}} : (tensor<16x16xi32>) -> tensor<16x16xi32>
-    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}} : (tensor<16x16xi32>) -> tensor<8x4xi32>
-    %2 = stablehlo.negate %1 : tensor<8x4xi32>
-    %3 = stablehlo.custom_call @Sharding(%2) {{mhlo.sharding = "{{manual}}"}} : (tensor<8x4xi32>) -> tensor<8x4xi32>
-    %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {{mhlo.sharding = "{{devices=[2,4]<=[8]}}"}} : (tensor<8x4xi32>) -> tensor<16x16xi32>
-    return %4 : tensor<16x16xi32>
+
+def in_tiles(ends: tuple[str, str], around: str, inside: str, tile: str) -> str:
+    """Returns a module with a region of tiles: the sharding around it, what its ops state inside, and the type of a tile."""
+    array = "tensor<16x16xi32>"
+    return f"""module @m attributes {{{HEAD}}} {{
+  func.func public @main(%arg0: {array} {{mhlo.sharding = "{ends[0]}"}}) -> ({array} {{mhlo.sharding = "{ends[1]}"}}) {{
+    %0 = stablehlo.custom_call @Sharding(%arg0) {{mhlo.sharding = "{around}"}} : ({array}) -> {array}
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{inside}"}} : ({array}) -> {tile}
+    %2 = stablehlo.negate %1 : {tile}
+    %3 = stablehlo.custom_call @Sharding(%2) {{mhlo.sharding = "{inside}"}} : ({tile}) -> {tile}
+    %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {{mhlo.sharding = "{around}"}} : ({tile}) -> {array}
+    return %4 : {array}
   }}
 }}
 """
 
-SUBGROUPS = f"""module @m attributes {{{HEAD}}} {{
-  func.func public @main(%arg0: tensor<16x16xi32> {{mhlo.sharding = "{{devices=[1,8]<=[8]}}"}}) -> (tensor<16x16xi32> {{mhlo.sharding = "{{devices=[8,1]<=[8]}}"}}) {{
-    %0 = stablehlo.custom_call @Sharding(%arg0) {{mhlo.sharding = "{{devices=[2,1,4]<=[8] last_tile_dim_replicate}}"}} : (tensor<16x16xi32>) -> tensor<16x16xi32>
-    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{devices=[1,1,2,4]<=[8] last_tile_dims={{manual, replicated}}}}"}} : (tensor<16x16xi32>) -> tensor<8x16xi32>
-    %2 = stablehlo.negate %1 : tensor<8x16xi32>
-    %3 = stablehlo.custom_call @Sharding(%2) {{mhlo.sharding = "{{devices=[1,1,2,4]<=[8] last_tile_dims={{manual, replicated}}}}"}} : (tensor<8x16xi32>) -> tensor<8x16xi32>
-    %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {{mhlo.sharding = "{{devices=[2,1,4]<=[8] last_tile_dim_replicate}}"}} : (tensor<8x16xi32>) -> tensor<16x16xi32>
-    return %4 : tensor<16x16xi32>
-  }}
-}}
-"""
+
+MANUAL = in_tiles(("{devices=[8,1]<=[8]}", "{devices=[4,2]<=[8]}"), "{devices=[2,4]<=[8]}", "{manual}", "tensor<8x4xi32>")
+SUBGROUPS = in_tiles(
+    ("{devices=[1,8]<=[8]}", "{devices=[8,1]<=[8]}"),
+    "{devices=[2,1,4]<=[8] last_tile_dim_replicate}",
+    "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}",
+    "tensor<8x16xi32>",
+)
 
 ROUND_TRIP = f"""module @m attributes {{{HEAD}, mhlo.frontend_attributes = {{xla.sdy.meshes = "{{mesh = #sdy.mesh<[\\22x\\22=4, \\22y\\22=2]>}}"}}}} {{
   func.func public @main(%arg0: tensor<16x16xi32> {{mhlo.frontend_attributes = {{xla.sdy.sharding = "#sdy.sharding<@mesh, [{{\\22x\\22}}, {{\\22y\\22}}]>"}}}}) -> tensor<16x16xi32> {{

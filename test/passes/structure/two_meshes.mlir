@@ -46,3 +46,15 @@ func.func public @main(%arg0: tensor<24xf32> {sdy.sharding = #sdy.sharding<@mesh
     -> (tensor<24xf32> {sdy.sharding = #sdy.sharding<@odd, [{"a"}]>}) {
   return %arg0 : tensor<24xf32>
 }
+
+// -----
+
+// Devices that hold the same tile change places: nothing moves, and the module stays as it is.
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+sdy.mesh @swapped = <["x"=4, "y"=2], device_ids=[1, 0, 3, 2, 5, 4, 7, 6]>
+// CHECK-LABEL: func.func public @main(
+// CHECK-NEXT:    return %arg0
+func.func public @main(%arg0: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@swapped, [{"x"}, {}]>}) {
+  return %arg0 : tensor<16x8xf32>
+}
