@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-import itertools
 import json
 import math
 import subprocess
@@ -35,7 +34,8 @@ import sys
 import numpy as np
 
 from ..synthesis import cost, steps, traffic
-from ..synthesis.layout import Factor, Layout, blocked, coordinates, groups, whole_factors
+from ..synthesis.greedy_chain import cut_at, typed_chain
+from ..synthesis.layout import Factor, coordinates, groups, whole_factors
 from ..synthesis.mesh import Mesh
 from ..synthesis.plan import Plan
 from ..synthesis.sharding import Sharding
@@ -51,6 +51,12 @@ SHARDY_TIMEOUT_S = 120.0
 _PASS = "builtin.module(func.func(sdy-reshard-to-collectives))"
 _KINDS = {f"sdy.{kind}": kind for kind in ("all_gather", "all_to_all", "collective_permute")}
 _FREE = ("sdy.all_slice", "func.return")
+_STEPS = {
+    "sdy.all_slice": steps.Slice,
+    "sdy.all_gather": steps.AllGather,
+    "sdy.all_to_all": steps.AllToAll,
+    "sdy.collective_permute": steps.Permute,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,37 +282,11 @@ def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Shardin
 
 def lowered(mesh: Mesh, shape: tuple[int, ...], source: Sharding, moves: Sequence[tuple[str, Sharding]]) -> TileProgram | None:
     """Returns moves, (op, sharding after it) each, as our steps are lowered; None where they are not the steps that we have."""
-    layouts = _layouts(mesh, shape, [source, *(after for _, after in moves)])
-    if layouts is None:
+    if source.unreduced or any(after.unreduced for _, after in moves):
         return None
-    typed = [_typed(op, before, after) for (op, _), before, after in zip(moves, layouts, layouts[1:])]
-    try:
-        follows = all(steps.apply(before, step) == after for before, step, after in zip(layouts, typed, layouts[1:]))
-    except steps.RuleError:
-        return None
-    return lower(mesh, layouts[0], typed) if follows else None
-
-
-def _layouts(mesh: Mesh, shape: tuple[int, ...], shardings: Sequence[Sharding]) -> list[Layout] | None:
-    """Returns the shardings as layouts in the same pieces of axes; None if they cut an axis in two radices, or have sums."""
-    sides = [whole_factors(mesh, sharding) for sharding in shardings]
-    ends = sorted({(f.axis, end) for side in sides for dim in side for f in dim for end in (f.pre, f.pre * f.size)})
-    is_cut_twice = any(a == b and y % x for (a, x), (b, y) in itertools.pairwise(ends))
-    if is_cut_twice or any(sharding.unreduced for sharding in shardings):
-        return None
-    return [blocked(shape, tuple(tuple(piece for f in dim for piece in _cut(f, ends)) for dim in side)) for side in sides]
-
-
-def _typed(op: str, before: Layout, after: Layout) -> steps.Step:
-    moves = tuple((factor, slot) for factor, slot in after.owners if before.slot_of(factor) != slot)
-    match op:
-        case "sdy.all_slice":
-            return steps.Slice(moves)
-        case "sdy.all_gather":
-            return steps.AllGather(tuple(factor for factor, _ in before.owners if after.slot_of(factor) is None))
-        case "sdy.all_to_all":
-            return steps.AllToAll(moves)
-    return steps.Permute(after)
+    path = [whole_factors(mesh, sharding) for sharding in (source, *(after for _, after in moves))]
+    found = typed_chain(shape, [_STEPS[op] for op, _ in moves], path)
+    return found and lower(mesh, *found)
 
 
 def _moved(mesh: Mesh, before: Sharding, after: Sharding) -> tuple[Factor, ...]:
@@ -319,18 +299,8 @@ def _moved(mesh: Mesh, before: Sharding, after: Sharding) -> tuple[Factor, ...]:
     """
     sides = [whole_factors(mesh, side) for side in (before, after)]
     ends = sorted({(f.axis, end) for side in sides for dim in side for f in dim for end in (f.pre, f.pre * f.size)})
-    was, now = ({piece: d for d, dim in enumerate(side) for f in dim for piece in _cut(f, ends)} for side in sides)
+    was, now = ({piece: d for d, dim in enumerate(side) for f in dim for piece in cut_at(f, ends)} for side in sides)
     return tuple(sorted(piece for piece, dim in was.items() if now.get(piece) != dim))
-
-
-def _cut(factor: Factor, ends: list[tuple[str, int]]) -> list[Factor]:
-    """Returns the factor cut at the places of its axis that lie inside it."""
-    pieces, start, stop = [], factor.pre, factor.pre * factor.size
-    for axis, end in ends:
-        if axis == factor.axis and start < end <= stop and end % start == 0 and stop % end == 0:
-            pieces.append(Factor(axis, start, end // start))
-            start = end
-    return pieces
 
 
 def _pairs(mesh: Mesh, before: Sharding, after: Sharding) -> tuple[tuple[int, int], ...]:

@@ -83,7 +83,7 @@ def chain_at_once(problem: Problem, pricing: Pricing | None) -> ChainAtOnce | No
     if typed is None:
         return None
     layouts = (layout,) if len(typed) == 1 else (layout, apply(layout, typed[0]))
-    if pricing is None and _is_joint_gather(layouts[-1], typed[-1]):
+    if pricing is None and is_joint_gather(layouts[-1], typed[-1]):
         return None  # by bytes there is a gather for each dimension
     proved = _proved(problem, layouts, typed, pricing)
     return proved and ChainAtOnce((*first, *typed), *proved)
@@ -187,7 +187,7 @@ def _proved(
         if goals.get(factor) != slot:
             vacated *= local_part(slot, problem.target)
             displaced *= factor.size
-    if len(typed) > 1 and layout.tile_elements * displaced <= max(problem.source.tile_elements, problem.target.tile_elements):
+    if len(typed) > 1 and layout.tile_elements * displaced <= problem.largest_tile:
         return None  # one gather of all may do, and a slice
     transfer_s, hop_s = received * pricing.least_seconds_per_element, pricing.least_hop_s
     one_s, two_s = (transfer_s + pricing.least_latency_s(vacated, displaced, hop_s, number) for number in (1, 2))
@@ -204,12 +204,13 @@ def _picoseconds(layout: Layout, step: Step, target: Layout, pricing: Pricing) -
     """Returns what the search counts for a collective: its time, and for a gather along several dimensions the copy behind it."""
     factors = () if isinstance(step, Permute) else step.factors
     time = pricing.picoseconds(name(step), factors, layout.tile_elements)
-    if _is_joint_gather(layout, step):
+    if is_joint_gather(layout, step):
         time += math.ceil(pricing.relayout_seconds(target.tile_elements) * PER_SECOND)
     return time
 
 
-def _is_joint_gather(layout: Layout, step: Step) -> bool:
+def is_joint_gather(layout: Layout, step: Step) -> bool:
+    """Returns whether a step from a layout gathers along several dimensions."""
     return isinstance(step, AllGather) and len({layout.slot_of(factor).dim for factor in step.factors}) > 1
 
 

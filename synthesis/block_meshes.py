@@ -15,6 +15,7 @@ A plan says which mesh its steps are on (`tile_program.On`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 import itertools
 import math
@@ -60,7 +61,7 @@ def chains_by_counts(before: Layout, after: Layout, replicas: int) -> Iterator[t
     """Yields (start, steps) on the mesh of the blocks before, to a layout of as many blocks along each dimension as there are after.
 
     The leading blocks that both sides have in common stay. What a dimension has beyond them goes to those that lack blocks of
-    its size, the rest is gathered; what is lacking then, replicas provide.
+    its size, the rest is gathered; what is lacking then, replicas provide. Or replicas split the leading parts of what is lacking.
 
     Args:
       before, after: blocked; no more of them is used than the blocks along each dimension. replicas: of each block before.
@@ -68,7 +69,7 @@ def chains_by_counts(before: Layout, after: Layout, replicas: int) -> Iterator[t
     seen = []
     for is_descending in (False, True):
         cut = _Cut(before.shape, _counts(before), _counts(after), replicas, is_descending)
-        for typed in cut.chains():
+        for typed in (*cut.chains(slices_lead=False), *cut.chains(slices_lead=True)):
             if typed not in seen:
                 seen.append(typed)
                 yield cut.start, typed
@@ -95,17 +96,22 @@ class _Cut:
         sizes = sorted(primes(stop // start), reverse=self.is_descending)
         return list(itertools.pairwise(itertools.accumulate(sizes, lambda a, b: a * b, initial=start)))
 
-    def chains(self) -> Iterator[tuple[Step, ...]]:
+    def chains(self, slices_lead: bool) -> Iterator[tuple[Step, ...]]:
+        """Yields the chains; the slices of replicas lead if they come before what others bring, in their dimensions and in the count."""
         moves, slices, gathered = [], [], list(self.given)
         spare = list(self.spare)
+        lacking = dict(Counter(slot.size for slot in self.wanted) - Counter(factor.size for factor, _ in self.given))
         for slot in self.wanted:
-            size = slot.end // slot.start
-            if (mover := next((each for each in gathered if each[0].size == size), None)) is not None:
-                gathered.remove(mover)
-                moves.append((mover[0], slot))
-            elif (factor := next((each for each in spare if each.size == size), None)) is not None:
+            size = slot.size
+            mover = next((each for each in gathered if each[0].size == size), None)
+            factor = next((each for each in spare if each.size == size), None)
+            if factor is not None and (mover is None or slices_lead and lacking.get(size)):
                 spare.remove(factor)
                 slices.append((factor, slot))
+                lacking[size] = lacking.get(size, 0) - 1
+            elif mover is not None:
+                gathered.remove(mover)
+                moves.append((mover[0], slot))
             else:
                 return
         first = (Slice(tuple(slices)),) if slices else ()

@@ -15,7 +15,7 @@ import itertools
 import math
 
 from . import steps
-from .at_once import ChainAtOnce, chain_at_once, have_one_prime
+from .at_once import ChainAtOnce, chain_at_once, have_one_prime, is_joint_gather
 from .bounds import received_elements_bound
 from .layout import Layout
 from .leading_axes import leading_axes_chain
@@ -275,7 +275,7 @@ def chain_of(problem: Problem, typed: Sequence[Step], pricing: Pricing | None) -
 def _picoseconds(before: Layout, step: Step, after: Layout, pricing: Pricing) -> int:
     match step:
         case steps.AllGather(factors):
-            is_joint = len({before.slot_of(factor).dim for factor in factors}) > 1
+            is_joint = is_joint_gather(before, step)
             copied = math.ceil(pricing.relayout_seconds(after.tile_elements) * PER_SECOND) if is_joint else 0
             return copied + pricing.picoseconds("all_gather", factors, before.tile_elements)
         case steps.AllToAll():
@@ -324,6 +324,12 @@ def gathers_apart(source: Layout, typed: Sequence[Step]) -> list[Step]:
             apart.append(step)
         layout = steps.apply(layout, step)
     return _last_dimension_first(source, apart)
+
+
+def has_joint_gather(source: Layout, typed: Sequence[Step]) -> bool:
+    """Returns whether a gather among steps that start at `source` is along several dimensions, after which the large tile is copied."""
+    layouts = itertools.accumulate(typed, steps.apply, initial=source)
+    return any([is_joint_gather(layout, step) for layout, step in zip(layouts, typed)])
 
 
 def _last_dimension_first(layout: Layout, typed: list[Step]) -> list[Step]:

@@ -54,7 +54,7 @@ class Digits:
         self.target = self.state(problem.target, number)
         source_tile, self.target_tile = problem.source.tile_elements, problem.target.tile_elements
         self.elements = source_tile * self.owned_size(self.source)
-        self.max_tile = max(source_tile, self.target_tile)
+        self.max_tile = problem.largest_tile
         self.target_owner = {slot: i for i, slot in enumerate(self.target) if slot >= 0}
         self.has_sums = UNREDUCED in self.source or UNREDUCED in self.target
 

@@ -98,7 +98,7 @@ def _by_way_of(problem: Problem, head: list[Step], layout: Layout, arranged: Lay
     owned = dict(arranged.owners)
     if any([factor not in owned for factor, _ in problem.target.owners]):
         return
-    most = max(problem.source.tile_elements, problem.target.tile_elements)
+    most = problem.largest_tile
     start = [*head, Permute(arranged)] if arranged != layout else head
     behind = _behind(problem.source, start, most)
     if behind is None:

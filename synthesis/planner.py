@@ -11,9 +11,10 @@ import math
 
 from . import budget, steps
 from .blocks import Blocks
-from .chains import find_chain, gathers_apart
+from .chains import find_chain, gathers_apart, has_joint_gather
 from .costing import Costing
 from .exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
+from .greedy_chain import greedy_chain, moves_at_once
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
 from .mesh import Mesh
@@ -22,7 +23,7 @@ from .planned import Plan
 from .pricing import PER_SECOND, Pricing
 from .problem import NoPlanError, Problem, refine
 from .request import Request
-from .routes import Routes, middles
+from .routes import Routes, layout_behind, middles
 from .steps import Step
 from .topology import Topology
 from .waves import chain_of_waves, striped_chains
@@ -122,6 +123,10 @@ class _Planner:
         yield chain
         needs_all = every or not self._fits(chain)
         best = None if needs_all else chain
+        if asked.objective == "time" and has_joint_gather(found.problem.source, found.steps):
+            plan = self.costing.of_chain(found.problem, gathers_apart(found.problem.source, found.steps), False)
+            yield plan
+            best = self._cheapest(best, plan)
         if asked.objective == "time" and self.pricing.has_free_copies:
             other = find_chain(asked, _pricing(asked.topology, asked.widest_mesh, asked.bits, folds_copies=True))
             plan = self.costing.of_chain(other.problem, other.steps, False)
@@ -154,6 +159,8 @@ class _Planner:
             if number < MOST_REARRANGED:
                 other = rearranged(primes, other, seconds)
                 yield self.costing.of_chain(primes, other, False)
+                if has_joint_gather(primes.source, other):
+                    yield self.costing.of_chain(primes, gathers_apart(primes.source, other), False)
             yield from routes.matched_along_replicas(primes, other)
 
     def _routes(self) -> Routes:
@@ -202,13 +209,29 @@ class _Planner:
             waves = filter(None, [chain_of_waves(problem)])
         best = chain
         may_permute = functools.partial(self.costing.may_permute, chain) if chain else None
-        for typed in (leading_axes_chain(problem), *one_permute_chains(problem, may_permute), *waves):
+        chains = [(problem, typed) for typed in (leading_axes_chain(problem), *one_permute_chains(problem, may_permute), *waves)]
+        for problem, typed in (*chains, *self._greedy()):
             if not is_by_time:
                 typed = gathers_apart(problem.source, typed)
             plan = self.costing.of_cheaper_chain(problem, typed, best) if best else self.costing.of_chain(problem, typed, False)
             if plan is not None:
                 yield plan
                 best = self._cheapest(best, plan)
+
+    def _greedy(self) -> Iterator[tuple[Problem, Sequence[Step]]]:
+        """Yields the chain of `greedy_chain.py`, as it is and with neighbouring all_to_alls as one, each in its own pieces of axes."""
+        asked = self.request
+        found = greedy_chain(asked.mesh, asked.shape, asked.source, asked.target)
+        if found is None:
+            return
+        start, typed = found
+        problem = Problem(asked.mesh, asked.shape, start, layout_behind(start, typed), (), ())
+        if any([layout_behind(start, typed[:at]).tile_elements > problem.largest_tile for at in range(len(typed))]):
+            return
+        yield problem, typed
+        joined = moves_at_once(start, typed)
+        if len(joined) < len(typed):
+            yield problem, joined
 
     def _with_rounds(self, problem: Problem, typed: Sequence[Step], chain: Plan | None, best: Plan | None) -> Iterator[Plan]:
         """Yields chains with an exchange for their middle: between the leading slices and the trailing gathers, or all of it.

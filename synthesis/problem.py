@@ -49,6 +49,11 @@ class Problem:
     slots: tuple[tuple[Slot, ...], ...]
 
     @property
+    def largest_tile(self) -> int:
+        """Returns the elements that no tile on the way may exceed (R2)."""
+        return max(self.source.tile_elements, self.target.tile_elements)
+
+    @property
     def is_misaligned(self) -> bool:
         """Returns whether digits of the two sides are none of one mixed-radix number: 2·3 against 3·2."""
         ends = {slot for layout in (self.source, self.target) for _, slot in layout.owners}

@@ -32,7 +32,7 @@ from . import steps
 from .block_meshes import block_mesh, chains_by_counts, inverted, matched_along, replicated_from
 from .blocks import Blocks, both_ends
 from .bounds import received_elements_bound
-from .chains import FoundChain, find_chain
+from .chains import FoundChain, find_chain, gathers_apart, has_joint_gather
 from .costing import Costing
 from .exchange import Exchange, TooManyPieces
 from .layout import UNREDUCED, Factor, Layout, LayoutError, Slot, blocked, layout_of, unreduced_factors, whole_factors
@@ -320,12 +320,14 @@ class Routes:
                 with contextlib.suppress(steps.RuleError):
                     if here is after:
                         start, typed = inverted(start, typed)
-                    leg = Leg(self.pricing_of(on), start, layout_behind(start, typed), typed)
-                    if here is after:
-                        parts = [*_reordered(mesh, before, on, leg.source), leg]
-                    else:
-                        parts = [leg, *_reordered(on, leg.target, mesh, after)]
-                    yield self._assembled(parts)
+                    apart = [gathers_apart(start, typed)] if has_joint_gather(start, typed) else []
+                    for each in (typed, *apart):
+                        leg = Leg(self.pricing_of(on), start, layout_behind(start, each), tuple(each))
+                        if here is after:
+                            parts = [*_reordered(mesh, before, on, leg.source), leg]
+                        else:
+                            parts = [leg, *_reordered(on, leg.target, mesh, after)]
+                        yield self._assembled(parts)
 
     def matched_along_replicas(self, found: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
         """Yields the chain with the groups of some steps, behind which factors stay replicated, made of the nearest replicas."""

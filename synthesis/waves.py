@@ -46,7 +46,7 @@ def chain_of_waves(problem: Problem, stripes: Sequence[Factor] = (), steps_aside
         return None
     found: list[Step] = [sliced] if sliced.moves else []
     layout = apply(problem.source, sliced) if sliced.moves else problem.source
-    most = max(problem.source.tile_elements, problem.target.tile_elements)
+    most = problem.largest_tile
     while layout != problem.target:
         step = _wave(layout, problem.target)
         if steps_aside and not isinstance(step, AllToAll):

@@ -9,10 +9,13 @@ from benchmarks.pairs import random_pairs
 from reshard.dialect_utils import peers
 from reshard.dialect_utils.xla_child import XlaChild
 from reshard.synthesis.bounds import received_elements_bound
+from reshard.synthesis.greedy_chain import greedy_chain
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.plan import plan
 from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.tile_program import collectives, lower
 from reshard.synthesis.topology import Topology
+from reshard.synthesis.traffic import bytes_received
 
 
 def shardy(mesh: str, shape, source: str, target: str, **options) -> peers.Answer:
@@ -108,3 +111,17 @@ def test_xla_and_we_are_priced_from_what_xla_compiles():
             assert ours.bytes_received == found.bytes_received and ours.temp_bytes > 0
             assert ours.copied_bytes == found_copies[shape[0]] and theirs.copied_bytes > 0
             assert theirs.kinds_text == "1 all_to_all" and theirs.bytes_received == {8: 48, 10: 36}[shape[0]]
+
+
+def test_the_greedy_chain_receives_no_more_than_shardys_pass_in_no_more_collectives():
+    compared = 0
+    for pair in random_pairs(74, 200, (4, 6, 8, 12, 16, 24, 36, 64)):
+        found = greedy_chain(pair.mesh, pair.shape, pair.source, pair.target)
+        theirs = shardy(str(pair.mesh), pair.shape, str(pair.source), str(pair.target))
+        if found is None or not theirs.is_ok:
+            continue
+        moved = collectives(lower(pair.mesh, *found), 32)
+        assert bytes_received(moved, pair.mesh.size) <= theirs.bytes_received, str(pair)
+        assert len(moved) <= theirs.collective_runs, str(pair)
+        compared += 1
+    assert compared >= 190
