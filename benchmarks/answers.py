@@ -125,10 +125,11 @@ class Ours:
         return self.status == "ok"
 
 
-def our_answer(case: Case, topology: str | None) -> Ours:
+def our_answer(case: Case, topology: str | None, tile_limit: int | None = None) -> Ours:
     """Returns our plan by time on a topology, or by bytes without one; nothing that the planner raises gets out."""
     pair, network = case.pair, topology and Topology.parse(topology)
     options = {"objective": "time" if topology else "bytes", "topology": network or None, "with_exchange": True}
+    options["tile_limit"] = tile_limit
     forget()  # thousands of plans for hundreds of devices fill the memory
     start_s = time.process_time()
     try:

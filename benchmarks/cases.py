@@ -57,7 +57,7 @@ class Case:
         tiles = (side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target))
         return -(-max(map(math.prod, tiles)) * self.bits // 8)
 
-    def command(self, objective: str, topology: str | None = None) -> str:
+    def command(self, objective: str, topology: str | None = None, tile_limit: int | None = None) -> str:
         """Returns the command line that shows what we and the peers do.
 
         Example:
@@ -72,6 +72,8 @@ class Case:
         flags["objective"] = objective
         if topology:
             flags["topology"] = topology
+        if tile_limit is not None:
+            flags["tile-limit"] = tile_limit
         words = [word for flag, value in flags.items() for word in (f"--{flag}", shlex.quote(str(value)))]
         return " ".join(["reshard plan", *words, "--compare xla,shardy"])
 

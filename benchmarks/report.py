@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 import itertools
 import math
 import statistics
@@ -31,6 +31,7 @@ class Theirs:
       collectives_time_s: without them; None unless the status is "ok".
       has_copies: whether they are in it.
       is_beyond_ends: a collective has an operand or result above source and target tile; rule R2 forbids that to us.
+      largest_tile_bytes: that operand or result.
     """
 
     status: str
@@ -40,16 +41,29 @@ class Theirs:
     is_beyond_ends: bool = False
     collectives_time_s: float | None = None
     has_copies: bool = True
+    largest_tile_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A case by one objective: bytes where the topology is None, else time on it; `theirs` by the peer's name."""
+    """A case by one objective: bytes where the topology is None, else time on it; `theirs` by the peer's name.
+
+    `given` is our plan with a tile limit, by the bytes of that; there is one for peers that are faster with a tile that R2 forbids.
+    `tile_limit` is that of `ours`.
+    """
 
     case: Case
     topology: str | None
     ours: Ours
     theirs: dict[str, Theirs]
+    given: dict[int, Ours] = field(default_factory=dict)
+    tile_limit: int | None = None
+
+    def given_their_tile(self, peer: str) -> Row | None:
+        """Returns the row with our plan that may have as large a tile as the peer; None if there is no such plan."""
+        tile_bytes = self.theirs[peer].largest_tile_bytes
+        found = self.given.get(tile_bytes)
+        return found and replace(self, ours=found, tile_limit=tile_bytes)
 
     def over(self, peer: str) -> float | None:
         """Returns our cost ÷ the peer's; None if one of us has no answer. Times are whole, or nobody's copies are in them."""
@@ -103,17 +117,33 @@ def rows_of(cases: Iterable[Case], plans: Journal, answers: Journal, question: C
         for topology, plan in planned.items():
             if plan is not None:
                 theirs = {name: _theirs(case, answer, topology) for name, answer in priced.items()}
-                yield Row(case, topology, Ours(**plan), theirs)
+                tiles = {each.largest_tile_bytes for each in theirs.values() if topology and each.is_beyond_ends}
+                found = {tile: plans.get(question(case, given_tile(topology, tile))) for tile in tiles}
+                given = {tile: Ours(**again) for tile, again in found.items() if again is not None}
+                yield Row(case, topology, Ours(**plan), theirs, given)
+
+
+def given_tile(topology: str, tile_bytes: int) -> str:
+    """Returns what stands in a question for a plan that may have so large a tile on a topology."""
+    return f"{topology}, tiles of {tile_bytes}"
+
+
+def with_larger_tiles(row: Row) -> list[int]:
+    """Returns the tiles of the peers that are faster, by time, with one that R2 forbids to us; in bytes."""
+    if not row.topology:
+        return []
+    faster = [each for name, each in row.theirs.items() if each.is_beyond_ends and row.lost_by(name) is not None]
+    return sorted({each.largest_tile_bytes for each in faster})
 
 
 def _theirs(case: Case, answer: Answer, topology: str | None) -> Theirs:
     largest = max((each.largest_tile_bytes for each in answer.collectives), default=0)
     counts = len(answer.collectives), answer.collective_runs, largest > case.largest_tile_bytes
     if not topology:
-        return Theirs(answer.status, answer.bytes_received, *counts)
+        return Theirs(answer.status, answer.bytes_received, *counts, largest_tile_bytes=largest)
     network = Topology.parse(topology)
     talk_s, whole_s = answer.collectives_time_s(network), answer.time_s(network)
-    return Theirs(answer.status, talk_s if whole_s is None else whole_s, *counts, talk_s, whole_s is not None)
+    return Theirs(answer.status, talk_s if whole_s is None else whole_s, *counts, talk_s, whole_s is not None, largest)
 
 
 # ---- what has to be zero
@@ -131,7 +161,8 @@ class Failing:
 def failings(rows: Sequence[Row]) -> list[Failing]:
     """Returns every promise with the rows that break it, none for most.
 
-    By time, peers that are faster with a tile that R2 forbids to us break none; they are in `beyond_rules`.
+    By time, peers that are faster with a tile that R2 forbids to us break none, they are in `beyond_rules`; but no peer may be faster
+    than the plan that may have as large a tile as it.
     """
     found = [_failing("refusals and crashes", ((math.inf, row) for row in rows if not row.ours.is_ok))]
     by_bytes, by_time = _by_objective(rows)
@@ -141,6 +172,9 @@ def failings(rows: Sequence[Row]) -> list[Failing]:
         for peer in PEERS:
             own = [row for row in some if not (row.topology and row.theirs[peer].is_beyond_ends)]
             found.append(_failing(f"{what}: above {NAMES[peer]}", _lost(own, peer), peer))
+    for peer in PEERS:
+        given = [again for row in by_time if row.theirs[peer].is_beyond_ends and (again := row.given_their_tile(peer))]
+        found.append(_failing(f"{TIME}: above {NAMES[peer]}, given as large a tile", _lost(given, peer), peer))
     more = ((row.over("shardy"), row) for row in by_time if row.has_more_rounds_for_nothing)
     return [*found, _failing("more rounds than Shardy, and no less time", more, "shardy")]
 
@@ -215,7 +249,7 @@ def _time_table(rows: list[Row], key: Callable[[Row], str]) -> str:
     headings = ["", "pairs"]
     for peer in PEERS:
         headings += [f"{NAMES[peer]} ÷ ours: geomean, min, max", f"{NAMES[peer]} ÷ ours, collectives only"]
-        headings += [f"ours above {NAMES[peer]}", "of these by R2"]
+        headings += [f"ours above {NAMES[peer]}", "of these by R2", "of these given its tile"]
     headings += ["ours ÷ bound: geomean", "copies, share of our time", "collectives: ours, XLA, Shardy"]
     headings += ["rounds: ours, XLA, Shardy", "more rounds than Shardy", "and no less time", PLANNING]
     return _table(headings, [[title, *_time_cells(some)] for title, some in _grouped(rows, key)])
@@ -230,7 +264,10 @@ def _time_cells(rows: list[Row]) -> Iterator[str]:
             yield f"{_geomean(inverse)}, {min(inverse, default=math.nan):.2f}, {max(inverse, default=math.nan):.2f}"
         lost = [row for _, row in _lost(planned, peer)]
         yield str(len(lost))
-        yield str(sum(row.theirs[peer].is_beyond_ends for row in lost))
+        by_rule = [row for row in lost if row.theirs[peer].is_beyond_ends]
+        yield str(len(by_rule))
+        again = [row.given_their_tile(peer) for row in by_rule]
+        yield "–" if None in again else str(sum(row.lost_by(peer) is not None for row in again))
     yield _geomean([row.ours.time_s / row.ours.bound_time_s for row in planned if row.ours.bound_time_s])
     all_s = sum(row.ours.time_s for row in planned)
     yield f"{1 - sum(row.ours.collectives_time_s for row in planned) / all_s:.1%}" if all_s else "–"
@@ -263,7 +300,7 @@ def _failing_text(failing: Failing, show: int) -> str:
         words = f"{over:.3f} times" if math.isfinite(over) else row.ours.message or "more than none"
         if failing.peer and row.topology:
             words += f", {row.over(failing.peer):.3f} whole, {row.over_in_collectives(failing.peer):.3f} in collectives"
-        command = row.case.command("time" if row.topology else "bytes", row.topology)
+        command = row.case.command("time" if row.topology else "bytes", row.topology, row.tile_limit)
         lines.append(f"    # {words}, {row.ours.rounds} rounds\n    {command}")
     return "\n\n".join(filter(None, [lines[0], "\n".join(lines[1:])]))
 

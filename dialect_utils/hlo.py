@@ -642,8 +642,8 @@ _BRANCHING = ("while", "conditional", "call", "fusion")
 def copied_bytes_in(hlo_text: str) -> int | None:
     """Returns the bytes that a device copies in its own memory in a program that only moves data; None if it has branches.
 
-    As our plans are charged: transposes count, and so do copies, concatenations, padding and the like; slices and reshapes
-    do not. Collectives work on what lies in one piece, so one along a dimension that is not the leading one needs copies
+    As our plans are charged: transposes count, those in a row once, and so do copies, concatenations, padding and the like; slices
+    and reshapes do not, and of a transpose that a slice follows, only what that keeps. Collectives work on what lies in one piece, so one along a dimension that is not the leading one needs copies
     too: of an all-to-all's operand, and of the result.
 
     Raises: ValueError if the text has no entry computation.
@@ -665,7 +665,7 @@ def copied_bytes_in(hlo_text: str) -> int | None:
 def _copied_bytes(within: Computation, instruction: Instruction) -> int:
     match instruction.opcode:
         case "transpose":
-            return 0 if _keeps_order(within, instruction) else shape_bytes(instruction.shape)
+            return 0 if _keeps_order(within, instruction) else _bytes_put_in_order(within, instruction)
         case "all-to-all" if not _is_along_leading_dimension(within, instruction):
             operand_bytes = shape_bytes(within.shape_of(instruction.operands[0]))
             return operand_bytes + _bytes_put_in_order(within, instruction)
@@ -676,20 +676,21 @@ def _copied_bytes(within: Computation, instruction: Instruction) -> int:
     return 0
 
 
-def _bytes_put_in_order(within: Computation, collective: Instruction) -> int:
-    """Returns what is to be copied behind a collective: where one instruction uses it, the slice that it takes, if it is one.
+def _bytes_put_in_order(within: Computation, instruction: Instruction) -> int:
+    """Returns what is to be copied behind a collective, or by a transpose: where one instruction uses it, the slice that it takes, if it is one.
 
-    A transpose is charged by itself, and brings the result into order on the way.
+    A transpose that uses it is charged by itself, and brings the result into order on the way: compilers make one loop of both. So
+    is what is copied before an all-to-all.
     """
-    user = collective
-    while user is collective or _is_view(within, user):
+    user = instruction
+    while user is instruction or _is_view(within, user):
         users = [each for each in within.instructions.values() if user.name in each.operands]
         if len(users) != 1:
-            return shape_bytes(collective.shape)
+            return shape_bytes(instruction.shape)
         user = users[0]
-    if user.opcode == "transpose":
+    if user.opcode == "transpose" or user.opcode == "all-to-all" and not _is_along_leading_dimension(within, user):
         return 0
-    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else collective).shape)
+    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else instruction).shape)
 
 
 def _is_view(within: Computation, instruction: Instruction) -> bool:

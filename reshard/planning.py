@@ -32,6 +32,7 @@ def plan(
     effort: int = 1,
     memory_limit: int | str | None = None,
     target_mesh=None,
+    tile_limit: int | str | None = None,
 ) -> Plan:
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
@@ -52,6 +53,8 @@ def plan(
         none, is given up; `Plan.is_optimal`, `Plan.proved_gap`.
       memory_limit: the most that `Plan.peak_bytes` may be, per device: bytes, or text such as "2GiB". A plan that does not fit
         in one piece works on parts of the tile, one after the other.
+      tile_limit: the most that a tile on the way may have, per device, though those of source and target have less; bytes, or text
+        such as "64KiB". None is what the larger one of these has. Small arrays are faster gathered whole, and sliced then.
     Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
     Raises:
       MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
@@ -73,7 +76,8 @@ def plan(
     network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
     limit = None if memory_limit is None else byte_size(memory_limit)
     options = {"objective": objective, "topology": network, "with_exchange": True, "reduction": reduction}
-    options |= {"effort": effort, "memory_limit": limit, "target_mesh": goal}
+    largest = None if tile_limit is None else byte_size(tile_limit)
+    options |= {"effort": effort, "memory_limit": limit, "target_mesh": goal, "tile_limit": largest}
     found = _plan(on, shape, element.bits, *sides, **options)
     return replace(found, dtype=element.name, seconds=time.perf_counter() - began_s)
 

@@ -76,23 +76,28 @@ class Alternative:
 
 
 def rejected(
-    plan: Plan, topology: Topology, most: int = MOST_SHOWN, *, memory_limit: int | None = None
+    plan: Plan,
+    topology: Topology,
+    most: int = MOST_SHOWN,
+    *,
+    memory_limit: int | None = None,
+    tile_limit: int | None = None,
 ) -> tuple[Alternative, ...]:
     """Returns the best other ways, the best one first; fewer where there are no more, none between two meshes.
 
     Args:
-      topology, memory_limit: those that the plan was made for.
+      topology, memory_limit, tile_limit: those that the plan was made for.
     """
     if not math.prod(plan.shape) or not plan.collectives or plan.target_mesh is not None:
         return ()
-    ways = _Ways(plan, topology)
+    ways = _Ways(plan, topology, tile_limit)
     found: dict[str, tuple[str, Plan]] = {}
     for way, unnamed in ways.all():
         other = with_names_of(ways.asked, unnamed)
         if other.chain_text not in (plan.chain_text, *found):
             found[other.chain_text] = way, other
     best = sorted(found.values(), key=lambda each: _key(each[1], plan.objective))[:most]
-    return tuple(Alternative(way, other, _reason(plan, other, topology, memory_limit)) for way, other in best)
+    return tuple(Alternative(way, other, _reason(plan, other, topology, memory_limit, tile_limit)) for way, other in best)
 
 
 def _key(plan: Plan, objective: str) -> tuple:
@@ -103,9 +108,10 @@ def _key(plan: Plan, objective: str) -> tuple:
 class _Ways:
     """All ways to fulfil the request that a plan was made for; those that there are not here are left out."""
 
-    def __init__(self, plan: Plan, topology: Topology):
+    def __init__(self, plan: Plan, topology: Topology, tile_limit: int | None):
         ends = plan.source.closed(), plan.target.closed()
-        self.asked = Request(plan.mesh, plan.shape, plan.bits, *ends, plan.objective, topology, True, plan.reduction)
+        options = {"tile_limit": tile_limit}
+        self.asked = Request(plan.mesh, plan.shape, plan.bits, *ends, plan.objective, topology, True, plan.reduction, **options)
         self.request = canonical(self.asked)
         self.pricing = Pricing(topology, self.request.mesh, plan.bits)
         self.costing = Costing(self.request, self.pricing)
@@ -153,7 +159,7 @@ class _Ways:
 
     def _refined(self, **options: bool) -> Problem:
         asked = self.request
-        return refine(asked.mesh, asked.shape, asked.source, asked.target, **options)
+        return refine(asked.mesh, asked.shape, asked.source, asked.target, tile_limit=asked.tile_limit_elements, **options)
 
     def _searched(self, allows: Callable[[str, int], bool]) -> Iterator[Plan]:
         """Yields the cheapest chain of the steps that are allowed, on uncut axes."""
@@ -194,9 +200,11 @@ class _Ways:
 # ---- reasons
 
 
-def _reason(plan: Plan, other: Plan, topology: Topology, memory_limit: int | None) -> str:
-    if other.largest_tile_bytes > bound_tile_bytes(plan):
-        return f"needs a tile of {_size(other.largest_tile_bytes)}, more than source or target (R2)"
+def _reason(plan: Plan, other: Plan, topology: Topology, memory_limit: int | None, tile_limit: int | None) -> str:
+    if other.largest_tile_bytes > max(bound_tile_bytes(plan), tile_limit or 0):
+        is_cheaper = _key(other, plan.objective) < _key(plan, plan.objective)
+        hint = "; a tile limit may allow it" if is_cheaper and tile_limit is None else ""
+        return f"needs a tile of {_size(other.largest_tile_bytes)}, more than {_allowed(tile_limit)} (R2){hint}"
     if memory_limit is not None and other.peak_bytes > memory_limit:
         return f"peaks at {_size(other.peak_bytes)}, above the memory limit"
     is_by_time = plan.objective == "time"
@@ -211,6 +219,10 @@ def _reason(plan: Plan, other: Plan, topology: Topology, memory_limit: int | Non
     if other.peak_bytes > plan.peak_bytes:
         return f"peak {_times(other.peak_bytes, plan.peak_bytes)}"
     return "costs as much"
+
+
+def _allowed(tile_limit: int | None) -> str:
+    return "source or target" if tile_limit is None else "source, target or the tile limit"
 
 
 def _what_takes_long(plan: Plan, other: Plan, topology: Topology) -> str:

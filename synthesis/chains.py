@@ -249,7 +249,7 @@ class _Searches:
 
     def _refine(self, **options: bool) -> Problem:
         asked = self.request
-        return refine(asked.mesh, asked.shape, asked.source, asked.target, **options)
+        return refine(asked.mesh, asked.shape, asked.source, asked.target, tile_limit=asked.tile_limit_elements, **options)
 
 
 def _run_or_none(search: Search, max_edges: int, greed: int) -> Chain | None:

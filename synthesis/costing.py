@@ -28,6 +28,7 @@ from .tile_program import (
     bytes_moved,
     collectives,
     collectives_by_step,
+    copied_elements,
     lower,
     shape_after,
 )
@@ -72,7 +73,7 @@ class Costing:
         """
         layouts = _layouts(problem.source, typed)
         tiles = _checked_tiles(layouts, problem.target)
-        if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1]):
+        if keeps_tiles_small and max(tiles) > max(tiles[0], tiles[-1], self.request.tile_limit_elements):
             raise steps.RuleError(f"R2: tiles {tiles}")
         program = lower(problem.mesh, problem.source, typed, self.request.reduction, layouts)
         priced = self.priced_steps(self.pricing, problem.source, program, layouts)
@@ -169,16 +170,16 @@ class Costing:
         return self._seconds_of_steps(_layouts(problem.source, typed), typed)
 
     def _seconds_of_steps(self, layouts: Sequence[Layout], typed: Sequence[Step]) -> float:
-        return sum(self._seconds(self.pricing, *each, ()) for each in zip(layouts, typed, layouts[1:]))
+        return sum(self._seconds(self.pricing, *each) for each in zip(layouts, typed, layouts[1:]))
 
     def _seconds_of_program(self, layouts: Sequence[Layout], program: TileProgram) -> float:
         """Returns what a chain takes, given the layouts before, between and after its steps, and what it is lowered to."""
-        seconds, at = 0.0, 0
+        at = [0, *itertools.accumulate([not isinstance(step, Relayout) for step, _ in program.steps])]
+        copied = copied_elements(program, [layouts[each].tile_elements for each in at[1:]])
         shares = _paid_shares(program, self.pricing)
-        for (step, operations), share in zip(program.steps, shares, strict=True):
-            after = at + (not isinstance(step, Relayout))
-            seconds += self._seconds(self.pricing, layouts[at], step, layouts[after], operations, share)
-            at = after
+        seconds = 0.0
+        for (step, _), share, elements, (before, after) in zip(program.steps, shares, copied, itertools.pairwise(at)):
+            seconds += self._seconds(self.pricing, layouts[before], step, layouts[after], elements, share)
         return seconds
 
     def of_no_elements(self) -> Plan:
@@ -221,12 +222,12 @@ class Costing:
         """Yields the steps of a plan as they are on one chunk."""
         shape, moved = body.in_shape, iter(collectives(body, plan.bits))
         shares = _paid_shares(body, self.pricing)
-        for whole, (step, operations), share in zip(plan.steps, body.steps, shares, strict=True):
+        for whole, (step, operations), share, copied in zip(plan.steps, body.steps, shares, copied_elements(body), strict=True):
             own = tuple(itertools.islice(moved, steps.collectives(step)))
-            before, seconds = math.prod(shape), self.pricing.seconds(own)
+            before, seconds = math.prod(shape), self.pricing.seconds(own) + share * self.pricing.relayout_seconds(copied)
             for operation in operations:
                 shape = shape_after(operation, shape)
-                if isinstance(operation, (Transpose, Rounds)):
+                if isinstance(operation, Rounds):
                     seconds += share * self.pricing.relayout_seconds(math.prod(shape))
             if isinstance(step, steps.Slice):
                 seconds += share * self.pricing.slice_picoseconds(math.prod(shape)) / PER_SECOND
@@ -248,7 +249,7 @@ class Costing:
         """Returns the steps of a program that starts at `layout`; pricing: on the program's mesh; layouts: see `lower`."""
         found, behind = [], iter(layouts[1:] if layouts else ())
         shares = _paid_shares(program, pricing)
-        for (step, operations), share in zip(program.steps, shares, strict=True):
+        for (step, _), share, copied in zip(program.steps, shares, copied_elements(program), strict=True):
             after = next(behind) if layouts and not isinstance(step, Relayout) else steps.apply(layout, step)
             if isinstance(step, steps.Exchanged):
                 found.append(self.priced_exchange(step))
@@ -260,16 +261,17 @@ class Costing:
                         bytes_received=self.request.bytes_of(steps.received_elements(layout, step)),
                         tile_bytes_before=self.request.bytes_of(layout.tile_elements),
                         tile_bytes_after=self.request.bytes_of(after.tile_elements),
-                        time_s=self._seconds(pricing, layout, step, after, operations, share),
+                        time_s=self._seconds(pricing, layout, step, after, copied, share),
                     )
                 )
             layout = after
         return tuple(found)
 
-    def _seconds(self, pricing: Pricing, before: Layout, step: Step, after: Layout, operations, share: float = 1.0) -> float:
-        """Returns the time of a step; of its copies only a share is paid for."""
-        copies = sum([isinstance(each, Transpose) for each in operations])
-        seconds = share * copies * pricing.relayout_seconds(after.tile_elements) if copies else 0.0
+    def _seconds(
+        self, pricing: Pricing, before: Layout, step: Step, after: Layout, copied: int = 0, share: float = 1.0
+    ) -> float:
+        """Returns the time of a step, which copies so many elements; only a share of that is paid for."""
+        seconds = share * pricing.relayout_seconds(copied) if copied else 0.0
         match step:
             case steps.AllGather() | steps.AllToAll() | steps.ReduceScatter() | steps.AllReduce():
                 seconds += pricing.picoseconds(steps.name(step), step.factors, before.tile_elements) / PER_SECOND
@@ -299,6 +301,14 @@ class Costing:
         received = num_bytes * any(a != b for a, b in step.pairs)
         text = steps.text(None, step, self.request.mesh)
         return PlannedStep(step, text, received, num_bytes, num_bytes, self.pricing.seconds((moved,)))
+
+    def with_joined_copies(self, program: TileProgram, priced: Sequence[PlannedStep]) -> tuple[PlannedStep, ...]:
+        """Returns the steps of a program of several legs, priced leg by leg, with the copies at the ends of legs charged once."""
+        found = list(priced)
+        for at, (copied, share) in enumerate(zip(copied_elements(program), _paid_shares(program, self.pricing))):
+            if any([isinstance(each, Transpose) for each in program.steps[at][1]]):
+                found[at] = dataclasses.replace(found[at], time_s=share * self.pricing.relayout_seconds(copied))
+        return tuple(found)
 
     def priced_relayout(self, step: Relayout, before: int, after: int) -> PlannedStep:
         """Returns a copy of tiles of so many elements before and after it with its costs."""

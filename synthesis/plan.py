@@ -43,6 +43,7 @@ def plan(
     effort: int = 1,
     memory_limit: int | None = None,
     target_mesh: Mesh | None = None,
+    tile_limit: int | None = None,
 ) -> Plan:
     """Returns the cheapest way from `source` to `target`.
 
@@ -61,6 +62,8 @@ def plan(
         none, is given up: `Plan.is_optimal`, `Plan.proved_gap`. 1 is milliseconds, 1000 seconds to minutes.
       memory_limit: the most that `Plan.peak_bytes` may be, in bytes per device; where no plan fits in one piece it works
         on slices of the array, one after the other (`chunks.py`).
+      tile_limit: the most that a tile on the way may have, in bytes per device, though those of source and target have less;
+        None is R2: what the larger one of these has. Gathering more than the target needs and slicing then takes fewer collectives.
     Raises:
       ShardingError, MeshError: a sharding that does not fit the mesh or the rank.
       TopologyError: a topology that does not fit the mesh.
@@ -72,8 +75,10 @@ def plan(
     """
     if memory_limit is not None and memory_limit < 0:
         raise NoPlanError(f"memory limit {memory_limit} is negative; it is in bytes per device")
-    ends = source, target, target_mesh
-    return _planned(_request(mesh, shape, bits, *ends, objective, topology, with_exchange, reduction, effort, memory_limit))
+    if tile_limit is not None and tile_limit < 0:
+        raise NoPlanError(f"tile limit {tile_limit} is negative; it is in bytes per device")
+    options = {"effort": effort, "memory_limit": memory_limit, "tile_limit": tile_limit}
+    return _planned(_request(mesh, shape, bits, source, target, target_mesh, objective, topology, with_exchange, reduction, **options))
 
 
 def pareto(
@@ -96,7 +101,7 @@ def pareto(
 
 
 def _request(
-    mesh, shape, bits, source, target, target_mesh, objective, topology, with_exchange, reduction, effort=1, limit=None
+    mesh, shape, bits, source, target, target_mesh, objective, topology, with_exchange, reduction, *, effort=1, **limits
 ) -> Request:
     if objective not in OBJECTIVES:
         raise ValueError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
@@ -112,8 +117,7 @@ def _request(
     on = topology or Topology.parse(DEFAULT)
     ends = source.closed(), target.closed()
     goal = None if target_mesh == mesh else target_mesh
-    options = {"effort": effort, "memory_limit": limit, "target_mesh": goal}
-    return Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange, reduction, **options)
+    return Request(mesh, tuple(shape), bits, *ends, objective, on, with_exchange, reduction, effort, target_mesh=goal, **limits)
 
 
 def _for_rank(mesh: Mesh, sharding: Sharding, rank: int) -> Sharding:

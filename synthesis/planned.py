@@ -42,7 +42,7 @@ class Plan:
       steps: in execution order, relayouts included; empty if source and target place everything alike.
       bytes_received: R3's definition, the maximum over devices of the sum over steps; so is `bytes_sent`.
       bound_bytes: what the busiest device must receive whatever the method.
-      largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target.
+      largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target, unless a tile limit allowed more.
       peak_bytes: modelled peak: source and target tile with all temporaries; see `peak.py`.
       is_optimal: proved, by bytes, that no method receives less (the bound is met: by one collective, there are no fewer either), or
         that no chain within the digits that `problem.py` offers does; by time, that no such chain spends less in collectives.

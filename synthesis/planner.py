@@ -14,6 +14,7 @@ from .blocks import Blocks
 from .chains import find_chain, gathers_apart, has_joint_gather
 from .costing import Costing
 from .exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
+from .gathered_chains import gathered_chains
 from .greedy_chain import greedy_chain, moves_at_once
 from .layout import Layout, LayoutError
 from .leading_axes import leading_axes_chain
@@ -136,6 +137,10 @@ class _Planner:
             for plan in self._without_search(best):
                 yield plan
                 best = self._cheapest(best, plan)
+        if asked.tile_limit is not None and not asked.has_sums:
+            for plan in self._gathered():
+                yield plan
+                best = self._cheapest(best, plan)
         if asked.with_exchange and self._may_gain_by_other_meshes(found.problem):
             for plan in self._on_other_meshes(found.problem, found.steps):
                 yield plan
@@ -149,10 +154,10 @@ class _Planner:
 
     def _on_other_meshes(self, problem: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
         """Yields chains on meshes that are made for them; see `block_meshes.py`."""
-        routes, asked = self._routes(), self.request
+        routes = self._routes()
         yield from routes.on_block_meshes()
         yield from routes.matched_along_replicas(problem, typed)
-        primes = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
+        primes = self._primes()
         seconds = functools.partial(self.costing.least_seconds, primes)
         others = sorted(one_permute_chains(primes), key=seconds)
         for number, other in enumerate(others):
@@ -162,6 +167,12 @@ class _Planner:
                 if has_joint_gather(primes.source, other):
                     yield self.costing.of_chain(primes, gathers_apart(primes.source, other), False)
             yield from routes.matched_along_replicas(primes, other)
+
+    def _primes(self) -> Problem:
+        """Returns the problem in prime factors. Raises: NoPlanError if there are none that serve both sides."""
+        asked = self.request
+        options = {"into_primes": True, "tile_limit": asked.tile_limit_elements}
+        return refine(asked.mesh, asked.shape, asked.source, asked.target, **options)
 
     def _routes(self) -> Routes:
         return Routes(self.request, self.costing, self._pricing_of, self._exchange)
@@ -199,7 +210,7 @@ class _Planner:
         if asked.has_sums:
             return
         try:
-            problem = refine(asked.mesh, asked.shape, asked.source, asked.target, into_primes=True)
+            problem = self._primes()
         except NoPlanError:
             return
         is_by_time = asked.objective == "time"
@@ -218,6 +229,16 @@ class _Planner:
                 yield plan
                 best = self._cheapest(best, plan)
 
+    def _gathered(self) -> Iterator[Plan]:
+        """Yields the chains that gather more than the target needs, with one gather or one for each dimension."""
+        problem = self._primes()
+        routes = None if self.pricing.is_flat or not self.request.with_exchange else self._routes()
+        for typed in gathered_chains(problem):
+            for each in (typed, gathers_apart(problem.source, typed)):
+                yield self.costing.of_chain(problem, each, False)
+                if routes:
+                    yield from routes.gathered_among_nearest(problem, each)
+
     def _greedy(self) -> Iterator[tuple[Problem, Sequence[Step]]]:
         """Yields the chain of `greedy_chain.py`, as it is and with neighbouring all_to_alls as one, each in its own pieces of axes."""
         asked = self.request
@@ -225,7 +246,7 @@ class _Planner:
         if found is None:
             return
         start, typed = found
-        problem = Problem(asked.mesh, asked.shape, start, layout_behind(start, typed), (), ())
+        problem = Problem(asked.mesh, asked.shape, start, layout_behind(start, typed), (), (), asked.tile_limit_elements)
         if any([layout_behind(start, typed[:at]).tile_elements > problem.largest_tile for at in range(len(typed))]):
             return
         yield problem, typed

@@ -39,6 +39,7 @@ class Problem:
     Attributes:
       source, target: the layouts, in refined factors.
       movable: factors that steps may move; each has its candidates in `slots`, at the same index.
+      tile_limit: elements that a tile on the way may have though both ends' have fewer.
     """
 
     mesh: Mesh
@@ -47,11 +48,12 @@ class Problem:
     target: Layout
     movable: tuple[Factor, ...]
     slots: tuple[tuple[Slot, ...], ...]
+    tile_limit: int = 0
 
     @property
     def largest_tile(self) -> int:
         """Returns the elements that no tile on the way may exceed (R2)."""
-        return max(self.source.tile_elements, self.target.tile_elements)
+        return max(self.source.tile_elements, self.target.tile_elements, self.tile_limit)
 
     @property
     def is_misaligned(self) -> bool:
@@ -70,18 +72,20 @@ def refine(
     into_primes: bool = False,
     with_detours: bool = False,
     largest_first: bool = False,
+    tile_limit: int = 0,
 ) -> Problem:
     """Returns the problem of turning `source` into `target`.
 
     Args:
       into_primes: cut axes into primes and complete the places of every dimension; needed by some mixed radices.
       largest_first: cut 6 into 3 and 2, not into 2 and 3.
+      tile_limit: see `Problem`.
       with_detours: offer spare digits to all factors, not just to those that one side leaves replicated.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
     before, after, movable = _ends(mesh, shape, source, target, into_primes, largest_first)
     slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
-    return Problem(mesh, shape, before, after, movable, slots)
+    return Problem(mesh, shape, before, after, movable, slots, tile_limit)
 
 
 @functools.lru_cache(maxsize=16)

@@ -24,6 +24,7 @@ class Request:
       reduction: what makes an array of partial sums.
       effort: how long to search for a cheaper chain or a proof that there is none; limits are multiplied with it.
       memory_limit: the most that a plan's peak may be, in bytes per device; None for any.
+      tile_limit: the most that a tile on the way may have, in bytes per device; None is what the larger one of both ends has (R2).
       target_mesh: None is `mesh`.
     """
 
@@ -39,6 +40,12 @@ class Request:
     effort: int = 1
     memory_limit: int | None = None
     target_mesh: Mesh | None = None
+    tile_limit: int | None = None
+
+    @property
+    def tile_limit_elements(self) -> int:
+        """Returns the elements that a tile on the way may have though both ends' have fewer; 0 where R2 holds as it is."""
+        return 0 if self.tile_limit is None else 8 * self.tile_limit // self.bits
 
     @property
     def goal_mesh(self) -> Mesh:

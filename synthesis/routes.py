@@ -14,7 +14,7 @@ Kinds of route, all priced alike:
 - partial sums are reduced first, and made (zeros, but on one device) last;
 - chains on meshes that are made for them (`block_meshes.py`), which pays where links differ or radices do.
 
-R2 on padded tiles: none is larger than the tiles at both ends, padded as the first and the last leg want them.
+R2 on padded tiles: none is larger than the tiles at both ends, padded as the first and the last leg want them, or than the tile limit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .pricing import Pricing
 from .problem import NoPlanError, Problem, primes
 from .request import Request
 from .sharding import Sharding
-from .steps import Exchanged, Reorder, Step
+from .steps import AllGather, Exchanged, Reorder, Step
 from .tile_program import On, Operation, Relayout, Reshape, Resize, Rounds, Send, TileProgram, lower
 from .two_meshes import expressed, in_another_order, reorder_pairs
 
@@ -322,27 +322,61 @@ class Routes:
                         start, typed = inverted(start, typed)
                     apart = [gathers_apart(start, typed)] if has_joint_gather(start, typed) else []
                     for each in (typed, *apart):
-                        leg = Leg(self.pricing_of(on), start, layout_behind(start, each), tuple(each))
-                        if here is after:
-                            parts = [*_reordered(mesh, before, on, leg.source), leg]
-                        else:
-                            parts = [leg, *_reordered(on, leg.target, mesh, after)]
-                        yield self._assembled(parts)
+                        yield from self._on_block_mesh(on, start, each, here is after)
+
+    def _on_block_mesh(self, on: Mesh, start: Layout, typed: Sequence[Step], is_behind: bool) -> Iterator[Plan]:
+        """Yields a chain on a mesh of blocks with a permute of whole tiles in front of it, or else behind it; and with nearest replicas."""
+        mesh = self.request.mesh
+        before, after = (layout_of(mesh, self.shape, side) for side in (self.request.source, self.request.target))
+        layouts = list(itertools.accumulate(typed, steps.apply, initial=start))
+        leg = Leg(self.pricing_of(on), start, layouts[-1], tuple(typed))
+        for legs in ([leg], *self._matched(on, layouts, typed)):
+            if is_behind:
+                yield self._assembled([*self._reordered(mesh, before, on, start), *legs])
+            else:
+                yield self._assembled([*legs, *self._reordered(legs[-1].pricing.mesh, layouts[-1], mesh, after)])
+
+    def _reordered(self, before: Mesh, held: Layout, after: Mesh, wanted: Layout) -> tuple[Reorder, ...]:
+        """Returns the permute of whole tiles to their places; nothing if all are there. It may be faster if who has its tile sends it on."""
+        ways = [Reorder(reorder_pairs(before, after, held, wanted, keeps=keeps)) for keeps in (True, False)]
+        if all([a == b for a, b in ways[0].pairs]):
+            return ()
+        if self.costing.pricing.is_flat:
+            return (ways[0],)
+        return (min(ways, key=lambda way: self.costing.priced_reorder(way, held.tile_elements).time_s),)
 
     def matched_along_replicas(self, found: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
         """Yields the chain with the groups of some steps, behind which factors stay replicated, made of the nearest replicas."""
         layouts = list(itertools.accumulate(typed, steps.apply, initial=found.source))
-        free = replicated_from(found.mesh, layouts)
+        for legs in self._matched(found.mesh, layouts, typed):
+            yield self._assembled(legs)
+
+    def _matched(self, on: Mesh, layouts: Sequence[Layout], typed: Sequence[Step]) -> Iterator[list[Leg]]:
+        """Yields the legs of a chain on a mesh, from some step on with the replicas matched that there are from there to its end."""
+        free = replicated_from(on, layouts)
         starts = [at for at in range(len(typed)) if free[at] and (at == 0 or free[at] != free[at - 1])]
         for cuts in {(start,) for start in starts} | {tuple(starts)} if starts else ():
-            legs = []
-            mesh = found.mesh
+            legs, mesh = [], on
             for a, b in itertools.pairwise((0, *cuts, len(typed))):
-                mesh = matched_along(found.mesh, free[a], self._places()) if a in cuts else mesh
-                note = NEAREST if mesh != found.mesh else ""
+                mesh = matched_along(on, free[a], self._places()) if a in cuts else mesh
+                note = NEAREST if mesh != on else ""
                 legs.append(Leg(self.pricing_of(mesh), layouts[a], layouts[b], tuple(typed[a:b]), note))
-            if mesh != found.mesh:
-                yield self._assembled(legs)
+            if mesh != on:
+                yield legs
+
+    def gathered_among_nearest(self, found: Problem, typed: Sequence[Step]) -> Iterator[Plan]:
+        """Yields a chain of gathers, and then slices, with the groups of the gathers made of the nearest replicas.
+
+        Behind the gathers devices that differ along a factor that owns nothing hold the same, whoever gathered with whom.
+        """
+        layouts = list(itertools.accumulate(typed, steps.apply, initial=found.source))
+        count = sum(isinstance(step, AllGather) for step in typed)
+        free = replicated_from(found.mesh, layouts[: count + 1])[0]
+        mesh = matched_along(found.mesh, free, self._places()) if free else found.mesh
+        if mesh != found.mesh:
+            gathers = Leg(self.pricing_of(mesh), layouts[0], layouts[count], tuple(typed[:count]), NEAREST)
+            slices = Leg(self.pricing_of(found.mesh), layouts[count], layouts[-1], tuple(typed[count:]))
+            yield self._assembled([gathers, slices])
 
     def _places(self) -> np.ndarray:
         """Returns the place of each device id in the network."""
@@ -355,7 +389,7 @@ class Routes:
 
         Args:
           ends: elements of the tiles at both ends as the legs want them; None: before a first and behind a last leg.
-        Raises: RuleError if another tile is larger than these and those of the request (R2).
+        Raises: RuleError if another tile is larger than these, those of the request and its tile limit (R2).
         """
         route = _Assembly(self.request, self.costing)
         for part in parts:
@@ -364,7 +398,7 @@ class Routes:
         if ends is None:
             ends = [leg.source.tile_elements for leg in parts[:1] if isinstance(leg, Leg)]
             ends += [leg.target.tile_elements for leg in parts[-1:] if isinstance(leg, Leg)]
-        if route.largest > max(*ends, *map(math.prod, self.request.tile_shapes)):
+        if route.largest > max(*ends, *map(math.prod, self.request.tile_shapes), self.request.tile_limit_elements):
             raise steps.RuleError(f"R2: a tile of {route.largest} elements, the ends have {ends} and {self.request.tile_shapes}")
         return found
 
@@ -398,7 +432,8 @@ class _Assembly:
         self._resize(self.goal)
         asked = self.request
         program = TileProgram(asked.mesh, asked.tile_shapes[0], self.goal, tuple(self.filed), asked.reduction)
-        return self.costing.plan_of(program, tuple(self.priced), self.largest, is_proved)
+        priced = self.costing.with_joined_copies(program, self.priced)
+        return self.costing.plan_of(program, priced, self.largest, is_proved)
 
     def _add_leg(self, leg: Leg) -> None:
         if not leg.steps:
@@ -436,12 +471,6 @@ def _resizing(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Operatio
     if not after:
         return Resize((1,) * len(before)), Reshape(after)
     return (Resize(after),)
-
-
-def _reordered(before: Mesh, held: Layout, after: Mesh, wanted: Layout) -> tuple[Reorder, ...]:
-    """Returns the permute of whole tiles to their places; nothing if all are there."""
-    pairs = reorder_pairs(before, after, held, wanted)
-    return (Reorder(pairs),) if any(a != b for a, b in pairs) else ()
 
 
 def layout_behind(layout: Layout, typed: Sequence[Step]) -> Layout:

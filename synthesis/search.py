@@ -4,7 +4,7 @@
 **State.** The place of each movable factor, see `digits.py`. **Edges** are the steps of `steps.py` with their received
 elements as cost, ties by the number of collectives, then by the elements of the tiles that the steps write: small tiles
 first is less memory. With a `Pricing` their modelled time comes before all of these. R2 holds by construction: no edge
-leads to a tile above max(source tile, target tile).
+leads to a tile above max(source tile, target tile), or above the problem's tile limit.
 
 **Costs** are one number each, time and received elements and collectives and written elements in its bits from the top,
 so that sums and comparisons are those of whole numbers (`_Costs`).

@@ -319,8 +319,14 @@ class _Lowering:
         return factors, rest
 
     def _split(self, wanted) -> None:
-        """Makes each wanted slot an atom of its own; where the order in memory is in the way, canonical order first."""
+        """Makes each wanted slot an atom of its own; where the order in memory is in the way, canonical order first.
+
+        Digits that lie next to each other in memory as they do in the array are one number, whatever radices they came in.
+        """
         wanted = tuple(wanted)
+        if all([self._split_atom(slot) for slot in wanted]):
+            return
+        self.atoms = _merge_adjacent(self.atoms)
         if all([self._split_atom(slot) for slot in wanted]):
             return
         self._restore_order()
@@ -512,18 +518,50 @@ def collectives_by_step(program: TileProgram, bits_per_element: int) -> tuple[tu
 def copied_bytes(program: TileProgram, bits_per_element: int) -> int:
     """Returns the bytes of the tiles that the program copies on the device, as plans are priced; slices are not charged.
 
-    A transpose copies its tile, an exchange puts its result together, a loop takes out its slices and puts them into place.
+    Transposes copy what `copied_elements` says, an exchange puts its result together, a loop takes out its slices and puts them
+    into place.
     """
     found, shape = 0, program.in_shape
-    for operation in program.operations:
-        before, shape = shape, shape_after(operation, shape)
-        after_bytes = -(-math.prod(shape) * bits_per_element // 8)
-        match operation:
-            case Transpose() | Rounds():
-                found += after_bytes
-            case Loop(count, body=body):
-                found += count * copied_bytes(body, bits_per_element) + after_bytes
-                found += -(-math.prod(before) * bits_per_element // 8)
+    for (_, operations), copied in zip(program.steps, copied_elements(program), strict=True):
+        found += -(-copied * bits_per_element // 8)
+        for operation in operations:
+            before, shape = shape, shape_after(operation, shape)
+            sizes = [-(-math.prod(each) * bits_per_element // 8) for each in (before, shape)]
+            if isinstance(operation, Rounds):
+                found += sizes[1]
+            elif isinstance(operation, Loop):
+                found += operation.count * copied_bytes(operation.body, bits_per_element) + sum(sizes)
+    return found
+
+
+def copied_elements(program: TileProgram, tiles: Sequence[int] | None = None) -> list[int]:
+    """Returns for each step the elements that its transposes copy.
+
+    Compilers make one loop of transposes in a row, and of a slice behind them, which writes what comes out in the end: the last
+    one's tile, or what the slice keeps of it.
+
+    Args:
+      tiles: elements behind each step, where the caller knows them.
+    """
+    has_copies = [any([isinstance(operation, Transpose) for operation in operations]) for _, operations in program.steps]
+    found = [0] * len(has_copies)
+    if not any(has_copies):
+        return found
+    tiles = _tiles_behind(program) if tiles is None else tiles
+    for at, ((step, _), is_copied) in enumerate(zip(program.steps, has_copies)):
+        if is_copied:
+            found[at] = tiles[at]
+        if at and found[at - 1] and (is_copied or isinstance(step, Slice)):
+            found[at - 1] = 0 if is_copied else tiles[at]
+    return found
+
+
+def _tiles_behind(program: TileProgram) -> list[int]:
+    found, shape = [], program.in_shape
+    for _, operations in program.steps:
+        for operation in operations:
+            shape = shape_after(operation, shape)
+        found.append(math.prod(shape))
     return found
 
 

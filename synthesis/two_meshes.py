@@ -47,10 +47,13 @@ def in_another_order(mesh: Mesh, ids_of: Mesh) -> Mesh:
     return Mesh(mesh.axes, ids_of.device_ids)
 
 
-def reorder_pairs(before: Mesh, after: Mesh, layout: Layout, layout_after: Layout | None = None) -> tuple[tuple[int, int], ...]:
+def reorder_pairs(
+    before: Mesh, after: Mesh, layout: Layout, layout_after: Layout | None = None, *, keeps: bool = True
+) -> tuple[tuple[int, int], ...]:
     """Returns (from device, to device) pairs that take each tile of `layout` to its place on a mesh in another order.
 
-    A device that holds its tile already keeps it; of replicas it does not matter which one goes where.
+    A device that holds its tile already keeps it, or else (`keeps`) all replicas of a block and all who want it are matched in the
+    order of their ids; of replicas it does not matter which one goes where.
 
     Args:
       layout_after: the layout in the axes of the mesh after, blocked alike; None if they are called the same there.
@@ -62,9 +65,9 @@ def reorder_pairs(before: Mesh, after: Mesh, layout: Layout, layout_after: Layou
     """
     sides = (before, layout), (after, layout if layout_after is None else layout_after)
     held, wanted = (block_ids(mesh, side)[_places(mesh)] for mesh, side in sides)
-    moves = np.flatnonzero(held != wanted)
+    stays = np.flatnonzero((held == wanted) & keeps)
+    moves = np.flatnonzero((held != wanted) | (not keeps))
     senders, receivers = (moves[np.argsort(side[moves], kind="stable")] for side in (held, wanted))
-    stays = np.flatnonzero(held == wanted)
     return tuple(sorted(zip([*stays.tolist(), *senders.tolist()], [*stays.tolist(), *receivers.tolist()])))
 
 

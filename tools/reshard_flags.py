@@ -72,7 +72,7 @@ def _with_negative_limit(argv: list[str]) -> list[str]:
     """Returns the arguments with a negative limit as part of its flag: argparse would take it for another flag."""
     joined: list[str] = []
     for word in argv:
-        if joined and joined[-1] == "--memory-limit" and word[:1] == "-" and word[1:2].isdigit():
+        if joined and joined[-1] in ("--memory-limit", "--tile-limit") and word[:1] == "-" and word[1:2].isdigit():
             joined[-1] += f"={word}"
         else:
             joined.append(word)
@@ -128,6 +128,12 @@ def _add_problem(group) -> None:
         type=_byte_size,
         metavar="SIZE",
         help="the most that the plan's peak may be, per device: 2GiB, 512MB, 4096",
+    )
+    group.add_argument(
+        "--tile-limit",
+        type=_byte_size,
+        metavar="SIZE",
+        help="the most that a tile on the way may have, per device, though source and target have less: 64KiB; else it is theirs",
     )
     group.add_argument(
         "--effort",

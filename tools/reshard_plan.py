@@ -115,10 +115,11 @@ def _answered(flags: argparse.Namespace) -> Answered:
         goal = Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh
         problem = {"mesh": mesh, "shape": shape, "dtype": element.name, "topology": topology, "reduction": flags.reduction}
         problem["target_mesh"] = goal
+        limits = {"memory_limit": flags.memory_limit, "tile_limit": flags.tile_limit}
         planned = plan(
-            source, target, objective=flags.objective, memory_limit=flags.memory_limit, effort=flags.effort, **problem
+            source, target, objective=flags.objective, effort=flags.effort, **limits, **problem
         )
-        others = rejected(planned, topology, memory_limit=flags.memory_limit)
+        others = rejected(planned, topology, **limits)
         found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices), others)
         if flags.pareto:
             found.pareto = pareto(source, target, **problem)
