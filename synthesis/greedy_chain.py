@@ -43,10 +43,10 @@ def greedy_chain(
       shape: what source and target divide. source, target: without partial sums.
 
     Example:
-      >>> mesh = Mesh.parse("x=2,y=4")
-      >>> start, steps = greedy_chain(mesh, (16, 16), Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"y"}]'))
+      >>> mesh = Mesh.parse("x=4,y=2")
+      >>> start, steps = greedy_chain(mesh, (16, 16), Sharding.parse('[{"y"}, {}]'), Sharding.parse('[{"x"}, {}]'))
       >>> [type(step).__name__ for step in steps]
-      ['Slice', 'Permute', 'AllToAll']
+      ['Slice', 'Permute']
     """
     greedy = _Greedy(shape, whole_factors(mesh, source), whole_factors(mesh, target))
     greedy.run()
