@@ -112,13 +112,18 @@ class _Searches:
         self.at_least = self.least = self._at_least(self.bound)
         self._search()
         least = self.chain.cost if self._is_proved() else self.least
-        if not self._has_free_slices:
-            least = self.at_least  # searches count slices in a row one by one
+        if not self._has_free_slices or self._may_gain_by_leaving_home:
+            least = self.at_least  # searches count slices in a row one by one, and keep at home who is there
         return self._found(typed_steps(self.chain), self.chain.cost, least)
 
     @property
     def _has_free_slices(self) -> bool:
         return self.pricing is None or self.pricing.has_free_slices
+
+    @property
+    def _may_gain_by_leaving_home(self) -> bool:
+        """Returns whether it may pay to gather what is in its place: not within R2, nor where only the groups' sizes matter."""
+        return self.request.tile_limit is not None and self.pricing is not None and not self.pricing.is_flat
 
     def _found_at_once(self, known: ChainAtOnce) -> FoundChain:
         """Returns the chain, which receives what the busiest device lacks: where tiles are not padded, that is the bound."""

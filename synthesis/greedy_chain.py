@@ -19,7 +19,7 @@ longer than what that pass makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 import contextlib
 import itertools
 import math
