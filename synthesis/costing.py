@@ -361,7 +361,7 @@ class Costing:
             reduction=asked.reduction,
             target_mesh=asked.target_mesh,
         )
-        return found if found.proved_gap else dataclasses.replace(found, proved_gap=_gap_to_bounds(found))
+        return found if found.proved_gap else dataclasses.replace(found, proved_gap=gap_to_bounds(found))
 
     def _receiving_whole_bytes(self, priced: tuple[PlannedStep, ...], program: TileProgram) -> tuple[PlannedStep, ...]:
         devices = self.request.devices
@@ -425,7 +425,7 @@ def _receiving(step: PlannedStep, num_bytes: int) -> PlannedStep:
     return step if step.bytes_received == num_bytes else dataclasses.replace(step, bytes_received=num_bytes)
 
 
-def _gap_to_bounds(plan: Plan) -> float | None:
+def gap_to_bounds(plan: Plan) -> float | None:
     """Returns by what factor any method receives less, or takes less time, at most; None if the bound is 0 and the plan above it."""
     if not plan.collectives:
         return 1.0

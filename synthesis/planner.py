@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -12,7 +13,7 @@ import math
 from . import budget, steps
 from .blocks import Blocks
 from .chains import find_chain, gathers_apart, has_joint_gather
-from .costing import Costing
+from .costing import Costing, gap_to_bounds
 from .exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
 from .gathered_chains import gathered_chains
 from .greedy_chain import greedy_chain, moves_at_once
@@ -37,7 +38,19 @@ def planned(request: Request) -> Plan:
 
     Raises: NoPlanError, TopologyError as `plan` says.
     """
-    return _Planner(request).run()
+    planner = _Planner(request)
+    found = planner.run()
+    if request.tile_limit is None:
+        return found
+    return min(found, *_within_both_ends(request), key=planner.costing.key)
+
+
+def _within_both_ends(request: Request) -> list[Plan]:
+    """Returns the plan without the tile limit, if there is one: a search with more room may end before it finds that."""
+    with contextlib.suppress(NoPlanError):
+        found = planned(dataclasses.replace(request, tile_limit=None))
+        return [dataclasses.replace(found, is_optimal=False, proved_gap=gap_to_bounds(found))]
+    return []
 
 
 def pareto(request: Request) -> tuple[Plan, ...]:

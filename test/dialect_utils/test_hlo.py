@@ -398,5 +398,19 @@ class TestCopies:
         swap = "  %m = f32[8,1,2]{2,1,0} reshape(%p)\n  %a = f32[8,1,2]{2,1,0} all-to-all(%m), replica_groups={}, dimensions={2}\n"
         assert copied(swap + "  ROOT %t = f32[1,8,2]{2,1,0} transpose(%a), dimensions={1,0,2}") == 128
 
+    def test_transposes_in_a_row_are_one_loop(self):
+        turn = "  %m = f32[8,2]{1,0} reshape(%p)\n  %t = f32[2,8]{1,0} transpose(%m), dimensions={1,0}\n"
+        split = "  %r = f32[4,4]{1,0} reshape(%t)\n  ROOT %u = f32[4,4]{1,0} transpose(%r), dimensions={1,0}"
+        assert copied(turn + split) == 64
+
+    def test_of_a_transpose_only_what_is_sliced_from_it_is_written(self):
+        turn = "  %m = f32[8,2]{1,0} reshape(%p)\n  %t = f32[2,8]{1,0} transpose(%m), dimensions={1,0}\n"
+        assert copied(turn + "  ROOT %s = f32[1,8]{1,0} slice(%t), slice={[0:1], [0:8]}") == 32
+        assert copied(turn + "  %s = f32[1,8]{1,0} slice(%t), slice={[0:1], [0:8]}\n  ROOT %c = f32[2,8]{1,0} copy(%t)") == 128
+
+    def test_a_transpose_before_an_all_to_all_is_the_copy_that_that_needs(self):
+        turn = "  %m = f32[8,2]{1,0} reshape(%p)\n  %t = f32[2,8]{1,0} transpose(%m), dimensions={1,0}\n"
+        assert copied(turn + "  ROOT %a = f32[2,8]{1,0} all-to-all(%t), replica_groups={}, dimensions={1}") == 128
+
     def test_a_program_with_branches_is_not_priced(self):
         assert copied("  ROOT %w = f32[16]{0} while(%p), condition=%c, body=%b") is None

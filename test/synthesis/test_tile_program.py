@@ -26,6 +26,8 @@ from reshard.synthesis.tile_program import (
     bytes_moved,
     changes_hands,
     collectives,
+    copied_bytes,
+    copied_elements,
     lower,
     permute_pairs,
 )
@@ -198,3 +200,35 @@ def test_tiles_change_hands_exactly_where_pairs_are_of_two_devices():
 def test_layouts_that_are_known_lead_to_the_same_program():
     layout, steps = SUMS, (ReduceScatter(((Y, Slot(1, 1, 2)),)),)
     assert lower(MESH, layout, steps, layouts=[layout, apply(layout, steps[0])]) == lower(MESH, layout, steps)
+
+
+# ---- copies
+
+
+def test_neighbouring_digits_are_one_number_whatever_radices_they_came_in():
+    """The gathered blocks of 3 and 2 lie one after the other: their first half is a slice, and only that is transposed."""
+    a, b, s = Factor("a", 1, 3), Factor("b", 1, 2), Factor("s", 1, 2)
+    mesh = Mesh.parse("a=3,b=2,s=2")
+    source = Layout((4, 12), ((a, Slot(1, 1, 3)), (b, Slot(1, 3, 6))))
+    program = lower(mesh, source, (AllGather((a, b)), Slice(((s, Slot(1, 1, 2)),))))
+    kinds = [type(step) for step, _ in program.steps]
+    assert kinds == [AllGather, Slice, Relayout]
+    assert copied_bytes(program, 8) == 4 * 6
+    semantics.check(program, (4, 12), Sharding.parse('[{}, {"a", "b"}]'), Sharding.parse('[{}, {"s"}]'))
+
+
+def test_a_slice_behind_a_transpose_is_written_in_the_same_loop():
+    """Halves of 3 blocks are no slice of them, so they are put in order first."""
+    a, s = Factor("a", 1, 3), Factor("s", 1, 2)
+    program = lower(Mesh.parse("a=3,s=2"), Layout((4, 12), ((a, Slot(1, 1, 3)),)), (AllGather((a,)), Slice(((s, Slot(1, 1, 2)),))))
+    assert [type(step) for step, _ in program.steps] == [AllGather, Relayout, Slice]
+    assert copied_elements(program) == [0, 24, 0] and copied_bytes(program, 8) == 24
+
+
+def test_transposes_in_a_row_are_one_loop():
+    """Gathered halves are put in order so that thirds can move: two transposes, one copy, and one of what arrives."""
+    y, z = Factor("y", 1, 2), Factor("z", 1, 3)
+    source = Layout((8, 12, 12), ((y, Slot(1, 1, 2)), (z, Slot(2, 1, 3))))
+    program = lower(Mesh.parse("y=2,z=3"), source, (AllGather((y,)), AllToAll(((z, Slot(1, 1, 3)),))))
+    transposes = [sum(isinstance(each, Transpose) for each in done) for _, done in program.steps]
+    assert transposes[1] == 2 and copied_elements(program)[1] == 8 * 12 * 4
