@@ -51,7 +51,6 @@ class Pricing:
         self._folded_s_per_byte = folds_copies * 2 * topology.free_before_all_to_all / topology.memory_bandwidth_bytes_per_s
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
-        self._coordinates = self.topology.coordinates()
         self._grouped: dict[tuple[str, tuple[Factor, ...]], tuple[float, float]] = {}
         self._permutes: dict[tuple[Layout, Layout], tuple[float, float]] = {}
         self._shares: dict[Factor, tuple[int, ...] | None] = {}
@@ -202,10 +201,19 @@ class Pricing:
         latency_s, seconds_per_byte = cost.coefficients(self.topology, self.mesh, "collective_permute", pairs=pairs)
         return latency_s / seconds_per_byte * 8 / self.bits if seconds_per_byte else 0.0
 
+    @functools.cached_property
+    def _addresses(self) -> list[list[int]]:
+        """Returns the coordinates of each device in the network, outer to inner."""
+        return self.topology.coordinates().tolist()
+
     def distance(self, a: int, b: int) -> int:
         """Returns how far apart two devices are: 0 for the same one, else 1 + the number of levels inside the one they meet at."""
-        differs = np.flatnonzero(self._coordinates[a] != self._coordinates[b])
-        return 0 if not len(differs) else len(self.topology.levels) - int(differs[0])
+        found = len(self.topology.levels)
+        for mine, other in zip(self._addresses[a], self._addresses[b]):
+            if mine != other:
+                return found
+            found -= 1
+        return 0
 
     def relayout_seconds(self, elements: int) -> float:
         return cost.relayout_time_s(self.topology, self.bytes_of(elements))
