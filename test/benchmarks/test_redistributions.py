@@ -227,6 +227,31 @@ def test_who_is_faster_with_a_tile_above_both_ends_breaks_no_promise_and_is_list
     assert "modelled time: above XLA: 1\n\n    # 1.100 times, 1.100 whole, 1.100 in collectives" in listed
 
 
+def test_who_is_faster_than_a_plan_with_as_large_a_tile_breaks_a_promise():
+    row = timed_row((1.1, 1.1), (1.0, 1.0), is_beyond_ends=True)
+    theirs = {name: dataclasses.replace(each, largest_tile_bytes=4096) for name, each in row.theirs.items()}
+    for time_s, titles in ((1.0, []), (1.05, ["modelled time: above XLA, given as large a tile", "modelled time: above Shardy, given as large a tile"])):
+        given = {4096: Ours("ok", rounds=1, collectives_time_s=time_s, time_s=time_s)}
+        again = dataclasses.replace(row, theirs=theirs, given=given)
+        assert failing_titles(again) == titles
+        assert (" --tile-limit 4096 " in as_markdown([again], show=1)) == bool(titles)
+
+
+def test_a_pair_is_planned_again_with_the_tile_of_a_peer_that_is_faster_with_it(tmp_path):
+    """XLA gathers all of a small array in one collective where R2 needs two."""
+    sides = Sharding.parse('[{}, {"x":(2)2, "y"}, {}, {}]'), Sharding.parse('[{}, {}, {"x"}, {}]')
+    case = Case(Pair(Mesh.parse("x=4,y=4"), (1, 16, 4, 2), *sides), "f32", ("uniform",), "16 devices")
+    groups = tuple(tuple(x * 4 + y for x in range(start, start + 2) for y in range(4)) for start in (0, 2))
+    gather = Collective("all_gather", 64, 512, groups=groups)
+    benchmark = Benchmark([case], tmp_path)
+    benchmark.answers.add(question(case, "xla"), as_entry(Answer("xla", 16, collectives=(gather,), copied_bytes=128)))
+    benchmark.answers.add(question(case, "shardy"), as_entry(Answer("shardy", 16, "error")))
+    benchmark.plan(("time",))
+    (row,) = benchmark.rows()
+    assert row.lost_by("xla") > 1 and list(row.given) == [512]
+    assert row.given_their_tile("xla").lost_by("xla") is None and failing_titles(row) == []
+
+
 def test_fewer_bytes_break_a_promise_whatever_the_tile():
     row = a_row(6, 5)
     theirs = {name: dataclasses.replace(each, is_beyond_ends=True) for name, each in row.theirs.items()}

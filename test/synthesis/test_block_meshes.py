@@ -21,6 +21,7 @@ from reshard.synthesis.sharding import Sharding
 from reshard.synthesis.steps import RuleError, apply
 from reshard.synthesis.tile_program import On, block_ids
 from reshard.synthesis.topology import Topology
+from reshard.synthesis.two_meshes import reorder_pairs
 
 SHUFFLED = '<["x"=2, "y"=8], device_ids=[11, 12, 3, 0, 1, 8, 15, 4, 6, 13, 2, 5, 7, 14, 10, 9]>'
 
@@ -145,3 +146,27 @@ def test_steps_on_made_meshes_name_their_blocks_in_any_names_of_the_axes():
         assert found.chain_text == "all_to_all block1:(9)4: dim 1 -> 2; permute of whole tiles to their devices"
         (on,) = (each.mesh for each in found.tile_program.operations if isinstance(each, On))
         assert on == Mesh.parse("block1=36")
+
+
+def test_replicas_split_the_leading_parts_where_that_leaves_neighbours_to_talk():
+    """Slices lead: the all_to_all is among the two devices next to each other in a host, as stock XLA has it."""
+    found = planned("x=8,y=3", (64, 32, 48), '[{}, {}, {"x":(4)2, "y"}]', '[{"x"}, {}, {"y"}]', "ethernet")
+    assert [step.op for step in found.steps if step.bytes_received] == ["all_to_all", "permute"]
+    assert round(found.time_s * 1e6, 2) == 35.0
+    semantics.check(found.tile_program, found.shape, found.source, found.target)
+
+
+def test_blocks_are_gathered_along_one_dimension_after_the_other_where_that_saves_copies():
+    mesh = '<["x"=6, "y"=2], device_ids=[8, 3, 7, 2, 1, 0, 10, 9, 6, 11, 5, 4]>'
+    found = planned(mesh, (64, 384, 192), '[{"y"}, {"x"}, {}]', '[{}, {"y"}, {}]', "v6e")
+    assert found.chain_text.count("all_gather replica") == 2
+    semantics.check(found.tile_program, found.shape, found.source, found.target)
+
+
+def test_who_has_its_tile_may_send_it_on():
+    mesh, layout = Mesh.parse("x=2,y=2"), layout_of(Mesh.parse("x=2,y=2"), (4,), Sharding.parse('[{"x"}]'))
+    there = layout_of(mesh, (4,), Sharding.parse('[{"y"}]'))
+    assert reorder_pairs(mesh, mesh, layout, there) == ((0, 0), (1, 2), (2, 1), (3, 3))
+    assert reorder_pairs(mesh, mesh, layout, there, keeps=False) == ((0, 0), (1, 2), (2, 1), (3, 3))
+    other = Mesh.parse('<["x"=2, "y"=2], device_ids=[1, 0, 2, 3]>')
+    assert dict(reorder_pairs(mesh, other, layout, there, keeps=False)) == {0: 1, 1: 2, 2: 0, 3: 3}

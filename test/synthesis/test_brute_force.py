@@ -211,6 +211,26 @@ def test_r4_plans_are_the_cheapest_chains_of_thousands(mesh_text, shape):
     assert not worse
 
 
+@pytest.mark.parametrize(("mesh_text", "shape"), [("x=2,y=2", (8, 8)), ("x=2,y=3", (6, 12)), ("x=2,y=2,z=2", (8, 8))])
+def test_r4_with_a_tile_limit_chains_are_the_cheapest_up_to_that_tile(mesh_text, shape):
+    """By time on one switch: the whole array, or half of it, on every device."""
+    mesh, rng, network = Mesh.parse(mesh_text), random.Random(mesh_text), Topology.parse("uniform")
+    graph, pricing = TimedGraph(mesh, shape, network), Pricing(network, mesh, 8)
+    everything, gained = list(blocked_layouts(shape, graph.factors)), 0
+    for start, goal in ((rng.choice(everything), rng.choice(everything)) for _ in range(40)):
+        before, sides = blocked(shape, start), (sharding_of(mesh, start), sharding_of(mesh, goal))
+        within_r2 = find_chain(Request(mesh, shape, 8, *sides, "time", network, False, "sum"), pricing)
+        for limit in (math.prod(shape) // 2, math.prod(shape)):
+            request = Request(mesh, shape, 8, *sides, "time", network, False, "sum", tile_limit=limit)
+            found = find_chain(request, pricing)
+            largest = max(before.tile_elements, blocked(shape, goal).tile_elements, limit)
+            cheapest = graph.least_costs(before, largest)[graph.number[blocked(shape, goal)]]
+            assert abs(found.cost[0] - cheapest[0]) <= 5 and found.cost[1:] == cheapest[1:], f"{sides} {limit}"
+            assert found.least_cost <= found.cost
+            gained += found.cost < within_r2.cost
+    assert gained
+
+
 def test_the_brute_force_itself_finds_worked_example_ii():
     mesh, shape = Mesh.parse("x=2,y=2,z=2"), (16, 4)
     graph = Graph(mesh, shape)
