@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that compiles and runs the cases of the atlas; XLA may end it.
+
+Reads lines `{"program": number, "cases": [0, 1, ...], "families": [...]}` or `{"program": ..., "given": [case, ...]}`, and answers each
+case by a line `{"case": ..., "status": "right" | "wrong" | "refused", ...}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import json
+import os
+import sys
+from typing import TextIO
+
+DEVICES = 12
+# Compiled fast; partitioning is what it always is.
+_FAST: dict[str, object] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+_FAST_OF_OLD = {"xla_cpu_use_fusion_emitters": False}  # takes two thirds of the time away; jaxlib 0.12 has no such flag
+
+
+def main() -> None:
+    """Answers the questions of stdin until it ends, in a child of its own that is made again when XLA has ended it.
+
+    The child is forked from a process that has loaded XLA and not begun to use it: it is there in no time.
+    """
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+    from jax._src import compiler  # noqa: F401
+
+    from reshard.dialect_utils import compat  # noqa: F401
+
+    answers, sys.stdout = sys.stdout, sys.stderr
+    while True:
+        child = os.fork()
+        if child == 0:
+            _answer_all(answers)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] == 0:
+            return
+        print(json.dumps({"status": "died"}), file=answers, flush=True)
+
+
+def _answer_all(answers: TextIO) -> None:
+    for line in sys.stdin:
+        for answer in outcomes(json.loads(line)):
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+def outcomes(request: dict) -> Iterator[dict]:
+    """Yields what becomes of each case of a request."""
+    from benchmarks.atlas import layouts, programs
+
+    number = request["program"]
+    program = programs.drawn(number, request.get("families", ()))
+    inputs = inputs_of(program, number)
+    if "given" in request:
+        cases = [(at, layouts.Case.from_json(each)) for at, each in enumerate(request["given"])]
+    else:
+        cases = [(at, layouts.drawn(program, f"{number} {at}")) for at in request["cases"]]
+    try:
+        expected = run(layouts.unsharded_text(program), 1, inputs)
+    except Exception as problem:  # as below
+        yield from ({"case": at, "status": "no reference", "message": _first_line(problem)} for at, _ in cases)
+        return
+    for at, case in cases:
+        try:
+            found = run(layouts.text(program, case), case.devices, inputs)
+        except Exception as problem:  # XLA refuses: its errors have many types
+            yield {"case": at, "status": "refused", "message": _first_line(problem)}
+            continue
+        wrong = [where for where, pair in enumerate(zip(expected, found)) if differs(*pair, program.is_exact)]
+        yield {"case": at, "status": "wrong" if wrong else "right", **({"results": wrong} if wrong else {})}
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).strip().splitlines() or [""])[0][:200]
+
+
+def inputs_of(program, number: int) -> list:
+    """Returns an array for each operand."""
+    import numpy as np
+
+    random = np.random.default_rng(number)
+    types = {"f32": np.float32, "i32": np.int32}
+    found = []
+    for each in program.operands:
+        low, high = (-8, 9) if each.bound is None else (0, each.bound)
+        found.append(random.integers(low, high, each.shape).astype(types[each.element]))
+    return found
+
+
+def run(text: str, devices: int, inputs: list) -> list:
+    """Returns the outputs of a module as numpy arrays."""
+    import jax
+    from jaxlib.mlir import ir
+    import numpy as np
+
+    from reshard.dialect_utils import compat
+
+    own = jax.devices()[:devices]
+    context = compat.jax_context()
+    module = compat.parse_module(context, text)
+    fast = _FAST | (_FAST_OF_OLD if compat.jaxlib_version() < "0.11" else {})
+    main = next(op for op in module.body.operations if op.operation.name == "func.func")
+    options = compat.compile_options(
+        own, fast, propagates_to_parameters=[False] * len(inputs), propagates_to_results=[False] * len(main.type.results)
+    )
+    with context:
+        executable = compat.load_executable(module, own, options)
+    placed = [compat.array_sharding(each, own) for each in compat.parameter_shardings(executable, len(inputs))]
+    arguments = [jax.device_put(value, each) for value, each in zip(inputs, placed, strict=True)]
+    shards = compat.execute_sharded(executable, arguments)
+    given = [compat.array_sharding(each, own) for each in compat.output_shardings(executable, len(main.type.results))]
+    shapes = [tuple(ir.RankedTensorType(each).shape) for each in main.type.results]
+    return [np.asarray(jax.make_array_from_single_device_arrays(*each)) for each in zip(shapes, given, shards)]
+
+
+def differs(expected, found, is_exact: bool) -> bool:
+    """Returns whether two outputs differ by more than rounding."""
+    import numpy as np
+
+    if is_exact:
+        return not np.array_equal(expected, found, equal_nan=expected.dtype.kind == "f")
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    return not np.allclose(expected, found, rtol=0, atol=1e-3 * scale, equal_nan=True)
+
+
+if __name__ == "__main__":
+    main()
