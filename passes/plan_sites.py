@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import functools
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils import diagnostics, propagation, xla_child
+from reshard.dialect_utils import diagnostics, miscompilations, propagation, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.sdy_shardings import (
@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 # The users that take a value as it is, in one layout whatever it costs.
 EDGES_OF_DATA_FLOW = propagation.CONSTRAINTS | propagation.LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
-
-# XLA sums a convolution over the axes of its output features, wrongly, if a spatial dimension is split too. An island holds
-# an operand in such a layout; XLA by itself may convert in another way.
-_MISCOMPILED = {"stablehlo.convolution": "XLA partitions some layouts of a convolution wrongly; it chooses among them itself"}
-
-# Stock XLA scatters the sums of a dot along the wrong axes in some of these layouts, e.g. ij,ij->i from [{"y"}, {"x", "z"}] to
-# [{"y", "z"}]; what it makes of the op when it converts the operands itself may be right.
-_SCATTERED_SUMS = "the op's partial sums are scattered over devices; XLA partitions some of these layouts wrongly"
-
 
 @dataclasses.dataclass(frozen=True)
 class PlanSitesPass(Pass):
@@ -324,6 +315,8 @@ class SitePlanner:
             return Verdict(KEEP, conversion.problem)
         if conversion.asked.target_mesh is not None and conversion.facts["is_empty"]:
             return Verdict(KEEP, "both meshes place the value alike: nothing moves")
+        if reason := self._is_miscompiled_behind(chain[-1]):
+            return Verdict(KEEP, reason)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
         layouts = [conversion.source, *[self._shardings[each.target] for each in chain]]
@@ -346,13 +339,11 @@ class SitePlanner:
 
     def _judge_neighbourhood(self, group: list[Finding]) -> Verdict:
         op = group[0].op
-        if op.name in _MISCOMPILED:
-            return Verdict(KEEP, _MISCOMPILED[op.name])
         for edge in group:
             if not self.conversions[edge.site].is_planned:
                 return Verdict(KEEP, self.conversions[edge.site].problem)
-        if op.name == "stablehlo.dot_general" and self._op_layouts.scatters_sums(op):
-            return Verdict(KEEP, _SCATTERED_SUMS)
+        if reason := self._is_miscompiled(op, group):
+            return Verdict(KEEP, reason)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
         operands = {e.number: self.conversions[e.site].asked for e in group if e.kind != kinds.RESULT}
@@ -366,6 +357,38 @@ class SitePlanner:
             judge = functools.partial(self._judged_alone, op, layouts, operands, results)
             self._judged[alike] = self._verdict_on(question, judge)
         return self._judged[alike]
+
+    def _is_miscompiled(self, op: ir.Operation, group: list[Finding]) -> str:
+        """Returns why the layouts that a rewrite holds at an op are none to be held there; empty if nothing is known against them."""
+        if op.name not in miscompilations.OPS:
+            return ""
+        if op.name == "stablehlo.dot_general" and self._op_layouts.scatters_sums(op):
+            return miscompilations.SCATTERED_SUMS.reason
+        mesh = self._mesh_of(group[0].target)
+        layouts = self._op_layouts.of(op, mesh)
+        if layouts is None:
+            return f"XLA partitions {op.name.removeprefix('stablehlo.')} wrongly in some layouts, and those around this one are unknown"
+        for edge in group:
+            side, attr = (layouts.results, edge.source) if edge.kind == kinds.RESULT else (layouts.operands, edge.target)
+            side[edge.number] = self._shardings[attr]
+        found = miscompilations.miscompilation_of(miscompilations.AtOp(op, mesh, layouts.operands, layouts.results))
+        return found.reason if found is not None else ""
+
+    def _is_miscompiled_behind(self, edge: Finding) -> str:
+        """Returns why a constraint is left as it is: a user of its value is an op at which its layout is none to be held."""
+        if edge.op.name not in propagation.CONSTRAINTS:
+            return ""
+        mesh = self._mesh_of(edge.target)
+        for use in edge.op.results[0].uses:
+            user = use.owner.operation
+            layouts = self._op_layouts.of(user, mesh) if user.name in miscompilations.OPS else None
+            if layouts is None:
+                continue
+            layouts.operands[use.operand_number] = self._shardings[edge.target]
+            found = miscompilations.miscompilation_of(miscompilations.AtOp(user, mesh, layouts.operands, layouts.results))
+            if found is not None:
+                return f"its user {user.name.removeprefix('stablehlo.')}: {found.reason}"
+        return ""
 
     def _mesh_of(self, attr: ir.Attribute) -> Mesh | None:
         if attr not in self._meshes_of:
@@ -426,7 +449,10 @@ class SitePlanner:
 
     @functools.cached_property
     def _op_layouts(self) -> OpLayouts:
-        return OpLayouts(self.session.analysis or propagation.analyse(self.module), {edge.op for edge in self.found.edges})
+        at_edges = {edge.op for edge in self.found.edges}
+        behind = {use.owner.operation for op in at_edges if op.name in propagation.CONSTRAINTS for use in op.results[0].uses}
+        asked = at_edges | {op for op in behind if op.name in miscompilations.OPS}
+        return OpLayouts(self.session.analysis or propagation.analyse(self.module), asked)
 
     # Results
 

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What XLA's partitioner computes wrongly: one table, which the passes ask before they hold a layout at an op.
+
+Each row names an op and the layouts in which XLA was seen to be wrong. A condition covers every case that the atlas has found, and
+some that are right: an op that meets it is left as it came, which is never worse. `benchmarks/partitioner_atlas.py` looks for
+differences that no row explains, and docs/miscompilations.md shows the table with the atlas's counts.
+
+XLA by itself may be right where it is wrong in a layout that is held, since it converts operands in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..synthesis.mesh import Mesh
+from ..synthesis.sharding import Sharding
+from .bindings import ir, stablehlo
+from .ops import producer_of
+
+
+@dataclass(frozen=True, slots=True)
+class AtOp:
+    """An op with the layouts of its operands and results, None for what is no ranked tensor."""
+
+    op: ir.Operation
+    mesh: Mesh
+    operands: Sequence[Sharding | None]
+    results: Sequence[Sharding | None]
+
+    def shards(self, number: int, is_result: bool = False) -> tuple[int, ...]:
+        """Returns into how many parts each dimension of an operand or result is split."""
+        layout = (self.results if is_result else self.operands)[number]
+        return () if layout is None else layout.shards(self.mesh)
+
+    def is_uneven(self, number: int, dim: int) -> bool:
+        """Returns whether a dimension of an operand is split into parts that do not divide it."""
+        size = ir.RankedTensorType(self.op.operands[number].type).shape[dim]
+        return bool(size % self.shards(number)[dim])
+
+
+@dataclass(frozen=True, slots=True)
+class Miscompilation:
+    """One thing that XLA computes wrongly.
+
+    Attributes:
+      name: for reports and the docs.
+      ops: names of the ops that it is about.
+      condition: when, in words. reason: why, or what is seen.
+      versions: of jaxlib in which it was seen.
+      reproducer: a test, or a case of the atlas.
+      is_met: whether an op in these layouts may be computed wrongly.
+    """
+
+    name: str
+    ops: frozenset[str]
+    condition: str
+    reason: str
+    versions: str
+    reproducer: str
+    is_met: Callable[[AtOp], bool]
+
+
+def miscompilation_of(at: AtOp) -> Miscompilation | None:
+    """Returns the row of the table that an op meets in its layouts, None if there is none."""
+    return next((row for row in _BY_OP.get(at.op.name, ()) if row.is_met(at)), None)
+
+
+# ---- conditions
+
+
+def _is_any_split(at: AtOp) -> bool:
+    every = [at.shards(number) for number in range(len(at.operands))]
+    every += [at.shards(number, is_result=True) for number in range(len(at.results))]
+    return any(count > 1 for counts in every for count in counts)
+
+
+def _has_uneven_indices(at: AtOp) -> bool:
+    """An index of a scatter that combines otherwise than by a sum is split into parts that do not divide its dimension."""
+    if _fills_with_nothing(at.op):
+        return False
+    numbers = stablehlo.ScatterDimensionNumbers(at.op.attributes["scatter_dimension_numbers"])
+    count = (len(at.op.operands) - 1) // 2
+    if any(at.is_uneven(count, dim) for dim in range(len(at.shards(count)))):
+        return True
+    windows = set(numbers.update_window_dims)
+    updates = range(count + 1, len(at.op.operands))
+    return any(at.is_uneven(each, dim) for each in updates for dim in range(len(at.shards(each))) if dim not in windows)
+
+
+def _fills_with_nothing(scatter: ir.Operation) -> bool:
+    """Returns whether zeros that are scattered change nothing, or what is scattered replaces what was there."""
+    block = scatter.regions[0].blocks[0]
+    body = [each.operation for each in block.operations]
+    ended = body[-1].operands
+    half = len(block.arguments) // 2
+    if len(body) == 1:
+        return [*ended] == [*block.arguments][half:]
+    names = {each.name for each in body[:-1]}
+    return len(body) - 1 == half and names <= {"stablehlo.add", "stablehlo.or", "stablehlo.xor"}
+
+
+def _splits_windows(at: AtOp) -> bool:
+    """A dimension along which windows slide is split, in the operand, the source or the result."""
+    sizes = at.op.attributes["window_dimensions"]
+    windows = [dim for dim, size in enumerate(ir.DenseI64ArrayAttr(sizes)) if size > 1]
+    sides = [at.shards(0), at.shards(1), at.shards(0, is_result=True)]
+    return any(counts and counts[dim] > 1 for counts in sides for dim in windows)
+
+
+def _splits_spread_elements(at: AtOp) -> bool:
+    """A dimension between whose elements others are inserted is split, before or after."""
+    name = "interior_padding" if at.op.name == "stablehlo.pad" else "base_dilations"
+    if name not in at.op.attributes:
+        return False
+    none = 0 if at.op.name == "stablehlo.pad" else 1
+    dims = [dim for dim, each in enumerate(ir.DenseI64ArrayAttr(at.op.attributes[name])) if each != none]
+    sides = [at.shards(0), at.shards(0, is_result=True)]
+    return any(counts[dim] > 1 for counts in sides for dim in dims)
+
+
+def _splits_slices(at: AtOp) -> bool:
+    """The result is split along a dimension that is sliced from a start that may lie outside."""
+    whole = ir.RankedTensorType(at.op.operands[0].type).shape
+    sizes = ir.RankedTensorType(at.op.results[0].type).shape
+    counts = at.shards(0, is_result=True)
+    return any(counts[dim] > 1 and a != b and not _fits(at.op.operands[1 + dim], a - b) for dim, (a, b) in enumerate(zip(whole, sizes)))
+
+
+def _fits(start: ir.Value, most: int) -> bool:
+    producer = producer_of(start)
+    if producer is None or producer.name != "stablehlo.constant":
+        return False
+    value = ir.DenseElementsAttr(producer.attributes["value"])
+    return 0 <= int(value.get_splat_value().value) <= most
+
+
+def _scatters_sums(at: AtOp) -> bool:
+    """An axis that splits a contracted dimension splits the result too."""
+    numbers = stablehlo.DotDimensionNumbers(at.op.attributes["dot_dimension_numbers"])
+    contracted = (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)
+    summed = {axis.name for side, dims in zip(at.operands, contracted) if side for dim in dims for axis in side.dims[dim]}
+    result = at.results[0]
+    return result is not None and any(axis.name in summed for axes in result.dims for axis in axes)
+
+
+SCATTERED_SUMS = Miscompilation(
+    "scattered sums",
+    frozenset({"stablehlo.dot_general"}),
+    "an axis splits a contracted dimension and the result",
+    "the op's partial sums are scattered over devices; XLA partitions some of these layouts wrongly",
+    "0.10.2, 0.12.0.1",
+    "test/end_to_end/test_miscompilations.py",
+    _scatters_sums,
+)
+
+TABLE = (
+    Miscompilation(
+        "convolution",
+        frozenset({"stablehlo.convolution"}),
+        "any dimension of an operand or of the result is split",
+        "XLA partitions some layouts of a convolution wrongly; it chooses among them itself",
+        "0.10.2, 0.12.0.1",
+        "test/end_to_end/test_miscompilations.py",
+        _is_any_split,
+    ),
+    Miscompilation(
+        "uneven scatter",
+        frozenset({"stablehlo.scatter"}),
+        "the combiner is none of add, or, xor and replace, and indices or updates are split along the indices into parts that do not divide",
+        "XLA fills uneven tiles of indices and updates with zeros, which this combiner does not ignore",
+        "0.10.2, 0.12.0.1",
+        "test/end_to_end/test_miscompilations.py",
+        _has_uneven_indices,
+    ),
+    Miscompilation(
+        "windows of select_and_scatter",
+        frozenset({"stablehlo.select_and_scatter"}),
+        "a dimension along which the windows slide is split",
+        "XLA partitions overlapping windows of a select_and_scatter wrongly",
+        "0.10.2, 0.12.0.1",
+        "test/end_to_end/test_miscompilations.py",
+        _splits_windows,
+    ),
+    Miscompilation(
+        "elements spread apart",
+        frozenset({"stablehlo.pad", "stablehlo.reduce_window"}),
+        "a dimension with interior padding or a base dilation is split",
+        "XLA fills the places between spread elements wrongly in some layouts",
+        "0.10.2, 0.12.0.1",
+        "test/end_to_end/test_miscompilations.py",
+        _splits_spread_elements,
+    ),
+    Miscompilation(
+        "clamped starts",
+        frozenset({"stablehlo.dynamic_slice"}),
+        "the result is split along a sliced dimension whose start is not a constant inside",
+        "XLA clamps the start of each device's part, not that of the whole slice",
+        "0.10.2, 0.12.0.1",
+        "test/end_to_end/test_miscompilations.py",
+        _splits_slices,
+    ),
+    SCATTERED_SUMS,
+)
+
+_BY_OP: dict[str, list[Miscompilation]] = {}
+for _row in TABLE:
+    for _name in _row.ops:
+        _BY_OP.setdefault(_name, []).append(_row)
+OPS = frozenset(_BY_OP)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users of one value that need windows of it, kept apart where XLA would give one of them the other's padding.
+
+XLA extends a tile by its neighbours' elements for each op that looks through windows (pad, reduce_window, convolution,
+select_and_scatter), and keeps what it made for the next such op on the same value. It does not look at what the window is filled up
+with: two pads by 1 and -7 of one value both get ones, and a running sum and a running maximum both start with zeros. Seen with
+jaxlib 0.10.2. Where a program has a constraint for each user the values are different ones to XLA; an island that serves both uses makes
+them one. A barrier for each further user keeps them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .bindings import ir, stablehlo
+from .ops import producer_of
+
+_PAD, _REDUCE_WINDOW = "stablehlo.pad", "stablehlo.reduce_window"
+_WINDOWED = frozenset({_PAD, _REDUCE_WINDOW, "stablehlo.select_and_scatter", "stablehlo.convolution"})
+_CONSTRAINT, _CALL = "sdy.sharding_constraint", "func.call"
+
+_Use = tuple[ir.Operation, int, tuple]  # an op, the number of its operand, what tells apart what its windows are filled with
+
+
+def keep_users_apart(module: ir.Module, values: Iterable[ir.Value]) -> int:
+    """Puts barriers between values and those of their users that XLA would confuse.
+
+    Args:
+      values: of the module; those that islands of ours give.
+    Returns: how many barriers.
+    """
+    functions = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation for op in module.body.operations if op.operation.name == "func.func"
+    }
+    return sum(_keep_apart(value, functions) for value in values)
+
+
+def _keep_apart(value: ir.Value, functions: dict[str, ir.Operation]) -> int:
+    by_filling: dict[tuple, list[_Use]] = {}
+    for use in _windowed_uses(value, functions):
+        by_filling.setdefault(use[2], []).append(use)
+    others = [use for uses in list(by_filling.values())[1:] for use in uses]
+    for user, number, _ in others:
+        with ir.InsertionPoint(user), user.location:
+            user.operands[number] = stablehlo.OptimizationBarrierOp([user.operands[number]]).results[0]
+    return len(others)
+
+
+def _windowed_uses(value: ir.Value, functions: dict[str, ir.Operation]) -> list[_Use]:
+    """Returns the uses of a value through windows. Constraints on it are looked through, and so are functions that are called."""
+    found = []
+    for use in value.uses:
+        user, number = use.owner.operation, use.operand_number
+        if user.name == _CONSTRAINT:
+            found += _windowed_uses(user.results[0], functions)
+        elif user.name == _CALL:
+            function = functions[ir.FlatSymbolRefAttr(user.attributes["callee"]).value]
+            inside = _windowed_uses(function.regions[0].blocks[0].arguments[number], functions) if function.regions[0].blocks else []
+            others = [_identity(each) for at, each in enumerate(user.operands) if at != number]  # they may be what windows are filled with
+            found += [(user, number, (*(filling for *_, filling in inside), *others))] if inside else []
+        elif user.name in _WINDOWED and number < _sources(user):
+            found.append((user, number, (_filling_of(user, number),)))
+    return found
+
+
+def _sources(op: ir.Operation) -> int:
+    """Returns how many operands of an op are looked at through windows."""
+    if op.name == _REDUCE_WINDOW:
+        return len(op.operands) // 2
+    return 1 if op.name == _PAD else 2
+
+
+def _filling_of(op: ir.Operation, number: int) -> object:
+    """Returns what an op fills its windows with, so that equal constants are equal; None for zeros."""
+    if op.name == "stablehlo.convolution":
+        return None
+    start = op.operands[number + _sources(op)] if op.name == _REDUCE_WINDOW else op.operands[len(op.operands) - 1]
+    return _identity(start)
+
+
+def _identity(value: ir.Value) -> object:
+    """Returns the value, or the text of a constant."""
+    producer = producer_of(value)
+    return str(producer.attributes["value"]) if producer is not None and producer.name == "stablehlo.constant" else value
