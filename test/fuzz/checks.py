@@ -10,11 +10,15 @@ Each failure has a kind:
   changed     the lowered program is not what it was, or findings cannot be stripped again.
   again       under the policy better: the pipeline rewrites its own output once more. Under always this is counted only: with a
               chain of constraints gone, other users of its first value may get a conversion of their own.
+
+Asked for the reference, it compares with one device also what stock and ours agree on, and what nothing was rewritten in. An output that
+is wrong in both alike is a note: `wrong_alike` where something was rewritten, `wrong_left` where nothing was.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 import json
 import sys
 import time
@@ -26,6 +30,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+import extended  # noqa: F401 - its operations are in recipes
 from programs import Program
 import reshard
 from reshard.dialect_utils.bindings import ir, make_context
@@ -55,39 +60,94 @@ class Outcome:
     dropped: int = 0
     again: int = 0
     stock_wrong: int = 0
+    wrong_alike: int = 0
+    wrong_left: int = 0
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def fail(self, kind: str, detail: str) -> None:
         self.failures.append([kind, detail])
 
 
-def check(recipe: Mapping, policy: str) -> Outcome:
+class Subject:
+    """One program and what stock XLA and one device make of it; each part is made when it is first asked for.
+
+    Attributes:
+      has_failed: whether what stock XLA compiled failed when it ran: its FFT wants another layout, say.
+    """
+
+    def __init__(self, recipe: Mapping):
+        self.program = Program(recipe)
+        self.lowered = self.program.lower()
+        self.text = _text(self.lowered)
+        self.has_failed = False
+
+    @cached_property
+    def compiled(self):
+        return _compiled(self.text)
+
+    @cached_property
+    def outputs(self) -> Sequence[jax.Array] | None:
+        """What stock XLA computes; None where it does not compile the program, or where that fails."""
+        if not self.compiled.is_ok:
+            return None
+        try:
+            return _run(self.program, self.lowered.compile())
+        except jax.errors.JaxRuntimeError:
+            self.has_failed = True
+            return None
+
+    @cached_property
+    def reference(self) -> list[np.ndarray]:
+        return self.program.unsharded()
+
+
+@lru_cache(maxsize=1)  # for the next policy
+def _subject(recipe_text: str) -> Subject:
+    return Subject(json.loads(recipe_text))
+
+
+def check(recipe: Mapping, policy: str, with_reference: bool = False) -> Outcome:
     """Returns the outcome for one recipe; under the policy "always" every chain is rewritten, without the check."""
     outcome, start = Outcome(recipe["seed"]), time.perf_counter()
-    program = Program(recipe)
     try:
-        lowered = program.lower()
+        subject = _subject(json.dumps(recipe))
     except Exception as error:
         outcome.invalid = f"{type(error).__name__}: {error}"[:300]
         return outcome
     try:
-        _check(program, lowered, policy, outcome)
+        _check(subject, policy, with_reference, outcome)
     except Exception:
+        if problem := _refused_by_jax(subject):
+            outcome.invalid = problem
+            return outcome
         outcome.fail("crash", traceback.format_exc())
     outcome.seconds = time.perf_counter() - start
     return outcome
 
 
-def _check(program: Program, lowered: jax.stages.Lowered, policy: str, outcome: Outcome) -> None:
-    source = _text(lowered)
-    result = reshard.optimize(lowered, policy=policy, check=policy == "better")
-    if _text(lowered) != source:
+def _refused_by_jax(subject: Subject) -> str:
+    """Returns why jax has no form for what stock XLA compiled: gradients are left open, and XLA may split them unevenly."""
+    try:
+        subject.lowered.compile() if subject.compiled.is_ok else None
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"[:300]
+    except Exception:
+        return ""
+    return ""
+
+
+def _check(subject: Subject, policy: str, with_reference: bool, outcome: Outcome) -> None:
+    result = reshard.optimize(subject.lowered, policy=policy, check=policy == "better")
+    if _text(subject.lowered) != subject.text:
         outcome.fail("changed", "optimize changed the lowered program")
     _count(result, outcome)
-    _check_stripping(source, outcome)
-    stock = _compiled(source)
+    _check_stripping(subject.text, outcome)
+    stock = subject.compiled
     outcome.stock = stock.status
     if not result.is_rewritten:
+        if with_reference:
+            outcome.wrong_left = _note_what_is_wrong(subject, outcome)
         return
     ours = _compiled(result.module)
     outcome.ours = ours.status
@@ -98,7 +158,7 @@ def _check(program: Program, lowered: jax.stages.Lowered, policy: str, outcome: 
     if policy == "better" and stock.is_ok and (problem := what_is_worse(stock, ours)):
         outcome.fail("worse", problem)
     _check_again(result, policy, outcome)
-    _check_values(program, lowered, result, stock.is_ok, outcome)
+    _check_values(subject, result, with_reference, outcome)
 
 
 def _text(lowered: jax.stages.Lowered) -> str:
@@ -155,40 +215,53 @@ def _check_again(result: reshard.optimizing.Result, policy: str, outcome: Outcom
         outcome.fail("again", "\n".join(str({name: row[name] for name in shown}) for row in rows[:3]))
 
 
-def _check_values(program: Program, lowered, result, has_stock: bool, outcome: Outcome) -> None:
+def _check_values(subject: Subject, result, with_reference: bool, outcome: Outcome) -> None:
+    program = subject.program
     ours = _run(program, result.compile())
-    reference = None
-    stock = _run_of_stock(program, lowered, outcome) if has_stock else None
+    stock = subject.outputs
     has_stock = stock is not None
+    if subject.has_failed:
+        outcome.stock = "error"
     if has_stock:
         for number, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
             if not mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim):
                 outcome.fail("shardings", f"output {number} is {mine.sharding}, with stock XLA {theirs.sharding}")
         stock = [np.asarray(each) for each in stock]
     else:
-        stock = reference = program.unsharded()
+        stock = subject.reference
+    alike = []
     for number, (mine, theirs) in enumerate(zip(map(np.asarray, ours), stock, strict=True)):
         is_exact = program.exact[number]
         if not _difference(mine, theirs, is_exact):
+            alike.append(number)
             continue
-        reference = reference or program.unsharded()
-        problem = _difference(mine, reference[number], is_exact)
-        if has_stock and not is_exact and _is_rounding(mine, theirs, reference[number], program.epsilon):
+        reference = subject.reference[number]
+        problem = _difference(mine, reference, is_exact)
+        if has_stock and not is_exact and _is_rounding(mine, theirs, reference, program.epsilon):
             continue
         if not problem:
             outcome.stock_wrong += 1
             continue
-        stock_problem = _difference(theirs, reference[number], is_exact) or "equal"
+        stock_problem = _difference(theirs, reference, is_exact) or "equal"
         outcome.fail("values", f"output {number} against one device: {problem}; stock against one device: {stock_problem}")
+    if with_reference and has_stock:
+        outcome.wrong_alike = _note_what_is_wrong(subject, outcome, alike)
 
 
-def _run_of_stock(program: Program, lowered, outcome: Outcome) -> Sequence[jax.Array] | None:
-    """Returns what stock XLA computes; None where its program compiles and then fails: its FFT wants another layout, say."""
-    try:
-        return _run(program, lowered.compile())
-    except jax.errors.JaxRuntimeError:
-        outcome.stock = "error"
-        return None
+def _note_what_is_wrong(subject: Subject, outcome: Outcome, among: Sequence[int] | None = None) -> int:
+    """Returns how many of stock's outputs one device contradicts; in words they are notes."""
+    if subject.outputs is None:
+        outcome.stock = "error" if subject.has_failed else outcome.stock
+        return 0
+    notes = []
+    for number in range(len(subject.outputs)) if among is None else among:
+        theirs, reference = np.asarray(subject.outputs[number]), subject.reference[number]
+        is_exact = subject.program.exact[number]
+        problem = _difference(theirs, reference, is_exact)
+        if problem and (is_exact or _error(_wide(theirs), _wide(reference)) > 16 * subject.program.epsilon):
+            notes.append(f"output {number} is wrong with stock XLA and with ours: {problem}")
+    outcome.notes += notes
+    return len(notes)
 
 
 def _run(program: Program, compiled: jax.stages.Compiled) -> Sequence[jax.Array]:
@@ -236,7 +309,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         request = json.loads(line)
-        outcome = check(request["recipe"], request["policy"])
+        outcome = check(request["recipe"], request["policy"], request.get("reference", False))
         print(json.dumps(vars(outcome)), file=answers, flush=True)
 
 

@@ -8,6 +8,7 @@ A recipe is plain data (JSON), so that it can be stored, sent to a worker and re
      "steps": [{"name": "v1", "op": "transpose", "args": ["v0"], "options": {"axes": [1, 0]}, "kind": [[16, 8], "float32"]}],
      "outputs": [{"value": "v1", "spec": null}], "donate": ["v0"], "grad": false}
 
+An input with a `spread` holds whole numbers from -spread to spread without 0, others from -2 to 2.
 Steps with a body (loops, branches, calls) have further steps in `options`; these may use values of the steps before.
 
 Values are whole numbers for as long as they are exact (`Kind.is_exact`): any order of a sum gives the same bits. What jumps
@@ -84,6 +85,7 @@ class Op:
       bound: (kinds of the arguments, shape of the result) -> bound of the result.
       keeps_exact: whether whole numbers give whole numbers.
       weight: how often it is drawn.
+      group: which programs it is drawn for, see `Writer.groups`; seeds of other groups give the recipes that they always gave.
     """
 
     draw: Callable[[Writer], tuple[list[str], dict] | None]
@@ -92,6 +94,7 @@ class Op:
     keeps_exact: bool = True
     weight: float = 1.0
     has_gradient: bool = True
+    group: str = "base"
 
 
 OPS: dict[str, Op] = {}
@@ -756,6 +759,8 @@ class Writer:
     """Draws the steps of one recipe.
 
     State: `kinds` of the values in sight, in the order in which they came; `steps` of the innermost body.
+    Attributes:
+      groups: of operations that are drawn.
     """
 
     random: random.Random
@@ -769,6 +774,7 @@ class Writer:
     only_exact: bool = False
     around: tuple[str, ...] = ()
     count: int = 0
+    groups: tuple[str, ...] = ("base",)
 
     def new_name(self) -> str:
         self.count += 1
@@ -811,7 +817,9 @@ class Writer:
 
     def step(self) -> None:
         """Adds one random step."""
-        names = [name for name, each in OPS.items() if each.has_gradient or not self.has_gradient]
+        names = [
+            name for name, each in OPS.items() if each.group in self.groups and (each.has_gradient or not self.has_gradient)
+        ]
         for _ in range(20):
             name = self.random.choices(names, [OPS[each].weight for each in names])[0]
             drawn = OPS[name].draw(self)
@@ -1135,6 +1143,8 @@ def _numbers(kind: Mapping, seed: int) -> np.ndarray:
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     whole = rng.integers(-2, 3, shape)
+    if "spread" in kind:  # none is 0, which hides what is multiplied
+        whole = rng.integers(1, kind["spread"] + 1, shape) * rng.choice([-1, 1], shape)
     if dtype == "complex64":
         return (whole + 1j * rng.integers(-2, 3, shape)).astype(np.complex64)
     return np.asarray(whole).astype(jnp.dtype(dtype))

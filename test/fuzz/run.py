@@ -4,6 +4,7 @@
 
     python3 test/fuzz/run.py --seed 0 --count 100 --policy better
     python3 test/fuzz/run.py --seed 0 --count 2000 --wide    # the long tier: meshes of 4 to 16 devices
+    python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on where it was ended
     python3 test/fuzz/run.py --seed 17 --reduce              # the smallest recipe that still fails, as JSON
     python3 test/fuzz/run.py --recipe failing.json
 """
@@ -11,22 +12,31 @@
 from __future__ import annotations
 
 import argparse
+from importlib import metadata
 import json
 import os
 from pathlib import Path
+import queue
+import resource
 import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 DEVICES, WIDE_DEVICES = 8, 16
+POLICIES = ("better", "always")
 PROGRAM_TIMEOUT_S = 180.0
+_FAST_FLAGS = ["--xla_backend_optimization_level=0"]
+if metadata.version("jaxlib").startswith("0.10."):  # later ones do not have it
+    _FAST_FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # the partitioner is the same, the rest takes a third of the time
 _COUNTED = ("found", "rewritten", "kept", "skipped")
+_SUMMED = ("dropped", "again", "stock_wrong", "wrong_alike", "wrong_left")
 
 
 class Worker:
@@ -46,10 +56,11 @@ class Worker:
     def __exit__(self, *exception) -> None:
         self.close()
 
-    def check(self, recipe: Mapping, policy: str) -> dict:
+    def check(self, recipe: Mapping, policy: str, with_reference: bool = False) -> dict:
         """Returns the outcome, see `checks.Outcome`; a death or hang of the worker is a failure too."""
         self._ensure_started()
-        self._process.stdin.write((json.dumps({"recipe": recipe, "policy": policy}) + "\n").encode())
+        request = {"recipe": recipe, "policy": policy, "reference": with_reference}
+        self._process.stdin.write((json.dumps(request) + "\n").encode())
         self._process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -58,7 +69,7 @@ class Worker:
         if answer:
             return json.loads(answer)
         outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "seconds": 0.0}
-        outcome |= {"dropped": 0, "again": 0, "stock_wrong": 0}
+        outcome |= {name: 0 for name in _SUMMED} | {"notes": []}
         outcome |= {name: {} for name in _COUNTED}
         return outcome | {"failures": [["died", self._last_words()] if is_ready else ["hang", f"{PROGRAM_TIMEOUT_S} s"]]}
 
@@ -78,7 +89,7 @@ class Worker:
             return
         self._stderr = tempfile.TemporaryFile()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        flags = f"--xla_force_host_platform_device_count={self.devices} --xla_backend_optimization_level=0"
+        flags = " ".join([f"--xla_force_host_platform_device_count={self.devices}", *_FAST_FLAGS])
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "checks.py")],
             stdin=subprocess.PIPE,
@@ -111,31 +122,112 @@ def main(argv: list[str] | None = None) -> int:
     flags = _parser().parse_args(argv)
     sys.path[:0] = [str(ROOT), str(HERE)]
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import programs
-
-    seeds = range(flags.seed, flags.seed + (1 if flags.reduce else flags.count))
-    recipes = [json.loads(flags.recipe.read_text())] if flags.recipe else (programs.recipe(seed, flags.wide) for seed in seeds)
-    totals = Totals()
-    with Worker(WIDE_DEVICES if flags.wide else DEVICES) as worker:
-        for recipe in recipes:
-            outcome = worker.check(recipe, flags.policy)
-            if failing_kinds(outcome) == {"hang"}:
-                worker.kill()
-            totals.add(outcome)
-            for kind, detail in outcome["failures"]:
-                print(f"seed {outcome['seed']}: {kind}: {detail}", flush=True)
-            if outcome["failures"] and flags.reduce:
-                from reducing import reduced
-
-                smallest = reduced(recipe, lambda each: worker.check(each, flags.policy), failing_kinds(outcome))
-                print(json.dumps(smallest))
-            if flags.progress and totals.programs % flags.progress == 0:
-                print(totals.line(), flush=True)
-            if flags.seconds and time.monotonic() - totals.start > flags.seconds:
-                print(f"out of time after seed {outcome['seed']}")
-                break
+    totals, journal = Totals(), Journal(flags)
+    for outcome in journal.known:
+        totals.add(outcome)
+    if journal.known:
+        print(f"{len(journal.known)} checks are in {flags.journal}", flush=True)
+    for policy, outcome in _outcomes(flags, journal):
+        totals.add(outcome)
+        journal.add(policy, outcome)
+        _tell(policy, outcome)
+        if flags.progress and totals.programs % flags.progress == 0:
+            print(totals.line(), flush=True)
     print(totals.text())
     return int(bool(totals.failures))
+
+
+def _tell(policy: str, outcome: Mapping) -> None:
+    for kind, detail in [*outcome["failures"], *(["note", each] for each in outcome["notes"])]:
+        print(f"seed {outcome['seed']}, {policy}: {kind}: {detail}", flush=True)
+    if "smallest" in outcome:
+        print(json.dumps(outcome["smallest"]), flush=True)
+
+
+def _recipes(flags: argparse.Namespace) -> Iterator[dict]:
+    import extended
+    import programs
+
+    if flags.recipe:
+        yield json.loads(flags.recipe.read_text())
+        return
+    draw = extended.recipe if flags.ops == "extended" else programs.recipe
+    for seed in range(flags.seed, flags.seed + (1 if flags.reduce else flags.count)):
+        yield draw(seed, flags.wide)
+
+
+def _outcomes(flags: argparse.Namespace, journal: Journal) -> Iterator[tuple[str, dict]]:
+    """Yields each policy with its outcome, as they come: `--jobs` workers take recipe by recipe."""
+    recipes, found, lock = _recipes(flags), queue.Queue(), threading.Lock()
+    deadline = time.monotonic() + flags.seconds if flags.seconds else float("inf")
+
+    def work() -> None:
+        try:
+            with Worker(WIDE_DEVICES if flags.wide else DEVICES) as worker:
+                while (recipe := _next(recipes, lock)) is not None and time.monotonic() < deadline:
+                    for policy in POLICIES if flags.policy == "both" else (flags.policy,):
+                        if not journal.has(policy, recipe["seed"]):
+                            found.put((policy, _outcome(worker, recipe, policy, flags)))
+        finally:
+            found.put(None)
+
+    for _ in range(flags.jobs):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(flags.jobs):
+        yield from iter(found.get, None)
+    if time.monotonic() > deadline:
+        print("out of time")
+
+
+def _next(recipes: Iterator[dict], lock: threading.Lock) -> dict | None:
+    with lock:
+        return next(recipes, None)
+
+
+def _outcome(worker: Worker, recipe: dict, policy: str, flags: argparse.Namespace) -> dict:
+    outcome = worker.check(recipe, policy, flags.reference)
+    if failing_kinds(outcome) == {"hang"}:
+        worker.kill()
+    if outcome["failures"] and flags.reduce:
+        from reducing import reduced
+
+        outcome["smallest"] = reduced(recipe, lambda each: worker.check(each, policy), failing_kinds(outcome))
+    return outcome
+
+
+class Journal:
+    """The outcomes of a run in a file, a line of JSON each, from which another run goes on.
+
+    Attributes:
+      known: outcomes in the file of checks that the flags ask for.
+    """
+
+    def __init__(self, flags: argparse.Namespace):
+        self.path = flags.journal
+        self.which = {name: getattr(flags, name) for name in ("ops", "wide", "reference")}
+        policies = POLICIES if flags.policy == "both" else (flags.policy,)
+        seeds = range(flags.seed, flags.seed + flags.count)
+        rows = [row for row in self._rows() if all(row[name] == value for name, value in self.which.items())]
+        self._known = {(row["policy"], row["seed"]): row for row in rows if row["policy"] in policies and row["seed"] in seeds}
+        self.known = list(self._known.values())
+
+    def has(self, policy: str, seed: int) -> bool:
+        return (policy, seed) in self._known
+
+    def add(self, policy: str, outcome: Mapping) -> None:
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(json.dumps({**self.which, "policy": policy, **outcome}) + "\n")
+
+    def _rows(self) -> Iterator[dict]:
+        """Yields what the file holds; a last line that was cut short when a run was ended is taken out."""
+        if self.path is None or not self.path.exists():
+            return
+        text = self.path.read_text()
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self.path.write_text(whole)
+        yield from map(json.loads, whole.splitlines())
 
 
 class Totals:
@@ -143,7 +235,8 @@ class Totals:
 
     def __init__(self):
         self.start = time.monotonic()
-        self.programs = self.invalid = self.dropped = self.again = self.stock_wrong = self.with_rewrites = 0
+        self.programs = self.invalid = self.with_rewrites = 0
+        self.summed = Counter()
         self.failures: Counter = Counter()
         self.statuses: Counter = Counter()
         self.counted: dict[str, Counter] = {name: Counter() for name in _COUNTED}
@@ -151,9 +244,7 @@ class Totals:
     def add(self, outcome: Mapping) -> None:
         self.programs += 1
         self.invalid += bool(outcome["invalid"])
-        self.dropped += outcome["dropped"]
-        self.again += outcome["again"]
-        self.stock_wrong += outcome["stock_wrong"]
+        self.summed.update({name: outcome[name] for name in _SUMMED})
         self.with_rewrites += bool(outcome["rewritten"])
         self.failures.update(failing_kinds(outcome))
         self.statuses[f"stock {outcome['stock'] or 'unknown'}, ours {outcome['ours'] or 'as it came'}"] += 1
@@ -163,7 +254,7 @@ class Totals:
     def line(self) -> str:
         found, rewritten = (sum(self.counted[name].values()) for name in ("found", "rewritten"))
         return (
-            f"{self.programs} programs ({self.invalid} invalid), {found} sites, {rewritten} rewritten in "
+            f"{self.programs} checks ({self.invalid} invalid), {found} sites, {rewritten} rewritten in "
             f"{self.with_rewrites} programs, {sum(self.failures.values())} failures, {time.monotonic() - self.start:.0f} s"
         )
 
@@ -172,9 +263,17 @@ class Totals:
         rows = {**self.counted, "compiled": self.statuses, "failures": self.failures}
         counts = {name: [f"{count} {what}" for what, count in each.most_common()] for name, each in rows.items()}
         lines = [f"  {name}: {', '.join(each) or 'none'}" for name, each in counts.items()]
-        single = {"taken back by the check": self.dropped, "rewritten again": self.again}
-        single["outputs wrong in stock alone"] = self.stock_wrong
+        names = ("taken back by the check", "rewritten again", "outputs wrong in stock alone")
+        names += ("outputs wrong in stock and ours alike", "outputs wrong where nothing was rewritten")
+        single = {name: self.summed[each] for name, each in zip(names, _SUMMED, strict=True)}
+        single["seconds of processor time"] = round(_processor_seconds())
         return "\n".join([self.line(), *(f"  {name}: {count}" for name, count in single.items()), *lines])
+
+
+def _processor_seconds() -> float:
+    """Returns what this process and the workers that have ended took."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -182,11 +281,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="the first program; go on where a run ended")
     parser.add_argument("--count", type=int, default=100, help="programs")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time, at the end of a program")
-    parser.add_argument("--policy", choices=("better", "always"), default="better")
+    parser.add_argument("--policy", choices=(*POLICIES, "both"), default="better")
+    parser.add_argument("--ops", choices=("base", "extended"), default="base", help="which programs; see extended.py")
+    parser.add_argument("--reference", action="store_true", help="compare every program with one device, too")
+    parser.add_argument("--jobs", type=int, default=1, help="workers")
+    parser.add_argument("--journal", type=Path, help="write outcomes to this file, and leave out what is in it already")
     parser.add_argument("--recipe", type=Path, help="check the recipe in this JSON file")
     parser.add_argument("--wide", action="store_true", help=f"programs on meshes of 4 to {WIDE_DEVICES} devices")
     parser.add_argument("--reduce", action="store_true", help="reduce what fails, and print the recipe")
-    parser.add_argument("--progress", type=int, default=50, help="print totals after this many programs; 0 never")
+    parser.add_argument("--progress", type=int, default=50, help="print totals after this many checks; 0 never")
     return parser
 
 

@@ -3,14 +3,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
+import extended
 import programs
 from reducing import reduced
-from run import Worker, failing_kinds
+from run import Journal, Worker, _parser, failing_kinds
 
 QUICK = [*range(300, 308)]
 SLOW = [*range(400, 450)]
+EXTENDED, SLOW_EXTENDED = [1000, 1003], [*range(1004, 1034)]
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +22,8 @@ def worker():
         yield worker
 
 
-def assert_passes(worker: Worker, seed: int, policy: str) -> dict:
-    outcome = worker.check(programs.recipe(seed), policy)
+def assert_passes(worker: Worker, seed: int, policy: str, draw=programs.recipe) -> dict:
+    outcome = worker.check(draw(seed), policy)
     assert not outcome["invalid"] and not outcome["failures"], "\n".join(": ".join(each) for each in outcome["failures"])
     return outcome
 
@@ -38,64 +41,105 @@ def test_random_program_of_many(worker, seed, policy):
     assert_passes(worker, seed, policy)
 
 
-def test_a_seed_gives_one_recipe_that_is_plain_data():
-    recipe = programs.recipe(5)
-    assert json.loads(json.dumps(recipe)) == recipe == programs.recipe(5)
+@pytest.mark.parametrize("seed", EXTENDED)
+def test_random_program_of_extended_operations(worker, seed):
+    assert_passes(worker, seed, "always", extended.recipe)
+    assert_passes(worker, seed, "better", extended.recipe)
 
 
-def test_every_construct_with_a_body_is_drawn():
-    recipes = map(programs.recipe, range(60))
-    drawn = {step["op"] for recipe in recipes for step in recipe["steps"] if programs.bodies_of(step)}
-    assert drawn == {"fori", "while", "scan", "switch", "call", "vmap"}
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SLOW_EXTENDED)
+def test_random_program_of_extended_operations_of_many(worker, seed):
+    assert_passes(worker, seed, "always", extended.recipe)
+    assert_passes(worker, seed, "better", extended.recipe)
 
 
-def test_a_worker_that_dies_is_a_failure_and_is_started_again(worker):
-    assert failing_kinds(worker.check({"seed": 300}, "better")) == {"died"}
-    assert_passes(worker, 300, "better")
+@pytest.mark.parametrize("draw", [programs.recipe, extended.recipe])
+def test_a_seed_gives_one_recipe_that_is_plain_data(draw):
+    recipe = draw(5)
+    assert json.loads(json.dumps(recipe)) == recipe == draw(5)
 
 
-def test_partial_sums_rounded_to_bfloat16_are_no_failure(worker):
-    """Stock XLA gathers the operands of this dot; after the rewrite it adds partial sums, each rounded to bfloat16."""
-    made = [("v2", "sin", "v1", {}, [4, 16, 8]), ("v3", "constraint", "v2", {"spec": [None, "x", "y"]}, [4, 16, 8])]
-    made += [("v4", "reshape", "v3", {"shape": [2, 2, 16, 8]}, [2, 2, 16, 8])]
-    steps = [{"name": n, "op": op, "args": [a], "options": o, "kind": [s, "bfloat16"]} for n, op, a, o, s in made]
-    dot = {"name": "v5", "op": "dot", "args": ["v0", "v4"], "options": {"contract": [0, 2], "batch": []}}
+def test_seeds_of_base_programs_draw_nothing_that_is_extended():
+    drawn = {name for seed in range(60) for name in _ops_in(programs.recipe(seed)["steps"])}
+    assert drawn and not [name for name in drawn if programs.OPS[name].group == extended.GROUP]
+
+
+def test_every_extended_operation_is_drawn_and_in_bodies_too():
+    recipes = [extended.recipe(seed) for seed in range(180)]
+    drawn = {name for recipe in recipes for name in _ops_in(recipe["steps"])}
+    assert {name for name, op in programs.OPS.items() if op.group == extended.GROUP} <= drawn
+    inner = {name for each in recipes for step in each["steps"] for body in programs.bodies_of(step) for name in _ops_in(body["steps"])}
+    assert len([name for name in inner if programs.OPS[name].group == extended.GROUP]) > 8, inner
+
+
+def test_most_extended_programs_use_a_constrained_value_more_than_once():
+    assert sum(_has_shared_constraint(extended.recipe(seed)) for seed in range(60)) > 40
+
+
+def _has_shared_constraint(recipe) -> bool:
+    constrained = {step["name"]: (step["args"][0], str(step["options"])) for step in recipe["steps"] if step["op"] == "constraint"}
+    used = [constrained[name] for step in recipe["steps"] for name in {*step["args"]} if name in constrained]
+    return len(used) > len(set(used))
+
+
+def test_constraints_of_extended_programs_split_what_they_do_not_divide():
+    assert sum(_has_uneven_constraint(extended.recipe(seed)) for seed in range(60)) > 20
+
+
+def _has_uneven_constraint(recipe) -> bool:
+    kinds = {each["name"]: each["kind"][0] for each in recipe["steps"]}
+    specs = [(kinds[each["name"]], each["options"]["spec"]) for each in recipe["steps"] if each["op"] == "constraint"]
+    shards = [(size, [recipe["mesh"][axis] for axis in programs._axes(entry)]) for shape, spec in specs for size, entry in zip(shape, spec)]
+    return any(size % int(np.prod(sizes)) for size, sizes in shards)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2020))
+def test_what_counts_as_exact_is_whole_and_small(seed):
+    """Every value of a program that counts as exact, on one device: else a sum in another order would pass for a wrong value."""
+    recipe = extended.recipe(seed)
+    writer_says = {each["value"]: each["exact"] for each in recipe["outputs"]}
+    for value, each in zip(programs.Program({**recipe, "grad": False}).unsharded(), recipe["outputs"], strict=True):
+        if not writer_says[each["value"]] or value.dtype.kind in "bi":
+            continue
+        parts = np.stack([value.real, value.imag]) if value.dtype.kind == "c" else value.astype(np.float64)
+        finite = parts[np.isfinite(parts)]
+        assert np.array_equal(finite, np.round(finite)) and np.abs(finite).max(initial=0) <= 2.0**24
+
+
+def test_a_run_goes_on_from_its_journal(tmp_path):
+    """Another policy or another kind of program is not in it; a line that was cut short is forgotten."""
+    flags = _parser().parse_args(["--ops", "extended", "--policy", "both", "--journal", str(tmp_path / "journal")])
+    journal = Journal(flags)
+    assert not journal.known
+    journal.add("better", {"seed": 7, "failures": []})
+    with flags.journal.open("a") as file:
+        file.write('{"ops": "ext')
+    again = Journal(flags)
+    assert again.has("better", 7) and not again.has("always", 7) and [each["seed"] for each in again.known] == [7]
+    again.add("always", {"seed": 7, "failures": []})
+    assert Journal(flags).has("always", 7)
+    assert not Journal(_parser().parse_args(["--journal", str(flags.journal)])).has("better", 7)
+
+
+def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_asked(worker):
+    """The gradient of a pool with overlapping windows, in shards that do not divide it."""
+    window = {"sizes": [1, 2, 2], "strides": [2, 1, 1], "padding": [[0, 0], [0, 0], [1, 1]], "window_dilation": [1, 1, 1]}
+    pool = {"name": "v2", "op": "pool_gradient", "args": ["v1"], "options": {**window, "does": "min", "mode": "backward"}}
+    constraint = {"name": "v1", "op": "constraint", "args": ["v0"], "options": {"spec": ["x", "z", "y"]}}
     recipe = {
-        "seed": 230,
-        "mesh": {"x": 2, "y": 4},
+        "seed": 1058,
+        "mesh": {"x": 2, "y": 2, "z": 2},
         "device_order": None,
-        "inputs": [
-            {"name": "v0", "shape": [16, 8], "dtype": "bfloat16", "spec": ["y", None]},
-            {"name": "v1", "shape": [4, 16, 8], "dtype": "bfloat16", "spec": None},
-        ],
-        "steps": [*steps, {**dot, "kind": [[8, 2, 2, 8], "bfloat16"]}],
-        "outputs": [{"value": "v5", "spec": ["y", None, None, None], "exact": False}],
+        "inputs": [{"name": "v0", "shape": [8, 12, 5], "dtype": "float32", "spec": None, "spread": 8}],
+        "steps": [{**each, "kind": [[8, 12, 5], "float32"]} for each in (constraint, pool)],
+        "outputs": [{"value": "v2", "spec": [["z", "y"], "x", None], "exact": True}],
         "donate": [],
         "grad": False,
     }
-    outcome = worker.check(recipe, "always")
-    assert outcome["rewritten"] and not outcome["failures"], outcome["failures"]
-
-
-def test_what_stock_alone_computes_wrongly_is_counted_and_is_no_failure(worker):
-    """Stock XLA does not clamp the offset of an update along a dimension that it splits; the update is lost."""
-    step = {"name": "v2", "op": "dynamic_update_slice", "args": ["v0", "v1"], "options": {"axis": 1, "size": 1}}
-    recipe = {
-        "seed": 708,
-        "mesh": {"x": 4, "y": 2},
-        "device_order": None,
-        "inputs": [
-            {"name": "v0", "shape": [8, 2], "dtype": "float32", "spec": [["x", "y"], None]},
-            {"name": "v1", "shape": [], "dtype": "int32", "spec": None},
-        ],
-        "steps": [{**step, "kind": [[8, 2], "float32"]}],
-        "outputs": [{"value": "v2", "spec": [None, "y"], "exact": True}],
-        "donate": [],
-        "grad": False,
-    }
-    assert programs.Program(recipe).arguments()[1] % 8 > 1, "the offset is within the array"
-    outcome = worker.check(recipe, "always")
-    assert outcome["stock_wrong"] == 1 and not outcome["failures"], outcome["failures"]
+    outcome = worker.check(recipe, "better", True)
+    assert outcome["stock_wrong"] + outcome["wrong_alike"] + outcome["wrong_left"] == 1 and not outcome["failures"], outcome
 
 
 def test_a_failing_recipe_is_reduced_to_the_step_that_fails():
@@ -110,3 +154,8 @@ def test_a_failing_recipe_is_reduced_to_the_step_that_fails():
 
 def _has(recipe, op: str) -> bool:
     return any(step["op"] == op for step in recipe["steps"])
+
+
+def _ops_in(steps) -> list[str]:
+    inner = [name for step in steps for body in programs.bodies_of(step) for name in _ops_in(body["steps"])]
+    return [*(step["op"] for step in steps), *inner]
