@@ -110,12 +110,12 @@ def main(argv: list[str] | None = None) -> int:
         program, case = _asked(flags.show, families)
         print(layouts.text(program, case), end="")
         return 0
-    if flags.reduce:
-        return _reduce(flags.reduce, families)
+    if flags.reduce or flags.upstream:
+        return _reduce(flags.reduce or flags.upstream, families, flags.upstream is not None)
     rows = _run(flags, families)
     from benchmarks.atlas import report
 
-    return report.tell(rows, families)
+    return report.tell(list(report.outcomes(rows, families)))
 
 
 def _run(flags: argparse.Namespace, families: tuple[str, ...]) -> dict[int, list[dict]]:
@@ -159,7 +159,7 @@ def _asked(text: str, families: tuple[str, ...]) -> tuple[programs.Program, layo
     return program, layouts.drawn(program, f"{number} {case}")
 
 
-def _reduce(text: str, families: tuple[str, ...]) -> int:
+def _reduce(text: str, families: tuple[str, ...], is_report: bool) -> int:
     """Takes axes away from layouts while the outcome stays the same, and prints what is left."""
     from benchmarks.atlas.reducing import reduced
 
@@ -169,8 +169,14 @@ def _reduce(text: str, families: tuple[str, ...]) -> int:
     status = worker.given(number, families, case)
     smallest = reduced(program, case, lambda each: worker.given(number, families, each) == status)
     worker.close()
-    print(f"// {status}\n{layouts.text(program, smallest)}", end="")
-    return 0
+    if is_report:
+        from benchmarks.atlas import upstream
+        from reshard.dialect_utils import compat
+
+        print(upstream.report(number, program, smallest, f"wrong values of {program.family}", compat.jaxlib_version()), end="")
+    else:
+        print(f"// {status}\n{layouts.text(program, smallest)}", end="")
+    return 0 if status == WRONG else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -182,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--journal", metavar="FOLDER", help="where answers are kept (default: in the cache)")
     parser.add_argument("--show", metavar="PROGRAM:CASE", help="print the module of a case")
     parser.add_argument("--reduce", metavar="PROGRAM:CASE", help="take axes away while the outcome stays the same")
+    parser.add_argument("--upstream", metavar="PROGRAM:CASE", help="print the reduced case as a report for XLA's maintainers")
     return parser
 
 

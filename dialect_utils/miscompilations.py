@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+import math
 
 from ..synthesis.mesh import Mesh
-from ..synthesis.sharding import Sharding
+from ..synthesis.sharding import AxisRef, Sharding
 from .bindings import ir, stablehlo
 from .ops import producer_of
 
@@ -32,11 +33,6 @@ class AtOp:
         """Returns into how many parts each dimension of an operand or result is split."""
         layout = (self.results if is_result else self.operands)[number]
         return () if layout is None else layout.shards(self.mesh)
-
-    def is_uneven(self, number: int, dim: int) -> bool:
-        """Returns whether a dimension of an operand is split into parts that do not divide it."""
-        size = ir.RankedTensorType(self.op.operands[number].type).shape[dim]
-        return bool(size % self.shards(number)[dim])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +72,33 @@ def _is_any_split(at: AtOp) -> bool:
 
 
 def _has_uneven_indices(at: AtOp) -> bool:
-    """An index of a scatter that combines otherwise than by a sum is split into parts that do not divide its dimension."""
+    """A dimension of the indices of a scatter does not divide among all the axes that split it in the indices, updates or operand.
+
+    XLA splits such a dimension alike in all of them, so that the axes of one meet those of another.
+    """
     if _fills_with_nothing(at.op):
         return False
-    numbers = stablehlo.ScatterDimensionNumbers(at.op.attributes["scatter_dimension_numbers"])
     count = (len(at.op.operands) - 1) // 2
-    if any(at.is_uneven(count, dim) for dim in range(len(at.shards(count)))):
-        return True
-    windows = set(numbers.update_window_dims)
-    updates = range(count + 1, len(at.op.operands))
-    return any(at.is_uneven(each, dim) for each in updates for dim in range(len(at.shards(each))) if dim not in windows)
+    sizes = ir.RankedTensorType(at.op.operands[count].type).shape
+    split = _axes_of_indices(at, count)
+    return any(size % math.prod(axis.resolve(at.mesh)[1] for axis in axes) for size, axes in zip(sizes, split))
+
+
+def _axes_of_indices(at: AtOp, count: int) -> list[set[AxisRef]]:
+    """Returns for each dimension of a scatter's indices the axes that split it anywhere; `count` is the number of its operands."""
+    numbers = stablehlo.ScatterDimensionNumbers(at.op.attributes["scatter_dimension_numbers"])
+    indices = at.operands[count]
+    split = [set(axes) for axes in indices.dims]
+    own = [dim for dim in range(len(split)) if dim != numbers.index_vector_dim]
+    for number in range(count + 1, len(at.operands)):
+        dims = [axes for dim, axes in enumerate(at.operands[number].dims) if dim not in set(numbers.update_window_dims)]
+        for dim, axes in zip(own, dims):
+            split[dim] |= set(axes)
+    batches = list(zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims))
+    for side in (*at.operands[:count], *at.results):
+        for dim, index in batches:
+            split[index] |= set(side.dims[dim])
+    return split
 
 
 def _fills_with_nothing(scatter: ir.Operation) -> bool:
@@ -167,7 +180,8 @@ TABLE = (
     Miscompilation(
         "uneven scatter",
         frozenset({"stablehlo.scatter"}),
-        "the combiner is none of add, or, xor and replace, and indices or updates are split along the indices into parts that do not divide",
+        "the combiner is none of add, or, xor and replace, and a dimension of the indices does not divide among the axes that split it in the indices, "
+        "the updates or the operand",
         "XLA fills uneven tiles of indices and updates with zeros, which this combiner does not ignore",
         "0.10.2, 0.12.0.1",
         "test/end_to_end/test_miscompilations.py",

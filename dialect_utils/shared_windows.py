@@ -29,10 +29,19 @@ def keep_users_apart(module: ir.Module, values: Iterable[ir.Value]) -> int:
       values: of the module; those that islands of ours give.
     Returns: how many barriers.
     """
-    functions = {
-        ir.StringAttr(op.attributes["sym_name"]).value: op.operation for op in module.body.operations if op.operation.name == "func.func"
-    }
+    functions = _functions(module)
     return sum(_keep_apart(value, functions) for value in values)
+
+
+def are_confused(module: ir.Module, values: Iterable[ir.Value]) -> bool:
+    """Returns whether XLA would give one user of a value the padding of another."""
+    functions = _functions(module)
+    return any(len({use[2] for use in _windowed_uses(value, functions)}) > 1 for value in values)
+
+
+def _functions(module: ir.Module) -> dict[str, ir.Operation]:
+    functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in functions}
 
 
 def _keep_apart(value: ir.Value, functions: dict[str, ir.Operation]) -> int:
@@ -49,7 +58,7 @@ def _keep_apart(value: ir.Value, functions: dict[str, ir.Operation]) -> int:
 def _windowed_uses(value: ir.Value, functions: dict[str, ir.Operation]) -> list[_Use]:
     """Returns the uses of a value through windows. Constraints on it are looked through, and so are functions that are called."""
     found = []
-    for use in value.uses:
+    for use in reversed(list(value.uses)):  # the last one is the first of the list
         user, number = use.owner.operation, use.operand_number
         if user.name == _CONSTRAINT:
             found += _windowed_uses(user.results[0], functions)

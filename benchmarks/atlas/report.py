@@ -1,22 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the atlas found, in words."""
+"""What the atlas found: counts for each op, and each difference beside the row of the table that explains it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.atlas import layouts, programs
+from reshard.dialect_utils import miscompilations, shared_windows
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.sharding import AxisRef, Sharding
+
+SHARED = "shared windows"
+_STATUSES = ("right", "wrong", "refused", "died", "hung")
 
 
-def tell(rows: dict[int, list[dict]], families: tuple[str, ...]) -> int:
-    counts: dict[str, Counter] = {}
-    for number, outcomes in sorted(rows.items()):
-        program = programs.drawn(number, families)
-        for each in outcomes:
-            counts.setdefault(program.family, Counter())[each["status"]] += 1
-            if each["status"] in ("wrong",):
+@dataclass(frozen=True)
+class Outcome:
+    """A case that was run. `row`: the name of the row of the table that it meets, empty if it meets none."""
+
+    number: int
+    at: int
+    family: str
+    status: str
+    row: str
+    traits: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}:{self.at}"
+
+
+def outcomes(rows: Mapping[int, Sequence[dict]], families: Sequence[str]) -> Iterator[Outcome]:
+    """Yields every case with the row that it meets."""
+    with make_context() as context, ir.Location.unknown(context):
+        for number, found in sorted(rows.items()):
+            program = programs.drawn(number, families)
+            module = ir.Module.parse(layouts.unsharded_text(program))
+            for each in found:
                 case = layouts.drawn(program, f"{number} {each['case']}")
-                print(number, each["case"], program.family, program.traits, each.get("results"), case)
-    for name, each in sorted(counts.items()):
-        print(name, dict(each))
-    return 0
+                row = explanation(program, case, module)
+                yield Outcome(number, each["case"], program.family, each["status"], row, tuple(program.traits))
+
+
+def explanation(program: programs.Program, case: layouts.Case, module: ir.Module) -> str:
+    """Returns the name of the row of the table that a case meets, empty if it meets none.
+
+    Args:
+      module: the program unsharded; a current context is that of the module.
+    """
+    main = module.body.operations[0].operation.regions[0].blocks[0]
+    mesh = Mesh(case.mesh)
+    held = {argument: _sharding(layout) for argument, layout in zip(main.arguments, case.operands)}
+    given = dict(zip(main.operations[len(main.operations) - 1].operands, map(_sharding, case.results)))
+    for op in (each.operation for each in main.operations):
+        at = miscompilations.AtOp(op, mesh, *([_layout(value, held, given) for value in side] for side in (op.operands, op.results)))
+        if (row := miscompilations.miscompilation_of(at)) is not None:
+            return row.name
+    return SHARED if shared_windows.are_confused(module, main.arguments) else ""
+
+
+def _layout(value: ir.Value, held: Mapping[ir.Value, Sharding], given: Mapping[ir.Value, Sharding]) -> Sharding | None:
+    """Returns the layout of an operand or result of the program; of what lies between, that of the first result of its shape."""
+    if value in held or value in given:
+        return held.get(value) or given.get(value)
+    if not isinstance(value.type, ir.RankedTensorType):
+        return None
+    shape = ir.RankedTensorType(value.type).shape
+    alike = (layout for result, layout in given.items() if ir.RankedTensorType(result.type).shape == shape)
+    return next(alike, Sharding(((),) * len(shape)))
+
+
+def _sharding(layout: layouts.Axes) -> Sharding:
+    return Sharding(tuple(tuple(map(AxisRef, axes)) for axes in layout))
+
+
+def tell(found: Sequence[Outcome]) -> int:
+    """Prints the tables; returns 1 if a difference is unexplained."""
+    from reshard.tools.text_table import table
+
+    print(f"{len(found):,} cases")
+    print(table(*_by_family(found), "l" + "r" * len(_STATUSES)))
+    print(table(*_by_row(found), "lrrl"))
+    unexplained = [each for each in found if each.status == "wrong" and not each.row]
+    for each in unexplained:
+        print(f"unexplained: {each.name} {each.family} {', '.join(each.traits)}")
+    print(f"{len(unexplained)} differences that the table does not explain")
+    return int(bool(unexplained))
+
+
+def _by_family(found: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
+    counts: dict[str, Counter] = {}
+    for each in found:
+        counts.setdefault(each.family, Counter())[each.status] += 1
+    rows = [[family, *(f"{count[status]:,}" for status in _STATUSES)] for family, count in sorted(counts.items())]
+    return ["op", *_STATUSES], rows
+
+
+def _by_row(found: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
+    met, wrong = Counter(each.row for each in found), Counter(each.row for each in found if each.status == "wrong")
+    first = {each.row: each.name for each in reversed(found) if each.status == "wrong"}
+    rows = [[name or "none", f"{met[name]:,}", f"{wrong[name]:,}", first.get(name, "")] for name in sorted(met)]
+    return ["row of the table", "cases that meet it", "wrong", "the first"], rows

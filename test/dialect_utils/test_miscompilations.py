@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of what XLA computes wrongly: which ops in which layouts meet a row of it."""
+
+import pytest
+
+from reshard.dialect_utils import miscompilations
+from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.miscompilations import AtOp, miscompilation_of
+from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.sharding import Sharding
+
+MESH = Mesh((("x", 4), ("y", 2)))
+SCATTER = """
+%r = "stablehlo.scatter"(%0, %1, %2) <{{indices_are_sorted = false, unique_indices = false,
+  scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0],
+    scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}> ({{
+^bb0(%p: tensor<f32>, %q: tensor<f32>): {body}
+}}) : (tensor<16x12xf32>, tensor<10x1xi32>, tensor<10x12xf32>) -> tensor<16x12xf32>
+return %r : tensor<16x12xf32>
+"""
+DYNAMIC_SLICE = """
+%r = stablehlo.dynamic_slice %0, {start}, sizes = [8] : (tensor<16xf32>, tensor<i32>) -> tensor<8xf32>
+return %r : tensor<8xf32>
+"""
+PAD = """
+%c = stablehlo.constant dense<1.0> : tensor<f32>
+%r = stablehlo.pad %0, %c, low = [1], high = [0], interior = [{interior}] : (tensor<16xf32>, tensor<f32>) -> tensor<{size}xf32>
+return %r : tensor<{size}xf32>
+"""
+
+
+def row_met(types: str, result: str, body: str, name: str, *layouts: str) -> str:
+    """Returns the row that the op called `name` meets; layouts are those of its operands and of its result."""
+    arguments = ", ".join(f"%{at}: {each}" for at, each in enumerate(types.split()))
+    text = f"func.func @main({arguments}) -> {result} {{ {body} }}"
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        block = module.body.operations[0].operation.regions[0].blocks[0]
+        op = next(each.operation for each in block.operations if each.operation.name == name)
+        *operands, given = map(Sharding.parse, layouts)
+        found = miscompilation_of(AtOp(op, MESH, operands, [given]))
+        return found.name if found else ""
+
+
+_SCATTER_TYPES = "tensor<16x12xf32> tensor<10x1xi32> tensor<10x12xf32>"
+_MINIMUM = "%s = stablehlo.minimum %p, %q : tensor<f32> stablehlo.return %s : tensor<f32>"
+_ADD = "%s = stablehlo.add %p, %q : tensor<f32> stablehlo.return %s : tensor<f32>"
+_REPLACE = "stablehlo.return %q : tensor<f32>"
+
+
+@pytest.mark.parametrize(
+    "body, indices, updates, row",
+    [
+        (_MINIMUM, '[{"x"}, {}]', "[{}, {}]", "uneven scatter"),
+        (_MINIMUM, "[{}, {}]", '[{"x"}, {}]', "uneven scatter"),
+        (_MINIMUM, '[{"y"}, {}]', '[{"y"}, {"x"}]', ""),  # 10 divides by 2, and windows may be split
+        (_ADD, '[{"x"}, {}]', '[{"x"}, {}]', ""),
+        (_REPLACE, '[{"x"}, {}]', '[{"x"}, {}]', ""),
+    ],
+)
+def test_a_scatter_is_not_to_be_held_in_uneven_parts_of_its_indices_unless_zeros_change_nothing(body, indices, updates, row):
+    text = SCATTER.format(body=body)
+    assert row_met(_SCATTER_TYPES, "tensor<16x12xf32>", text, "stablehlo.scatter", "[{}, {}]", indices, updates, "[{}, {}]") == row
+
+
+@pytest.mark.parametrize(
+    "start, layout, row",
+    [("%1", '[{"x"}]', "clamped starts"), ("%1", "[{}]", ""), ("%c", '[{"x"}]', ""), ("%d", '[{"x"}]', "clamped starts")],
+)
+def test_a_slice_whose_start_may_be_clamped_is_not_to_be_split(start, layout, row):
+    constants = "%c = stablehlo.constant dense<8> : tensor<i32> %d = stablehlo.constant dense<9> : tensor<i32>"
+    body = constants + DYNAMIC_SLICE.format(start=start)
+    types = "tensor<16xf32> tensor<i32>"
+    assert row_met(types, "tensor<8xf32>", body, "stablehlo.dynamic_slice", "[{}]", "[]", layout) == row
+
+
+@pytest.mark.parametrize("interior, size, row", [(1, 32, "elements spread apart"), (0, 17, "")])
+def test_interior_padding_of_a_split_dimension(interior, size, row):
+    body = PAD.format(interior=interior, size=size)
+    assert row_met("tensor<16xf32>", f"tensor<{size}xf32>", body, "stablehlo.pad", '[{"x"}]', "[]", '[{"x"}]') == row
+
+
+def test_every_row_names_a_condition_a_reason_and_a_reproducer():
+    for row in miscompilations.TABLE:
+        assert row.condition and row.reason and row.versions and row.reproducer
+        assert row.ops <= miscompilations.OPS

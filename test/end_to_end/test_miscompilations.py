@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that stock XLA computes rightly, and that an island next to an op turned wrong: see docs/miscompilations.md."""
+
+import functools
+import itertools
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jax.lax import with_sharding_constraint
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import numpy as np
+import pytest
+
+import reshard
+
+POLICIES = pytest.mark.parametrize("policy", ["better", pytest.param("always", marks=pytest.mark.slow)])
+_EDGES = ((0, 0), (4, 4), (0, 0))
+
+
+def sharded(sizes, *spec) -> NamedSharding:
+    mesh = jax.make_mesh(sizes, ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
+    return NamedSharding(mesh, P(*spec))
+
+
+def whole_numbers(*shape: int, low: int = -8, high: int = 9, dtype=np.float32) -> np.ndarray:
+    return np.random.default_rng(0).integers(low, high, shape).astype(dtype)
+
+
+def assert_right(function, arguments, shardings, policy: str, tolerance: float = 0.0):
+    """Asserts that the optimized program has the outputs of one device; returns it."""
+    expected = jax.tree.leaves(jax.jit(function)(*arguments))
+    placed = [jax.device_put(value, each) for value, each in zip(arguments, shardings, strict=True)]
+    result = reshard.optimize(jax.jit(function).lower(*placed), policy=policy)
+    for mine, right in zip(jax.tree.leaves(result.compile()(*placed)), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(right), rtol=0, atol=tolerance)
+    return result
+
+
+def _converted(a):
+    return with_sharding_constraint(a, sharded((4, 2), None, ("x", "y")))
+
+
+def _padded(a):
+    return jnp.pad(_converted(a), _EDGES, constant_values=1.0), jnp.pad(_converted(a), _EDGES, constant_values=-7.0)
+
+
+def _running(a):
+    return jnp.cumsum(_converted(a), 1), lax.cumlogsumexp(_converted(a), 1), lax.cummax(_converted(a), 1)
+
+
+def _in_a_scan(a):
+    return lax.scan(lambda carry, _: (carry, _running(carry)), a, length=2)[1]
+
+
+_RUNNING = (_running, _in_a_scan, jax.checkpoint(_running))
+
+
+@POLICIES
+@pytest.mark.parametrize("function", [_padded, *(pytest.param(each, marks=pytest.mark.slow) for each in _RUNNING)])
+def test_users_of_one_converted_value_do_not_share_what_their_windows_are_filled_with(function, policy):
+    """Equal constraints become one island; XLA gave the second pad the ones of the first, and running sums' zeros to a maximum."""
+    tolerance = 0.0 if function is _padded else 1e-4
+    result = assert_right(function, [whole_numbers(16, 16, 16)], [sharded((4, 2), "y", None, "x")], policy, tolerance)
+    assert result.is_rewritten
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    "method, count, constrained",
+    [
+        ("min", 10, "indices"),
+        ("multiply", 10, "updates"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in itertools.product(("min", "max", "add"), (10, 12), ("indices", "updates"))),
+        pytest.param("set", 16, "indices", marks=pytest.mark.slow),
+    ],
+)
+def test_a_scatter_whose_indices_do_not_divide(method, count, constrained, policy):
+    """XLA fills uneven tiles of indices with zeros: row 0 got a zero, which a minimum, a maximum and a product do not ignore."""
+    place = functools.partial(sharded, (2, 4))
+
+    def function(a, i, u):
+        if constrained == "indices":
+            i = with_sharding_constraint(i, place(("y", "x")))
+        else:
+            u = with_sharding_constraint(u, place("x", None))
+        found = getattr(a.at[i], method)(u)
+        return found if constrained == "indices" else with_sharding_constraint(found, place("x", None))
+
+    a, i = whole_numbers(16, 12), whole_numbers(count, low=0, high=16, dtype=np.int32)
+    u = whole_numbers(count, 12, low=-90) if method != "set" else np.ones((count, 12), np.float32)
+    assert_right(function, [a, i, u], [place(None, "x"), place("x"), place("x")], policy)
+
+
+@pytest.mark.slow
+@POLICIES
+def test_a_batched_scatter_min_whose_indices_do_not_divide(policy):
+    """As vmap writes it, with batching dimensions."""
+    place = functools.partial(sharded, (2, 4))
+
+    def function(a, i, u):
+        i = with_sharding_constraint(i, place(None, ("y", "x")))
+        return jax.vmap(lambda a, i, u: a.at[i].min(u))(a, i, u)
+
+    a, i = whole_numbers(4, 16, 12), whole_numbers(4, 10, low=0, high=16, dtype=np.int32)
+    u = whole_numbers(4, 10, 12, low=-90)
+    assert_right(function, [a, i, u], [place(None, None, "x"), place(None, "x"), place(None, "x")], policy)
