@@ -23,6 +23,7 @@ def render(session: Session, form: str) -> str:
 def as_dict(session: Session) -> dict:
     """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
 
+    `no_site` says why there is none in `sites`, null if there are.
     A site's `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
     know (`with_provenance`), what asked for each axis of the two layouts.
     """
@@ -33,6 +34,7 @@ def as_dict(session: Session) -> dict:
         "checks": [_check_dict(each) for each in session.checks],
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
         "warnings": [session.left_whole] if session.left_whole else [],
+        "no_site": None if session.report_rows else _why_no_rows(session),
     }
 
 
@@ -52,8 +54,8 @@ def totals(session: Session) -> dict[str, int]:
 def as_text(session: Session) -> str:
     """Returns the table of sites, one row each, then totals, the whole-module check, and reasons."""
     if not session.report_rows:
-        nothing = f"reshard: {session.left_whole or 'no site: every value is used in the layout in which it is produced'}"
-        return "\n\n".join([nothing, *(_check_text(each) for each in session.checks)]) + "\n"
+        parts = [f"reshard: {_why_no_rows(session)}", *(_check_text(each) for each in session.checks)]
+        return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     sums = totals(session)
     is_measured = any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows)
@@ -63,10 +65,33 @@ def as_text(session: Session) -> str:
     parts.append(f"{sites}: {sums['rewritten']} rewritten, {sums['left']} left to XLA{saved}")
     parts += [_check_text(each) for each in session.checks]
     parts.append("\n".join(_reason(row) for row in session.report_rows))
-    skipped = [str(each) for each in session.remarks if "is left alone" in each.message]
-    if skipped:
-        parts.append("left alone:\n" + "\n".join(f"  {each}" for each in skipped))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
+
+
+def _why_no_rows(session: Session) -> str:
+    """Returns why there is no site to tell of; that there is no mismatch at all only if none was skipped."""
+    if session.left_whole:
+        return session.left_whole
+    if found := session.statistics["find-mismatches", "sites"]:
+        return f"{found} site{'s' * (found != 1)} found, and none planned: the pipeline has no plan-sites"
+    if skipped := len(_skipped(session)):
+        return f"no site is planned, since what was found is left alone: {skipped} mismatch{'es' * (skipped != 1)}, listed below"
+    if unread := [each.message for each in session.remarks if _IS_UNREAD in each.message]:
+        return unread[0]
+    return "no site: every value is used in the layout in which it is produced"
+
+
+_IS_SKIPPED, _IS_UNREAD = "is left alone", "no site of it is found"  # in remarks of find-mismatches, of import-gspmd
+
+
+def _skipped(session: Session) -> list[str]:
+    return [str(each) for each in session.remarks if _IS_SKIPPED in each.message]
+
+
+def _left_alone(session: Session) -> list[str]:
+    """Returns the part of the text that lists what is left alone, with the reasons; empty if nothing is."""
+    skipped = _skipped(session)
+    return ["left alone:\n" + "\n".join(f"  {each}" for each in skipped)] if skipped else []
 
 
 _HEADINGS = ("site", "where", "tensor", "from", "to", "received", "stock", "bound", "tile", "chain")

@@ -133,7 +133,8 @@ def _outcome(report: dict) -> str:
     if report.get("warnings"):
         return " ".join(report["warnings"])
     if not totals["sites"]:
-        return "No site: every value is used in the layout in which it is produced."
+        why = report.get("no_site", "no site: every value is used in the layout in which it is produced")
+        return f"{why[0].upper()}{why[1:]}."
     sites = (
         f"{totals['rewritten']} of {totals['sites']} site{'s' * (totals['sites'] != 1)} rewritten, {totals['left']} left to XLA."
     )
