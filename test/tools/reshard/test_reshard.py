@@ -11,10 +11,13 @@ import pytest
 
 from benchmarks.pairs import random_reductions
 import reshard
+from reshard.dialect_utils import peers
 from reshard.dialect_utils.xla_child import XlaChild
+from reshard.synthesis import traffic
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.topology import Topology
 from reshard.tools import reshard as tool
-from reshard.tools import reshard_plan
+from reshard.tools import reshard_plan, reshard_plan_text
 from reshard.tools.reshard_verify import verify
 
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
@@ -79,6 +82,38 @@ def test_explain_shows_the_places_in_both_meshes(capsys):
     problem = {**SMALL, "--to-mesh": "<[], device_ids=[3]>", "--to": "[]"}
     out = output(capsys, command="explain", problem=problem)
     assert "two meshes have no common digits" in out and "     3  3     [6:8]   [0:8]" in out and "     2  2  -  [4:6]   nothing" in out
+
+
+# Of these plans the text lists ways that are faster: with a tile beyond R2, by an exchange, and the same in the table of peers.
+GATHERED = {"--mesh": "x=2,y=4", "--type": "f32[48]", "--from": '[{"y"}]', "--to": '[{"x"}]', "--topology": "h100"}
+ROUNDS = {"--mesh": "x=2,y=2", "--type": "f32[12,12,48]", "--from": '[{}, {"x"}, {}]', "--to": '[{}, {}, {"x"}]', "--topology": "h100"}
+
+
+def proof(text: str) -> str:
+    return next(line for line in text.splitlines() if "; peak " in line).split("; ")[-1]
+
+
+@pytest.mark.parametrize(
+    "problem, said",
+    [
+        (GATHERED, "proved optimal by time within the tile limit (R2)"),
+        (ROUNDS, "proved optimal by time without exchanges"),
+        ({**GATHERED, "--objective": "bytes"}, "proved optimal by bytes"),
+    ],
+)
+def test_optimal_says_among_what_where_a_row_below_costs_less(problem, said, capsys):
+    assert proof(output(capsys, problem=problem)) == said
+    assert json.loads(output(capsys, "--json", problem=problem))["optimal"] is True
+
+
+def test_optimal_says_among_what_where_a_peer_is_faster():
+    collective = traffic.Collective("all_gather", 24, 192, groups=(tuple(range(8)),))
+    plan = reshard.plan('[{"y"}]', '[{"x"}]', mesh="x=2,y=4", shape=(48,), dtype="f32", topology="h100")
+    topology = Topology.parse("h100").fitted(8)
+    answers = [peers.our_answer("tensor<48xf32>", plan), peers.Answer("xla", 8, collectives=(collective,))]
+    found = reshard_plan.Answered(plan, "tensor<48xf32>", topology, answers=answers)
+    assert proof(reshard_plan_text.as_text(found)) == "proved optimal by time within the tile limit (R2)"
+    assert proof(reshard_plan_text.as_text(dataclasses.replace(found, answers=[]))) == "proved optimal by time"
 
 
 def test_a_plan_that_moves_nothing(capsys):
