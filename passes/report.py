@@ -15,16 +15,19 @@ from reshard.passes.whole_module_check import Check
 SCHEMA = "reshard.report/1"
 
 
-def render(session: Session, form: str) -> str:
-    """Returns the report of a session as "text" or "json"; ends in a newline."""
-    return as_text(session) if form == "text" else json.dumps(as_dict(session), indent=2) + "\n"
+LOCATIONS = ("user", "chain")
+
+
+def render(session: Session, form: str, locations: str = "user") -> str:
+    """Returns the report of a session as "text" or "json"; ends in a newline. Locations: as in `as_text`."""
+    return as_text(session, locations) if form == "text" else json.dumps(as_dict(session), indent=2) + "\n"
 
 
 def as_dict(session: Session) -> dict:
     """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
 
     `no_site` says why there is none in `sites`, null if there are.
-    A site's `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
+    A site's `location` is the user's line, its `location_chain` the calls that lead there, innermost first. Its `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
     know (`with_provenance`), what asked for each axis of the two layouts.
     """
     return {
@@ -54,15 +57,20 @@ def totals(session: Session) -> dict[str, int]:
     }
 
 
-def as_text(session: Session) -> str:
-    """Returns the table of sites, one row each, then totals, the whole-module check, and reasons."""
+def as_text(session: Session, locations: str = "user") -> str:
+    """Returns the table of sites, one row each, then totals, the whole-module check, and reasons.
+
+    Args:
+      locations: "user" tells one line of each site, "chain" the calls that lead to it below its reason, too.
+    """
     if not session.report_rows:
         parts = [f"reshard: {_why_no_rows(session)}", *(_check_text(each) for each in session.checks)]
         return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     parts.append(_totals_text(session))
     parts += [_check_text(each) for each in session.checks]
-    parts.append("\n".join(_reason(row) for row in session.report_rows))
+    shows_chain = locations == "chain"
+    parts.append("\n".join(line for row in session.report_rows for line in (_reason(row), *(_chain_lines(row) if shows_chain else ()))))
     return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
 
 
@@ -134,6 +142,11 @@ def _cells(row: dict) -> tuple[str, ...]:
 def _reason(row: dict) -> str:
     text = f"site {row['site']}: {'rewritten' if row.get('is_rewritten') else 'left to XLA'}: {row['reason']}; {row['why']}"
     return textwrap.fill(text, 120, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _chain_lines(row: dict) -> list[str]:
+    frames = row.get("location_chain", ())
+    return [f"    at {each['location']}" + (f" in {each['function']}" if each["function"] else "") for each in frames]
 
 
 def _number(value: int | None) -> str:

@@ -36,9 +36,13 @@ class Report:
 
     _session: Session = field(repr=False)
 
-    def text(self) -> str:
-        """Returns the table of sites with totals, the whole-module check and the reasons."""
-        return report.as_text(self._session)
+    def text(self, locations: str = "user") -> str:
+        """Returns the table of sites with totals, the whole-module check and the reasons.
+
+        Args:
+          locations: "user" tells of each site the line outside of libraries and helpers, "chain" the calls that lead to it, too.
+        """
+        return report.as_text(self._session, locations)
 
     def to_dict(self) -> dict:
         """Returns the report as plain data, schema `reshard.report/1`."""

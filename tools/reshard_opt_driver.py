@@ -296,7 +296,7 @@ class _Run:
 
             render = report_page.page_of if self.flags.report == "html" else report_page.text_of
             return render(report.as_dict(self.session), self.file.name)
-        return report.render(self.session, self.flags.report)
+        return report.render(self.session, self.flags.report, self.flags.report_locations)
 
     def _write_report(self, text: str) -> None:
         if self.flags.report_file:

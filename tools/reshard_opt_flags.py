@@ -222,6 +222,12 @@ def _add_rewriting(group) -> None:
 def _add_report(group) -> None:
     group.add_argument("--report", choices=("text", "json", "html", "details"), help=REPORT_HELP)
     group.add_argument("--report-file", metavar="FILE", help="where to (default stderr)")
+    group.add_argument(
+        "--report-locations",
+        choices=("user", "chain"),
+        default="user",
+        help="of each site, the line of the program outside of libraries and helpers (user, default), or the chain of calls too",
+    )
     group.add_argument("--no-remarks", action="store_true", help="print errors and warnings only")
 
 

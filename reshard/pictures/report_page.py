@@ -300,6 +300,8 @@ def _facts(site: _Site) -> Iterator[tuple[str, str, bool]]:
     """Yields (term, what it is, whether that is code)."""
     row = site.row
     yield "where", row["location"], True
+    if len(frames := row.get("location_chain", ())) > 1:
+        yield "calls", " < ".join(f"{each['location']} {each['function']}".rstrip() for each in frames), True
     yield "tensor", row["type"], True
     meshes = row.get("problem") or {}
     goal = f" on {meshes['target_mesh']}" if "target_mesh" in meshes else ""
