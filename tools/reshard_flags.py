@@ -111,7 +111,7 @@ def _add_problem(group) -> None:
         dest="source",
         required=True,
         metavar="SHARDING",
-        help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it""",
+        help="""Shardy's text such as '[{"x"}, {}]', or JAX's such as "P('x', None)"; or @FILE that holds it""",
     )
     group.add_argument("--to", dest="target", required=True, metavar="SHARDING", help="likewise")
     group.add_argument(

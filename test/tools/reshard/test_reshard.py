@@ -301,6 +301,13 @@ def test_what_moves_nothing_has_no_alternatives(capsys):
     assert json.loads(output(capsys, "--json", problem={**SMALL, "--to": '[{"x"}]'}))["rejected"] == []
 
 
+@pytest.mark.parametrize("source", ["P('y',None,'x')", 'jax.sharding.PartitionSpec("y", (), ("x",),)'])
+def test_shardings_in_the_spelling_of_jax(source, capsys):
+    spelled = output(capsys, "--json", problem={**ISSUE, "--from": source, "--to": "P(None, ('x', 'y'))"})
+    as_ever = output(capsys, "--json")
+    assert {**json.loads(spelled), "seconds": 0} == {**json.loads(as_ever), "seconds": 0}
+
+
 # ---- errors
 
 
@@ -315,6 +322,10 @@ NONSENSE = [
     ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
     ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
     ({"--from": '[{"x"'}, "cannot read sharding"),
+    ({"--from": "('x', None)"}, '''column 1 has "(", expected "[", as in [{"x"}, {}], or JAX's P('x', None)'''),
+    ({"--from": "P(x)"}, "cannot read sharding 'P(x)': column 3 has \"x\", expected None, an axis in quotes such as 'x', or"),
+    ({"--from": "P('z')"}, 'unknown axis "z"; <["x"=4]> has x'),
+    ({"--from": "P('x', None)"}, "P('x', None) has 2 entries, the array has rank 1"),
     ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
     ({"--from": "@"}, "@ without the name of a file"),
     ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
