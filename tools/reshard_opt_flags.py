@@ -10,6 +10,7 @@ import sys
 from reshard.dialect_utils.compile_targets import Target, TargetError
 from reshard.passes import registry
 from reshard.tools import completion
+from reshard.tools.suggestions import SuggestingParser, meant
 
 _DESCRIPTION = """\
 Finds the places in a StableHLO module where a tensor is produced with one sharding and used with another, and replaces
@@ -98,11 +99,9 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
 
 def unknown_flag(name: str) -> str:
     """Returns what to say of a flag that is neither one of the tool's nor a pass that MLIR knows."""
-    import difflib
-
     known = [flag.removeprefix("--") for action in make_parser()._actions for flag in action.option_strings]
-    close = difflib.get_close_matches(name, [*known, *registry.names(), *registry.MLIR_PASSES], n=1)
-    return f"unrecognized arguments: --{name}" + (f"; did you mean --{close[0]}?" if close else "")
+    every = (*known, *registry.names(), *registry.MLIR_PASSES)
+    return f"unrecognized arguments: --{name}" + meant(f"--{name}", [f"--{each}" for each in every])
 
 
 def _check_prints(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -150,7 +149,7 @@ def make_parser(with_plugins: bool = True) -> argparse.ArgumentParser:
       with_plugins: whether it has the flags of passes of other packages, which take long to find. What is not declared counts as a
         pass, so that they matter only to who lists the flags.
     """
-    parser = argparse.ArgumentParser(
+    parser = SuggestingParser(
         prog="reshard-opt",
         usage="reshard-opt [INPUT] [-o OUTPUT] [flags]",
         description=_DESCRIPTION,

@@ -374,7 +374,9 @@ def test_the_api_refuses_nonsense_in_the_same_words(changes, text, capsys):
         (["--effort", "-3"], "'-3' is no whole number of at least 1"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
-        (["--nope"], "unrecognized arguments: --nope"),
+        (["--nope"], "unrecognized arguments: --nope (see"),
+        (["--compar", "xla"], "unrecognized arguments: --compar xla; did you mean --compare?"),
+        (["--objective", "tim"], "; did you mean time?"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
@@ -383,7 +385,16 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
     assert out == "" and text in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments, text", [([], "no command"), (["plan"], "required: --mesh, --type, --from, --to"), (["draw"], "'draw'")])
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ([], "no command"),
+        (["plan"], "required: --mesh, --type, --from, --to (see"),
+        (["draw"], "'draw'"),
+        (["paln"], "; did you mean plan? (see reshard --help)"),
+        (["plan", "--mesg", "x=4"], "--from, --to; did you mean --mesh instead of --mesg?"),
+    ],
+)
 def test_a_command_is_needed(arguments, text, capsys):
     with pytest.raises(SystemExit) as end:
         tool.main(arguments)
