@@ -85,7 +85,7 @@ class PlanSitesPass(Pass):
     }
 
     policy: str = option("better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always"))
-    oracle: str = option("lone", "how it is known what stock XLA does at a site", choices=("lone",))
+    oracle: str = option("lone", "how it is known what stock XLA does at a site: lone compiles the site, or its op with all operands, alone", choices=("lone",))
     canary: str = option(
         "on", "compile the module once to see whether XLA propagates the same layouts to sites to rewrite", choices=("on", "off")
     )

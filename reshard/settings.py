@@ -89,7 +89,7 @@ SETTINGS: dict[str, Setting] = {
     each.name: each
     for each in (
         Setting("policy", "better", "rewrite where that is better, or always", functools.partial(_choices_of, "policy")),
-        Setting("oracle", "lone", "what a rewrite is compared with", functools.partial(_choices_of, "oracle")),
+        Setting("oracle", "lone", "what a rewrite is compared with: `lone` is what stock XLA makes of the site, or its op, alone", functools.partial(_choices_of, "oracle")),
         Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
         Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
         Setting("dump_to", None, "a folder for each module before and after, with its report"),

@@ -10,6 +10,7 @@ import sys
 from reshard.dialect_utils.compile_targets import Target, TargetError
 from reshard.passes import registry
 from reshard.tools import completion
+from reshard.tools.command import ORACLE_HELP
 from reshard.tools.suggestions import SuggestingParser, meant
 
 _DESCRIPTION = """\
@@ -203,7 +204,7 @@ def _add_passes(group, names: tuple[str, ...]) -> None:
 
 def _add_rewriting(group) -> None:
     group.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
-    group.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
+    group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
     group.add_argument(
         "--compile-for",
