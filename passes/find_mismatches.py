@@ -353,7 +353,7 @@ class Finder:
             if theirs is None or mesh_of(other, self.meshes).axes == mine.mesh.axes:
                 continue
             if result.type != value.type or theirs != mine:
-                return _across_meshes(_short_name(op), number, mine, self._on_mesh(other))
+                return _across_meshes(mine, self._on_mesh(other))
         return None
 
     def _placement_or_none(self, attr: ir.Attribute, rank: int | None) -> Placement | None:
@@ -626,10 +626,10 @@ def _results_of_operand(op: ir.Operation, number: int) -> list[ir.Value]:
 # Words
 
 
-def _across_meshes(name: str, number: int, source: Placement, target: str) -> str:
+def _across_meshes(source: Placement, target: str) -> str:
     return (
-        f"operand {number} is {source} on {source.mesh}, and {name} computes {target}; Shardy converts no operand between meshes "
-        f"of different axes, so that stock XLA chooses how; constrain the result of {name} on the first mesh to have it planned"
+        f"it is {source} on {source.mesh}, and the op computes {target}; Shardy converts no operand between meshes of different "
+        "axes, so that stock XLA chooses how; constrain the op's result on the first mesh to have it planned"
     )
 
 

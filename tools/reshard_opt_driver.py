@@ -20,6 +20,7 @@ from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline, PipelineError, is_mlir_pass
 from reshard.passes.result_cache import Output
 from reshard.tools import contained
+from reshard.tools.remarks import summed_up
 from reshard.tools.reproducer import Reproducer, report_crash
 from reshard.tools.reshard_opt_flags import flags_of_reproducer, unknown_flag
 
@@ -143,7 +144,7 @@ class _Run:
         diagnostics = [each.in_file(self.file.name) for each in emitted[emitted_before:]]
         if self.flags.verify_diagnostics:
             return outcome if self._agrees_with_comments(chunk, diagnostics) else None
-        self._print(diagnostics)
+        self._print(_shown(diagnostics, self.flags.remarks))
         return outcome if outcome.content is not None else None
 
     def _transform(self, chunk: Chunk) -> _Outcome:
@@ -283,8 +284,7 @@ class _Run:
 
     def _print(self, diagnostics: list[Diagnostic]) -> None:
         sources = {self.file.name: self.file.text}
-        shown = [each for each in diagnostics if not (self.flags.no_remarks and each.severity == REMARK)]
-        sys.stderr.write("".join(f"{each.text(sources)}\n" for each in shown))  # at once: there may be thousands
+        sys.stderr.write("".join(f"{each.text(sources)}\n" for each in diagnostics))  # at once: there may be thousands
 
     def _report_text(self) -> str:
         if not self.flags.report:
@@ -317,6 +317,13 @@ class _Run:
     def _reproducer(self, chunk: Chunk, path: str | None) -> Reproducer:
         arguments = flags_of_reproducer(self.flags, str(self.pipeline), with_split=False)
         return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
+
+
+def _shown(diagnostics: list[Diagnostic], remarks: str) -> list[Diagnostic]:
+    """Returns what is printed of what was said."""
+    if remarks == "sum":
+        return summed_up(diagnostics)
+    return [each for each in diagnostics if remarks == "all" or each.severity != REMARK]
 
 
 def _with_names(chunk: Chunk, module: ir.Module) -> bytes:

@@ -228,7 +228,13 @@ def _add_report(group) -> None:
         default="user",
         help="of each site, the line of the program outside of libraries and helpers (user, default), or the chain of calls too",
     )
-    group.add_argument("--no-remarks", action="store_true", help="print errors and warnings only")
+    group.add_argument(
+        "--remarks",
+        choices=("sum", "all", "none"),
+        default="sum",
+        help="say what is left alone: of each reason the first place and the number (sum, default), every place, or nothing",
+    )
+    group.add_argument("--no-remarks", dest="remarks", action="store_const", const="none", help="print errors and warnings only")
 
 
 def _add_debugging(group) -> None:

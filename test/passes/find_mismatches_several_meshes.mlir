@@ -4,11 +4,11 @@
 // Shardy inserts no reshard at an op whose values are on meshes of different axes. Each such operand is left alone, and said to be.
 
 // A constraint on another mesh goes on to the op in front of it.
-// CHECK: sites = 0 : i64, skipped = [{kind = "argument", where = "operand 0 of tanh", why = "operand 0 is
+// CHECK: sites = 0 : i64, skipped = [{kind = "argument", where = "operand 0 of tanh", why = "it is [{
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 sdy.mesh @other = <["x"=2, "y"=4]>
 func.func public @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}) -> tensor<16x16xf32> {
-  // expected-remark @+1 {{operand 0 of tanh is left alone: operand 0 is [{"x"}, {"y"}] on <["x"=4, "y"=2]>, and tanh computes [{"y"}, {"x"}] on <["x"=2, "y"=4]>; Shardy converts no operand between meshes of different axes}}
+  // expected-remark @+1 {{operand 0 of tanh is left alone: it is [{"x"}, {"y"}] on <["x"=4, "y"=2]>, and the op computes [{"y"}, {"x"}] on <["x"=2, "y"=4]>; Shardy converts no operand between meshes of different axes}}
   %0 = stablehlo.tanh %arg0 : tensor<16x16xf32>
   %1 = sdy.sharding_constraint %0 <@other, [{"y"}, {"x"}]> : tensor<16x16xf32>
   return %1 : tensor<16x16xf32>
