@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import functools
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils import diagnostics, propagation, xla_child
+from reshard.dialect_utils import diagnostics, propagation, stages, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.sdy_shardings import (
@@ -215,7 +215,9 @@ class SitePlanner:
         verdicts: dict[int, Verdict] = {}  # by position in found.edges
         positions = {id(edge): i for i, edge in enumerate(self.found.edges)}
         passing_before = xla_child.shared_child().passing_answers
-        for group in self._groups():
+        groups = self._groups()
+        for number, group in enumerate(groups, 1):
+            stages.at("plan-sites: judging op", number, len(groups))
             if _is_data_flow(group[0]):
                 for edge in group:
                     if edge.site not in inside:
@@ -224,6 +226,7 @@ class SitePlanner:
                 verdict = self._judge_neighbourhood(group)
                 verdicts |= {positions[id(edge)]: verdict for edge in group}
         self._record_on_disk.keep(is_lasting=xla_child.shared_child().passing_answers == passing_before)
+        stages.at("plan-sites: comparing layouts with XLA's own")
         if self.checks_layouts:
             verdicts = self._where_xla_agrees(verdicts)
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)

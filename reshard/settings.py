@@ -83,6 +83,7 @@ def _emissions() -> tuple[str, ...]:
     return tuple(EMISSIONS)
 
 
+_PROGRESS = ("auto", "on", "off")
 _LEVELS = ("debug", "info", "warning", "error")
 
 SETTINGS: dict[str, Setting] = {
@@ -94,6 +95,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
         Setting("dump_to", None, "a folder for each module before and after, with its report"),
         Setting("logging_level", None, "from which level on loggers `reshard.*` write to stderr", lambda: _LEVELS),
+        Setting("progress", "auto", "show on stderr what takes longer than two seconds: on a terminal, always, never", lambda: _PROGRESS),
     )
 }
 

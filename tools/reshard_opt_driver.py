@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import compile_targets, module_files
+from reshard.dialect_utils import compile_targets, module_files, stages
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
 from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
@@ -133,7 +133,8 @@ class _Run:
         emitted = self.session.diagnostics.diagnostics
         emitted_before = len(emitted)
         try:
-            outcome = self._transform(chunk)
+            with stages.told(f"reshard-opt: {self.file.name}", self._progress()):
+                outcome = self._transform(chunk)
         except DiagnosedError:
             outcome = _Outcome(None)
         except Exception as error:
@@ -146,6 +147,11 @@ class _Run:
             return outcome if self._agrees_with_comments(chunk, diagnostics) else None
         self._print(_shown(diagnostics, self.flags.remarks))
         return outcome if outcome.content is not None else None
+
+    def _progress(self) -> str:
+        """Returns how progress is shown: not between what passes print."""
+        is_off = self.flags.no_progress or self.flags.verify_diagnostics or not self._instrumentation().is_default
+        return stages.OFF if is_off else stages.mode_of_command()
 
     def _transform(self, chunk: Chunk) -> _Outcome:
         output = result_cache.run(self._key(chunk), self.session, lambda: self._computed(chunk))

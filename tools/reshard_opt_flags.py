@@ -235,6 +235,9 @@ def _add_report(group) -> None:
         help="say what is left alone: of each reason the first place and the number (sum, default), every place, or nothing",
     )
     group.add_argument("--no-remarks", dest="remarks", action="store_const", const="none", help="print errors and warnings only")
+    group.add_argument(
+        "--no-progress", action="store_true", help="do not say on stderr what takes longer than two seconds; RESHARD_PROGRESS=off too"
+    )
 
 
 def _add_debugging(group) -> None:

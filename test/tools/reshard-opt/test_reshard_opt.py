@@ -5,11 +5,12 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import compile_targets, module_files
+from reshard.dialect_utils import compile_targets, module_files, stages
 from reshard.dialect_utils.bindings import ir, make_context, stablehlo
 from reshard.passes import registry, strip_findings
 from reshard.passes.base import Pass
@@ -164,6 +165,15 @@ def test_help_says_what_each_oracle_is(tool, arguments, capsys):
     said = capsys.readouterr().out.rpartition("--oracle ")[2].partition("--emit ")[0]
     for words in (" ".join(said.split()), oracle.help, SETTINGS["oracle"].help):
         assert "stock XLA" in words and all(value in words for value in oracle.choices)
+
+
+@pytest.mark.parametrize("variable, flags, is_told", [("auto", [], True), ("off", [], False), ("auto", ["--no-progress"], False)])
+def test_what_takes_long_is_told_on_stderr(variable, flags, is_told, module, monkeypatch, capfd):
+    monkeypatch.setattr(stages, "QUIET_S", 0.01)
+    monkeypatch.setenv("RESHARD_PROGRESS", variable)
+    monkeypatch.setattr(strip_findings.StripFindingsPass, "run", lambda *_: time.sleep(0.2))
+    assert run(module, "--strip-findings", *flags, "-o", os.devnull) == 0
+    assert capfd.readouterr().err == (f"reshard-opt: {module}: strip-findings, 0 s\n" if is_told else "")
 
 
 # ---- exit status 1: files
