@@ -34,6 +34,7 @@ def as_dict(session: Session) -> dict:
         "schema": SCHEMA,
         "sites": [dict(row) for row in session.report_rows],
         "totals": totals(session),
+        "totals_of": "the rewritten sites, each compiled alone; checks has what the whole module gains",
         "checks": [_check_dict(each) for each in session.checks],
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
         "warnings": [session.left_whole] if session.left_whole else [],
