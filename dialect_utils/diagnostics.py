@@ -126,8 +126,9 @@ def error_at(where, message: str, *notes: Diagnostic) -> DiagnosedError:
 def place_of(where) -> Place | None:
     """Returns the file, line and column of an operation, value, location or place; None if it has none.
 
-    Of a chain of calls it is the innermost one outside of libraries, if there is one. A location's text is the same in every version of the bindings, its classes and accessors are not: the text is read, but for
-    the most frequent kind, where they are there.
+    Of a chain of calls it is the innermost one outside of libraries, if there is one. A location's text is the same in every
+    version of the bindings, its classes and accessors are not: the text is read, but for the most frequent kind, where they are
+    there.
     """
     if where is None or isinstance(where, Place):
         return where

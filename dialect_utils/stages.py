@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What long work is at, on stderr: a line that is rewritten on a terminal, elsewhere a line now and then; short work says nothing.
+"""What long work is at, on stderr: on a terminal a line that is rewritten, elsewhere a line now and then; short work is silent.
 
-Those who work say what they are at, `at("plan-sites: op", 3, 40)`, which costs next to nothing. Whoever started the work decides by
-`told` whether that is shown. A thread shows it, since XLA may compile for minutes in between.
+Those who work say what they are at, `at("plan-sites: op", 3, 40)`, which costs next to nothing. Whoever started the work decides
+by `told` whether that is shown. A thread shows it, since XLA may compile for minutes in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line of the user's program that an op comes from, where its location has a chain of calls.
 
-Frameworks give an op the whole chain, innermost first: `callsite("wsc"("model.py":8:11) at callsite("layer"("model.py":40:8) at ...))`.
+Frameworks give an op the whole chain, innermost first:
+
+    callsite("wsc"("model.py":8:11) at callsite("layer"("model.py":40:8) at "step"("train.py":7:4)))
+
 The innermost frame is often no help: it lies in a library, or in a helper such as a `wsc()` around a sharding constraint, through
 which all constraints of the program go.
 """
@@ -51,8 +54,8 @@ def frames_of(where) -> tuple[Frame, ...]:
 class UserLines:
     """What a reader is told of where ops are, given all ops of a program that matter.
 
-    A function is a *helper* if those of the ops that come through it do so in one line of it, from several places. The line told is
-    that of the innermost frame that is neither in a library nor in a helper. If there is none, it is the innermost one.
+    A function is a *helper* if those of the ops that come through it do so in one line of it, from several places. The line told
+    is that of the innermost frame that is neither in a library nor in a helper. If there is none, it is the innermost one.
 
     State: for each function, by file and name, the places in it and the chains of frames around it.
     """

@@ -85,7 +85,11 @@ class PlanSitesPass(Pass):
     }
 
     policy: str = option("better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always"))
-    oracle: str = option("lone", "how it is known what stock XLA does at a site: lone compiles the site, or its op with all operands, alone", choices=("lone",))
+    oracle: str = option(
+        "lone",
+        "how it is known what stock XLA does at a site: lone compiles the site, or its op with all operands, alone",
+        choices=("lone",),
+    )
     canary: str = option(
         "on", "compile the module once to see whether XLA propagates the same layouts to sites to rewrite", choices=("on", "off")
     )
@@ -473,7 +477,8 @@ class SitePlanner:
         for edge in planned:
             facts = self._facts(edge)
             if facts["verdict"] == KEEP:
-                self.session.remark(self._line(edge.op) or edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {facts['reason']}")
+                where = self._line(edge.op) or edge.op
+                self.session.remark(where, f"site {edge.site} ({edge.kind}) is left to XLA: {facts['reason']}")
 
     def _row(self, edge: Finding, last_of_chain: int, chain: list[Finding]) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""

@@ -27,8 +27,11 @@ def as_dict(session: Session) -> dict:
     """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
 
     `no_site` says why there is none in `sites`, null if there are.
-    A site's `location` is the user's line, its `location_chain` the calls that lead there, innermost first. Its `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
-    know (`with_provenance`), what asked for each axis of the two layouts.
+    A site's `location` is the user's line, its `location_chain` the calls that lead there, innermost first. Its `problem` is what
+    its chain solves, from which it can be planned again; its `provenance`, if the session wants to know (`with_provenance`), what
+    asked for each axis of the two layouts.
+
+    `no_site` says why there is none in `sites`, null if there are.
     """
     return {
         "schema": SCHEMA,
@@ -70,8 +73,8 @@ def as_text(session: Session, locations: str = "user") -> str:
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     parts.append(_totals_text(session))
     parts += [_check_text(each) for each in session.checks]
-    shows_chain = locations == "chain"
-    parts.append("\n".join(line for row in session.report_rows for line in (_reason(row), *(_chain_lines(row) if shows_chain else ()))))
+    more = _chain_lines if locations == "chain" else lambda row: ()
+    parts.append("\n".join(line for row in session.report_rows for line in (_reason(row), *more(row))))
     return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
 
 

@@ -111,4 +111,5 @@ class _Parser:
     def fail(self, wanted: str):
         _, found, column = self.peek()
         shown = found if found == _END else f'"{found}"'
-        raise ShardingError(f"cannot read sharding {' '.join(self.text.split())!r}: column {column + 1} has {shown}, expected {wanted}")
+        text = " ".join(self.text.split())
+        raise ShardingError(f"cannot read sharding {text!r}: column {column + 1} has {shown}, expected {wanted}")

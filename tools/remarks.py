@@ -49,4 +49,5 @@ def reason_of(remark: Diagnostic) -> str:
 
 
 def _first_of(remark: Diagnostic, count: int) -> Diagnostic:
-    return replace(remark, notes=(*remark.notes, note(f"the first of {count} remarks with this reason; --remarks=all lists them")))
+    more = note(f"the first of {count} remarks with this reason; --remarks=all lists them")
+    return replace(remark, notes=(*remark.notes, more))

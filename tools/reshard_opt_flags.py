@@ -236,7 +236,9 @@ def _add_report(group) -> None:
     )
     group.add_argument("--no-remarks", dest="remarks", action="store_const", const="none", help="print errors and warnings only")
     group.add_argument(
-        "--no-progress", action="store_true", help="do not say on stderr what takes longer than two seconds; RESHARD_PROGRESS=off too"
+        "--no-progress",
+        action="store_true",
+        help="do not say on stderr what takes longer than two seconds; RESHARD_PROGRESS=off too",
     )
 
 

@@ -139,8 +139,8 @@ def _outcome(report: dict) -> str:
         f"{totals['rewritten']} of {totals['sites']} site{'s' * (totals['sites'] != 1)} rewritten, {totals['left']} left to XLA."
     )
     if not report["checks"] and totals["stock_bytes"]:
-        sites += f" At these, each compiled alone, a device receives {totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}"
-        sites += " in sum; what the whole module gains is unknown."
+        received = f"{totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}"
+        sites += f" At these, each compiled alone, a device receives {received} in sum; what the whole module gains is unknown."
     for check in report["checks"]:
         stock, ours = check["stock"], check["ours"]
         if stock["status"] == ours["status"] == "ok":
@@ -166,7 +166,8 @@ def _summary(report: dict) -> Markup:
         parts.append(card(element("h2", _head(check)), element("div", *bars, class_="pair"), collectives, *more, *dropped))
     if not parts and report["totals"]["stock_bytes"]:
         totals = report["totals"]
-        bars = _bars("received per device, sum over the rewritten sites, each compiled alone", totals["stock_bytes"], totals["our_bytes"])
+        title = "received per device, sum over the rewritten sites, each compiled alone"
+        bars = _bars(title, totals["stock_bytes"], totals["our_bytes"])
         parts.append(card(element("h2", "Site by site, as XLA compiles them"), bars))
     return joined(parts)
 

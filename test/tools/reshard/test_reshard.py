@@ -86,7 +86,7 @@ def test_explain_shows_the_places_in_both_meshes(capsys):
 
 # Of these plans the text lists ways that are faster: with a tile beyond R2, by an exchange, and the same in the table of peers.
 GATHERED = {"--mesh": "x=2,y=4", "--type": "f32[48]", "--from": '[{"y"}]', "--to": '[{"x"}]', "--topology": "h100"}
-ROUNDS = {"--mesh": "x=2,y=2", "--type": "f32[12,12,48]", "--from": '[{}, {"x"}, {}]', "--to": '[{}, {}, {"x"}]', "--topology": "h100"}
+ROUNDS = {**GATHERED, "--mesh": "x=2,y=2", "--type": "f32[12,12,48]", "--from": "P(None, 'x')", "--to": "P(None, None, 'x')"}
 
 
 def proof(text: str) -> str:
