@@ -21,6 +21,8 @@ ERROR, WARNING, REMARK, NOTE = "error", "warning", "remark", "note"
 
 # The first file location inside any location: a name's child, the first of a fused one, the callee of a call site.
 _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+# Installed packages, Python's own modules, and what has no file at all.
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|[/\\]jax[/\\]_src[/\\]|^<frozen ")
 _ESCAPED_BYTE = re.compile(r"\\([0-9A-Fa-f]{2})")
 _FILE_LINE_COL = getattr(ir, "FileLineColLoc", None)  # old bindings have one class for all kinds of locations
 # MLIR appends the whole operation to every error at an op; the location says as much in one line.
@@ -124,23 +126,45 @@ def error_at(where, message: str, *notes: Diagnostic) -> DiagnosedError:
 def place_of(where) -> Place | None:
     """Returns the file, line and column of an operation, value, location or place; None if it has none.
 
-    A location's text is the same in every version of the bindings, its classes and accessors are not: the text is read, but for
-    the most frequent kind, where they are there.
+    Of a chain of calls it is the innermost one outside of libraries, if there is one. A location's text is the same in every
+    version of the bindings, its classes and accessors are not: the text is read, but for the most frequent kind, where they are
+    there.
     """
     if where is None or isinstance(where, Place):
         return where
-    if isinstance(where, ir.Value):
-        where = _location_of_value(where)
-    elif not isinstance(where, ir.Location):
-        where = where.location
+    where = _location(where)
     if _FILE_LINE_COL is not None and isinstance(where, _FILE_LINE_COL):
         with contextlib.suppress(UnicodeDecodeError, RuntimeError):  # a name that is no text
             return Place(where.filename, where.start_line, where.start_col)
-    found = _FILE_LOCATION.search(str(where))
-    if found is None:
-        return None
+    places = [_place(found) for found in _FILE_LOCATION.finditer(str(where))]
+    return next((each for each in places if not is_in_library(each.file)), places[0] if places else None)
+
+
+def text_of_location(where) -> str:
+    """Returns the location of an operation, value or location as MLIR prints it."""
+    return str(_location(where))
+
+
+def place_in(text: str) -> Place | None:
+    """Returns the first place in the text of a location, whatever file it is in; None if there is none."""
+    found = _FILE_LOCATION.search(text)
+    return found and _place(found)
+
+
+def is_in_library(file: str) -> bool:
+    """Returns whether a file belongs to an installed package or to Python, rather than to the user's program."""
+    return _LIBRARY.search(file) is not None
+
+
+def _place(found: re.Match) -> Place:
     file = _ESCAPED_BYTE.sub(lambda byte: chr(int(byte[1], 16)), found[1])
     return Place(file, int(found[2]), int(found[3]))
+
+
+def _location(where) -> ir.Location:
+    if isinstance(where, ir.Value):
+        return _location_of_value(where)
+    return where if isinstance(where, ir.Location) else where.location
 
 
 def _location_of_value(value: ir.Value) -> ir.Location:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import reshard
-from . import compat
+from . import compat, stages
 from .compile_targets import Target, compiler_version
 from ..synthesis import cache_place
 
@@ -234,10 +234,11 @@ class XlaChild:
         """Returns the answer and whether asking again would give the same: not so after an out-of-memory kill,
         nor where a compiler may yet be installed."""
         devices = 1 if request.target else request.num_devices
-        reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
-        if reply.get("is_estimated_apart"):
-            asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
-            reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
+        with stages.waiting_for("XLA compiles"):
+            reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
+            if reply.get("is_estimated_apart"):
+                asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
+                reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
         is_lasting = reply["status"] != "target" and reply.get("signal") != signal.SIGKILL
         self.passing_answers += not is_lasting or reply["status"] == "hang"
         return compiled_from(reply), is_lasting

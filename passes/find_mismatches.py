@@ -171,6 +171,9 @@ class Mismatch:
     manual_axes: tuple[str, ...]
 
 
+# Shardy inserts reshards at these whatever the meshes are, or another edge tells of them.
+_CONVERTED_ON_ANY_MESH = frozenset({"sdy.manual_computation", "func.return", "stablehlo.return", "sdy.return"})
+
 _Edge = tuple[int, int, bool]  # serial of an op of the clone, operand or result number, whether it is a result
 
 
@@ -199,6 +202,7 @@ class Finder:
         self._uneven: dict[tuple[ir.Type, ir.Attribute | None, ir.Attribute], bool] = {}
         self._read_constraints()
         self._read_inserted_reshards()
+        self._read_ops_on_several_meshes()
 
     def mismatches(self) -> list[Mismatch]:
         """Returns the mismatches in the order of the original."""
@@ -318,6 +322,50 @@ class Finder:
             self._refuse(edge, "propagation feeds a constraint of the value to this op, not the value itself")
         else:
             self._add(edge, source, target)
+
+    def _read_ops_on_several_meshes(self) -> None:
+        """Takes the operands that Shardy leaves unconverted because the values of their op are on meshes of different axes."""
+        if len({mesh.axes for mesh in self.meshes.values() if mesh.axes}) < 2:
+            return
+        for op in self.analysis.explicit_ops:
+            serial = propagation.serial_of(op)
+            if serial is None or op.name in propagation.CONSTRAINTS or op.name in _CONVERTED_ON_ANY_MESH:
+                continue
+            for number, value in enumerate(op.operands):
+                edge = (serial, number, False)
+                if edge not in self._found and (reason := self._left_on_another_mesh(op, number, value)):
+                    self._refuse(edge, reason)
+
+    def _left_on_another_mesh(self, op: ir.Operation, number: int, value: ir.Value) -> str | None:
+        """Returns why an operand is not converted to a layout in which the op computes; None if there is nothing to convert.
+
+        Where a result has another shape, which layout of the operand fits it is unknown: any split one is taken.
+        """
+        attr = self.analysis.layout(value)
+        if attr is None or _is_constant(value):
+            return None
+        mine = self._placement_or_none(attr, self._rank(value))
+        if mine is None or mine.mesh is None:
+            return None
+        for result in _results_of_operand(op, number):
+            other = self.analysis.layout(result)
+            theirs = other and self._placement_or_none(other, self._rank(result))
+            if theirs is None or mesh_of(other, self.meshes).axes == mine.mesh.axes:
+                continue
+            if result.type != value.type or theirs != mine:
+                return _across_meshes(mine, self._on_mesh(other))
+        return None
+
+    def _placement_or_none(self, attr: ir.Attribute, rank: int | None) -> Placement | None:
+        if rank is None:
+            return None
+        try:
+            return self._placement(attr, rank)
+        except UnsupportedSharding:
+            return None
+
+    def _on_mesh(self, attr: ir.Attribute) -> str:
+        return f"{self._text(attr)} on {mesh_of(attr, self.meshes)}"
 
     def _is_same_value(self, value: ir.Value, prepared: ir.Value) -> bool:
         """Returns whether propagation left the operand, or replaced a value of a loop by the constraint on it.
@@ -568,7 +616,21 @@ def _inlined_mesh(module: ir.Operation, name: str) -> ir.Attribute:
     raise AssertionError(f"propagation made a sharding on @{name}, which the module lacks")
 
 
+def _results_of_operand(op: ir.Operation, number: int) -> list[ir.Value]:
+    """Returns the results that have the layout of an operand: the one with its number where values pass through, else all."""
+    if op.name in (*propagation.LOOPS, "stablehlo.optimization_barrier"):
+        return [op.results[number]]
+    return list(op.results)
+
+
 # Words
+
+
+def _across_meshes(source: Placement, target: str) -> str:
+    return (
+        f"it is {source} on {source.mesh}, and the op computes {target}; Shardy converts no operand between meshes of different "
+        "axes, so that stock XLA chooses how; constrain the op's result on the first mesh to have it planned"
+    )
 
 
 def _text(attr: ir.Attribute | None) -> str:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from reshard.dialect_utils import stages
 from reshard.dialect_utils.bindings import ir, passmanager
 from reshard.dialect_utils.diagnostics import DiagnosedError, Diagnostic, from_mlir_error
 from reshard.passes import pipeline_text, registry
@@ -179,6 +180,7 @@ def _as_callable(
         if not follows_ours:
             session.analysis = session.findings = None
         analysis, findings = session.analysis, session.findings
+        stages.at(element.name)
         try:
             element.run(module, session)
             if verifies and not session.is_verified and len(session.errors) == errors_before:

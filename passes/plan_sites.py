@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import functools
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils import diagnostics, miscompilations, propagation, xla_child
+from reshard.dialect_utils import diagnostics, miscompilations, propagation, stages, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.ops import int64_attr, producer_of
 from reshard.dialect_utils.sdy_shardings import (
@@ -21,6 +21,7 @@ from reshard.dialect_utils.sdy_shardings import (
     sharding_from_attr,
     sharding_to_attr,
 )
+from reshard.dialect_utils.user_lines import Frame, UserLines, frames_of
 from reshard.passes import findings as kinds
 from reshard.passes.base import Pass, Session, option
 from reshard.passes.findings import PREFIX, Finding, Findings, OpenResult, hand_on_findings, read_findings
@@ -75,7 +76,11 @@ class PlanSitesPass(Pass):
     }
 
     policy: str = option("better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always"))
-    oracle: str = option("lone", "how it is known what stock XLA does at a site", choices=("lone",))
+    oracle: str = option(
+        "lone",
+        "how it is known what stock XLA does at a site: lone compiles the site, or its op with all operands, alone",
+        choices=("lone",),
+    )
     canary: str = option(
         "on", "compile the module once to see whether XLA propagates the same layouts to sites to rewrite", choices=("on", "off")
     )
@@ -191,6 +196,7 @@ class SitePlanner:
         self._meshes_of: dict[ir.Attribute, Mesh | None] = {}
         self._texts: dict[ir.Type, str] = {}
         self._numbers = _Numbers()
+        self._frames_of: dict[ir.Operation, tuple[Frame, ...]] = {}
         self._facts_of: dict[int, tuple[tuple, dict[str, Any]]] = {}  # by the id of the extras, which are held
         self._entries: dict[tuple[int, int], tuple[tuple[str, ir.Attribute], ...]] = {}
         firsts = {site: edges[0] for site, edges in found.by_site().items()}
@@ -204,7 +210,9 @@ class SitePlanner:
         verdicts: dict[int, Verdict] = {}  # by position in found.edges
         positions = {id(edge): i for i, edge in enumerate(self.found.edges)}
         passing_before = xla_child.shared_child().passing_answers
-        for group in self._groups():
+        groups = self._groups()
+        for number, group in enumerate(groups, 1):
+            stages.at("plan-sites: judging op", number, len(groups))
             if _is_data_flow(group[0]):
                 for edge in group:
                     if edge.site not in inside:
@@ -213,6 +221,7 @@ class SitePlanner:
                 verdict = self._judge_neighbourhood(group)
                 verdicts |= {positions[id(edge)]: verdict for edge in group}
         self._record_on_disk.keep(is_lasting=xla_child.shared_child().passing_answers == passing_before)
+        stages.at("plan-sites: comparing layouts with XLA's own")
         if self.checks_layouts:
             verdicts = self._where_xla_agrees(verdicts)
         verdicts |= self._follow_their_chains(inside, chains, verdicts, positions)
@@ -494,7 +503,8 @@ class SitePlanner:
         for edge in planned:
             facts = self._facts(edge)
             if facts["verdict"] == KEEP:
-                self.session.remark(edge.op, f"site {edge.site} ({edge.kind}) is left to XLA: {facts['reason']}")
+                where = self._line(edge.op) or edge.op
+                self.session.remark(where, f"site {edge.site} ({edge.kind}) is left to XLA: {facts['reason']}")
 
     def _row(self, edge: Finding, last_of_chain: int, chain: list[Finding]) -> dict:
         """Returns what a report says of a site: plain values, bytes per device, None where unknown."""
@@ -502,14 +512,16 @@ class SitePlanner:
         row = {
             "site": edge.site,
             "group": f"site {last_of_chain}" if _is_data_flow(edge) else self._group_of[edge.op],
-            "location": self._place(diagnostics.place_of(edge.op)),
+            "location": self._place(self._line(edge.op)),
             "kind": edge.kind,
             "op": edge.op.name,
             "type": self._text_of(edge.value.type),
             **conversion.ends,
             "why": edge.why,
         }
-        return row | self._facts(edge) | {"problem": self._merged(chain).solved, "provenance": self._provenance(edge)}
+        calls = [{"function": frame.function, "location": self._place(frame.place)} for frame in self._frames(edge.op)]
+        end = {"problem": self._merged(chain).solved, "provenance": self._provenance(edge), "location_chain": calls}
+        return row | self._facts(edge) | end
 
     def _facts(self, edge: Finding) -> dict[str, Any]:
         """Returns what a report says of the plan and the verdict; sites share it."""
@@ -541,6 +553,25 @@ class SitePlanner:
             for axis, origin in sorted(origins.items())
             if any(axis.partition(":")[0] == ref.name for axes in sharding.dims for ref in axes)
         ]
+
+    def _line(self, op: ir.Operation) -> diagnostics.Place | None:
+        """Returns the user's line that an op comes from."""
+        return self._user_lines.place(self._frames(op))
+
+    def _frames(self, op: ir.Operation) -> tuple[Frame, ...]:
+        if op not in self._frames_of:
+            self._frames_of[op] = frames_of(op)
+        return self._frames_of[op]
+
+    @functools.cached_property
+    def _user_lines(self) -> UserLines:
+        """Returns the lines of the sites; if some are constraints in a chain of calls, those of all constraints tell helpers."""
+        ops = dict.fromkeys(edge.op for edge in self.found.edges)
+        if any(op.name in propagation.CONSTRAINTS and len(self._frames(op)) > 1 for op in ops):
+            analysis = self.session.analysis
+            every = propagation.ops_in(self.module.operation) if analysis is None else analysis.originals
+            ops |= dict.fromkeys(op for op in every if op.name in propagation.CONSTRAINTS)
+        return UserLines(map(self._frames, ops))
 
     def _place(self, place: diagnostics.Place | None) -> str:
         if place is not None and place.file == "-":

@@ -15,29 +15,41 @@ from reshard.passes.whole_module_check import Check
 SCHEMA = "reshard.report/1"
 
 
-def render(session: Session, form: str) -> str:
-    """Returns the report of a session as "text" or "json"; ends in a newline."""
-    return as_text(session) if form == "text" else json.dumps(as_dict(session), indent=2) + "\n"
+LOCATIONS = ("user", "chain")
+
+
+def render(session: Session, form: str, locations: str = "user") -> str:
+    """Returns the report of a session as "text" or "json"; ends in a newline. Locations: as in `as_text`."""
+    return as_text(session, locations) if form == "text" else json.dumps(as_dict(session), indent=2) + "\n"
 
 
 def as_dict(session: Session) -> dict:
     """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
 
-    A site's `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
-    know (`with_provenance`), what asked for each axis of the two layouts.
+    `no_site` says why there is none in `sites`, null if there are.
+    A site's `location` is the user's line, its `location_chain` the calls that lead there, innermost first. Its `problem` is what
+    its chain solves, from which it can be planned again; its `provenance`, if the session wants to know (`with_provenance`), what
+    asked for each axis of the two layouts.
+
+    `no_site` says why there is none in `sites`, null if there are.
     """
     return {
         "schema": SCHEMA,
         "sites": [dict(row) for row in session.report_rows],
         "totals": totals(session),
+        "totals_of": "the rewritten sites, each compiled alone; checks has what the whole module gains",
         "checks": [_check_dict(each) for each in session.checks],
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
         "warnings": [session.left_whole] if session.left_whole else [],
+        "no_site": None if session.report_rows else _why_no_rows(session),
     }
 
 
 def totals(session: Session) -> dict[str, int]:
-    """Returns counts of sites, and the bytes per device that the rewritten ones received before and receive now."""
+    """Returns counts of sites, and the bytes per device that the rewritten ones received before and receive now.
+
+    Bytes are summed over the sites, each compiled alone; in the module, XLA may have other ways. `checks` has what it gains.
+    """
     rewritten = [row for row in session.report_rows if row.get("is_rewritten")]
     measured = {(row["group"], row["stock_bytes"], row["our_bytes"]) for row in rewritten if row.get("stock_bytes") is not None}
     return {
@@ -49,24 +61,68 @@ def totals(session: Session) -> dict[str, int]:
     }
 
 
-def as_text(session: Session) -> str:
-    """Returns the table of sites, one row each, then totals, the whole-module check, and reasons."""
+def as_text(session: Session, locations: str = "user") -> str:
+    """Returns the table of sites, one row each, then totals, the whole-module check, and reasons.
+
+    Args:
+      locations: "user" tells one line of each site, "chain" the calls that lead to it below its reason, too.
+    """
     if not session.report_rows:
-        nothing = f"reshard: {session.left_whole or 'no site: every value is used in the layout in which it is produced'}"
-        return "\n\n".join([nothing, *(_check_text(each) for each in session.checks)]) + "\n"
+        parts = [f"reshard: {_why_no_rows(session)}", *(_check_text(each) for each in session.checks)]
+        return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
-    sums = totals(session)
-    is_measured = any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows)
-    received = f"they receive {sums['our_bytes']:,} bytes per device, {sums['stock_bytes']:,} with stock XLA"
-    saved = f"; {received}" if is_measured else ""
-    sites = f"{sums['sites']} site{'s' * (sums['sites'] != 1)}"
-    parts.append(f"{sites}: {sums['rewritten']} rewritten, {sums['left']} left to XLA{saved}")
+    parts.append(_totals_text(session))
     parts += [_check_text(each) for each in session.checks]
-    parts.append("\n".join(_reason(row) for row in session.report_rows))
-    skipped = [str(each) for each in session.remarks if "is left alone" in each.message]
-    if skipped:
-        parts.append("left alone:\n" + "\n".join(f"  {each}" for each in skipped))
-    return "\n\n".join(parts) + "\n"
+    more = _chain_lines if locations == "chain" else lambda row: ()
+    parts.append("\n".join(line for row in session.report_rows for line in (_reason(row), *more(row))))
+    return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
+
+
+def _totals_text(session: Session) -> str:
+    """Returns the counts of sites; what they gain, each compiled alone, is labelled as such, beside what the module gains."""
+    sums = totals(session)
+    lines = [f"{sums['sites']} site{'s' * (sums['sites'] != 1)}: {sums['rewritten']} rewritten, {sums['left']} left to XLA"]
+    if any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.report_rows):
+        received = f"{sums['our_bytes']:,} bytes received per device, {sums['stock_bytes']:,} with stock XLA"
+        lines.append(f"  sum over the rewritten sites, each compiled alone: {received}")
+        lines.append(f"  the whole module: {_gain_of_module(session)}")
+    return "\n".join(lines)
+
+
+def _gain_of_module(session: Session) -> str:
+    compiled = [(each.ours, each.stock) for each in session.checks if each.ours.is_ok and each.stock.is_ok]
+    if not session.checks:
+        return "not compiled; reshard-opt --compile-for=cpu:8 or check=True in Python compiles it both ways"
+    if len(compiled) < len(session.checks):
+        return "XLA does not compile it both ways, see below"
+    ours, stock = (sum(each.bytes_received for each in side) for side in zip(*compiled))
+    return f"{ours:,} bytes received per device, {stock:,} with stock XLA"
+
+
+def _why_no_rows(session: Session) -> str:
+    """Returns why there is no site to tell of; that there is no mismatch at all only if none was skipped."""
+    if session.left_whole:
+        return session.left_whole
+    if found := session.statistics["find-mismatches", "sites"]:
+        return f"{found} site{'s' * (found != 1)} found, and none planned: the pipeline has no plan-sites"
+    if skipped := len(_skipped(session)):
+        return f"no site is planned, since what was found is left alone: {skipped} mismatch{'es' * (skipped != 1)}, listed below"
+    if unread := [each.message for each in session.remarks if _IS_UNREAD in each.message]:
+        return unread[0]
+    return "no site: every value is used in the layout in which it is produced"
+
+
+_IS_SKIPPED, _IS_UNREAD = "is left alone", "no site of it is found"  # in remarks of find-mismatches, of import-gspmd
+
+
+def _skipped(session: Session) -> list[str]:
+    return [str(each) for each in session.remarks if _IS_SKIPPED in each.message]
+
+
+def _left_alone(session: Session) -> list[str]:
+    """Returns the part of the text that lists what is left alone, with the reasons; empty if nothing is."""
+    skipped = _skipped(session)
+    return ["left alone:\n" + "\n".join(f"  {each}" for each in skipped)] if skipped else []
 
 
 _HEADINGS = ("site", "where", "tensor", "from", "to", "received", "stock", "bound", "tile", "chain")
@@ -90,6 +146,11 @@ def _cells(row: dict) -> tuple[str, ...]:
 def _reason(row: dict) -> str:
     text = f"site {row['site']}: {'rewritten' if row.get('is_rewritten') else 'left to XLA'}: {row['reason']}; {row['why']}"
     return textwrap.fill(text, 120, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _chain_lines(row: dict) -> list[str]:
+    frames = row.get("location_chain", ())
+    return [f"    at {each['location']}" + (f" in {each['function']}" if each["function"] else "") for each in frames]
 
 
 def _number(value: int | None) -> str:

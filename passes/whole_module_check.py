@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from reshard.dialect_utils import xla_child
+from reshard.dialect_utils import stages, xla_child
 from reshard.dialect_utils.bindings import ir
 from reshard.dialect_utils.canary import devices_of
 from reshard.dialect_utils.compile_targets import Target
@@ -94,10 +94,12 @@ class _Checker:
         self.dropped: list[tuple[tuple[int, ...], str]] = []
 
     def run(self, rewritten: ir.Module, rows: list[dict]) -> ir.Module:
+        stages.at("whole-module check: the module as it came")
         stock = self._compile(self.original)
         if not rows:
             self._finish(stock, stock, self.original)
             return rewritten
+        stages.at("whole-module check: the module as rewritten")
         ours = self._compile(rewritten)
         groups = _groups_by_gain(rows)
         attempts = 1
@@ -108,6 +110,7 @@ class _Checker:
             if not groups:
                 return self._finish(stock, stock, self.original)
             rewritten = self._rewrite_without()
+            stages.at("whole-module check: attempt", attempts + 1, MOST_ATTEMPTS)
             ours = self._compile(rewritten)
             attempts += 1
         return self._finish(stock, ours, rewritten)

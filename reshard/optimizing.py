@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from reshard import agreement, contexts, dumps, planned_once
-from reshard.dialect_utils import compat, jax_seam, module_files
+from reshard.dialect_utils import compat, jax_seam, module_files, stages
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
 from reshard.passes import report, result_cache, whole_module_check
@@ -36,9 +36,13 @@ class Report:
 
     _session: Session = field(repr=False)
 
-    def text(self) -> str:
-        """Returns the table of sites with totals, the whole-module check and the reasons."""
-        return report.as_text(self._session)
+    def text(self, locations: str = "user") -> str:
+        """Returns the table of sites with totals, the whole-module check and the reasons.
+
+        Args:
+          locations: "user" tells of each site the line outside of libraries and helpers, "chain" the calls that lead to it, too.
+        """
+        return report.as_text(self._session, locations)
 
     def to_dict(self) -> dict:
         """Returns the report as plain data, schema `reshard.report/1`."""
@@ -182,7 +186,8 @@ def optimized_module(
     key = result_cache.key(source, pipeline, session, is_checked=is_checked)
 
     def compute() -> Output:
-        return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+        with stages.told(f"reshard: {name}", settings["progress"]):
+            return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
 
     if members := agreement.members_of(devices):
         asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check")}

@@ -11,6 +11,7 @@ import time
 
 from reshard.byte_sizes import byte_size
 from reshard.element_types import check_size, element_type
+from reshard.synthesis import partition_specs
 from reshard.synthesis.mesh import Mesh, MeshError
 from reshard.synthesis.plan import Plan
 from reshard.synthesis.plan import pareto as _pareto
@@ -37,7 +38,7 @@ def plan(
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
     Args:
-      source, target: Shardy text such as '[{"x"}, {}]', a `jax.sharding.PartitionSpec`, a `NamedSharding`, or a
+      source, target: text such as '[{"x"}, {}]' or "P('x', None)", a `jax.sharding.PartitionSpec`, a `NamedSharding`, or a
         `SingleDeviceSharding`.
       mesh: a jax `Mesh` or `AbstractMesh`, a mapping {"x": 4, "y": 2}, the text "x=4,y=2" or Shardy's; may be left out
         where `source` is on a mesh of its own. Of a jax `Mesh` the ids of the devices count; where they are not 0 to n - 1,
@@ -198,7 +199,7 @@ def _sharding(sharding, rank: int) -> Sharding:
     if isinstance(sharding, Sharding):
         return sharding
     if isinstance(sharding, str):
-        return Sharding.parse(sharding)
+        return partition_specs.sharding_of(sharding, rank) if partition_specs.is_spec(sharding) else Sharding.parse(sharding)
     if _single_device(sharding):
         return Sharding(((),) * rank)
     spec = getattr(sharding, "spec", sharding)  # a NamedSharding, or a PartitionSpec, which is a sequence

@@ -83,17 +83,21 @@ def _emissions() -> tuple[str, ...]:
     return tuple(EMISSIONS)
 
 
+_ORACLE = "what a rewrite is compared with: `lone` is what stock XLA makes of the site, or its op, alone"
+_PROGRESS = "show what takes longer than two seconds on stderr: on a terminal, always, never"
+_MODES = ("auto", "on", "off")
 _LEVELS = ("debug", "info", "warning", "error")
 
 SETTINGS: dict[str, Setting] = {
     each.name: each
     for each in (
         Setting("policy", "better", "rewrite where that is better, or always", functools.partial(_choices_of, "policy")),
-        Setting("oracle", "lone", "what a rewrite is compared with", functools.partial(_choices_of, "oracle")),
+        Setting("oracle", "lone", _ORACLE, functools.partial(_choices_of, "oracle")),
         Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
         Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
         Setting("dump_to", None, "a folder for each module before and after, with its report"),
         Setting("logging_level", None, "from which level on loggers `reshard.*` write to stderr", lambda: _LEVELS),
+        Setting("progress", "auto", _PROGRESS, lambda: _MODES),
     )
 }
 

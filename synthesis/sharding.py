@@ -124,7 +124,8 @@ class _Parser:
 
     def sharding(self) -> Sharding:
         dims, open_dims, priorities = [], set(), []
-        self.expect("[")
+        if not self.accept("["):
+            self.fail('"[", as in [{"x"}, {}], or JAX\'s P(\'x\', None)')
         while not self.accept("]"):
             if dims:
                 self.expect(",")

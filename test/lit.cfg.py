@@ -33,4 +33,5 @@ config.substitutions += [
     (r"\bFileCheck\b", file_check),
 ]
 config.environment["JAX_PLATFORMS"] = "cpu"
+config.environment["RESHARD_PROGRESS"] = "off"  # on a busy machine anything takes long
 config.environment.update({name: os.environ[name] for name in ("HOME", "RESHARD_CACHE_DIR") if name in os.environ})

@@ -12,6 +12,12 @@ from collections.abc import Callable, Sequence
 # What a command may lack; the values are what pip installs.
 _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
 
+# What the commands that rewrite have in common.
+ORACLE_HELP = (
+    "what a rewrite is compared with: what stock XLA makes of the site alone, or of its op with all its operands, compiled in a "
+    "child process (lone, default; there is no other)"
+)
+
 
 class UserError(Exception):
     """What the user should read in one line."""

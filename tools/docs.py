@@ -129,7 +129,8 @@ def run(command: str) -> str:
 def _environment() -> dict[str, str]:
     """Returns that of commands and blocks; the places of programs are named as seen from the repository's root."""
     root = re.escape(os.path.join(ROOT, ""))
-    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_HLO_SOURCE_FILE_CANONICALIZATION_REGEX": root}
+    fixed = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "RESHARD_PROGRESS": "off"}  # how long something takes differs
+    return {**os.environ, **fixed, "JAX_HLO_SOURCE_FILE_CANONICALIZATION_REGEX": root}
 
 
 def _read(path: str) -> str:

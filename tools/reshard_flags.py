@@ -9,6 +9,7 @@ from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.plan import REDUCTIONS
 from reshard.tools import completion, reshard_bench, reshard_calibrate, reshard_fix_warnings, reshard_module_verify
 from reshard.tools.command import whole_number
+from reshard.tools.suggestions import SuggestingParser
 
 PEERS = ("xla", "shardy", "dtensor")
 
@@ -91,11 +92,12 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=120)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(SuggestingParser):
     """Says what is wrong in one line, without the usage."""
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        hint = "" if "did you mean" in message else self.suggestion(message)
+        self.exit(2, f"{self.prog}: error: {message}{hint} (see {self.prog} --help)\n")
 
 
 def _add_problem(group) -> None:
@@ -111,7 +113,7 @@ def _add_problem(group) -> None:
         dest="source",
         required=True,
         metavar="SHARDING",
-        help="""Shardy's text such as '[{"x"}, {}]'; or @FILE that holds it""",
+        help="""Shardy's text such as '[{"x"}, {}]', or JAX's such as "P('x', None)"; or @FILE that holds it""",
     )
     group.add_argument("--to", dest="target", required=True, metavar="SHARDING", help="likewise")
     group.add_argument(

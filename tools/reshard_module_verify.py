@@ -8,6 +8,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from reshard.tools.command import ORACLE_HELP
+
 if TYPE_CHECKING:
     from reshard.dialect_utils.array_differences import Difference
     from reshard.dialect_utils.module_files import Chunk
@@ -32,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=_positive, default=300, metavar="SECONDS", help="a run that takes longer is a hang (default: 300)"
     )
     parser.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
-    parser.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
+    parser.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     parser.add_argument("--emit", metavar="manual|local", help="what is written, as for reshard-opt")
     parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes that rewrite, as for reshard-opt")
     parser.add_argument("--check", action="store_true", help="drop rewrites that make the module worse, as reshard-opt does")

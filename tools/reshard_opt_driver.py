@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reshard.dialect_utils import compile_targets, module_files
+from reshard.dialect_utils import compile_targets, module_files, stages
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
 from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
 from reshard.dialect_utils.module_files import Chunk, ModuleFile
@@ -20,6 +20,7 @@ from reshard.passes.instrumentation import Instrumentation
 from reshard.passes.pipeline import Pipeline, PipelineError, is_mlir_pass
 from reshard.passes.result_cache import Output
 from reshard.tools import contained
+from reshard.tools.remarks import summed_up
 from reshard.tools.reproducer import Reproducer, report_crash
 from reshard.tools.reshard_opt_flags import flags_of_reproducer, unknown_flag
 
@@ -132,7 +133,8 @@ class _Run:
         emitted = self.session.diagnostics.diagnostics
         emitted_before = len(emitted)
         try:
-            outcome = self._transform(chunk)
+            with stages.told(f"reshard-opt: {self.file.name}", self._progress()):
+                outcome = self._transform(chunk)
         except DiagnosedError:
             outcome = _Outcome(None)
         except Exception as error:
@@ -143,8 +145,13 @@ class _Run:
         diagnostics = [each.in_file(self.file.name) for each in emitted[emitted_before:]]
         if self.flags.verify_diagnostics:
             return outcome if self._agrees_with_comments(chunk, diagnostics) else None
-        self._print(diagnostics)
+        self._print(_shown(diagnostics, self.flags.remarks))
         return outcome if outcome.content is not None else None
+
+    def _progress(self) -> str:
+        """Returns how progress is shown: not between what passes print."""
+        is_off = self.flags.no_progress or self.flags.verify_diagnostics or not self._instrumentation().is_default
+        return stages.OFF if is_off else stages.mode_of_command()
 
     def _transform(self, chunk: Chunk) -> _Outcome:
         output = result_cache.run(self._key(chunk), self.session, lambda: self._computed(chunk))
@@ -283,8 +290,7 @@ class _Run:
 
     def _print(self, diagnostics: list[Diagnostic]) -> None:
         sources = {self.file.name: self.file.text}
-        shown = [each for each in diagnostics if not (self.flags.no_remarks and each.severity == REMARK)]
-        sys.stderr.write("".join(f"{each.text(sources)}\n" for each in shown))  # at once: there may be thousands
+        sys.stderr.write("".join(f"{each.text(sources)}\n" for each in diagnostics))  # at once: there may be thousands
 
     def _report_text(self) -> str:
         if not self.flags.report:
@@ -296,7 +302,7 @@ class _Run:
 
             render = report_page.page_of if self.flags.report == "html" else report_page.text_of
             return render(report.as_dict(self.session), self.file.name)
-        return report.render(self.session, self.flags.report)
+        return report.render(self.session, self.flags.report, self.flags.report_locations)
 
     def _write_report(self, text: str) -> None:
         if self.flags.report_file:
@@ -317,6 +323,13 @@ class _Run:
     def _reproducer(self, chunk: Chunk, path: str | None) -> Reproducer:
         arguments = flags_of_reproducer(self.flags, str(self.pipeline), with_split=False)
         return Reproducer("reshard-opt", arguments, chunk.text or self._as_text(chunk), self.file.path, path)
+
+
+def _shown(diagnostics: list[Diagnostic], remarks: str) -> list[Diagnostic]:
+    """Returns what is printed of what was said."""
+    if remarks == "sum":
+        return summed_up(diagnostics)
+    return [each for each in diagnostics if remarks == "all" or each.severity != REMARK]
 
 
 def _with_names(chunk: Chunk, module: ir.Module) -> bytes:

@@ -10,6 +10,8 @@ import sys
 from reshard.dialect_utils.compile_targets import Target, TargetError
 from reshard.passes import registry
 from reshard.tools import completion
+from reshard.tools.command import ORACLE_HELP
+from reshard.tools.suggestions import SuggestingParser, meant
 
 _DESCRIPTION = """\
 Finds the places in a StableHLO module where a tensor is produced with one sharding and used with another, and replaces
@@ -98,11 +100,9 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
 
 def unknown_flag(name: str) -> str:
     """Returns what to say of a flag that is neither one of the tool's nor a pass that MLIR knows."""
-    import difflib
-
     known = [flag.removeprefix("--") for action in make_parser()._actions for flag in action.option_strings]
-    close = difflib.get_close_matches(name, [*known, *registry.names(), *registry.MLIR_PASSES], n=1)
-    return f"unrecognized arguments: --{name}" + (f"; did you mean --{close[0]}?" if close else "")
+    every = (*known, *registry.names(), *registry.MLIR_PASSES)
+    return f"unrecognized arguments: --{name}" + meant(f"--{name}", [f"--{each}" for each in every])
 
 
 def _check_prints(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -150,7 +150,7 @@ def make_parser(with_plugins: bool = True) -> argparse.ArgumentParser:
       with_plugins: whether it has the flags of passes of other packages, which take long to find. What is not declared counts as a
         pass, so that they matter only to who lists the flags.
     """
-    parser = argparse.ArgumentParser(
+    parser = SuggestingParser(
         prog="reshard-opt",
         usage="reshard-opt [INPUT] [-o OUTPUT] [flags]",
         description=_DESCRIPTION,
@@ -204,7 +204,7 @@ def _add_passes(group, names: tuple[str, ...]) -> None:
 
 def _add_rewriting(group) -> None:
     group.add_argument("--policy", metavar="better|always", help="rewrite where that is better (default), or every site")
-    group.add_argument("--oracle", metavar="NAME", help="what a rewrite is compared with")
+    group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
     group.add_argument(
         "--compile-for",
@@ -222,7 +222,24 @@ def _add_rewriting(group) -> None:
 def _add_report(group) -> None:
     group.add_argument("--report", choices=("text", "json", "html", "details"), help=REPORT_HELP)
     group.add_argument("--report-file", metavar="FILE", help="where to (default stderr)")
-    group.add_argument("--no-remarks", action="store_true", help="print errors and warnings only")
+    group.add_argument(
+        "--report-locations",
+        choices=("user", "chain"),
+        default="user",
+        help="of each site, the line of the program outside of libraries and helpers (user, default), or the chain of calls too",
+    )
+    group.add_argument(
+        "--remarks",
+        choices=("sum", "all", "none"),
+        default="sum",
+        help="say what is left alone: of each reason the first place and the number (sum, default), every place, or nothing",
+    )
+    group.add_argument("--no-remarks", dest="remarks", action="store_const", const="none", help="print errors and warnings only")
+    group.add_argument(
+        "--no-progress",
+        action="store_true",
+        help="do not say on stderr what takes longer than two seconds; RESHARD_PROGRESS=off too",
+    )
 
 
 def _add_debugging(group) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import math
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ MOST_CHARACTERS = 120  # of the chain of a rejected way
 def as_text(found: Answered) -> str:
     """Returns head, chain, steps, totals, topology; then other ways, Pareto list, comparison and verdict, if there are any."""
     plan = found.plan
-    parts = [_head(plan), *([_steps(plan)] if plan.steps else []), _totals(plan), _facts(plan, found.topology)]
+    parts = [_head(plan), *([_steps(plan)] if plan.steps else []), _totals(plan), _facts(found)]
     if found.rejected:
         parts.append(_rejected(found))
     if found.pareto:
@@ -82,17 +83,41 @@ def _totals(plan: Plan) -> str:
     return table(("busiest device", "plan", "bound", "ratio"), [*rows, time], "lrrr")
 
 
-def _facts(plan: Plan, topology: Topology) -> str:
+def _facts(found: Answered) -> str:
+    plan = found.plan
     runs = f"{plan.collectives} collective{'s' * (plan.collectives != 1)}"
-    return "\n".join([f"{runs}; peak {plan.peak_bytes:,} bytes; {_proof(plan)}", topology_text(topology)])
+    return "\n".join([f"{runs}; peak {plan.peak_bytes:,} bytes; {_proof(found)}", topology_text(found.topology)])
 
 
-def _proof(plan: Plan) -> str:
+def _proof(found: Answered) -> str:
+    plan = found.plan
     if plan.is_optimal:
-        return f"proved optimal by {plan.objective}"
+        scopes = sorted(set(_scopes(found)), key=_SCOPES.index)
+        return f"proved optimal by {plan.objective}" + (f" {', '.join(scopes)}" if scopes else "")
     if plan.proved_gap is None:
         return f"how far from the least {plan.objective} is not proved"
     return f"within {math.ceil(100 * plan.proved_gap) / 100:.2f}x of the least {plan.objective}"
+
+
+_IN_TILES, _ALONE, _ON_THE_WIRE = _SCOPES = ("within the tile limit (R2)", "without exchanges", "but for local copies")
+_LESS = 1 - 1e-6  # what costs more than so many times as much does not cost less: sums round
+
+
+def _scopes(found: Answered) -> Iterator[str]:
+    """Yields among what the plan is optimal, for each row below that costs less and is none of these."""
+    plan, tile = found.plan, max(found.plan.largest_tile_bytes, bound_tile_bytes(found.plan))
+    is_by_time = plan.objective == "time"
+    for other in (*(each.plan for each in found.rejected), *found.pareto):
+        mine, theirs = (each.time_s if is_by_time else each.bytes_received for each in (plan, other))
+        if theirs < mine * _LESS:
+            has_rounds = any(step.op == "exchange" for step in other.steps)
+            yield _IN_TILES if other.largest_tile_bytes > tile else _ALONE if has_rounds else _ON_THE_WIRE
+    ours, *peers = found.answers or [None]
+    for peer in peers:
+        mine, theirs = (each.collectives_time_s(found.topology) if is_by_time else each.bytes_received for each in (ours, peer))
+        if None not in (mine, theirs) and theirs < mine * _LESS:
+            largest = max((each.largest_tile_bytes for each in peer.collectives), default=0)
+            yield _IN_TILES if largest > tile else _ALONE
 
 
 def topology_text(topology: Topology) -> str:

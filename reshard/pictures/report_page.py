@@ -133,12 +133,14 @@ def _outcome(report: dict) -> str:
     if report.get("warnings"):
         return " ".join(report["warnings"])
     if not totals["sites"]:
-        return "No site: every value is used in the layout in which it is produced."
+        why = report.get("no_site", "no site: every value is used in the layout in which it is produced")
+        return f"{why[0].upper()}{why[1:]}."
     sites = (
         f"{totals['rewritten']} of {totals['sites']} site{'s' * (totals['sites'] != 1)} rewritten, {totals['left']} left to XLA."
     )
     if not report["checks"] and totals["stock_bytes"]:
-        sites += f" At these a device receives {totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}."
+        received = f"{totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}"
+        sites += f" At these, each compiled alone, a device receives {received} in sum; what the whole module gains is unknown."
     for check in report["checks"]:
         stock, ours = check["stock"], check["ours"]
         if stock["status"] == ours["status"] == "ok":
@@ -164,7 +166,8 @@ def _summary(report: dict) -> Markup:
         parts.append(card(element("h2", _head(check)), element("div", *bars, class_="pair"), collectives, *more, *dropped))
     if not parts and report["totals"]["stock_bytes"]:
         totals = report["totals"]
-        bars = _bars("received per device at the rewritten sites", totals["stock_bytes"], totals["our_bytes"])
+        title = "received per device, sum over the rewritten sites, each compiled alone"
+        bars = _bars(title, totals["stock_bytes"], totals["our_bytes"])
         parts.append(card(element("h2", "Site by site, as XLA compiles them"), bars))
     return joined(parts)
 
@@ -298,6 +301,8 @@ def _facts(site: _Site) -> Iterator[tuple[str, str, bool]]:
     """Yields (term, what it is, whether that is code)."""
     row = site.row
     yield "where", row["location"], True
+    if len(frames := row.get("location_chain", ())) > 1:
+        yield "calls", " < ".join(f"{each['location']} {each['function']}".rstrip() for each in frames), True
     yield "tensor", row["type"], True
     meshes = row.get("problem") or {}
     goal = f" on {meshes['target_mesh']}" if "target_mesh" in meshes else ""

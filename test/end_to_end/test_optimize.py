@@ -218,7 +218,9 @@ class TestReport:
     def test_text_and_plain_data(self, mesh, cube):
         _, result = optimized(jax.jit(partial(into_columns, mesh)), cube)
         text, data = str(result.report), result.report.to_dict()
-        assert "1 site: 1 rewritten, 0 left to XLA; they receive 1,792 bytes per device, 14,336 with stock XLA" in text
+        assert "1 site: 1 rewritten, 0 left to XLA\n" in text
+        for label in ("sum over the rewritten sites, each compiled alone", "the whole module"):
+            assert f"  {label}: 1,792 bytes received per device, 14,336 with stock XLA" in text
         assert "test_optimize.py:" in text
         assert json.loads(json.dumps(data)) == data
         assert data["schema"] == "reshard.report/1"

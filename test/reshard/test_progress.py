@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a long redistribution says, and what a short one does not."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from reshard import progress
+import reshard
+from reshard import optimizing, progress
+from reshard.dialect_utils import stages
+from reshard.passes.result_cache import Output
 from reshard.progress import shown
 
 MIB = 1 << 20
@@ -42,3 +46,17 @@ def test_a_terminal_has_a_bar(monkeypatch):
     display(3)
     assert display.bar.tasks[0].completed == 3 and display.bar.tasks[0].total == 8
     display.close()
+
+
+@pytest.mark.parametrize("asked, is_told", [("on", True), ("auto", False), ("off", False)])
+def test_optimize_says_what_it_is_at(asked, is_told, capsys, monkeypatch):
+    def compute(*_) -> Output:
+        stages.at("plan-sites: judging op", 1, 2)
+        time.sleep(0.2)
+        return Output(b"", True)
+
+    monkeypatch.setattr(stages, "QUIET_S", 0.02)
+    monkeypatch.setattr(optimizing, "_output", compute)
+    monkeypatch.setenv("RESHARD_CACHE", "off")
+    reshard.optimize("func.func @main() { return }", progress=asked)
+    assert capsys.readouterr().err == ("reshard: module: plan-sites: judging op 1 of 2, 0 s\n" if is_told else "")

@@ -10,6 +10,8 @@ import reshard
 from reshard import contexts
 from reshard.settings import SETTINGS, resolved, validated
 
+QUIET = {"logging_level": None, "progress": "auto"}
+
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch, tmp_path):
@@ -31,7 +33,7 @@ def write(path, text):
 
 class TestPlaces:
     def test_nothing_said(self):
-        assert resolved() == {"policy": "better", "oracle": "lone", "emit": "manual", "check": True, "dump_to": None, "logging_level": None}
+        assert resolved() == {"policy": "better", "oracle": "lone", "emit": "manual", "check": True, "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
         write(tmp_path / "reshard.toml", 'policy = "always"\ncheck = false\nemit = "local"\ndump_to = "of-file"\n')
@@ -39,13 +41,12 @@ class TestPlaces:
         monkeypatch.setenv("RESHARD_EMIT", "sdy")
         monkeypatch.setenv("RESHARD_CHECK", "on")
         found = resolved({"emit": "manual"}, {"policy": "better"})
-        assert found | {"logging_level": None} == {
+        assert found | QUIET == QUIET | {
             "policy": "better",  # of the context, not of the file
             "oracle": "lone",
             "emit": "manual",  # of the call, not of the environment
             "check": True,  # of the environment, not of the file
             "dump_to": "of-file",
-            "logging_level": None,
         }
 
     def test_a_file_that_a_variable_names(self, monkeypatch, tmp_path):
@@ -74,7 +75,7 @@ class TestMistakes:
     def fails(self, text):
         return pytest.raises(ValueError, match=f"^{re.escape(text)}$")
 
-    known = "known: policy, oracle, emit, check, dump_to, logging_level"
+    known = "known: policy, oracle, emit, check, dump_to, logging_level, progress"
 
     def test_in_the_call(self):
         with self.fails(f"unknown option 'polcy'; {self.known}"):

@@ -9,13 +9,16 @@
 
 // With a target, the module is compiled as it came and as it is handed over, and the report says what both cost.
 
-// REPORT: 1 site: 1 rewritten, 0 left to XLA; they receive 1,792 bytes per device, 14,336 with stock XLA
+// REPORT: 1 site: 1 rewritten, 0 left to XLA
+// REPORT-NEXT: sum over the rewritten sites, each compiled alone: 1,792 bytes received per device, 14,336 with stock XLA
+// REPORT-NEXT: the whole module: 1,792 bytes received per device, 14,336 with stock XLA
 // REPORT: whole module, as XLA compiles it (bytes per device):
 // REPORT-NEXT: received temporaries collectives
 // REPORT: stock 14,336 {{.*}} 2 all_gather
 // REPORT-NEXT: ours 1,792 {{.*}} 1 all_to_all
 // UNCHECKED: 1 site: 1 rewritten
-// UNCHECKED-NOT: whole module
+// UNCHECKED: the whole module: not compiled
+// UNCHECKED-NOT: whole module, as
 // DEVICES: error: the module is for 8 devices, the target has 4
 // OTHER: error: argument --compile-for: cannot compile for 'abacus'; available: cpu
 // FORM: error: argument --compile-for: 'cpu' is not PLATFORM:DEVICES, such as cpu:8

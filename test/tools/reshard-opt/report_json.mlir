@@ -22,6 +22,7 @@
 // CHECK-NEXT: "left": 0,
 // CHECK-NEXT: "stock_bytes": 14336,
 // CHECK-NEXT: "our_bytes": 1792
+// CHECK: "totals_of": "the rewritten sites, each compiled alone
 // CHECK: "checks": [
 // CHECK: "stock": {
 // CHECK-NEXT: "status": "ok",

@@ -5,14 +5,17 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import compile_targets, module_files
+from reshard.dialect_utils import compile_targets, module_files, stages
 from reshard.dialect_utils.bindings import ir, make_context, stablehlo
 from reshard.passes import registry, strip_findings
 from reshard.passes.base import Pass
+from reshard.settings import SETTINGS
+from reshard.tools import reshard
 from reshard.tools.reshard_opt import main
 from reshard.tools.reshard_opt_driver import _is_same
 
@@ -152,6 +155,25 @@ def test_flags_come_in_any_order_and_in_the_spellings_of_mlir_opt(arguments, mod
     out = tmp_path / "out.mlir"
     assert run(*(each.replace("IN", str(module)).replace("OUT", str(out)) for each in arguments)) == 0
     assert "func.func @f" in out.read_text() and "stablehlo.add" not in out.read_text()
+
+
+@pytest.mark.parametrize("tool, arguments", [(main, ["--help"]), (reshard.main, ["verify", "--help"])])
+def test_help_says_what_each_oracle_is(tool, arguments, capsys):
+    (oracle,) = (each for each in registry.load("plan-sites").options() if each.name == "oracle")
+    with pytest.raises(SystemExit):
+        tool(arguments)
+    said = capsys.readouterr().out.rpartition("--oracle ")[2].partition("--emit ")[0]
+    for words in (" ".join(said.split()), oracle.help, SETTINGS["oracle"].help):
+        assert "stock XLA" in words and all(value in words for value in oracle.choices)
+
+
+@pytest.mark.parametrize("variable, flags, is_told", [("auto", [], True), ("off", [], False), ("auto", ["--no-progress"], False)])
+def test_what_takes_long_is_told_on_stderr(variable, flags, is_told, module, monkeypatch, capfd):
+    monkeypatch.setattr(stages, "QUIET_S", 0.01)
+    monkeypatch.setenv("RESHARD_PROGRESS", variable)
+    monkeypatch.setattr(strip_findings.StripFindingsPass, "run", lambda *_: time.sleep(0.2))
+    assert run(module, "--strip-findings", *flags, "-o", os.devnull) == 0
+    assert capfd.readouterr().err == (f"reshard-opt: {module}: strip-findings, 0 s\n" if is_told else "")
 
 
 # ---- exit status 1: files

@@ -11,10 +11,13 @@ import pytest
 
 from benchmarks.pairs import random_reductions
 import reshard
+from reshard.dialect_utils import peers
 from reshard.dialect_utils.xla_child import XlaChild
+from reshard.synthesis import traffic
 from reshard.synthesis.mesh import Mesh
+from reshard.synthesis.topology import Topology
 from reshard.tools import reshard as tool
-from reshard.tools import reshard_plan
+from reshard.tools import reshard_plan, reshard_plan_text
 from reshard.tools.reshard_verify import verify
 
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
@@ -79,6 +82,38 @@ def test_explain_shows_the_places_in_both_meshes(capsys):
     problem = {**SMALL, "--to-mesh": "<[], device_ids=[3]>", "--to": "[]"}
     out = output(capsys, command="explain", problem=problem)
     assert "two meshes have no common digits" in out and "     3  3     [6:8]   [0:8]" in out and "     2  2  -  [4:6]   nothing" in out
+
+
+# Of these plans the text lists ways that are faster: with a tile beyond R2, by an exchange, and the same in the table of peers.
+GATHERED = {"--mesh": "x=2,y=4", "--type": "f32[48]", "--from": '[{"y"}]', "--to": '[{"x"}]', "--topology": "h100"}
+ROUNDS = {**GATHERED, "--mesh": "x=2,y=2", "--type": "f32[12,12,48]", "--from": "P(None, 'x')", "--to": "P(None, None, 'x')"}
+
+
+def proof(text: str) -> str:
+    return next(line for line in text.splitlines() if "; peak " in line).split("; ")[-1]
+
+
+@pytest.mark.parametrize(
+    "problem, said",
+    [
+        (GATHERED, "proved optimal by time within the tile limit (R2)"),
+        (ROUNDS, "proved optimal by time without exchanges"),
+        ({**GATHERED, "--objective": "bytes"}, "proved optimal by bytes"),
+    ],
+)
+def test_optimal_says_among_what_where_a_row_below_costs_less(problem, said, capsys):
+    assert proof(output(capsys, problem=problem)) == said
+    assert json.loads(output(capsys, "--json", problem=problem))["optimal"] is True
+
+
+def test_optimal_says_among_what_where_a_peer_is_faster():
+    collective = traffic.Collective("all_gather", 24, 192, groups=(tuple(range(8)),))
+    plan = reshard.plan('[{"y"}]', '[{"x"}]', mesh="x=2,y=4", shape=(48,), dtype="f32", topology="h100")
+    topology = Topology.parse("h100").fitted(8)
+    answers = [peers.our_answer("tensor<48xf32>", plan), peers.Answer("xla", 8, collectives=(collective,))]
+    found = reshard_plan.Answered(plan, "tensor<48xf32>", topology, answers=answers)
+    assert proof(reshard_plan_text.as_text(found)) == "proved optimal by time within the tile limit (R2)"
+    assert proof(reshard_plan_text.as_text(dataclasses.replace(found, answers=[]))) == "proved optimal by time"
 
 
 def test_a_plan_that_moves_nothing(capsys):
@@ -266,6 +301,13 @@ def test_what_moves_nothing_has_no_alternatives(capsys):
     assert json.loads(output(capsys, "--json", problem={**SMALL, "--to": '[{"x"}]'}))["rejected"] == []
 
 
+@pytest.mark.parametrize("source", ["P('y',None,'x')", 'jax.sharding.PartitionSpec("y", (), ("x",),)'])
+def test_shardings_in_the_spelling_of_jax(source, capsys):
+    spelled = output(capsys, "--json", problem={**ISSUE, "--from": source, "--to": "P(None, ('x', 'y'))"})
+    as_ever = output(capsys, "--json")
+    assert {**json.loads(spelled), "seconds": 0} == {**json.loads(as_ever), "seconds": 0}
+
+
 # ---- errors
 
 
@@ -280,6 +322,10 @@ NONSENSE = [
     ({"--from": '[{"x":(1)3}]'}, 'sub-axis "x":(1)3 does not divide axis "x" of size 4'),
     ({"--from": '[{"x"}, {}]'}, 'sharding [{"x"}, {}] has rank 2, the array has rank 1'),
     ({"--from": '[{"x"'}, "cannot read sharding"),
+    ({"--from": "('x', None)"}, '''column 1 has "(", expected "[", as in [{"x"}, {}], or JAX's P('x', None)'''),
+    ({"--from": "P(x)"}, "cannot read sharding 'P(x)': column 3 has \"x\", expected None, an axis in quotes such as 'x', or"),
+    ({"--from": "P('z')"}, 'unknown axis "z"; <["x"=4]> has x'),
+    ({"--from": "P('x', None)"}, "P('x', None) has 2 entries, the array has rank 1"),
     ({"--from": "@/nowhere"}, "/nowhere: no such file or directory"),
     ({"--from": "@"}, "@ without the name of a file"),
     ({"--type": "f7[8]"}, "unknown dtype 'f7'"),
@@ -328,7 +374,9 @@ def test_the_api_refuses_nonsense_in_the_same_words(changes, text, capsys):
         (["--effort", "-3"], "'-3' is no whole number of at least 1"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
-        (["--nope"], "unrecognized arguments: --nope"),
+        (["--nope"], "unrecognized arguments: --nope (see"),
+        (["--compar", "xla"], "unrecognized arguments: --compar xla; did you mean --compare?"),
+        (["--objective", "tim"], "; did you mean time?"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
@@ -337,7 +385,16 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
     assert out == "" and text in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments, text", [([], "no command"), (["plan"], "required: --mesh, --type, --from, --to"), (["draw"], "'draw'")])
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ([], "no command"),
+        (["plan"], "required: --mesh, --type, --from, --to (see"),
+        (["draw"], "'draw'"),
+        (["paln"], "; did you mean plan? (see reshard --help)"),
+        (["plan", "--mesg", "x=4"], "--from, --to; did you mean --mesh instead of --mesg?"),
+    ],
+)
 def test_a_command_is_needed(arguments, text, capsys):
     with pytest.raises(SystemExit) as end:
         tool.main(arguments)

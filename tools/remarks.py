@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remarks summed up by their reason: of those that say the same, the first one and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+import re
+
+from reshard.dialect_utils.diagnostics import REMARK, Diagnostic, note
+
+# What is left alone or to XLA is named before the reason. Numbers and layouts make no other reason.
+_NAMED = re.compile(r"^[^:]*\b(?:is left alone|is left to XLA): ")
+_VARIES = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\d[\d,.]*")
+
+
+def summed_up(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Returns the diagnostics with one remark in place of all that have its reason: the first, with a note on how many there are.
+
+    Example:
+      >>> for each in summed_up([Diagnostic(REMARK, f"site {n} (call) is left to XLA: it does as well") for n in range(3)]):
+      ...     print(each)
+      remark: site 0 (call) is left to XLA: it does as well
+      note: the first of 3 remarks with this reason; --remarks=all lists them
+    """
+    counts: dict[str, int] = {}
+    for each in diagnostics:
+        if each.severity == REMARK:
+            counts[reason_of(each)] = counts.get(reason_of(each), 0) + 1
+    shown = []
+    for each in diagnostics:
+        count = counts.pop(reason_of(each), 0) if each.severity == REMARK else 1
+        if count:
+            shown.append(each if count == 1 else _first_of(each, count))
+    return shown
+
+
+def reason_of(remark: Diagnostic) -> str:
+    """Returns the reason of a remark without what differs from place to place.
+
+    Example:
+      >>> reason_of(Diagnostic(REMARK, 'operand 0 of add is left alone: it is [{"x"}, {}] on 8 devices'))
+      'it is … on … devices'
+    """
+    reason, text = "", _NAMED.sub("", remark.message)
+    while reason != text:  # brackets nest
+        reason, text = text, _VARIES.sub("…", text)
+    return reason
+
+
+def _first_of(remark: Diagnostic, count: int) -> Diagnostic:
+    more = note(f"the first of {count} remarks with this reason; --remarks=all lists them")
+    return replace(remark, notes=(*remark.notes, more))
