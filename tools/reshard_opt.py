@@ -12,8 +12,7 @@ import sys
 if not __package__:  # run as a file: this folder holds `reshard.py`, which must not shadow the package
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from reshard.tools import command
-from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags, pipeline_text
+from reshard.tools import command  # the rest where it is used: from here on Ctrl-C is answered
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _answer(given: list[str]) -> int:
+    from reshard.tools.reshard_opt_flags import parse_flags
+
     flags, parser = parse_flags(given)
     if flags.version:
         return command.print_versions()
@@ -40,6 +41,8 @@ def _answer(given: list[str]) -> int:
 
 
 def _answer_contained(given: list[str]) -> int:
+    from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags
+
     flags, parser = parse_flags(given)
     if flags.version or flags.completion or asks_for_no_module(flags):
         return _answer(given)
@@ -65,6 +68,7 @@ def _answer_contained(given: list[str]) -> int:
 
 def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from reshard.tools.reshard_opt_driver import drive
+    from reshard.tools.reshard_opt_flags import pipeline_text
 
     return drive(flags, pipeline_text(flags), parser.error)
 
