@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C where Python must not raise: while C++ calls Python back, and while something is cleaned up.
+"""Ctrl-C, and other signals, where Python must not raise: while C++ calls Python back, and while something is cleaned up.
 
 Python runs the handler of a signal before the next Python instruction. After long work of MLIR that is the first one of a callback,
 before any `try` in it. MLIR's bindings then turn `KeyboardInterrupt` into another error, or print it and go on without what the
@@ -13,8 +13,6 @@ import contextlib
 import signal
 import threading
 from types import FrameType
-
-_NUMBERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class HeldBack:
@@ -37,7 +35,7 @@ class HeldBack:
 
     def __enter__(self) -> HeldBack:
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in _NUMBERS}
+            handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
             self._before = {number: handler for number, handler in handlers.items() if callable(handler)}
             for number in self._before:
                 signal.signal(number, self._handle)

@@ -142,6 +142,14 @@ class CompileRequest:
     target: str | None = None
 
 
+class _OutOfTime(Exception):
+    """The child has not answered in time; no exception of others, which a signal may raise here, is taken for it."""
+
+
+class _Gone(Exception):
+    """The child has ended."""
+
+
 class XlaChild:
     """A child process with stock XLA, restarted as needed; also a context manager, which stops it at the end.
 
@@ -257,12 +265,12 @@ class XlaChild:
         stderr_start = self._stderr_path.stat().st_size
         try:
             reply = self._answered(request, time.monotonic() + timeout_s)
-        except TimeoutError:
+        except _OutOfTime:
             self._stop()
             return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
-        except (EOFError, BrokenPipeError):
+        except _Gone:
             return self._abort_reply(stderr_start)
-        except BaseException:  # Ctrl-C: the answer would be there for the next question
+        except BaseException:  # Ctrl-C, or a time limit of the caller's: the answer would be there for the next question
             self._stop()
             raise
         warnings = self._stderr_since(stderr_start).count(_REMATERIALIZATION)
@@ -326,7 +334,7 @@ class XlaChild:
     def _await_hello(self) -> None:
         try:
             hello = self._answered({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
-        except (EOFError, BrokenPipeError, TimeoutError) as error:
+        except (_Gone, _OutOfTime) as error:
             hello = {"status": "error", "message": str(error)}
         if hello["status"] != "ok":
             raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{self._stderr_since(0)}")
@@ -371,7 +379,10 @@ class XlaChild:
         unsent = memoryview(xla_worker.pack_frame(request))
         while unsent:
             _wait(self._process.stdin, selectors.EVENT_WRITE, deadline)
-            unsent = unsent[self._process.stdin.write(unsent) or 0 :]
+            try:
+                unsent = unsent[self._process.stdin.write(unsent) or 0 :]
+            except BrokenPipeError:
+                raise _Gone("the child closed its input") from None
 
     def _receive(self, deadline: float) -> dict:
         from . import xla_worker
@@ -385,7 +396,7 @@ class XlaChild:
             _wait(self._process.stdout, selectors.EVENT_READ, deadline)
             chunk = self._process.stdout.read(min(size - len(received), 1 << 20))
             if not chunk:
-                raise EOFError("the child closed its output")
+                raise _Gone("the child closed its output")
             received += chunk
         return bytes(received)
 
@@ -470,11 +481,11 @@ def child_environment(num_devices: int) -> dict[str, str]:
 
 
 def _wait(stream, event: int, deadline: float) -> None:
-    """Waits until a pipe is ready. Raises TimeoutError at the deadline (time.monotonic)."""
+    """Waits until a pipe is ready. Raises _OutOfTime at the deadline (time.monotonic)."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, event)
         if not selector.select(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError
+            raise _OutOfTime("it took too long")
 
 
 _FATAL = re.compile(r"^(?:F\d{4} .*|.*Check failed.*|LLVM ERROR.*)$", re.MULTILINE)
