@@ -57,6 +57,8 @@ class Worker:
         answer = self._process.stdout.readline() if is_ready else b""
         if answer:
             return json.loads(answer)
+        if not is_ready:
+            self.kill()  # or its answer would be there for the next recipe
         outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "seconds": 0.0}
         outcome |= {"dropped": 0, "again": 0, "stock_wrong": 0}
         outcome |= {name: {} for name in _COUNTED}
@@ -119,8 +121,6 @@ def main(argv: list[str] | None = None) -> int:
     with Worker(WIDE_DEVICES if flags.wide else DEVICES) as worker:
         for recipe in recipes:
             outcome = worker.check(recipe, flags.policy)
-            if failing_kinds(outcome) == {"hang"}:
-                worker.kill()
             totals.add(outcome)
             for kind, detail in outcome["failures"]:
                 print(f"seed {outcome['seed']}: {kind}: {detail}", flush=True)
