@@ -35,7 +35,7 @@ _MIN_DEVICES = 64  # more than most modules need: a child with a few devices too
 _START_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 3.0
 _TAIL_LINES = 10
-_SCRATCH = "reshard-xla-"
+_SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
 # How a process ends for what it was asked. Other signals come from outside: an impatient user, a kernel out of memory.
 _FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
 _OUT_OF_SOMETHING = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left|resource temporarily", re.IGNORECASE)
@@ -317,6 +317,7 @@ class XlaChild:
         self._scratch = Path(tempfile.gettempdir(), f"{_SCRATCH}{os.getpid()}-{os.urandom(8).hex()}")  # known before it is there
         self._scratch.mkdir(mode=0o700)
         with self._stderr_path.open("wb") as stderr:
+            _locked(stderr)  # until the child, which has it too, has ended
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", xla_worker.__name__, str(self._scratch)],
                 stdin=subprocess.PIPE,
@@ -366,7 +367,7 @@ class XlaChild:
 
     @property
     def _stderr_path(self) -> Path:
-        return self._scratch / "stderr.txt"
+        return self._scratch / _STDERR
 
     def _stderr_since(self, start: int) -> str:
         with self._stderr_path.open("rb") as stderr:
@@ -423,16 +424,35 @@ if hasattr(os, "register_at_fork"):
 
 
 def clear_after(process: int) -> None:
-    """Waits until the child of a process that was killed has removed its files and ends; what is left then is removed here."""
+    """Waits until the child of a process that was killed has ended, and removes what files it has left."""
     import shutil
     import tempfile
 
-    found = list(Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{process}-*"))
     deadline = time.monotonic() + _GONE_TIMEOUT_S
-    while any(each.exists() for each in found) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    for each in found:
+    for each in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{process}-*"):
+        while _is_in_use(each) and time.monotonic() < deadline:
+            time.sleep(0.01)
         shutil.rmtree(each, ignore_errors=True)
+
+
+def _is_in_use(scratch: Path) -> bool:
+    """Returns whether a child lives whose files are in this folder."""
+    try:
+        with (scratch / _STDERR).open("rb") as stderr:
+            return not _locked(stderr)
+    except OSError:  # it is gone, or the child was never started
+        return False
+
+
+def _locked(file) -> bool:
+    """Locks a file as long as anybody has it open who got it from here; returns whether nobody else has."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 @cache

@@ -354,6 +354,16 @@ print(status, child._ask({"op": "hello"}, 1, 60)["status"], child.starts)
         done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
         assert done.stdout == "3 ok 1\n"
 
+    def test_the_files_of_a_dead_child_are_not_waited_for_and_those_of_a_living_one_are(self, fake_child, monkeypatch):
+        said(fake_child, "first")
+        scratch = fake_child._scratch
+        assert xla_child._is_in_use(scratch)
+        fake_child._process.kill()
+        fake_child._process.wait()
+        assert not xla_child._is_in_use(scratch)
+        xla_child.clear_after(os.getpid())
+        assert not scratch.exists()
+
     def test_files_go_at_once_with_a_process_that_is_killed(self, tmp_path):
         program = """
 import os, signal

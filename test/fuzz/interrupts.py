@@ -262,7 +262,7 @@ class Opting:
         if status and output is not None:
             fault(name, f"status {status} with an output")
         if seconds > PROMPT_S:
-            fault(name, f"it ended after {seconds:.1f} s only")
+            fault(name, f"it ended after {seconds:.1f} s only, with status {status}")
         if left := [*map(str, self.temporary.iterdir()), *self.folder.glob("*.tmp"), *_processes_with(self.temporary)]:
             fault(name, f"left behind: {left}")
         for each in self.temporary.iterdir():
