@@ -272,13 +272,27 @@ class Opting:
         command = [sys.executable, "-c", "import sys; from reshard.tools.reshard_opt import main; sys.exit(main())"]
         command += [str(self.source), "--compile-for=cpu:8", "--no-remarks", "-o", str(self.output)]
         env = _environment(self.cache, self.temporary)
-        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        return subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_with_default_signals,
+        )
 
     @staticmethod
     def _finish(process: subprocess.Popen) -> tuple[int, str]:
         """Returns the status as a shell tells it, and what was written to stderr."""
         said = process.communicate(timeout=ANSWER_TIMEOUT_S)[1]
         return process.returncode if process.returncode >= 0 else 128 - process.returncode, said
+
+
+def _with_default_signals() -> None:
+    """In the background of a shell, and under nohup, some would be ignored, and reshard-opt leaves that so."""
+    for name in ENDING:
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
 def _processes_with(path: Path) -> list[str]:

@@ -80,7 +80,7 @@ def test_work_that_does_not_hear_a_signal_is_ended_promptly_and_its_files_go(tmp
 
 
 def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path):
-    process, output = _begun(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process, output = _begun(tmp_path, ignored=(signal.SIGHUP,))
     os.killpg(process.pid, signal.SIGHUP)
     time.sleep(0.2)
     assert process.poll() is None
@@ -88,9 +88,14 @@ def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path):
     assert process.wait(30) == 143
 
 
-def _begun(folder: Path, *how: str, **options) -> tuple[subprocess.Popen, Path]:
+def _begun(folder: Path, *how: str, ignored: tuple[int, ...] = ()) -> tuple[subprocess.Popen, Path]:
     """Returns a command that is at its work, in a process group of its own, and the output that it has begun."""
     output = folder / "out"
+
+    def set_signals() -> None:  # in the background of a shell some are ignored
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, str(output), *how],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -98,7 +103,7 @@ def _begun(folder: Path, *how: str, **options) -> tuple[subprocess.Popen, Path]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        **options,
+        preexec_fn=set_signals,
     )
     assert process.stdout.readline() == "begun\n"
     return process, output
