@@ -13,6 +13,7 @@ from reshard.passes import strip_findings
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
 
+pytestmark = pytest.mark.usefixtures("default_signals")
 MODULE = "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { %0 = stablehlo.tanh %a : tensor<8xf32> return %0 : tensor<8xf32> }"
 
 

@@ -174,7 +174,7 @@ def test_the_persistent_cache_has_the_same_key_in_another_process(tmp_path):
     assert hits("stock") == 1
 
 
-def test_ctrl_c_while_it_is_installed_leaves_jax_as_it_was_and_it_is_installed_the_next_time(monkeypatch):
+def test_ctrl_c_while_it_is_installed_leaves_jax_as_it_was_and_it_is_installed_the_next_time(monkeypatch, default_signals):
     stock, around = compiler.compile_or_get_cached, jax_seam._at_the_seam
 
     def interrupted(original):

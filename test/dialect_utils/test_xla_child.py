@@ -297,6 +297,7 @@ def said(child: XlaChild, word: str, **how) -> str:
     return child._ask({"op": "say", "word": word, **how}, 1, 60)["word"]
 
 
+@pytest.mark.usefixtures("default_signals")
 class TestInterrupts:
     @pytest.mark.parametrize("after_s", [0.05, 0.3])
     def test_after_ctrl_c_the_next_question_has_its_own_answer(self, fake_child, after_s):

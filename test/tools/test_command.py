@@ -53,7 +53,7 @@ def test_a_full_disk_behind_stdout_is_one_line(tool, arguments):
 
 
 @pytest.mark.parametrize("number", command.ENDING)
-def test_the_first_signal_ends_the_work_and_more_do_not_stop_the_cleaning_up(number):
+def test_the_first_signal_ends_the_work_and_more_do_not_stop_the_cleaning_up(number, default_signals):
     cleaned = []
 
     def work() -> int:
