@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ExtensionFileLoader
+from types import FrameType
 
 # What a command may lack; the values are what pip installs.
 _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
@@ -75,10 +77,13 @@ def interruptible(is_process: bool = False) -> Iterator[None]:
         return
     came: list[int] = []
 
-    def stop(number: int, _frame) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) == 1:
-            raise Interrupted(number)
+        if len(came) > 1:
+            return
+        if _is_loading(frame):
+            os._exit(128 + number)  # those of MLIR and XLA abort at an exception
+        raise Interrupted(number)
 
     before = {number: signal.getsignal(number) for number in handled()}
     try:
@@ -88,6 +93,15 @@ def interruptible(is_process: bool = False) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if is_process else handler)
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Returns whether an extension module is being initialized."""
+    while frame is not None:
+        if frame.f_code.co_name == "exec_module" and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def handled() -> list[int]:

@@ -69,6 +69,22 @@ def test_the_first_signal_ends_the_work_and_more_do_not_stop_the_cleaning_up(num
     assert [signal.getsignal(each) for each in command.ENDING] == before
 
 
+def test_a_signal_while_an_extension_is_loaded_ends_the_process_with_its_status():
+    """An exception there makes MLIR's bindings abort; what is imported here stands for them."""
+    program = """
+import importlib.machinery, signal
+from reshard.tools import command
+
+class Loader(importlib.machinery.ExtensionFileLoader):
+    def exec_module(self, module):
+        signal.raise_signal(signal.SIGTERM)
+
+command.run(lambda: Loader("name", "path").exec_module(None), "tool", [])
+"""
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", program], env=env, timeout=60).returncode == 143
+
+
 def test_in_a_thread_signals_are_left_alone():
     statuses = []
     thread = threading.Thread(target=lambda: statuses.append(command.run(lambda: 3, "tool", [])))
