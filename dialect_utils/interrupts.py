@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C, and other signals, where Python must not raise: while C++ calls Python back, and while something is cleaned up.
 
-Python runs the handler of a signal before the next Python instruction. After long work of MLIR that is the first one of a callback,
-before any `try` in it. MLIR's bindings then turn `KeyboardInterrupt` into another error, or print it and go on without what the
+Python runs the handler of a signal before its next instruction. After long work of MLIR that is the first one of a callback, before
+any `try` in it. MLIR's bindings then turn `KeyboardInterrupt` into another error, or print it and go on without what the
 callback had to say: a result would be wrong, and would be kept.
 """
 
@@ -13,6 +13,10 @@ import contextlib
 import signal
 import threading
 from types import FrameType
+
+# Those whose handlers raise, if any do: requests to end, and time limits. To ask for all takes long.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGPROF", "SIGVTALRM", "SIGUSR1", "SIGUSR2")
+_NUMBERS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 class HeldBack:
@@ -35,7 +39,7 @@ class HeldBack:
 
     def __enter__(self) -> HeldBack:
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+            handlers = {number: signal.getsignal(number) for number in _NUMBERS}
             self._before = {number: handler for number, handler in handlers.items() if callable(handler)}
             for number in self._before:
                 signal.signal(number, self._handle)

@@ -445,14 +445,14 @@ def _is_in_use(scratch: Path) -> bool:
 
 
 def _locked(file) -> bool:
-    """Locks a file as long as anybody has it open who got it from here; returns whether nobody else has."""
-    import fcntl
-
+    """Locks a file as long as anybody has it open who got it from here. Returns False if it is locked, or cannot be."""
     try:
+        import fcntl
+
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
+    except (ImportError, OSError):
         return False
+    return True
 
 
 @cache

@@ -50,6 +50,8 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return leave(work())
     status, asked = _wait(child, mask)
+    if asked is not None:
+        command.ignore_interrupts()
     if os.WIFSIGNALED(status):
         _clear_after(outputs, child)
     if asked is not None:
@@ -97,7 +99,7 @@ def enter(stage: str, cpu_s: float | None = None) -> None:
 
 
 def finish() -> None:
-    """Says that the work is done and is only to be written down, which is not interrupted; in a process that nobody watches nothing."""
+    """Says that the work is done and is only to be written down, which is not interrupted; does so if somebody watches."""
     if _stage is not None:
         command.ignore_interrupts()
 
