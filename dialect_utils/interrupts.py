@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C, and other signals, where Python must not raise: while C++ calls Python back, and while something is cleaned up.
 
-Python runs the handler of a signal before its next instruction. After long work of MLIR that is the first one of a callback, before
-any `try` in it. MLIR's bindings then turn `KeyboardInterrupt` into another error, or print it and go on without what the
+Python runs the handler of a signal before its next instruction. After long work of MLIR that is the first one of a callback,
+before any `try` in it. MLIR's bindings then turn `KeyboardInterrupt` into another error, or print it and go on without what the
 callback had to say: a result would be wrong, and would be kept.
 """
 

@@ -48,7 +48,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def replace(path: Path, entry: bytes) -> None:
-    """Writes a file wholly or not at all, in a folder that exists. Raises: OSError; whatever stops it, it leaves nothing behind."""
+    """Writes a file wholly or not at all, in a folder that exists, whatever stops it. Raises: OSError, and leaves nothing behind."""
     unfinished = path.with_name(f"{os.urandom(8).hex()}.tmp")  # tempfile would do, and takes long to load
     try:
         handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

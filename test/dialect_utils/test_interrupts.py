@@ -14,7 +14,7 @@ from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
 
 pytestmark = pytest.mark.usefixtures("default_signals")
-MODULE = "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { %0 = stablehlo.tanh %a : tensor<8xf32> return %0 : tensor<8xf32> }"
+MODULE = "func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> { %0 = stablehlo.tanh %a : tensor<8xf32> return %0 : tensor<8xf32> }"
 
 
 def test_a_signal_waits_for_the_end():

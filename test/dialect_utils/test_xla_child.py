@@ -314,7 +314,7 @@ class TestInterrupts:
         assert fake_child._process is None and not list(tmp_path.glob("reshard-xla-*"))
         assert said(fake_child, "second") == "second"
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError(), TimeoutError("the caller's"), EOFError()])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError(), TimeoutError("a user's"), EOFError()])
     def test_any_exception_ends_the_child_and_is_raised(self, fake_child, monkeypatch, error):
         """Also those that a handler of the caller's raises, for a time limit say: they are no hang and no abort."""
         said(fake_child, "first")
@@ -390,7 +390,8 @@ os.kill(os.getpid(), signal.SIGKILL)
             ({"status": "abort", "signal": signal.SIGABRT, "message": "Check failed: sliced"}, True),
             ({"status": "abort", "signal": signal.SIGFPE, "message": ""}, True),
             ({"status": "abort", "signal": signal.SIGABRT, "message": "terminate called after std::bad_alloc"}, False),
-            *(({"status": "abort", "signal": each, "message": ""}, False) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+            ({"status": "abort", "signal": signal.SIGINT, "message": ""}, False),
+            ({"status": "abort", "signal": signal.SIGTERM, "message": ""}, False),
             ({"status": "abort", "signal": signal.SIGKILL, "message": ""}, False),
             ({"status": "abort", "signal": -1, "message": "exit code 1"}, False),
         ],

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupts `reshard.optimize` and `reshard-opt` at random moments, each with a fresh cache on disk; what is answered next has to
-be what a process answers that was never interrupted, in the same process and in later ones that read the same cache.
+"""Interrupts `reshard.optimize` and `reshard-opt` at random moments, each with a fresh cache on disk; what is answered next has
+to be what a process answers that was never interrupted, in the same process and in later ones that read the same cache.
 
     python3 test/fuzz/interrupts.py --seed 0 --count 200          # half of the moments in each of the two
     python3 test/fuzz/interrupts.py --seed 17 --count 1 --of opt  # one moment again, as far as time can be repeated
 
-`optimize` gets Ctrl-C. `reshard-opt` gets SIGINT, SIGTERM or SIGHUP, alone or with all of its process group: its status is 130, 143 or
-129 at once, and there is no output and nothing in the temporary directory; or it was done before, and the output is the right one.
+`optimize` gets Ctrl-C. `reshard-opt` gets SIGINT, SIGTERM or SIGHUP, alone or with all of its process group: its status is 130,
+143 or 129 at once, and there is no output and nothing in the temporary directory; or it was done before, and the output is right.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Opting:
 
     def _judge(self, name: str, number: signal.Signals, status: int, said: str, seconds: float) -> None:
         fault, output = self.found.fault, self.output.read_bytes() if self.output.exists() else None
-        is_unborn = "KeyboardInterrupt" in said and "in main\n    return contained" not in said  # Python itself was still starting
+        is_unborn = "KeyboardInterrupt" in said and "in main\n    return contained" not in said  # Python was still starting
         what = "done before" if status == 0 else "Python was starting" if is_unborn else f"ended with {128 + number}"
         self.found.outcomes[f"reshard-opt: {what}"] += 1
         if status == 0 and output != self.clean:

@@ -61,8 +61,7 @@ contained.leave(command.run(lambda: contained.run(work, "in.mlir", [sys.argv[1]]
 
 
 @pytest.mark.parametrize(
-    "number, who",
-    [(signal.SIGINT, "alone"), (signal.SIGINT, "all"), (signal.SIGINT, "all, twice"), (signal.SIGTERM, "alone"), (signal.SIGHUP, "all")],
+    "number, who", [(signal.SIGINT, each) for each in ("alone", "all", "all, twice")] + [(signal.SIGTERM, "alone"), (signal.SIGHUP, "all")]
 )
 def test_a_signal_ends_the_work_cleanly_and_is_the_status(number, who, tmp_path):
     process, output = _begun(tmp_path)
