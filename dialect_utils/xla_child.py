@@ -316,7 +316,7 @@ class XlaChild:
         _running.add(self)
         self._scratch = Path(tempfile.gettempdir(), f"{_SCRATCH}{os.getpid()}-{os.urandom(8).hex()}")  # known before it is there
         self._scratch.mkdir(mode=0o700)
-        with self._stderr_path.open("wb") as stderr:
+        with self._stderr_path.open("wb") as stderr, HeldBack():  # or the child would run without anybody knowing it
             _locked(stderr)  # until the child, which has it too, has ended
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", xla_worker.__name__, str(self._scratch)],
@@ -430,18 +430,10 @@ def clear_after(process: int) -> None:
 
     deadline = time.monotonic() + _GONE_TIMEOUT_S
     for each in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{process}-*"):
-        while _is_in_use(each) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        with contextlib.suppress(OSError), (each / _STDERR).open("rb") as stderr:  # else it is gone, or no child was started
+            while not _locked(stderr) and time.monotonic() < deadline:
+                time.sleep(0.01)
         shutil.rmtree(each, ignore_errors=True)
-
-
-def _is_in_use(scratch: Path) -> bool:
-    """Returns whether a child lives whose files are in this folder."""
-    try:
-        with (scratch / _STDERR).open("rb") as stderr:
-            return not _locked(stderr)
-    except OSError:  # it is gone, or the child was never started
-        return False
 
 
 def _locked(file) -> bool:

@@ -314,6 +314,19 @@ class TestInterrupts:
         assert fake_child._process is None and not list(tmp_path.glob("reshard-xla-*"))
         assert said(fake_child, "second") == "second"
 
+    def test_ctrl_c_while_the_process_is_made_loses_no_process(self, fake_child, monkeypatch):
+        start, made = xla_child.subprocess.Popen, []
+
+        def interrupted(command, **options):
+            signal.raise_signal(signal.SIGINT)
+            made.append(start(command, **options))
+            return made[-1]
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(xla_child.subprocess, "Popen", interrupted)
+            said(fake_child, "first")
+        assert made[0].returncode is not None and fake_child._process is None
+
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError(), TimeoutError("a user's"), EOFError()])
     def test_any_exception_ends_the_child_and_is_raised(self, fake_child, monkeypatch, error):
         """Also those that a handler of the caller's raises, for a time limit say: they are no hang and no abort."""
@@ -358,10 +371,13 @@ print(status, child._ask({"op": "hello"}, 1, 60)["status"], child.starts)
     def test_the_files_of_a_dead_child_are_not_waited_for_and_those_of_a_living_one_are(self, fake_child, monkeypatch):
         said(fake_child, "first")
         scratch = fake_child._scratch
-        assert xla_child._is_in_use(scratch)
-        fake_child._process.kill()
-        fake_child._process.wait()
-        assert not xla_child._is_in_use(scratch)
+        timer = threading.Timer(0.3, fake_child._process.kill)
+        timer.start()
+        began_s = time.monotonic()
+        xla_child.clear_after(os.getpid())
+        assert time.monotonic() - began_s > 0.2 and not scratch.exists()
+        scratch.mkdir()
+        (scratch / "stderr.txt").touch()
         xla_child.clear_after(os.getpid())
         assert not scratch.exists()
 

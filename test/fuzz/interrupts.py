@@ -123,6 +123,8 @@ def serve() -> None:
             answer = answer_of(optimize(text))
         except KeyboardInterrupt:
             pass
+        except Exception as error:  # an answer too, and none of a clean process's
+            answer = f"{type(error).__name__}: {error}"
         finally:
             is_asking = False
         print(json.dumps({"answer": answer}), flush=True)
