@@ -9,9 +9,9 @@ import interrupts
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["optimize", "opt"])
 def test_what_is_answered_after_an_interrupt_is_what_a_clean_process_answers(of):
-    found = interrupts.run(range(1000, 1006), of, lambda text: None)
+    found = interrupts.run(range(1000, 1004), of, lambda text: None)
     assert not found.faults, "\n".join(found.faults)
-    assert sum(found.outcomes.values()) == 6
+    assert sum(found.outcomes.values()) == 4
 
 
 def test_each_site_of_its_modules_is_another_question():
