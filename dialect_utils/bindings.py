@@ -10,6 +10,8 @@ import re
 import sys
 import types
 
+from .interrupts import HeldBack
+
 
 class _Later(types.ModuleType):
     """Stands for a module that is loaded once something of it is used."""
@@ -32,7 +34,7 @@ def _numpy_later() -> Iterator[None]:
             del sys.modules["numpy"]
 
 
-with _numpy_later():
+with _numpy_later(), HeldBack():  # an exception while they are loaded would end the process
     from jaxlib.mlir import ir, passmanager
     from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext
     from jaxlib.mlir.dialects import func, sdy, stablehlo

@@ -45,21 +45,15 @@ from ..synthesis.tile_program import (
 )
 from .bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
 from .exchange_emission import OnTiles, Side, emit_between, emit_on_stacks, resized, write_rounds, zeros
-from .ops import int32_constant
+from .ops import int32_constant, ops_in
 from .reductions import neutral_element, write_reducer
 
 
 def unused_channels(module: ir.Module) -> Iterator[int]:
     """Returns an endless iterator of channel handles that no collective of `module` has."""
-    used = [0]
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if "channel_handle" in op.attributes:
-            used.append(stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return itertools.count(max(used) + 1)
+    handles = (op.attributes["channel_handle"] for op in ops_in(module.operation) if "channel_handle" in op.attributes)
+    used = [stablehlo.ChannelHandle(each).handle for each in handles]
+    return itertools.count(max(used, default=0) + 1)
 
 
 @dataclass(frozen=True, slots=True)

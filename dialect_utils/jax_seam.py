@@ -25,6 +25,8 @@ import inspect
 import threading
 from typing import Any, Protocol
 
+from .interrupts import HeldBack
+
 _SEAM = "compile_or_get_cached"
 _SEAM_TAKES = ("backend", "computation", "devices", "compile_options")
 _STATE = ("fun", "cache_miss", "cache")
@@ -90,12 +92,17 @@ def rewriting(rewriter: Rewriter | None) -> Iterator[None]:
         with active()(None):
             yield
         return
-    _install()
+    is_installed = False
     try:
+        with HeldBack():  # half installed it would be in nobody's way, and never be installed again
+            _install()
+            is_installed = True
         with active()(rewriter):
             yield
     finally:
-        _remove()
+        with HeldBack():
+            if is_installed:
+                _remove()
 
 
 def _install() -> None:

@@ -18,6 +18,7 @@ from ..synthesis.sharding import Sharding
 from .bindings import ir, make_context, sdy
 from .emission import Mark, emit_conversion_on_stacks, emit_plan, unused_channels
 from .exchange_emission import resized, stacked
+from .ops import ops_in
 from .sdy_shardings import SHARDING, sharding_to_attr
 
 _GOAL = "mesh_of_answer"
@@ -244,16 +245,13 @@ def captures_values(op: ir.Operation) -> bool:
     """Returns whether a region of the op uses a value from outside the op."""
     inside, used = set(), set()
 
-    def visit(nested) -> ir.WalkResult:
+    for nested in ops_in(op.operation, ir.WalkOrder.POST_ORDER):
         if nested.operation != op.operation:
             used.update(nested.operation.operands)
             inside.update(nested.operation.results)
         for region in nested.operation.regions:
             for block in region.blocks:
                 inside.update(block.arguments)
-        return ir.WalkResult.ADVANCE
-
-    op.operation.walk(visit)
     return not used <= inside
 
 

@@ -4,12 +4,27 @@
 from __future__ import annotations
 
 from .bindings import ir, stablehlo
+from .interrupts import HeldBack
 
 
 def producer_of(value: ir.Value) -> ir.Operation | None:
     """Returns the op that makes a value, None for an argument of a block."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def ops_in(root: ir.Operation, order: ir.WalkOrder = ir.WalkOrder.PRE_ORDER) -> list[ir.Operation]:
+    """Returns `root` and the ops nested in it, parents first or last."""
+    found: list[ir.Operation] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        append(op)
+        return advance
+
+    with HeldBack():  # the bindings turn what a visitor raises into another error
+        root.walk(visit, order)
+    return found
 
 
 def int64_attr(value: int) -> ir.Attribute:

@@ -34,7 +34,8 @@ from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .factor_overflow import fitting_sharding, may_overflow
-from .ops import int64_attr, name_of, producer_of
+from .interrupts import HeldBack
+from .ops import int64_attr, name_of, ops_in, producer_of
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -300,19 +301,6 @@ def _number_in(location: ir.Location) -> int | None:
 
 _NUMBERED = f"{ID} "
 _NUMBER = len(_NUMBERED)
-
-
-def ops_in(root: ir.Operation) -> list[ir.Operation]:
-    """Returns `root` and the ops nested in it, parents first."""
-    found: list[ir.Operation] = []
-    append, advance = found.append, ir.WalkResult.ADVANCE
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        append(op)
-        return advance
-
-    root.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
 
 
 def _write_as_hlo(ops: Iterable[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
@@ -712,15 +700,9 @@ def open_captured(
 
 def _loops(module: ir.Operation) -> list[ir.Operation]:
     """Returns the loops with results, inner ones first."""
-    loops: list[ir.Operation] = []
+    ops = (op.operation for op in ops_in(module, ir.WalkOrder.POST_ORDER))
+    return [op for op in ops if op.name in LOOPS and len(op.results)]
 
-    def visit(op) -> ir.WalkResult:
-        if op.operation.name in LOOPS and len(op.operation.results):
-            loops.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit, ir.WalkOrder.POST_ORDER)
-    return loops
 
 
 def _capture_invariants(loop: ir.Operation) -> dict[ir.Value, list[int]]:
@@ -1008,9 +990,10 @@ def run(module: ir.Operation, pipeline: str, verifies: bool = True) -> None:
     manager = passmanager.PassManager.parse(pipeline)
     manager.enable_verifier(False)
     try:
-        manager.run(module)
-        if verifies:
-            module.verify()
+        with HeldBack():  # warnings of Shardy's go to Python
+            manager.run(module)
+            if verifies:
+                module.verify()
     except ir.MLIRError as error:
         raise DiagnosedError(from_mlir_error(error)) from None
 

@@ -7,6 +7,7 @@ A compile of one small tensor takes some 0.03 s in a warm child; starting one ta
 """
 
 import atexit
+import contextlib
 import hashlib
 import json
 import os
@@ -25,13 +26,19 @@ from typing import Any
 
 import reshard
 from . import compat, stages
+from .interrupts import HeldBack
 from .compile_targets import Target, compiler_version
 from ..synthesis import cache_place
 
 DEFAULT_TIMEOUT_S = 300.0
 _MIN_DEVICES = 64  # more than most modules need: a child with a few devices too many starts no slower
 _START_TIMEOUT_S = 60.0
+_GONE_TIMEOUT_S = 3.0
 _TAIL_LINES = 10
+_SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
+# How a process ends for what it was asked. Other signals come from outside: an impatient user, a kernel out of memory.
+_FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
+_OUT_OF_SOMETHING = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left|resource temporarily", re.IGNORECASE)
 _REMATERIALIZATION = "Involuntary full rematerialization"
 _COUNTS = ("collectives", "final_collectives")  # the fields of `Compiled` that hold `KindCount`
 
@@ -135,11 +142,20 @@ class CompileRequest:
     target: str | None = None
 
 
+class _OutOfTime(Exception):
+    """The child has not answered in time; no exception of others, which a signal may raise here, is taken for it."""
+
+
+class _Gone(Exception):
+    """The child has ended."""
+
+
 class XlaChild:
     """A child process with stock XLA, restarted as needed; also a context manager, which stops it at the end.
 
-    Invariant: `_process` is None, or a child that has answered every request sent to it so far. Whatever breaks that
-    stops the child, and the next request starts another.
+    Invariant: a child is asked only if it has answered all that it was asked before (`_is_asked` says no); whatever interrupts a
+    question stops the child, and the next request starts another. What a reply answers is told by the number that both have.
+    In a process that is forked there is no child, and this one stays with its parent.
 
     Args:
       cache_dir: where results are kept; default: see `default_cache_dir`.
@@ -157,6 +173,8 @@ class XlaChild:
         self._num_devices = num_devices
         self._process: subprocess.Popen | None = None
         self._scratch: Path | None = None
+        self._is_asked = False
+        self._questions = 0
         self._lock = threading.RLock()
         self.starts = 0
         self.passing_answers = 0
@@ -231,15 +249,14 @@ class XlaChild:
         return compiled
 
     def _compile_now(self, request: CompileRequest, timeout_s: float) -> tuple[Compiled, bool]:
-        """Returns the answer and whether asking again would give the same: not so after an out-of-memory kill,
-        nor where a compiler may yet be installed."""
+        """Returns the answer and whether asking again would give the same; see `_is_lasting`."""
         devices = 1 if request.target else request.num_devices
         with stages.waiting_for("XLA compiles"):
             reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
             if reply.get("is_estimated_apart"):
                 asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
                 reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
-        is_lasting = reply["status"] != "target" and reply.get("signal") != signal.SIGKILL
+        is_lasting = _is_lasting(reply)
         self.passing_answers += not is_lasting or reply["status"] == "hang"
         return compiled_from(reply), is_lasting
 
@@ -247,17 +264,29 @@ class XlaChild:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
         self._ensure_started(num_devices)
         stderr_start = self._stderr_path.stat().st_size
-        deadline = time.monotonic() + timeout_s
         try:
-            self._send(request, deadline)
-            reply = self._receive(deadline)
-        except TimeoutError:
+            reply = self._answered(request, time.monotonic() + timeout_s)
+        except _OutOfTime:
             self._stop()
             return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
-        except (EOFError, BrokenPipeError):
+        except _Gone:
             return self._abort_reply(stderr_start)
+        except BaseException:  # Ctrl-C, or a time limit of the caller's: the answer would be there for the next question
+            self._stop()
+            raise
         warnings = self._stderr_since(stderr_start).count(_REMATERIALIZATION)
         return {**reply, "rematerializations": warnings}
+
+    def _answered(self, request: dict, deadline: float) -> dict:
+        """Sends one request and returns the reply to it; late ones to others, for which nobody waits, are dropped."""
+        self._is_asked = True
+        self._questions += 1
+        self._send({**request, "number": self._questions}, deadline)
+        reply = self._receive(deadline)
+        while reply["number"] < self._questions:
+            reply = self._receive(deadline)
+        self._is_asked = False
+        return reply
 
     def _abort_reply(self, stderr_start: int) -> dict:
         code = self._process.wait()
@@ -271,18 +300,25 @@ class XlaChild:
         if num_devices > self._num_devices:
             self._stop()
             self._num_devices = 1 << (num_devices - 1).bit_length()
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and not self._is_asked and self._process.poll() is None:
             return
         self._stop()
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
 
     def _start(self) -> None:
         import tempfile
 
         from . import xla_worker  # with all that the child loads, as below
 
-        self._scratch = Path(tempfile.mkdtemp(prefix="reshard-xla-"))
-        with self._stderr_path.open("wb") as stderr:
+        _running.add(self)
+        self._scratch = Path(tempfile.gettempdir(), f"{_SCRATCH}{os.getpid()}-{os.urandom(8).hex()}")  # known before it is there
+        self._scratch.mkdir(mode=0o700)
+        with self._stderr_path.open("wb") as stderr, HeldBack():  # or the child would run without anybody knowing it
+            _locked(stderr)  # until the child, which has it too, has ended
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", xla_worker.__name__, str(self._scratch)],
                 stdin=subprocess.PIPE,
@@ -290,40 +326,49 @@ class XlaChild:
                 stderr=stderr,
                 env=child_environment(self._num_devices),
                 bufsize=0,
+                start_new_session=True,  # Ctrl-C is for this process, which stops the child if it has to
             )
         os.set_blocking(self._process.stdin.fileno(), False)
         os.set_blocking(self._process.stdout.fileno(), False)
         self.starts += 1
-        _running.add(self)
         self._await_hello()
 
     def _await_hello(self) -> None:
         try:
-            hello = self._receive(time.monotonic() + _START_TIMEOUT_S)
-        except (EOFError, TimeoutError) as error:
+            hello = self._answered({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
+        except (_Gone, _OutOfTime) as error:
             hello = {"status": "error", "message": str(error)}
         if hello["status"] != "ok":
-            written = self._stderr_since(0)
-            self._stop()
-            raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{written}")
+            raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{self._stderr_since(0)}")
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
+        import shutil
+
+        with HeldBack():
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                process.wait()
+                process.stdin.close()
+                process.stdout.close()
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch = None
+            self._is_asked = False
+            _running.discard(self)
+
+    def _forget(self) -> None:
+        """Lets go of a child that is another process's; its pipes stay open there."""
+        process, self._process, self._scratch, self._is_asked = self._process, None, None, False
+        self._lock = threading.RLock()
         if process is not None:
-            process.kill()
-            process.wait()
+            process.returncode = 0  # nothing to wait for
             process.stdin.close()
             process.stdout.close()
-        if self._scratch is not None:
-            import shutil
-
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
-        _running.discard(self)
 
     @property
     def _stderr_path(self) -> Path:
-        return self._scratch / "stderr.txt"
+        return self._scratch / _STDERR
 
     def _stderr_since(self, start: int) -> str:
         with self._stderr_path.open("rb") as stderr:
@@ -336,7 +381,10 @@ class XlaChild:
         unsent = memoryview(xla_worker.pack_frame(request))
         while unsent:
             _wait(self._process.stdin, selectors.EVENT_WRITE, deadline)
-            unsent = unsent[self._process.stdin.write(unsent) or 0 :]
+            try:
+                unsent = unsent[self._process.stdin.write(unsent) or 0 :]
+            except BrokenPipeError:
+                raise _Gone("the child closed its input") from None
 
     def _receive(self, deadline: float) -> dict:
         from . import xla_worker
@@ -350,7 +398,7 @@ class XlaChild:
             _wait(self._process.stdout, selectors.EVENT_READ, deadline)
             chunk = self._process.stdout.read(min(size - len(received), 1 << 20))
             if not chunk:
-                raise EOFError("the child closed its output")
+                raise _Gone("the child closed its output")
             received += chunk
         return bytes(received)
 
@@ -361,13 +409,57 @@ _running: set[XlaChild] = set()
 @atexit.register
 def _stop_all() -> None:
     for child in list(_running):
+        if (process := child._process) is not None:
+            process.kill()  # a thread that waits for its answer has the lock
         child.close()
+
+
+def _forget_all() -> None:
+    for child in list(_running):
+        child._forget()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def clear_after(process: int) -> None:
+    """Waits until the child of a process that was killed has ended, and removes what files it has left."""
+    import shutil
+    import tempfile
+
+    deadline = time.monotonic() + _GONE_TIMEOUT_S
+    for each in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{process}-*"):
+        with contextlib.suppress(OSError), (each / _STDERR).open("rb") as stderr:  # else it is gone, or no child was started
+            while not _locked(stderr) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _locked(file) -> bool:
+    """Locks a file as long as anybody has it open who got it from here. Returns False if it is locked, or cannot be."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 @cache
 def shared_child() -> XlaChild:
     """Returns the one child that serves this process; it is stopped when the process exits."""
     return XlaChild()
+
+
+def _is_lasting(reply: dict) -> bool:
+    """Returns whether asking again would give the same: not so where a compiler may yet be installed, the machine was out of
+    memory or disk, or somebody ended the child."""
+    if reply["status"] == "abort":
+        return reply["signal"] in _FAULTS and not _OUT_OF_SOMETHING.search(reply.get("message", ""))
+    return reply["status"] != "target" and not reply.get("is_passing")
 
 
 def compiled_from(reply: dict) -> Compiled:
@@ -402,11 +494,11 @@ def child_environment(num_devices: int) -> dict[str, str]:
 
 
 def _wait(stream, event: int, deadline: float) -> None:
-    """Waits until a pipe is ready. Raises TimeoutError at the deadline (time.monotonic)."""
+    """Waits until a pipe is ready. Raises _OutOfTime at the deadline (time.monotonic)."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, event)
         if not selector.select(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError
+            raise _OutOfTime("it took too long")
 
 
 _FATAL = re.compile(r"^(?:F\d{4} .*|.*Check failed.*|LLVM ERROR.*)$", re.MULTILINE)
@@ -467,25 +559,21 @@ class _Cache:
     def read(self, key: str, timeout_s: float) -> Compiled | None:
         """Returns the entry, None without one; a hang counts only if it lasted as long as the caller would wait."""
         try:
-            entry = json.loads(self._path(key).read_text())
+            entry = json.loads(cache_place.read(self._path(key)))
+            if entry["key"] != key:
+                return None
             compiled = replace(compiled_from(entry["compiled"]), from_cache=True)
             is_too_short = compiled.status == "hang" and entry["timeout_s"] < timeout_s
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except Exception:  # whatever is wrong with an entry, XLA knows better
             return None
         return None if is_too_short else compiled
 
     def write(self, key: str, compiled: Compiled, timeout_s: float) -> None:
-        import tempfile
-
-        text = json.dumps({"compiled": as_json(compiled), "timeout_s": timeout_s})
+        text = json.dumps({"key": key, "compiled": as_json(compiled), "timeout_s": timeout_s})
         path = self._path(key)
-        try:
+        with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-                file.write(text)
-            os.replace(file.name, path)
-        except OSError:
-            return
+            cache_place.replace(path, text.encode())
 
     def _path(self, key: str) -> Path:
         return self._root / key[:2] / f"{key}.json"

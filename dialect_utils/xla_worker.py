@@ -2,13 +2,14 @@
 """The child process of `xla_child`: compiles and runs modules with stock XLA until its stdin closes.
 
 Run as `python -m reshard.dialect_utils.xla_worker SCRATCH_DIR`. Requests and replies are frames on stdin and stdout:
-eight bytes of length, then a pickled dict. XLA's own output goes to stderr. XLA may abort this process at any time;
-nothing is kept here that the parent could miss.
+eight bytes of length, then a pickled dict. A reply has the number of its request. XLA's own output goes to stderr. XLA may
+abort this process at any time; nothing is kept here that the parent could miss.
 """
 
 import os
 import pickle
 import re
+import select
 import shutil
 import struct
 import sys
@@ -22,11 +23,13 @@ from . import compat
 from .compile_targets import Target, TargetError
 from .schedule_estimates import estimated_seconds
 
-# Part of every cache key: raise it when the meaning of a reply changes.
-SCHEMA = 2
+# Part of every cache key: raise it when the meaning of a reply changes, or replies may have been kept that are wrong. Until 2
+# an answer could be that to the question before, which had been interrupted.
+SCHEMA = 3
 
 LENGTH = struct.Struct("<Q")
 _PARENT_POLL_S = 1.0
+_REMOVALS = 5  # of the scratch folder, in which XLA may write meanwhile
 
 # LLVM's optimisation changes no metric (seen: traffic and temporaries of every example) and is half of the compile
 # time. Runs use the default.
@@ -64,9 +67,8 @@ def main() -> None:
     _prefer_as_oom_victim()
     scratch = Path(sys.argv[1])
     threading.Thread(target=_exit_with_parent, args=(os.getppid(), scratch), daemon=True).start()
-    _send(replies, _reply({"op": "hello"}, scratch))
     while (request := read_frame(requests)) is not None:
-        _send(replies, _reply(request, scratch))
+        _send(replies, {**_reply(request, scratch), "number": request["number"]})
     _exit(scratch)
 
 
@@ -84,15 +86,20 @@ def _prefer_as_oom_victim() -> None:
 
 
 def _exit_with_parent(parent: int, scratch: Path) -> None:
-    """Ends this process when its parent is gone, even if XLA hangs and stdin is never read again."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_S)
+    """Ends this process when its parent is gone, at once, even if XLA hangs and stdin is never read again."""
+    other_end = select.poll()
+    other_end.register(0, 0)  # tells only that nobody can write there any more
+    while os.getppid() == parent and not other_end.poll(_PARENT_POLL_S * 1000):
+        continue
     _exit(scratch)
 
 
 def _exit(scratch: Path) -> None:
     """Ends the process at once, XLA's threads included; a parent that was killed cannot remove the scratch folder."""
-    shutil.rmtree(scratch, ignore_errors=True)
+    for _ in range(_REMOVALS):
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not scratch.exists():
+            break
     os._exit(0)
 
 
@@ -102,7 +109,8 @@ def _reply(request: dict, scratch: Path) -> dict:
     except TargetError as error:
         return {"status": "target", "message": str(error)}
     except Exception as error:
-        return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+        is_passing = isinstance(error, OSError | MemoryError)  # a full disk, say, is not the module's fault
+        return {"status": "error", "message": f"{type(error).__name__}: {error}", "is_passing": is_passing}
 
 
 def _hello(request: dict, scratch: Path) -> dict:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from reshard.dialect_utils import stages
 from reshard.dialect_utils.bindings import ir, passmanager
 from reshard.dialect_utils.diagnostics import DiagnosedError, Diagnostic, from_mlir_error
+from reshard.dialect_utils.interrupts import HeldBack
 from reshard.passes import pipeline_text, registry
 from reshard.passes.base import OptionError, Pass, Session
 from reshard.passes.instrumentation import Instrumentation
@@ -113,12 +114,14 @@ class Pipeline:
         context = module.context
         if instrumentation.prints_ir:
             context.enable_multithreading(False)  # dumps of nested passes would interleave
-        failures: list[Exception] = []
+        failures: list[BaseException] = []
+        held = HeldBack()
         errors_before = len(session.errors)
         with context, ir.Location.unknown(), session.diagnostics.listening(context):
-            manager = self._build(session, module, failures, instrumentation)
+            manager = self._build(session, module, failures, instrumentation, held)
             try:
-                manager.run(module.operation)
+                with held:
+                    manager.run(module.operation)
             except ir.MLIRError as error:
                 session.diagnostics.diagnostics += _errors_behind(error, failures, session.errors[errors_before:])
                 raise DiagnosedError(session.errors[errors_before:]) from None
@@ -127,7 +130,12 @@ class Pipeline:
                     del manager
 
     def _build(
-        self, session: Session, module: ir.Module, failures: list[Exception], instrumentation: Instrumentation
+        self,
+        session: Session,
+        module: ir.Module,
+        failures: list[BaseException],
+        instrumentation: Instrumentation,
+        held: HeldBack,
     ) -> passmanager.PassManager:
         manager = passmanager.PassManager(ANCHOR)
         is_ours = False
@@ -143,7 +151,7 @@ class Pipeline:
                 manager.add(text)
             # An op_name would make MLIR look the pass up by it and fail; it stays empty.
             manager.add(
-                _as_callable(element, module, session, failures, follows_ours, verifies_itself, hands_over),
+                _as_callable(element, module, session, failures, held, follows_ours, verifies_itself, hands_over),
                 name=type(element).__name__,
                 argument=name,
                 description=element.summary,
@@ -160,12 +168,13 @@ def _as_callable(
     element: Pass,
     module: ir.Module,
     session: Session,
-    failures: list[Exception],
+    failures: list[BaseException],
+    held: HeldBack,
     follows_ours: bool,
     verifies: bool,
     hands_over: bool,
 ):
-    """Returns the pass as MLIR calls it: exceptions wait in `failures` so that MLIR sees an ordinary failed pass.
+    """Returns the pass as MLIR calls it: exceptions, Ctrl-C too, wait in `failures` so that MLIR sees an ordinary failed pass.
 
     An analysis and findings in the session are for the next pass alone, and for none behind a pass of MLIR.
 
@@ -182,10 +191,11 @@ def _as_callable(
         analysis, findings = session.analysis, session.findings
         stages.at(element.name)
         try:
-            element.run(module, session)
-            if verifies and not session.is_verified and len(session.errors) == errors_before:
-                _verify(module)
-        except Exception as failure:
+            with held.let_through():
+                element.run(module, session)
+                if verifies and not session.is_verified and len(session.errors) == errors_before:
+                    _verify(module)
+        except BaseException as failure:
             failure.add_note(f"in pass {element.name}")
             failures.append(failure)
         finally:
@@ -208,7 +218,7 @@ def _verify(module: ir.Module) -> None:
         raise DiagnosedError(from_mlir_error(error)) from None
 
 
-def _errors_behind(error: ir.MLIRError, failures: list[Exception], collected: list[Diagnostic]) -> list[Diagnostic]:
+def _errors_behind(error: ir.MLIRError, failures: list[BaseException], collected: list[Diagnostic]) -> list[Diagnostic]:
     """Returns the errors that the session has not collected yet; re-raises a failure that is our bug."""
     if not failures:
         return [] if collected else from_mlir_error(error)

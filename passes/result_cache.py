@@ -279,8 +279,7 @@ def _fingerprint() -> str | None:
 
 def _read(folder: Path, key: str) -> _Kept | None:
     try:
-        with _path(folder, key).open("rb") as file:
-            return _decoded(key, file.read(MOST_ENTRY_BYTES))
+        return _decoded(key, cache_place.read(_path(folder, key), MOST_ENTRY_BYTES))
     except Exception:  # whatever is wrong with an entry, the passes know better
         return None
 

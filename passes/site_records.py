@@ -72,8 +72,7 @@ def record_of(questions: Iterable[str]) -> SiteRecord:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            digest, _, body = file.read(MOST_BYTES).partition(b"\n")
+        digest, _, body = cache_place.read(path, MOST_BYTES).partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != digest:
             return {}
         answers = json.loads(body)

@@ -26,6 +26,7 @@ import numpy as np
 
 from reshard import agreement
 from reshard.byte_sizes import byte_size
+from reshard.dialect_utils.interrupts import HeldBack
 from reshard.element_types import ElementTypeError, element_type
 from reshard.live_programs import Move, moved, rewrapped
 from reshard.live_ways import Placement, Question, Way, by_peak, fastest
@@ -208,8 +209,7 @@ class Schedule:
         for leaf, transfer in zip(leaves, self.transfers):
             _check_leaf(leaf, transfer)
         self._agree()
-        results = _Run(self, leaves).results(progress)
-        return jax.tree_util.tree_unflatten(structure, results)
+        return _Run(self, leaves).results(progress)
 
     def _agree(self) -> None:
         """Makes sure, once for each schedule, that all processes which own some of the devices follow the same."""
@@ -656,26 +656,28 @@ class _Run:
         self.keeps |= {i for i, each in enumerate(transfers) if each.kind in (STAYS, SHARES)}
         self.waits = 0 if schedule.donate or schedule.memory_limit is not None else 1
 
-    def results(self, progress: bool | None) -> list:
+    def results(self, progress: bool | None):
+        """Returns the tree of new arrays."""
         transfers, batches = self.schedule.transfers, self.schedule.batches
         sizes = [sum(transfers[i].target_bytes * len(transfers[i].target.device_set) for i in batch) for batch in batches]
         try:
             for batch in shown(batches, sizes, "redistribute", progress):
                 self._launch(batch)
                 self._settle(self.waits)
+            _log.info("leaves moved: %d, batches: %d, peak %d bytes", len(self.moved), len(batches), self.schedule.peak_bytes)
+            results = [self._result(number) for number in range(len(transfers))]
+            self._free_used_again()
+            return jax.tree_util.tree_unflatten(self.schedule._structure, results)
         except BaseException as error:
             self._explain(error)
             raise
-        _log.info("leaves moved: %d, batches: %d, peak %d bytes", len(self.moved), len(batches), self.schedule.peak_bytes)
-        results = [self._result(number) for number in range(len(transfers))]
-        self._free_used_again()
-        return results
 
     def _launch(self, batch: tuple[int, ...]) -> None:
         transfers = self.schedule.transfers
         first = transfers[batch[0]]
         if first.kind == DEVICE_PUT:
-            self.moved[batch[0]] = self._put(batch[0])
+            with HeldBack():  # between a donated source that is gone and the array that takes its place
+                self.moved[batch[0]] = self._put(batch[0])
         else:
             self.moved |= zip(batch, moved([_move(self.leaves[i], transfers[i]) for i in batch]))
         self.pending.append(batch)
@@ -704,10 +706,14 @@ class _Run:
                     self.consumed.append(number)
             self.pending.pop(0)
 
+    def _first(self, number: int) -> int:
+        """Returns the leaf whose new array a leaf has too, itself mostly."""
+        same_as = self.schedule.transfers[number].same_as
+        return number if same_as is None else self._first(same_as)
+
     def _result(self, number: int):
+        number = self._first(number)
         transfer = self.schedule.transfers[number]
-        if transfer.same_as is not None:
-            return self._result(transfer.same_as)
         if transfer.kind == STAYS:
             return self.leaves[number]
         if transfer.kind == SHARES:
@@ -727,15 +733,21 @@ class _Run:
     def _explain(self, error: BaseException) -> None:
         """Adds to an exception what has been consumed, and the arrays that took its place."""
         paths = [each.path for each in self.schedule.transfers]
-        error.moved = {paths[number]: self.moved[number] for number in self.consumed if number in self.moved}
-        if not self.consumed:
+        gone = [number for number, leaf in enumerate(self.leaves) if number in self.consumed or _is_deleted(leaf)]
+        firsts = {number: self._first(number) for number in gone}
+        error.moved = {paths[number]: self.moved[first] for number, first in firsts.items() if first in self.moved}
+        if not gone:
             error.add_note("reshard.redistribute stopped; all sources are intact")
             return
-        names = ", ".join(paths[number] for number in self.consumed)
+        names = ", ".join(paths[number] for number in gone)
         error.add_note(
-            f"reshard.redistribute stopped after {len(self.consumed)} donated leaves, whose sources are consumed: {names}; "
+            f"reshard.redistribute stopped after {len(gone)} donated leaves, whose sources are consumed: {names}; "
             "their new arrays are in the attribute `moved` of this exception, by path; all other sources are intact"
         )
+
+
+def _is_deleted(leaf) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
 def _buffer(leaf) -> Hashable:

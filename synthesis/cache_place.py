@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import contextlib
+import errno
 import os
 from pathlib import Path
+import stat
 
 _OFF = ("off", "0", "no", "false")
 
@@ -30,16 +32,32 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reshard"
 
 
+def read(path: Path, most_bytes: int = -1) -> bytes:
+    """Returns what a file holds, or its first bytes.
+
+    Raises: OSError if there is none, or something else is in its place: a pipe would be waited for.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return file.read(most_bytes)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def replace(path: Path, entry: bytes) -> None:
-    """Writes a file wholly or not at all, in a folder that exists. Raises: OSError, and leaves nothing behind."""
+    """Writes a file wholly or not at all, in a folder that exists, whatever stops it. Raises: OSError, and leaves nothing behind."""
     unfinished = path.with_name(f"{os.urandom(8).hex()}.tmp")  # tempfile would do, and takes long to load
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
             file.write(entry)
         os.replace(unfinished, path)
-    except OSError:
-        os.unlink(unfinished)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
         raise
 
 

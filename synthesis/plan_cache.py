@@ -89,8 +89,7 @@ def _path(folder: Path, request: Request) -> Path:
 
 def _read(folder: Path, request: Request) -> Plan | None:
     try:
-        with _path(folder, request).open("rb") as file:
-            return _decoded(file.read(MOST_BYTES), request)
+        return _decoded(cache_place.read(_path(folder, request), MOST_BYTES), request)
     except Exception:  # whatever is wrong with an entry, the planner knows better
         return None
 

@@ -5,6 +5,7 @@ Tests marked tpu or cuda compile ahead of time: they need that compiler, no devi
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in selected:
         if _tier(item) in _COMPILERS and (missing := _missing_compiler(_tier(item))):
             item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture
+def default_signals():
+    """Ctrl-C, SIGTERM and SIGHUP as they are by default: in the background of a shell some are ignored."""
+    default = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in default.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def _tier(item: pytest.Item) -> str:

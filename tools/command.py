@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ExtensionFileLoader
+from types import FrameType
 
 # What a command may lack; the values are what pip installs.
 _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
@@ -19,26 +24,40 @@ ORACLE_HELP = (
 )
 
 
+# The signals that ask a process to end: Ctrl-C, `kill`, a terminal that is closed.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks this process to end; `number` is the signal's."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
 class UserError(Exception):
     """What the user should read in one line."""
 
 
-def run(work: Callable[[], int], tool: str, arguments: Sequence[str]) -> int:
-    """Returns the exit status of `work`, or 1 and says why; 130 after Ctrl-C.
+def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process: bool = False) -> int:
+    """Returns the exit status of `work`, or 1 and says why; 130 after Ctrl-C, 143 and 129 after SIGTERM and SIGHUP.
 
     Args:
       tool: the command's name, before what it says. arguments: for the reproducer, if the failure is a fault of ours.
+      is_process: whether nothing follows but the end of the process, which is not to be interrupted.
     """
     try:
-        status = work()
-        sys.stdout.flush()
-        return status
+        with interruptible(is_process):
+            status = work()
+            sys.stdout.flush()
+            return status
     except UserError as error:
         return _failed(f"{tool}: error: {error}")
     except BrokenPipeError:  # the reader of our output went away
         return _without_stdout()
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:
+        return 128 + getattr(interrupt, "number", signal.SIGINT)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _without_stdout()
@@ -49,6 +68,57 @@ def run(work: Callable[[], int], tool: str, arguments: Sequence[str]) -> int:
 
         report_crash(error, Reproducer(tool, arguments))
         return 1
+
+
+@contextlib.contextmanager
+def interruptible(is_process: bool = False) -> Iterator[None]:
+    """Within it the first signal that asks the process to end raises Interrupted, so that what is begun is cleaned up; more of
+    them would stop the cleaning up, and are ignored. So are those that whoever started the process has it ignore (`nohup`).
+
+    Args:
+      is_process: whether the process ends with it: signals are ignored from then on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            return
+        if _is_loading(frame):
+            os._exit(128 + number)  # those of MLIR and XLA abort at an exception
+        raise Interrupted(number)
+
+    before = {number: signal.getsignal(number) for number in handled()}
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if is_process else handler)
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Returns whether an extension module is being initialized."""
+    while frame is not None:
+        if frame.f_code.co_name == "exec_module" and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def handled() -> list[int]:
+    """Returns the signals of ENDING that this process is not to ignore."""
+    return [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+
+
+def ignore_interrupts() -> None:
+    """What is left to do is short, and is done to its end."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def print_versions() -> int:

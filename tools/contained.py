@@ -18,8 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from reshard.tools import command
+
 _STAGE_BYTES = 256
 _PR_SET_PDEATHSIG = 1
+_GRACE_S = 1.0  # from a signal until a child that does not end in its own way is killed
 
 # What the child is at, for the parent to read when the child is gone; None in a process that nobody watches.
 _stage: mmap.mmap | None = None
@@ -40,18 +43,23 @@ def run(
     _stage = mmap.mmap(-1, _STAGE_BYTES)
     parent = os.getpid()
     sys.stdout.flush()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, command.ENDING)  # what comes now is handed on to the child
     child = os.fork()
     if child == 0:
         _end_with_parent(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return leave(work())
-    for forwarded in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(forwarded, lambda number, _: os.kill(child, number))
-    status = _wait(child)
+    status, asked = _wait(child, mask)
+    if asked is not None:
+        command.ignore_interrupts()
+    if os.WIFSIGNALED(status):
+        _clear_after(outputs, child)
+    if asked is not None:
+        return 128 + asked if status else 0  # 0: it was done before it had the signal
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
-    _remove_begun(outputs, child)
-    if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    if number in command.ENDING:
         return 128 + number
     stage = bytes(_stage).rstrip(b"\0").decode() or "starting"
     what = "took too long" if number == signal.SIGXCPU else f"ended the process ({signal.Signals(number).name})"
@@ -66,6 +74,7 @@ def leave(status: int) -> int:
 
     Returns: the status, for Python to end with, where a stream cannot be flushed; it says so.
     """
+    command.ignore_interrupts()
     atexit._run_exitfuncs()
     try:
         for stream in (sys.stdout, sys.stderr):
@@ -89,12 +98,42 @@ def enter(stage: str, cpu_s: float | None = None) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, most))
 
 
-def _wait(child: int) -> int:
-    while True:
-        try:
-            return os.waitpid(child, 0)[1]
-        except KeyboardInterrupt:  # the child has it too, and ends in its own way
-            continue
+def finish() -> None:
+    """Says that the work is done and is only to be written down, which is not interrupted; does so if somebody watches."""
+    if _stage is not None:
+        command.ignore_interrupts()
+
+
+def _wait(child: int, mask: set[int]) -> tuple[int, int | None]:
+    """Returns how a child ended, and the first signal that asked this process to end meanwhile.
+
+    The child gets it too; it can only end in its own way when it is back from C++, and is killed if that takes long.
+
+    Args:
+      mask: of signals, set as soon as they are handled here.
+    """
+    asked: list[int] = []
+
+    def hand_on(number: int, _frame) -> None:
+        asked.append(number)
+        if len(asked) == 1:
+            signal.setitimer(signal.ITIMER_REAL, _GRACE_S)
+        _send(child, number)
+
+    before = {number: signal.signal(number, hand_on) for number in command.handled()}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: _send(child, signal.SIGKILL))
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return os.waitpid(child, 0)[1], next(iter(asked), None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _send(child: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, number)
 
 
 def _explain(name: str, stage: str, what: str) -> None:
@@ -106,8 +145,12 @@ def _explain(name: str, stage: str, what: str) -> None:
     print(f"{name}: note: {where} the MLIR in jaxlib; versions: {versions}", file=sys.stderr)
 
 
-def _remove_begun(outputs: Sequence[str], child: int) -> None:
+def _clear_after(outputs: Sequence[str], child: int) -> None:
+    """Removes what a child that was killed had begun, and waits for what it had started."""
     from reshard.dialect_utils.module_files import unfinished
+    from reshard.dialect_utils.xla_child import clear_after
+
+    clear_after(child)
 
     for path in outputs:
         with contextlib.suppress(OSError):

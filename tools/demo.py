@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from reshard.dialect_utils.xla_child import XlaChild
-from reshard.tools import demo_table
+from reshard.tools import command, demo_table
 from reshard.tools.demo_run import DEVICES, ROOT, Measured, WorkerFailed, measure
 from reshard.tools.versions import versions
 
@@ -26,6 +26,14 @@ With --policy always only the outputs count.
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 fine, 1 outputs differ or ours is worse. Raises SystemExit(2) for a wrong command line."""
+    try:
+        with command.interruptible(is_process=argv is None):
+            return _demonstrate(argv)
+    except command.Interrupted as interrupt:
+        return 128 + interrupt.number
+
+
+def _demonstrate(argv: list[str] | None) -> int:
     began = time.monotonic()
     parser = _parser()
     flags = parser.parse_args(argv)

@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 diagnosed; `verify` has more. Raises SystemExit(2) for a wrong command line."""
     is_command = argv is None
     argv = sys.argv[1:] if is_command else argv
-    return command.run(lambda: _answer(argv, is_command), "reshard", argv)
+    return command.run(lambda: _answer(argv, is_command), "reshard", argv, is_process=is_command)
 
 
 def _answer(argv: list[str], is_command: bool) -> int:

@@ -185,10 +185,14 @@ def _run(suite: Suite, is_full: bool, state: Path) -> Outcome:
     suite.picture(state).unlink(missing_ok=True)
     began_s, lines = time.monotonic(), []
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            line = line.replace(f"{state}{os.sep}", "")  # the page may travel
-            lines.append(line)
-            print(f"    {line}", end="", flush=True)
+        try:
+            for line in process.stdout:
+                line = line.replace(f"{state}{os.sep}", "")  # the page may travel
+                lines.append(line)
+                print(f"    {line}", end="", flush=True)
+        except BaseException:
+            process.terminate()  # Ctrl-C may be for this process alone, and it waits for the other one
+            raise
     seconds = time.monotonic() - began_s
     picture = suite.picture(state).read_text(encoding="utf-8") if suite.picture(state).is_file() else ""
     return Outcome(suite.name, suite.summary, _shown(command), process.returncode, seconds, "".join(lines).strip(), picture)

@@ -12,8 +12,7 @@ import sys
 if not __package__:  # run as a file: this folder holds `reshard.py`, which must not shadow the package
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from reshard.tools import command
-from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags, pipeline_text
+from reshard.tools import command  # the rest where it is used: from here on Ctrl-C is answered
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,17 +22,30 @@ def main(argv: list[str] | None = None) -> int:
     ends with the status instead of returning it.
     """
     given = sys.argv[1:] if argv is None else argv
+    if argv is not None:
+        return command.run(lambda: _answer(given), "reshard-opt", given)
+    from reshard.tools import contained
+
+    return contained.leave(command.run(lambda: _answer_contained(given), "reshard-opt", given, is_process=True))
+
+
+def _answer(given: list[str]) -> int:
+    from reshard.tools.reshard_opt_flags import parse_flags
+
     flags, parser = parse_flags(given)
     if flags.version:
         return command.print_versions()
     if flags.completion:
         return command.print_completion(parser, flags.completion)
+    return _drive(flags, parser)
 
-    def drive() -> int:
-        return command.run(lambda: _drive(flags, parser), "reshard-opt", given)
 
-    if argv is not None or asks_for_no_module(flags):
-        return drive()
+def _answer_contained(given: list[str]) -> int:
+    from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags
+
+    flags, parser = parse_flags(given)
+    if flags.version or flags.completion or asks_for_no_module(flags):
+        return _answer(given)
     from reshard.tools import contained
     from reshard.tools.reshard_opt_death import KeptStdin, leave_reproducer
 
@@ -45,17 +57,18 @@ def main(argv: list[str] | None = None) -> int:
         gc.disable()  # what a run leaves in cycles is little, and to look for it among the objects of a large module takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses
         stdin.read_in_child()
-        return drive()
+        return _drive(flags, parser)
 
     def on_death(stage: str, what: str) -> None:
         stdin.reread()
         leave_reproducer(flags, stage, what)
 
-    return contained.leave(contained.run(work, name, outputs, on_death))
+    return contained.run(work, name, outputs, on_death)
 
 
 def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from reshard.tools.reshard_opt_driver import drive
+    from reshard.tools.reshard_opt_flags import pipeline_text
 
     return drive(flags, pipeline_text(flags), parser.error)
 

@@ -118,6 +118,7 @@ class _Run:
         if any(each is None for each in outcomes):
             return 1
         report_text = self._report_text()
+        contained.finish()
         produced = [each for each in outcomes if each.content is not None]
         if len(produced) == len(outcomes) and self._output_is_input_form() and all(each.is_unchanged for each in outcomes):
             module_files.write(self.flags.output, self.file.content)

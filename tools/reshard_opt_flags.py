@@ -26,7 +26,8 @@ examples:
   reshard-opt in.mlir --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always},func.func(cse))'
   cat in.mlir | reshard-opt - --emit-bytecode -o out.mlirbc
 
-exit status: 0 done, 1 the module or a file has an error (file:line:col: error: ...), 2 the command line has one.
+exit status: 0 done, 1 the module or a file has an error (file:line:col: error: ...), 2 the command line has one,
+130, 143, 129 ended by Ctrl-C, SIGTERM, SIGHUP.
 """
 
 _PASS_HELP = "run this pass, in the order of the flags; --list-passes describes it"

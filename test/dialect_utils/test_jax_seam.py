@@ -4,6 +4,7 @@
 import contextlib
 import os
 from pathlib import Path
+import signal
 import subprocess
 import sys
 
@@ -171,3 +172,20 @@ def test_the_persistent_cache_has_the_same_key_in_another_process(tmp_path):
     assert hits("ours") == 1
     assert hits("ours", PYTHONHASHSEED="7", RESHARD_CACHE="off") == 1
     assert hits("stock") == 1
+
+
+def test_ctrl_c_while_it_is_installed_leaves_jax_as_it_was_and_it_is_installed_the_next_time(monkeypatch, default_signals):
+    stock, around = compiler.compile_or_get_cached, jax_seam._at_the_seam
+
+    def interrupted(original):
+        signal.raise_signal(signal.SIGINT)
+        return around(original)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(jax_seam, "_at_the_seam", interrupted)
+        with jax_seam.rewriting(object()):
+            pass
+    assert compiler.compile_or_get_cached is stock
+    with jax_seam.rewriting(object()):
+        assert compiler.compile_or_get_cached is not stock
+    assert compiler.compile_or_get_cached is stock

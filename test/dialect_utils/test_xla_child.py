@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The child process with stock XLA: what it reports, and that no death of it hurts this process."""
 
+import contextlib
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -258,7 +260,215 @@ if "{ending}" == "kill":
         assert _within(10, lambda: not _is_running(int(pid)) and not os.path.exists(scratch))
 
 
+FAKE_WORKER = """
+import os, sys, time
+from reshard.dialect_utils.xla_worker import pack_frame, read_frame
+
+late = None
+while (request := read_frame(sys.stdin.buffer)) is not None:
+    time.sleep(request.get("after_s", 0))
+    reply = {"status": "ok", "word": request.get("word"), "number": request["number"]}
+    if request.get("is_late"):
+        late = reply
+        continue
+    os.write(1, (pack_frame(late) if late else b"") + pack_frame(reply))
+    late = None
+"""
+
+
+@pytest.fixture
+def fake_child(tmp_path, monkeypatch):
+    """A child that says the words that it is asked for, some of them late, and needs no XLA."""
+    script = tmp_path / "fake_worker.py"
+    script.write_text(FAKE_WORKER)
+    started = subprocess.Popen
+
+    def start(command, **options):
+        return started([sys.executable, str(script), command[-1]], **options)
+
+    monkeypatch.setattr(xla_child.subprocess, "Popen", start)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with XlaChild(uses_cache=False, num_devices=1) as child:
+        yield child
+
+
+def said(child: XlaChild, word: str, **how) -> str:
+    return child._ask({"op": "say", "word": word, **how}, 1, 60)["word"]
+
+
+@pytest.mark.usefixtures("default_signals")
+class TestInterrupts:
+    @pytest.mark.parametrize("after_s", [0.05, 0.3])
+    def test_after_ctrl_c_the_next_question_has_its_own_answer(self, fake_child, after_s):
+        assert said(fake_child, "first") == "first"
+        with _interrupted(after_s), pytest.raises(KeyboardInterrupt):
+            said(fake_child, "second", after_s=0.5)
+        assert fake_child._process is None
+        assert [said(fake_child, word) for word in ("third", "fourth")] == ["third", "fourth"]
+
+    def test_ctrl_c_while_the_child_starts_leaves_nothing(self, fake_child, monkeypatch, tmp_path):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(fake_child, "_receive", _raise(KeyboardInterrupt()))
+            said(fake_child, "first")
+        assert fake_child._process is None and not list(tmp_path.glob("reshard-xla-*"))
+        assert said(fake_child, "second") == "second"
+
+    def test_ctrl_c_while_the_process_is_made_loses_no_process(self, fake_child, monkeypatch):
+        start, made = xla_child.subprocess.Popen, []
+
+        def interrupted(command, **options):
+            signal.raise_signal(signal.SIGINT)
+            made.append(start(command, **options))
+            return made[-1]
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(xla_child.subprocess, "Popen", interrupted)
+            said(fake_child, "first")
+        assert made[0].returncode is not None and fake_child._process is None
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError(), TimeoutError("a user's"), EOFError()])
+    def test_any_exception_ends_the_child_and_is_raised(self, fake_child, monkeypatch, error):
+        """Also those that a handler of the caller's raises, for a time limit say: they are no hang and no abort."""
+        said(fake_child, "first")
+        with monkeypatch.context() as patch, pytest.raises(type(error)):
+            patch.setattr(xla_child, "_wait", _raise(error))
+            said(fake_child, "second")
+        assert fake_child._process is None
+        assert said(fake_child, "third") == "third"
+
+    def test_an_answer_that_comes_late_is_not_taken_for_the_next(self, fake_child):
+        said(fake_child, "first")
+        fake_child._questions += 1
+        fake_child._send({"op": "say", "word": "late", "is_late": True, "number": fake_child._questions}, time.monotonic() + 60)
+        assert said(fake_child, "second") == "second"
+        assert fake_child.starts == 1
+
+    def test_a_child_with_an_open_question_is_not_asked_another(self, fake_child):
+        said(fake_child, "first")
+        fake_child._is_asked = True  # whatever happened
+        assert said(fake_child, "second") == "second" and fake_child.starts == 2
+
+    def test_ctrl_c_in_a_terminal_does_not_reach_the_child(self, fake_child):
+        said(fake_child, "first")
+        assert os.getsid(fake_child._process.pid) != os.getsid(0)
+
+    def test_a_forked_process_has_a_child_of_its_own(self, tmp_path):
+        program = """
+import os
+from reshard.dialect_utils.xla_child import XlaChild
+child = XlaChild(uses_cache=False, num_devices=1)
+child._ask({"op": "hello"}, 1, 60)
+forked = os.fork()
+if forked == 0:
+    os._exit(3 if child._process is None and child._scratch is None else 4)
+status = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+print(status, child._ask({"op": "hello"}, 1, 60)["status"], child.starts)
+"""
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+        assert done.stdout == "3 ok 1\n"
+
+    def test_the_files_of_a_dead_child_are_not_waited_for_and_those_of_a_living_one_are(self, fake_child, monkeypatch):
+        said(fake_child, "first")
+        scratch = fake_child._scratch
+        timer = threading.Timer(0.3, fake_child._process.kill)
+        timer.start()
+        began_s = time.monotonic()
+        xla_child.clear_after(os.getpid())
+        assert time.monotonic() - began_s > 0.2 and not scratch.exists()
+        scratch.mkdir()
+        (scratch / "stderr.txt").touch()
+        xla_child.clear_after(os.getpid())
+        assert not scratch.exists()
+
+    def test_files_go_at_once_with_a_process_that_is_killed(self, tmp_path):
+        program = """
+import os, signal
+from reshard.dialect_utils.xla_child import shared_child
+shared_child()._ask({"op": "hello"}, 1, 60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        killed = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)})
+        killed.wait(60)
+        began_s = time.monotonic()
+        while list(tmp_path.iterdir()) and time.monotonic() < began_s + 10:
+            time.sleep(0.01)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        "reply, is_lasting",
+        [
+            ({"status": "ok"}, True),
+            ({"status": "hang"}, True),
+            ({"status": "error"}, True),
+            ({"status": "error", "is_passing": True}, False),
+            ({"status": "target"}, False),
+            ({"status": "abort", "signal": signal.SIGABRT, "message": "Check failed: sliced"}, True),
+            ({"status": "abort", "signal": signal.SIGFPE, "message": ""}, True),
+            ({"status": "abort", "signal": signal.SIGABRT, "message": "terminate called after std::bad_alloc"}, False),
+            ({"status": "abort", "signal": signal.SIGINT, "message": ""}, False),
+            ({"status": "abort", "signal": signal.SIGTERM, "message": ""}, False),
+            ({"status": "abort", "signal": signal.SIGKILL, "message": ""}, False),
+            ({"status": "abort", "signal": -1, "message": "exit code 1"}, False),
+        ],
+    )
+    def test_what_came_from_outside_is_not_kept(self, reply, is_lasting):
+        assert xla_child._is_lasting(reply) == is_lasting
+
+    def test_a_disk_that_is_full_is_not_the_fault_of_the_module(self, child, monkeypatch):
+        from reshard.dialect_utils import xla_worker
+
+        monkeypatch.setitem(xla_worker._OPERATIONS, "compile", _raise(OSError(28, "No space left on device")))
+        assert xla_worker._reply({"op": "compile"}, None)["is_passing"]
+
+
+def _raise(error: BaseException):
+    def raising(*_, **__):
+        raise error
+
+    return raising
+
+
+@contextlib.contextmanager
+def _interrupted(after_s: float):
+    """Sends Ctrl-C to this process once, after a while."""
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
 class TestCache:
+    def test_what_older_versions_wrote_is_not_read(self, caching_child, monkeypatch):
+        """Until schema 2 an interrupted question left its answer to the next one, on disk too."""
+        from reshard.dialect_utils import xla_worker
+
+        assert xla_worker.SCHEMA > 2
+        request = CompileRequest(GATHER, 4)
+        monkeypatch.setattr(xla_worker, "SCHEMA", 2)
+        old = xla_child._cache_key(request)
+        monkeypatch.undo()
+        assert old != xla_child._cache_key(request)
+
+    @pytest.mark.parametrize("kind", ["a pipe", "a folder", "another's entry", "nested beyond measure"])
+    def test_what_is_no_entry_in_the_place_of_one_is_made_anew(self, tmp_path, monkeypatch, kind):
+        child = XlaChild(cache_dir=tmp_path, num_devices=1)
+        monkeypatch.setattr(child, "_ask", lambda *_: {"status": "ok", "bytes_received": 7})
+        child.compile(GATHER, 4)
+        (entry,) = tmp_path.glob("*/*.json")
+        written = entry.read_text()
+        entry.unlink()
+        if kind == "a pipe":
+            os.mkfifo(entry)
+        elif kind == "a folder":
+            entry.mkdir()
+        else:
+            entry.write_text("[" * 100_000 if kind.startswith("nested") else written.replace('{"key": "', '{"key": "0', 1))
+        assert (again := child.compile(GATHER, 4)).bytes_received == 7 and not again.from_cache
+        assert kind == "a folder" or entry.read_text() == written
+
     def test_second_request_comes_from_disk_without_a_child(self, caching_child, tmp_path):
         first = caching_child.compile(GATHER, 4)
         with XlaChild(cache_dir=tmp_path) as other:

@@ -342,6 +342,24 @@ def test_an_interruption_says_what_donation_consumed_and_hands_it_over(mesh, int
         assert_holds(array, values((8, 8), first=i), target)
 
 
+def test_an_interruption_at_the_very_end_hands_over_all_that_was_consumed(mesh, monkeypatch):
+    """A source that several leaves need goes when all is done."""
+    array = some_leaves(mesh)["w0"]
+    free = redistributing._Run._free_used_again
+
+    def interrupt(run):
+        free(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(redistributing._Run, "_free_used_again", interrupt)
+    targets = {"a": NamedSharding(mesh, P(None, "x")), "b": NamedSharding(mesh, P()), "c": NamedSharding(mesh, P(None, "x"))}
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        reshard.redistribute({"a": array, "b": array, "c": array}, targets, donate=True)
+    assert array.is_deleted() and sorted(stopped.value.moved) == ["['a']", "['b']", "['c']"]
+    for name, target in targets.items():
+        assert_holds(stopped.value.moved[f"['{name}']"], values((8, 8)), target)
+
+
 # What does not serve
 
 

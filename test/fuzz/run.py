@@ -68,6 +68,8 @@ class Worker:
         answer = self._process.stdout.readline() if is_ready else b""
         if answer:
             return json.loads(answer)
+        if not is_ready:
+            self.kill()  # or its answer would be there for the next recipe
         outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "seconds": 0.0}
         outcome |= {name: 0 for name in _SUMMED} | {"notes": []}
         outcome |= {name: {} for name in _COUNTED}

@@ -342,6 +342,25 @@ def test_a_damaged_entry_is_ignored_and_written_anew(kind, root, runs, capfd):
     assert path.read_bytes() == whole
 
 
+def test_a_pipe_in_place_of_an_entry_is_not_waited_for(root, runs, capfd):
+    first = opt(capfd, "--policy=always")
+    (path,) = entries(root)
+    whole = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    assert opt(capfd, "--policy=always") == first
+    assert len(runs) == 2 and path.read_bytes() == whole
+
+
+def test_a_run_that_is_interrupted_keeps_nothing(root):
+    def compute():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        result_cache.run("key", Session(), compute)
+    assert not entries(root)
+
+
 def test_a_file_in_place_of_the_folder_is_no_obstacle(root, capfd):
     root.write_text("a file")
     opt(capfd)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of sites on disk: with one nothing is planned or judged again, and whatever is wrong with it counts as none."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_a_record_that_is_not_what_was_written_is_none(root, monkeypatch, damage
     child = Child()
     assert run(monkeypatch, child) == fresh
     assert child.asked and path.read_bytes() == entry
+
+
+def test_a_pipe_in_place_of_a_record_is_not_waited_for(root, monkeypatch):
+    fresh = run(monkeypatch, Child())
+    (path,) = records(root)
+    entry = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    assert run(monkeypatch, Child()) == fresh
+    assert path.read_bytes() == entry
 
 
 def test_another_reshard_has_other_records(root, monkeypatch):

@@ -172,6 +172,28 @@ def test_a_folder_in_place_of_an_entry_is_no_obstacle(root):
     assert content(plan_cache.planned_or_read(request_of(ISSUE))) == content(planned(request_of(ISSUE)))
 
 
+def test_a_pipe_in_place_of_an_entry_is_not_waited_for(root):
+    path = entry_of(root, request_of(ISSUE))
+    good = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    assert content(plan_cache.planned_or_read(request_of(ISSUE))) == content(planned(request_of(ISSUE)))
+    assert path.read_bytes() == good
+
+
+def test_an_interrupt_while_an_entry_is_written_leaves_the_old_one_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "entry"
+    cache_place.replace(path, b"old")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cache_place.replace(path, b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["entry"] and path.read_bytes() == b"old"
+
+
 # ---- places that are not what they should be
 
 
