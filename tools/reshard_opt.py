@@ -22,12 +22,14 @@ def main(argv: list[str] | None = None) -> int:
     Without `argv` it is the command itself: the work is done in a child process, whose death is a diagnostic, and this process
     ends with the status instead of returning it.
     """
+    if argv is None:
+        command.prepare_streams()
     given = sys.argv[1:] if argv is None else argv
     flags, parser = parse_flags(given)
     if flags.version:
-        return command.print_versions()
+        return command.run(command.print_versions, "reshard-opt", given)
     if flags.completion:
-        return command.print_completion(parser, flags.completion)
+        return command.run(lambda: command.print_completion(parser, flags.completion), "reshard-opt", given)
 
     def drive() -> int:
         return command.run(lambda: _drive(flags, parser), "reshard-opt", given)
