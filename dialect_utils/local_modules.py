@@ -629,7 +629,7 @@ def _without_marks(op: ir.Operation) -> None:
 def _body_as_it_came(island: ir.Operation) -> ir.Operation:
     """Returns a copy of a manual computation over all axes, without what Shardy alone reads: on tiles, nothing is left to shard.
 
-    It is to be of the original: the analysed one holds Shardy's constants and reshards, which XLA refuses, and stand-ins for CHLO ops.
+    It is to be the original: the analysed one holds Shardy's constants and reshards, which XLA refuses, and stand-ins for CHLO.
     """
     copy = island.clone().operation
     for op in propagation.ops_in(copy)[1:]:

@@ -315,5 +315,5 @@ def _write_atomically(path: str, content: bytes) -> None:
 
 
 def _shown(path: str) -> str:
-    """Returns the name of a file as text: of a byte that is no UTF-8, which Python and MLIR print differently or not, its number."""
+    """Returns the name of a file as text: of a byte that is no UTF-8, which MLIR does not take, its number."""
     return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -215,5 +215,6 @@ def _axes(entry, spec) -> tuple[AxisRef, ...]:
         return ()
     names = (entry,) if isinstance(entry, str) else entry
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise ShardingError(f"{spec} has an entry {entry}, which names no axes; write a dimension's axes, or None where it is whole")
+        said = f"{spec} has an entry {entry}, which names no axes"
+        raise ShardingError(f"{said}; write a dimension's axes, or None where it is whole")
     return tuple(AxisRef(name) for name in names)

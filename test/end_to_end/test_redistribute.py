@@ -359,7 +359,7 @@ def test_a_dimension_that_does_not_divide_is_told(mesh):
     [
         (P("x", None, "y"), r"the array of shape \[8, 8\] cannot be sharded as .*, which has 3 entries"),
         ({"b": None}, "shardings are no prefix of the tree"),
-        (P(P.UNCONSTRAINED, "x"), r"the array: P.* has an entry .*, which names no axes; write a dimension's axes, or None where it"),
+        (P(P.UNCONSTRAINED, "x"), r"the array: P.* has an entry .*, which names no axes; write a dimension's axes, or None"),
         (3, "3 is no sharding; pass a NamedSharding, a PartitionSpec or a device"),
     ],
 )

@@ -92,8 +92,9 @@ def test_closed_streams_are_errors_where_they_are_needed(command, said):
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_names_of_files_may_be_no_utf_8(tmp_path):
     (tmp_path / os.fsdecode(b"\xff.mlir")).write_bytes((ROOT / "docs/tiny.mlir").read_bytes())
-    for flags in ("--strip-findings", "--find-mismatches --split-input-file", "--find-mismatches --report=html --report-file=$'\\xfe.html'"):
-        command = f"reshard-opt $'\\xff.mlir' {flags} --mlir-print-debuginfo --mlir-generate-reproducer=$'\\xfd.mlir' -o $'\\xfc.mlir'"
+    outputs = r"--mlir-generate-reproducer=$'\xfd.mlir' -o $'\xfc.mlir'"
+    for flags in ("--strip-findings", "--split-input-file --strip-findings", r"--find-mismatches --report-file=$'\xfe' --report=html"):
+        command = rf"reshard-opt $'\xff.mlir' {flags} --mlir-print-debuginfo {outputs}"
         assert ended(command, tmp_path) == (0, "", ""), flags
         written = (tmp_path / os.fsdecode(b"\xfc.mlir")).read_text()
         assert 'loc("\\\\xff.mlir"' in written, flags
