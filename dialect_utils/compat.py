@@ -130,6 +130,16 @@ def execute_sharded(executable, arguments: Sequence) -> list[list]:
     return executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays()
 
 
+def prepare_linear_algebra() -> None:
+    """Loads LAPACK where jaxlib has it: jax does so when it lowers a call to it, and a call without ends the process."""
+    try:
+        from jaxlib import lapack
+
+        lapack.prepare_lapack_call("potrf_ffi", "float32")
+    except (ImportError, AttributeError, NotImplementedError):
+        return
+
+
 def parse_module(context, module: str | bytes):
     """Returns the MLIR module in `module`: text, bytecode or a StableHLO portable artifact."""
     from jaxlib.mlir import ir

@@ -18,10 +18,11 @@ it ends the process on dimensions that do not divide, and it sorts the tiles of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 import functools
 import re
+from typing import Any
 
 from ..synthesis.layout import whole_factors
 from ..synthesis.mesh import Mesh
@@ -39,6 +40,7 @@ from .sdy_shardings import SHARDING, mesh_of, module_meshes, sharding_from_attr,
 _PASS_ON = propagation.CONSTRAINTS | frozenset(
     f"sdy.{name}" for name in ("all_gather", "all_slice", "all_to_all", "collective_permute", "all_reduce", "reduce_scatter")
 )
+_EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
 
@@ -123,6 +125,8 @@ def _divide_evenly(module: ir.Operation) -> None:
         if sdy.TensorShardingAttr.isinstance(attr):
             op.attributes[name] = _evenly(attr, op.results[0].type, meshes)
         else:
+            if not len(op.results):  # it may have a sharding all the same: of a callback, the device that it runs on
+                continue
             stated = zip(sdy.TensorShardingPerValueAttr(attr).shardings, op.results, strict=True)
             op.attributes[name] = sdy.TensorShardingPerValueAttr.get([_evenly(each, r.type, meshes) for each, r in stated])
 
@@ -221,7 +225,8 @@ class _Function:
             for attr in _shardings_at(op):
                 mesh = mesh_of(attr, self.meshes)
                 if mesh is None or not mesh.axes and mesh.device_ids:
-                    raise error_at(op, f"emit=local has no tiles for an array on one device, {attr}", _HINT)
+                    what = "an array" if op.name == "func.func" or len(op.results) else _said(op)
+                    raise error_at(op, f"emit=local has no tiles for {what} on one device, {attr}", _HINT)
                 sharding = sharding_from_attr(attr)
                 if sharding.unreduced:
                     raise error_at(op, f"emit=local takes and gives no unreduced values; here is one of {attr}", _HINT)
@@ -342,6 +347,26 @@ def _tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
 Scope = dict[ir.Value | tuple[ir.Value, Dims], Tile]  # a value as it was written, and in other layouts
 
 
+_Nested = Generator["_Nested", Any, Any]
+
+
+def _run_nested(work: _Nested) -> Any:
+    """Returns what a generator does that yields others, and is sent what they return: calls, but any number in each other."""
+    running, returned = [work], None
+    try:
+        while running:
+            try:
+                running.append(running[-1].send(returned))
+                returned = None
+            except StopIteration as end:
+                running.pop()
+                returned = end.value
+    finally:
+        while running:  # innermost first: each leaves its location and its insertion point
+            running.pop().close()
+    return returned
+
+
 class _Writer:
     """Writes the ops of analysed functions on tiles, at the current insertion point.
 
@@ -358,18 +383,21 @@ class _Writer:
 
     def write_block(self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]) -> list[ir.Value]:
         """Writes the ops of a block; returns what it ends with, in the layouts that are wanted."""
+        return _run_nested(self._block(block, tiles, outer, wanted))
+
+    def _block(self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]) -> _Nested:
         scope = dict(outer)
         scope.update(zip(block.arguments, tiles, strict=True))
         *ops, terminator = [op.operation for op in block.operations]
         for op in ops:
-            self._write_op(op, scope)
+            yield self._write_op(op, scope)
         return [self._in_layout(terminator, value, dims, scope) for value, dims in zip(terminator.operands, wanted, strict=True)]
 
-    def _write_op(self, op: ir.Operation, scope: Scope) -> None:
+    def _write_op(self, op: ir.Operation, scope: Scope) -> _Nested:
         with propagation.own_location(op):
             if op.name in _PASS_ON:
                 self._pass_on(op, scope)
-            elif op.name in ("sdy.propagation_barrier", "sdy.data_flow_edge"):
+            elif op.name in _EDGES:
                 scope[op.results[0]] = scope[op.operands[0]]
             elif op.name in ("sdy.sharding_group", "sdy.mesh"):
                 return
@@ -378,9 +406,9 @@ class _Writer:
             elif op.name == "stablehlo.iota":
                 self._iota(op, scope)
             elif op.name == "stablehlo.while":
-                self._while(op, scope)
+                yield self._while(op, scope)
             elif op.name in ("stablehlo.case", "stablehlo.if"):
-                self._branches(op, scope)
+                yield self._branches(op, scope)
             elif op.name == "sdy.manual_computation":
                 self._island(op, scope)
             else:
@@ -452,31 +480,31 @@ class _Writer:
         numbers = self._as_wanted(op, numbers, line, (dims[along],))
         scope[op.results[0]] = Tile(stablehlo.BroadcastInDimOp(_tile_type(kind, dims, op), numbers.value, [along]).result, dims)
 
-    def _while(self, op: ir.Operation, scope: Scope) -> None:
+    def _while(self, op: ir.Operation, scope: Scope) -> _Nested:
         layouts = [self._dims(each) for each in op.results]
         carried = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, layouts, strict=True)]
         loop = self._create(op, op.name, [each.type for each in carried], carried, op.attributes)
         for number, returned in enumerate(([()], layouts)):
-            self._write_region(op, number, loop, layouts, returned, scope)
+            yield self._write_region(op, number, loop, layouts, returned, scope)
         self._bind(op, loop, layouts, scope)
 
-    def _branches(self, op: ir.Operation, scope: Scope) -> None:
+    def _branches(self, op: ir.Operation, scope: Scope) -> _Nested:
         layouts = [self._dims(each) for each in op.results]
         chosen = self._in_layout(op, op.operands[0], (), scope)
         types = [_tile_type(each.type, dims, op) for each, dims in zip(op.results, layouts, strict=True)]
         choice = self._create(op, op.name, types, [chosen], op.attributes)
         for number in range(len(op.regions)):
-            self._write_region(op, number, choice, [], layouts, scope)
+            yield self._write_region(op, number, choice, [], layouts, scope)
         self._bind(op, choice, layouts, scope)
 
-    def _write_region(self, op: ir.Operation, number: int, new: ir.Operation, taken, given, scope: Scope) -> None:
+    def _write_region(self, op: ir.Operation, number: int, new: ir.Operation, taken, given, scope: Scope) -> _Nested:
         """Writes a region of an op into that of a new one; `taken`, `given`: layouts of its arguments and of what it returns."""
         block = op.regions[number].blocks[0]
         types = [_tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
         body = new.regions[number].blocks.append(*types, arg_locs=[propagation.own_location(op)] * len(types))
         with ir.InsertionPoint(body):
             tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
-            stablehlo.ReturnOp(self.write_block(block, tiles, scope, given))
+            stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
 
     def _island(self, op: ir.Operation, scope: Scope) -> None:
         """Takes over what a manual computation over all axes does on tiles."""
@@ -486,10 +514,8 @@ class _Writer:
         taken = [_dims(attr, value.type, self.mesh) for attr, value in zip(ends[0], op.operands, strict=True)]
         given = [_dims(attr, value.type, self.mesh) for attr, value in zip(ends[1], op.results, strict=True)]
         tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
-        copy = op.clone().operation
+        copy = _body_as_it_came(self._original(op) or op)
         block = copy.regions[0].blocks[0]
-        for inner in propagation.ops_in(copy):
-            _without_marks(inner)
         for argument, tile in zip(block.arguments, tiles, strict=True):
             argument.replace_all_uses_with(tile)
         *ops, terminator = [each.operation for each in block.operations]
@@ -511,7 +537,9 @@ class _Writer:
             operands[-1] = neutral_element(init.type, rule.reduction)
         types = [_tile_type(each.type, dims, op) for each, dims in zip(op.results, rule.results, strict=True)]
         new = self._create(op, meant.name, types, operands, meant.attributes, rule.sizes)
-        for before, after in zip(op.regions, new.regions, strict=True):
+        original = self._original(op)
+        came = op if original is None or original.name != op.name else original
+        for before, after in zip(came.regions, new.regions, strict=True):
             _copy_region(op, before, after)
         self._bind(op, new, rule.results, scope, rule)
         if is_late:
@@ -598,8 +626,24 @@ def _without_marks(op: ir.Operation) -> None:
     op.location = propagation.own_location(op)
 
 
+def _body_as_it_came(island: ir.Operation) -> ir.Operation:
+    """Returns a copy of a manual computation over all axes, without what Shardy alone reads: on tiles, nothing is left to shard.
+
+    It is to be the original: the analysed one holds Shardy's constants and reshards, which XLA refuses, and stand-ins for CHLO.
+    """
+    copy = island.clone().operation
+    for op in propagation.ops_in(copy)[1:]:
+        _without_marks(op)
+        if op.name in _PASS_ON or op.name in _EDGES:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        elif op.name == "sdy.sharding_group":
+            op.erase()
+    return copy
+
+
 def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
-    """Copies a computation on elements, which is the same on tiles."""
+    """Copies a computation on elements, as it came: it is the same on tiles."""
     for block in before.blocks:
         types = [each.type for each in block.arguments]
         copy = after.blocks.append(*types, arg_locs=[propagation.own_location(op)] * len(types))

@@ -83,7 +83,14 @@ def rule_of(site: Site) -> Rule:
 
 
 def elementwise(site: Site) -> Rule:
-    """Returns the rule of an op that computes each element of its results from the same element of its operands."""
+    """Returns the rule of an op that computes each element of its results from the same element of its operands.
+
+    Raises: NotLocal for one that, by its shapes or its regions, does something else: `chlo.broadcast_add`, `chlo.ragged_dot`.
+    """
+    values = (*site.op.operands, *site.op.results)
+    shapes = {tuple(ir.RankedTensorType(value.type).shape) for value in values}
+    if len(shapes) > 1 or not len(site.op.operands) or len(site.op.regions):
+        raise NotLocal("it has no rule for tiles")
     return _elementwise(site)
 
 

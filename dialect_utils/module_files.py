@@ -138,14 +138,15 @@ class Chunk:
     def _parse_mlir(self, context: ir.Context) -> ir.Module:
         if self.file.form == BYTECODE:
             return ir.Module.parse(self.file.content, context)
-        if self.text == self.file.text and os.path.isfile(self.file.path):
+        is_file = os.path.isfile(self.file.path)
+        if self.text == self.file.text and is_file and self.file.name == self.file.path:
             return ir.Module.parseFile(self.file.path, context)  # puts the file's name into locations, not "-"
         module = ir.Module.parse("\n" * self.lines_above + self.text, context)
-        return _with_locations_in(self.file.path, module) if os.path.isfile(self.file.path) else module
+        return _with_locations_in(self.file.name, module) if is_file else module
 
 
 def _with_locations_in(path: str, module: ir.Module) -> ir.Module:
-    """Returns the module with the file's name in its locations, in the place of the "-" that MLIR gives to text without a file."""
+    """Returns the module with a file's name in its locations, in the place of the "-" that MLIR gives to text without a file."""
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)
     named = path.replace("\\", "\\\\").replace('"', '\\"')
     return ir.Module.parse(re.sub(r'(?<=loc\()"-"(?=:\d)', lambda _: f'"{named}"', text), module.context)
@@ -280,9 +281,9 @@ def refuse_unwritable(path: str) -> None:
     if path == "-":
         return
     if os.path.isdir(path):
-        raise DiagnosedError([Diagnostic(ERROR, "cannot write: is a directory", Place(path))])
+        raise DiagnosedError([Diagnostic(ERROR, "cannot write: is a directory", Place(_shown(path)))])
     if not os.path.isdir(folder):
-        raise DiagnosedError([Diagnostic(ERROR, "cannot write: no such directory", Place(path))])
+        raise DiagnosedError([Diagnostic(ERROR, "cannot write: no such directory", Place(_shown(path)))])
 
 
 def file_error(path: str, error: OSError) -> DiagnosedError:
@@ -314,4 +315,5 @@ def _write_atomically(path: str, content: bytes) -> None:
 
 
 def _shown(path: str) -> str:
-    return "<stdin>" if path == "-" else path
+    """Returns the name of a file as text: of a byte that is no UTF-8, which MLIR does not take, its number."""
+    return "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "backslashreplace")

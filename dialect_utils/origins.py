@@ -7,6 +7,10 @@ which argument or result of the program, each axis came. This runs them once mor
 Shardy names a constraint, or a result, also for axes that its operand has in other dimensions on its own account, which is just
 where there is a site. Such a name is believed only of values of the same shape that have the axis where the constraint has it;
 where the operand has it, it is the operand's; of others nothing is said.
+
+Shardy does not keep count of a layout that an op itself has, `sdy.sharding` on a tanh say: where it comes upon one it names
+whatever is in memory, or ends the process (seen with jaxlib 0.10.2). So nothing is asked of modules with such ops. Since sub-axes
+may be its end, too, propagation runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import re
 from . import propagation
 from .bindings import ir
 from .diagnostics import DiagnosedError, Place, place_of
+from .passes_apart import run_apart
 from .sdy_shardings import sharding_from_attr
 
 _ORIGINS, _NAME = "sdy.sharding_origins", "sdy.sharding_origin_name"
@@ -57,20 +62,27 @@ class _Claim:
 
 
 class Origins:
-    """Origins of the layouts of one module, which stays as it is. Nothing is known of modules with several public functions."""
+    """Origins of the layouts of one module, which stays as it is. Nothing is known of modules with several public functions.
+
+    Attributes:
+      is_known: false where Shardy cannot tell.
+    """
 
     def __init__(self, module: ir.Module):
         self._index: dict[ir.Operation, int] = {}
         self._of_result: dict[tuple[int, int], dict[str, Origin]] = {}
         self._of_argument: list[dict[str, Origin]] = []
+        self.is_known = True
         originals, clones = propagation.tagged_clone(module)
         publics = [op for op in originals if op.name == "func.func" and propagation.is_public(op) and len(op.regions[0].blocks)]
         if len(publics) != 1:
             return
         try:
             analysis = propagation.prepare(originals, clones)
-            propagation.run(analysis.explicit, _telling(propagation.propagation_pipeline()))
-        except DiagnosedError:  # the passes of another Shardy: the report does without
+        except DiagnosedError:
+            return
+        self.is_known = self._is_told(analysis)
+        if not self.is_known:
             return
         self._function = publics[0]
         self._index = {op: i for i, op in enumerate(originals)}
@@ -88,6 +100,16 @@ class Origins:
         number = ir.BlockArgument(value).arg_number
         is_entry = bool(self._index) and value.owner == self._function.regions[0].blocks[0]
         return self._of_argument[number] if is_entry and number < len(self._of_argument) else {}
+
+    def _is_told(self, analysis: propagation.Analysis) -> bool:
+        """Propagates, and returns whether Shardy tells then where the layouts come from."""
+        if any(_has_own_layout(op) for op in propagation.ops_in(analysis.explicit)):
+            return False
+        told = run_apart(analysis.explicit, _telling(propagation.propagation_pipeline()))
+        if told is None:  # it died, or these are the passes of another Shardy
+            return False
+        analysis.explicit = told.operation
+        return True
 
     def _read(self, analysis: propagation.Analysis) -> None:
         function = next(
@@ -161,6 +183,14 @@ class Origins:
     @property
     def _name(self) -> str:
         return propagation.symbol(self._function)
+
+
+def _has_own_layout(op: ir.Operation) -> bool:
+    """Returns whether an op, not a constraint, came with a layout of its results."""
+    return op.name not in _ASKING and propagation.result_layouts(op) is not None
+
+
+_ASKING = propagation.CONSTRAINTS | {"sdy.manual_computation"}
 
 
 def _telling(pipeline: str) -> str:

@@ -429,8 +429,9 @@ def take_tuples_apart(module: ir.Operation) -> None:
 def _return_elements(op: ir.Operation) -> None:
     kind = ir.TupleType(op.results[0].type)
     types = [kind.get_type(number) for number in range(kind.num_types)]
-    with ir.InsertionPoint(op), op.location:
-        call = stablehlo.CustomCallOp(types, list(op.operands), ir.StringAttr(op.attributes["call_target_name"]).value)
+    attributes = dict(op.attributes.items())
+    with ir.InsertionPoint(op):
+        call = ir.Operation.create(op.name, types, list(op.operands), attributes, loc=op.location)
     with ir.InsertionPoint(op), own_location(op):
         elements = stablehlo.TupleOp(list(call.results))
     op.results[0].replace_all_uses_with(elements.result)

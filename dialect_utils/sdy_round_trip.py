@@ -11,7 +11,7 @@ from .bindings import ir, sdy
 from .diagnostics import error_at
 from .gspmd_statements import Imported, RefusedError, call_target, check_call
 from .manual_regions import UnliftableError, find_regions, inline, lift
-from .propagation import ops_in, run
+from .propagation import ops_in, run, take_tuples_apart
 from .sdy_shardings import SHARDING, per_value
 
 FRONTEND = "mhlo.frontend_attributes"
@@ -43,6 +43,7 @@ def import_shardings(module: ir.Module) -> Imported:
 
 def _import(module: ir.Module) -> dict[str, int]:
     counts = {"meshes": 0, "shardings": 0, "constraints": 0, "regions": 0}
+    take_tuples_apart(module.operation)  # what is said of a custom call's results is said of each element, as in XLA
     run(module.operation, _IMPORT)
     with module.context, ir.Location.unknown():
         for op in ops_in(module.operation):

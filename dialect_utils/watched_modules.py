@@ -121,8 +121,9 @@ class WatchedOp:
 
 
 def entry_function(module: ir.Module) -> ir.Operation:
-    """Returns the function `main`, else the first; raises DiagnosedError if there is none."""
-    functions = [each.operation for each in module.body.operations if each.operation.name == "func.func"]
+    """Returns the function `main`, else the first, of those that have a body; raises DiagnosedError if there is none."""
+    found = [each.operation for each in module.body.operations if each.operation.name == "func.func"]
+    functions = [each for each in found if len(each.regions[0].blocks)]
     if not functions:
         raise error_at(module.operation, "the module has no function to run")
     return next((each for each in functions if ir.StringAttr(each.attributes["sym_name"]).value == "main"), functions[0])

@@ -584,7 +584,10 @@ class SitePlanner:
             return None
         from reshard.dialect_utils.origins import Origins  # few reports have it
 
-        return Origins(self.module)
+        origins = Origins(self.module)
+        if not origins.is_known:
+            self.session.remark(None, "the report does not tell who asked for the layouts: Shardy cannot say where they come from")
+        return origins
 
 
 _ROW_ENTRIES = (

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 import operator
 import os
@@ -207,11 +207,15 @@ def _sharding(sharding, rank: int) -> Sharding:
     if len(entries) > rank:
         raise ShardingError(f"{spec} has {len(entries)} entries, the array has rank {rank}")
     unreduced = tuple(AxisRef(name) for name in sorted(getattr(spec, "unreduced", ())))
-    return Sharding(tuple(_axes(entry) for entry in entries + [None] * (rank - len(entries))), unreduced=unreduced)
+    return Sharding(tuple(_axes(entry, spec) for entry in entries + [None] * (rank - len(entries))), unreduced=unreduced)
 
 
-def _axes(entry) -> tuple[AxisRef, ...]:
+def _axes(entry, spec) -> tuple[AxisRef, ...]:
+    """Returns the axes of one entry of a spec. Raises: ShardingError if it names none, as `PartitionSpec.UNCONSTRAINED`."""
     if entry is None:
         return ()
-    names = (entry,) if isinstance(entry, str) else tuple(entry)
+    names = (entry,) if isinstance(entry, str) else entry
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        said = f"{spec} has an entry {entry}, which names no axes"
+        raise ShardingError(f"{said}; write a dimension's axes, or None where it is whole")
     return tuple(AxisRef(name) for name in names)

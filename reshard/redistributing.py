@@ -36,7 +36,7 @@ from reshard.scheduling import Going, Job, LimitError, scheduled
 from reshard.synthesis.exchange import TooManyPieces
 from reshard.synthesis.problem import NoPlanError
 from reshard.synthesis.request import OBJECTIVES
-from reshard.synthesis.sharding import Sharding
+from reshard.synthesis.sharding import Sharding, ShardingError
 from reshard.synthesis.topology import Topology
 from reshard.tools import text_table
 
@@ -81,6 +81,8 @@ def redistribute(
     If it is interrupted, the sources are intact, but for those that were donated and are done: a note on the exception names
     them, and its attribute `moved` has their new arrays by path.
     """
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree_util.tree_leaves(tree)):
+        _refuse_shapes(*_flattened(tree)[:2])
     schedule = plan_tree(
         tree, shardings, memory_limit=memory_limit, donate=donate, topology=topology, objective=objective
     )
@@ -206,6 +208,7 @@ class Schedule:
         paths, leaves, structure = _flattened(tree)
         if structure != self._structure:
             raise RedistributeError(f"the schedule is for {self._structure}, not for {structure}; plan the tree anew")
+        _refuse_shapes(paths, leaves)
         for leaf, transfer in zip(leaves, self.transfers):
             _check_leaf(leaf, transfer)
         self._agree()
@@ -371,6 +374,8 @@ def _ends(path: str, leaf, entry) -> _Ends:
         raise RedistributeError(f"{path} has been deleted or donated; pass a live array")
     if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None:
         raise RedistributeError(f"{path} is a shape without a sharding; pass jax.ShapeDtypeStruct(shape, dtype, sharding=...)")
+    if isinstance(leaf, jax.ShapeDtypeStruct) and isinstance(leaf.sharding, NamedSharding):
+        _read(path, leaf.sharding, len(leaf.shape))
     target = _as_sharding(path, leaf, entry)
     found = _Ends(path, leaf, target)
     if target is not None:
@@ -402,6 +407,13 @@ def _mesh_for(path: str, leaf, spec: PartitionSpec) -> jax.sharding.Mesh:
     return source.mesh
 
 
+def _read(path: str, sharding: NamedSharding, rank: int) -> Sharding:
+    try:
+        return planned_sharding(sharding, rank)
+    except ShardingError as error:
+        raise RedistributeError(f"{path}: {error}") from None
+
+
 def _check_target(ends: _Ends) -> None:
     shape, target = list(ends.shape), ends.target
     if not isinstance(target, NamedSharding):
@@ -412,7 +424,7 @@ def _check_target(ends: _Ends) -> None:
             f"{ends.path} of shape {shape} cannot be sharded as {target.spec}, which has {len(target.spec)} entries; "
             "write one for each dimension"
         )
-    for dim, axes in enumerate(planned_sharding(target, len(shape)).dims):
+    for dim, axes in enumerate(_read(ends.path, target, len(shape)).dims):
         shards = math.prod(target.mesh.shape[axis.name] for axis in axes)
         if shape[dim] % shards:
             raise RedistributeError(
@@ -630,11 +642,18 @@ def _with_ways(transfers: Sequence[Transfer], batches: Sequence[Sequence[Going]]
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def _refuse_shapes(paths: Sequence[str], leaves: Sequence) -> None:
+    """Raises: RedistributeError if a leaf has no elements to move."""
+    for path, leaf in zip(paths, leaves):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise RedistributeError(f"{path} is a shape without elements; pass an array, or ask plan_tree what would be done")
+
+
 def _check_leaf(leaf, transfer: Transfer) -> None:
     """Raises: RedistributeError if a leaf is not the one that was planned for."""
     found = _Ends(transfer.path, leaf, None)
     planned, given = ((each.source, each.shape, str(each.dtype)) for each in (transfer, found))
-    if planned != given or isinstance(leaf, jax.ShapeDtypeStruct):
+    if planned != given:
         raise RedistributeError(f"{transfer.path} is {given}, the schedule is for {planned}; plan the tree anew")
     if isinstance(leaf, jax.Array) and leaf.is_deleted():
         raise RedistributeError(f"{transfer.path} has been deleted or donated; pass a live array")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -40,6 +41,20 @@ class UserError(Exception):
     """What the user should read in one line."""
 
 
+def prepare_streams() -> None:
+    """Lets a process that was started without a standard stream have one, and print any text on those that it has.
+
+    Without, Python has None for the stream, and the next file that is opened gets its number. What is read from such a stream, or
+    written to standard output, fails as it does in other programs: bad file descriptor. What is said on standard error is lost.
+    """
+    for number, (name, flags) in enumerate((("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            raw = open(os.open(os.devnull, flags), "wb" if number else "rb", buffering=0)
+            os.set_inheritable(raw.fileno(), True)  # else a child would be without it again
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+    sys.stdout.reconfigure(errors="backslashreplace")  # a name may be no UTF-8
+
+
 def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process: bool = False) -> int:
     """Returns the exit status of `work`, or 1 and says why; 130 after Ctrl-C, 143 and 129 after SIGTERM and SIGHUP.
 
@@ -59,7 +74,7 @@ def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process
     except KeyboardInterrupt as interrupt:
         return 128 + getattr(interrupt, "number", signal.SIGINT)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EBADF):
             _without_stdout()
             return _failed(f"<stdout>: error: {error.strerror.lower()}")
         if isinstance(error, ModuleNotFoundError) and (said := _missing(error)):

@@ -34,7 +34,7 @@ class Reproducer:
         module = [path] if self.module_text else [self.given] if self.given else []
         command = shlex.join([self.tool, *module, *self.arguments])
         head = f"{self.tool} reproducer\nrerun: {command}\n{versions_text()}\n{why}"
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:  # names may be no UTF-8
             file.write("".join(f"// {line}".rstrip() + "\n" for line in head.splitlines()))
             file.write(self.module_text)
         return path, command

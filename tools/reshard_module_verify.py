@@ -82,6 +82,7 @@ def _verified(flags: argparse.Namespace) -> tuple[Verification, int, list[str]]:
     chunk = file.chunks(False)[0]
     contained.enter("reading", cpu_s=reading_limit_s(file))
     original, remarks = _imported(chunk, context)
+    watched_modules.entry_function(original)  # raises if there is none: Shardy ends the process at a module of declarations alone
     contained.enter("running the passes")
     devices = _devices(original, flags.devices, file.name)
     with context, ir.Location.unknown():

@@ -21,6 +21,8 @@ def main(argv: list[str] | None = None) -> int:
     Without `argv` it is the command itself: the work is done in a child process, whose death is a diagnostic, and this process
     ends with the status instead of returning it.
     """
+    if argv is None:
+        command.prepare_streams()
     given = sys.argv[1:] if argv is None else argv
     if argv is not None:
         return command.run(lambda: _answer(given), "reshard-opt", given)

@@ -23,7 +23,9 @@ class KeptStdin:
         self._copy = _new_file() if is_input else None
 
     def read_in_child(self) -> None:
-        if self._copy is not None:
+        if self._copy is None:
+            return
+        with contextlib.suppress(OSError):  # who reads the input says so
             content = sys.stdin.buffer.read()
             self._copy.write(content)
             self._copy.flush()

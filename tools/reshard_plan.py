@@ -132,6 +132,8 @@ def _answered(flags: argparse.Namespace) -> Answered:
     if planned.target_mesh is not None and flags.compare:
         meshes = f"{planned.mesh} and {planned.target_mesh}"
         raise UserError(f"--compare is about pairs on one mesh; here they are {meshes}; leave --compare out")
+    if not planned.mesh.axes and flags.compare:
+        raise UserError(f"--compare is about meshes with axes; {planned.mesh} is one device; leave --compare out")
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found

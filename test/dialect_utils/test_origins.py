@@ -107,3 +107,37 @@ func.func public @main(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh
 """
     )
     assert origins(loop, "tanh") == {"x": "a constraint at model.py:5:1", "y": "argument 0 of @main at -:3:1"}
+
+
+def own(layout: str) -> str:
+    return (
+        'sdy.mesh @mesh = <["x"=4, "y"=2, "z"=2]>'
+        f"""
+func.func public @main(%a: tensor<16x16xf32>) -> tensor<16x16xf32> {{
+  %tanh = stablehlo.tanh %a {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, {layout}>]>}} : tensor<16x16xf32>
+  %sine = stablehlo.sine %tanh : tensor<16x16xf32>
+  %c = sdy.sharding_constraint %sine <@mesh, [{{}}, {{"x"}}]> : tensor<16x16xf32>
+  return %c : tensor<16x16xf32>
+}}
+"""
+    )
+
+
+@pytest.mark.parametrize("layout", ['[{"x"}, {"y"}]', '[{"z"}, {"y"}]', '[{"x"}, {}]'])
+def test_of_modules_in_which_an_op_has_a_layout_itself_nothing_is_known(layout):
+    """Shardy would say what is in memory, or end the process with SIGSEGV."""
+    assert origins(own(layout), "sine") == {}
+
+
+def test_the_end_of_shardy_is_not_ours():
+    sub_axes = """
+sdy.mesh @mesh = <["x"=4, "y"=2, "z"=2]>
+func.func public @main(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {"x":(1)2}]>}, %b: tensor<16x16xf32>)
+    -> tensor<16x16xf32> {
+  %tanh = stablehlo.tanh %a : tensor<16x16xf32>
+  %add = stablehlo.add %tanh, %a : tensor<16x16xf32>
+  %c = sdy.sharding_constraint %b <@mesh, [{"z"}, {"x"}]> : tensor<16x16xf32>
+  return %c : tensor<16x16xf32>
+}
+"""
+    assert set(origins(sub_axes, "add").values()) <= {"argument 0 of @main at -:3:1"}

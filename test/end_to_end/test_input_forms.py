@@ -18,6 +18,7 @@ from reshard.tools.reshard import main as tool
 from reshard.tools.reshard_opt import main as reshard_opt
 
 HEAD = "mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32"
+ALWAYS = "builtin.module(import-gspmd,find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)"
 AS_IT_IS = "--pass-pipeline=builtin.module()"
 
 
@@ -139,3 +140,41 @@ def test_every_form_of_input_is_read_rewritten_and_gives_what_it_gives_unsharded
     found = json.loads(capsys.readouterr().out)
     assert found["devices"] == 8 and found["is_rewritten"], found
     assert found["ours"]["status"] in ("equal", "rounded"), found
+
+
+LINEAR_ALGEBRA = {
+    "cholesky": lambda a: jnp.linalg.cholesky(a + 8 * jnp.eye(16)),
+    "qr": jnp.linalg.qr,
+    "svd": lambda a: jnp.linalg.svd(a, compute_uv=False),
+    "solve": lambda a: jnp.linalg.solve(a + 8 * jnp.eye(16), a),
+    "eigh": lambda a: jnp.linalg.eigvalsh(a),
+}
+
+
+def linear_algebra(name: str) -> jax.stages.Lowered:
+    """Returns a program that XLA's HLO calls LAPACK in: such a call returns a tuple there, and has Shardy's rule as a string."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    rows, columns = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("x", "y"), ("y", "x")))
+
+    def program(a):
+        a = jax.lax.with_sharding_constraint(jnp.tanh(jax.lax.with_sharding_constraint(a, rows)), columns)
+        return LINEAR_ALGEBRA[name](a)
+
+    return jax.jit(program, in_shardings=rows).lower(jax.ShapeDtypeStruct((16, 16), np.float32))
+
+
+@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+def test_hlo_of_linear_algebra_is_read_and_rewritten(name, tmp_path, capsys):
+    (tmp_path / "module.hlo").write_text(linear_algebra(name).compiler_ir("hlo").as_hlo_text())
+    assert reshard_opt([str(tmp_path / "module.hlo"), f"--pass-pipeline={ALWAYS}"]) == 0
+    written = capsys.readouterr().out
+    assert "sdy.manual_computation" in written and "tuple<" not in written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cholesky", "qr"])
+def test_hlo_of_linear_algebra_gives_what_it_gives_unsharded(name, tmp_path, capsys):
+    (tmp_path / "module.hlo").write_text(linear_algebra(name).compiler_ir("hlo").as_hlo_text())
+    assert tool(["verify", str(tmp_path / "module.hlo"), "--policy", "always", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_rewritten"] and found["ours"]["status"] in ("equal", "rounded"), found

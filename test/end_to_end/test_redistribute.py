@@ -377,6 +377,7 @@ def test_a_dimension_that_does_not_divide_is_told(mesh):
     [
         (P("x", None, "y"), r"the array of shape \[8, 8\] cannot be sharded as .*, which has 3 entries"),
         ({"b": None}, "shardings are no prefix of the tree"),
+        (P(P.UNCONSTRAINED, "x"), r"the array: P.* has an entry .*, which names no axes; write a dimension's axes, or None"),
         (3, "3 is no sharding; pass a NamedSharding, a PartitionSpec or a device"),
     ],
 )
@@ -393,6 +394,17 @@ def test_a_spec_without_a_mesh_and_a_shape_without_a_sharding_are_told(mesh):
     abstract = NamedSharding(mesh.abstract_mesh, P("x"))
     with pytest.raises(RedistributeError, match="has no devices; pass a NamedSharding on a jax.sharding.Mesh"):
         reshard.redistribute(one(mesh), abstract)
+
+
+def test_shapes_without_elements_are_told(mesh):
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+    with pytest.raises(RedistributeError, match=r"\['a'\] is a shape without elements; pass an array, or ask plan_tree what"):
+        reshard.redistribute({"a": shape}, P("y"))
+    with pytest.raises(RedistributeError, match="is a shape without elements"):
+        reshard.plan_tree(shape, P("y")).run(shape)
+    open_shape = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P("x", P.UNCONSTRAINED)))
+    with pytest.raises(RedistributeError, match="names no axes"):
+        reshard.plan_tree(open_shape, P("y"))
 
 
 def test_deleted_and_traced_arrays_are_told(mesh):

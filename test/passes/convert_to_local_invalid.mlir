@@ -78,3 +78,23 @@ func.func @sum_of_nothing_known(%arg0: tensor<8x2xf32> {sdy.sharding = #sdy.shar
   %0 = sdy.all_reduce {"x"} %arg0 out_sharding=<@mesh, [{"y"}, {}]> : tensor<8x2xf32>
   return %0 : tensor<8x2xf32>
 }
+
+// -----
+
+// As jax.debug.print has it: no result, and yet a sharding.
+sdy.mesh @mesh = <["x"=2]>
+sdy.mesh @device_0 = <[], device_ids=[0]>
+func.func @callback_without_results(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+  // expected-error @+1 {{emit=local has no tiles for stablehlo.custom_call @callback on one device, #sdy.sharding<@device_0, []>}}
+  stablehlo.custom_call @callback(%arg0) {has_side_effect = true, sdy.sharding = #sdy.sharding_per_value<[<@device_0, []>]>} : (tensor<8xf32>) -> ()
+  return %arg0 : tensor<8xf32>
+}
+
+// -----
+
+sdy.mesh @mesh = <["x"=2]>
+func.func @chlo_that_is_not_elementwise(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, %arg1: tensor<8xf32>) -> tensor<8x8xf32> {
+  // expected-error @+1 {{emit=local cannot convert chlo.broadcast_add: it has no rule for tiles}}
+  %0 = chlo.broadcast_add %arg0, %arg1 : (tensor<8x8xf32>, tensor<8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

@@ -98,3 +98,49 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tool, arguments):
     process = start(tool, *arguments, stdout=subprocess.PIPE)
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 1
+
+
+def ended(command: str, cwd: Path = ROOT) -> tuple[int, str, str]:
+    """Returns the exit status of a shell command, and what it wrote; `reshard` and `reshard-opt` are those of this checkout."""
+    names = (("reshard", "reshard"), ("reshard-opt", "reshard_opt"))
+    functions = "\n".join(f'{name}() {{ "$PYTHON" -m reshard.tools.{module} "$@"; }}' for name, module in names)
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", f"{functions}\n{command}"], cwd=cwd, env=environment, capture_output=True)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+PLAN_TEXT = """reshard plan --mesh x=4 --type 'f32[8,8]' --from '[{"x"}, {}]' --to '[{}, {"x"}]'"""
+NO_STDOUT = "<stdout>: error: bad file descriptor\n"
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        (f"{PLAN_TEXT} >&-", (1, "", NO_STDOUT)),
+        ("reshard --version >&-", (1, "", NO_STDOUT)),
+        ("reshard-opt docs/tiny.mlir --strip-findings >&-", (1, "", NO_STDOUT)),
+        ("reshard-opt --version >&-", (1, "", NO_STDOUT)),
+        ("reshard-opt --list-passes >&-", (1, "", NO_STDOUT)),
+        ("reshard-opt --completion bash >&-", (1, "", NO_STDOUT)),
+        ("reshard-opt docs/tiny.mlir --strip-findings -o /dev/null >&- 2>&- <&-", (0, "", "")),
+        ("reshard-opt no.mlir 2>&-", (1, "", "")),
+        ("reshard plan --no-such-flag 2>&-", (2, "", "")),
+        ("reshard-opt - --strip-findings <&-", (1, "", "<stdin>: error: bad file descriptor\n")),
+        ("reshard verify - <&-", (1, "", "<stdin>: error: bad file descriptor\n")),
+        ("reshard fix-warnings - <&-", (1, "", "reshard: error: -: bad file descriptor\n")),
+    ],
+)
+def test_closed_streams_are_errors_where_they_are_needed(command, said):
+    assert ended(command) == said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_of_files_may_be_no_utf_8(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff.mlir")).write_bytes((ROOT / "docs/tiny.mlir").read_bytes())
+    outputs = r"--mlir-generate-reproducer=$'\xfd.mlir' -o $'\xfc.mlir'"
+    for flags in ("--strip-findings", "--split-input-file --strip-findings", r"--find-mismatches --report-file=$'\xfe' --report=html"):
+        command = rf"reshard-opt $'\xff.mlir' {flags} --mlir-print-debuginfo {outputs}"
+        assert ended(command, tmp_path) == (0, "", ""), flags
+        written = (tmp_path / os.fsdecode(b"\xfc.mlir")).read_text()
+        assert 'loc("\\\\xff.mlir"' in written, flags
+    assert ended("reshard-opt $'no\\xff.mlir'", tmp_path) == (1, "", "no\\xff.mlir: error: no such file or directory\n")

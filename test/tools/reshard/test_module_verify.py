@@ -414,6 +414,7 @@ def test_wrong_flags_are_one_line(capsys, tmp_path, arguments, status, words):
         ("func.func @main(", "error"),
         ("func.func @main(%arg0: tensor<?xf32>) -> tensor<?xf32> { return %arg0 : tensor<?xf32> }", "argument 0 is tensor<?xf32>"),
         ("module {}", "the module has no function to run"),
+        ("func.func private @elsewhere(tensor<4xf32>) -> tensor<4xf32>", "the module has no function to run"),
     ],
 )
 def test_what_cannot_be_run_is_an_error(capsys, tmp_path, text, words):

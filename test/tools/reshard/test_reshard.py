@@ -413,6 +413,26 @@ def test_a_comparison_needs_one_mesh(capsys):
     assert "--compare is about pairs on one mesh" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        {"--mesh": "x=1", "--type": "f32[16]", "--from": '[{"x"}]', "--to": "[{}]"},
+        {"--mesh": "x=1", "--type": "f32[16]", "--from": '[{}], unreduced={"x"}', "--to": "[{}]"},
+        {"--mesh": "x=1", "--type": "f32[16]", "--from": '[{"x"}]', "--to-mesh": "y=1,z=1", "--to": '[{"z"}]'},
+        {"--mesh": "<[], device_ids=[0]>", "--type": "f32[16]", "--from": "[]", "--to": "[]"},
+    ],
+)
+def test_a_plan_on_one_device_is_verified_without_xla(problem, capsys):
+    said = "verified: the numpy interpreter ends with the target's elements; one device has nothing to run with XLA"
+    assert output(capsys, "--verify", problem=problem).splitlines()[-1] == said
+
+
+def test_one_device_alone_is_not_compared(capsys):
+    alone = {"--mesh": "<[], device_ids=[0]>", "--type": "f32[16]", "--from": "[]", "--to": "[]"}
+    assert run("--compare", "xla", problem=alone) == 1
+    assert "--compare is about meshes with axes; <[], device_ids=[0]> is one device" in capsys.readouterr().err
+
+
 def test_an_array_too_large_to_run_is_not_verified(capsys):
     assert run("--verify", problem={**SMALL, "--type": "f32[1073741824]"}) == 1
     assert "verify a smaller array" in capsys.readouterr().err
