@@ -69,7 +69,7 @@ class Origins:
             return
         try:
             analysis = propagation.prepare(originals, clones)
-            propagation.run(analysis.explicit, _telling(propagation.propagation_pipeline()))
+            propagation.run_on_program(analysis.explicit, _telling(propagation.propagation_pipeline()))
         except DiagnosedError:  # the passes of another Shardy: the report does without
             return
         self._function = publics[0]
