@@ -10,8 +10,9 @@ Files are split at `// -----`. Each part is given to `reshard.optimize` in worke
 with emit="local"; and to `reshard-opt --report=html`. What comes out is written, read back and verified by MLIR. Every answer is
 kept as soon as it is there, so that a run that was stopped goes on where it was.
 
-What may become of a part: `rewritten`; `nothing to do`; `left`, as it came with a remark; `diagnosed`, an error at its place;
-`contained`, an error because MLIR ended the child process that the library gave it to. What must not: `death` of the worker,
+What may become of a part: `rewritten`; `nothing to do`; `left`, as it came with a remark; `diagnosed`, an error at its place, since
+MLIR's own reader refuses it; `refused`, an error at its place although MLIR reads it; `contained`, an error because MLIR ended the
+child process that the library gave it to. What must not: `death` of the worker,
 `fault`, an exception that is no diagnostic, `invalid` output, one that MLIR refuses or that is another module though nothing was
 rewritten, and `late`, out of time. The exit status is 1 if any did.
 """
@@ -29,7 +30,9 @@ import json
 import os
 from pathlib import Path
 import queue
+import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,10 +48,9 @@ from benchmarks.progress import shown  # noqa: E402
 
 MARKER = "// -----"
 FORMS = ("default", "always", "local", "html")
-FINE = ("rewritten", "nothing to do", "left", "diagnosed", "contained")
+FINE = ("rewritten", "nothing to do", "left", "diagnosed", "refused", "contained")
 BAD = ("death", "fault", "invalid", "late")
 LIMIT_S = 120.0
-MEMORY_BYTES = 4 << 30
 INTERRUPTED = 130
 _OPTIONS = {"default": {}, "always": {"policy": "always"}, "local": {"emit": "local"}}
 
@@ -216,7 +218,6 @@ def work() -> int:
     """Answers the questions on stdin, one line of JSON each."""
     import resource
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -237,14 +238,26 @@ def _answer(question: dict) -> dict:
             return _by_command_line(text)
         return _by_library(text, {**_OPTIONS[question["form"]], "check": question["check"]})
     except DiagnosedError as error:
-        return _diagnosed(str(error))
+        return _diagnosed(str(error), text)
     except Exception as error:
         return {"kind": "fault", "message": _with_place(error)}
 
 
-def _diagnosed(said: str) -> dict:
+def _diagnosed(said: str, text: bytes) -> dict:
     first = said.splitlines()[0]
-    return {"kind": "contained" if " ended the process" in first else "diagnosed", "message": first}
+    if " ended the process" in first or " took too long" in first:
+        return {"kind": "contained", "message": first}
+    return {"kind": "refused" if _is_readable(text) else "diagnosed", "message": first}
+
+
+def _is_readable(text: bytes) -> bool:
+    from reshard.dialect_utils.diagnostics import DiagnosedError
+
+    try:
+        _read(text)
+    except DiagnosedError:
+        return False
+    return True
 
 
 def _by_library(text: bytes, options: dict) -> dict:
@@ -270,7 +283,8 @@ def _by_command_line(text: bytes) -> dict:
     from reshard.tools import contained
     from reshard.tools.reshard_opt import main
 
-    with tempfile.TemporaryDirectory() as folder:
+    folder = tempfile.mkdtemp()  # not TemporaryDirectory, which the child would take away at its end
+    try:
         given, made, report = (Path(folder, name) for name in ("in.mlir", "out.mlir", "report.html"))
         given.write_bytes(text)
         arguments = [str(given), "--policy=always", "--report=html", f"--report-file={report}", "-o", str(made)]
@@ -284,29 +298,31 @@ def _by_command_line(text: bytes) -> dict:
             status = contained.run(in_child, str(given))
         said = of_parent.getvalue() or Path(folder, "said").read_text(errors="replace")
         if status:
-            return _of_failure(status, said)
+            return _of_failure(status, said, text)
         remarks = [line for line in said.splitlines() if "remark:" in line]
-        is_rewritten = '"is_rewritten"' in said or not _is_same(text, made.read_bytes())
+        is_rewritten = b'"is_rewritten": true' in report.read_bytes() or not _is_same(text, made.read_bytes())
         wrong = _what_is_wrong(text, made.read_bytes(), is_rewritten)
         if not report.read_text().rstrip().endswith("</html>"):
             wrong = "the report is no whole page"
         return {"kind": "invalid", "message": wrong} if wrong else {"kind": _kind(is_rewritten, remarks)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _of_failure(status: int, said: str) -> dict:
+def _of_failure(status: int, said: str, text: bytes) -> dict:
     lines = [line for line in said.splitlines() if "error:" in line] or said.splitlines() or [f"exit {status}"]
     if "Traceback" in said or "reproducer" in said and "internal" in said or status not in (0, 1):
         return {"kind": "fault", "message": " / ".join(said.splitlines()[-4:])}
-    return _diagnosed(lines[0])
+    return _diagnosed(lines[0], text)
 
 
 def _what_is_wrong(before: bytes, after: bytes, is_rewritten: bool) -> str:
     """Returns what is wrong with an output, nothing if it is valid, and the same module if nothing was rewritten."""
-    from reshard.dialect_utils.bindings import ir
+    from reshard.dialect_utils.diagnostics import DiagnosedError
 
     try:
         _read(after)
-    except ir.MLIRError as error:
+    except DiagnosedError as error:
         return f"MLIR refuses what was written: {str(error).splitlines()[0]}"
     return "" if is_rewritten or _is_same(before, after) else "nothing was rewritten, and another module was written"
 
@@ -316,21 +332,19 @@ def _is_same(before: bytes, after: bytes) -> bool:
 
 
 def _read(text: bytes) -> str:
-    """Returns a module as MLIR prints it once it is read and verified. Raises: MLIRError."""
+    """Returns a module as MLIR prints it once it is read and verified. Raises: DiagnosedError."""
     from reshard.dialect_utils.bindings import make_context
     from reshard.dialect_utils.module_files import ModuleFile
 
-    module = ModuleFile("<part>", text).chunks()[0].parse(make_context())
-    module.operation.verify()
-    return str(module)
+    return str(ModuleFile("<part>", text).chunks()[0].parse(make_context()))  # which verifies
 
 
 def _with_place(error: Exception) -> str:
     import traceback
 
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({where})"
+    text = "".join([*traceback.format_exception(error), *getattr(error, "__notes__", ())])
+    path, line, function = re.findall(r'File "([^"]*)", line (\d+), in (\S+)', text)[-1]  # a child's traceback is a note
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({Path(path).name}:{line}, {function})"
 
 
 # Tables

@@ -7,7 +7,9 @@ left as it came, with the reason; nothing is lost by that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from contextvars import ContextVar
 import math
 
 from .bindings import ir, sdy
@@ -26,6 +28,29 @@ class NotPropagatedError(DiagnosedError):
         self.place = place_of(op)
         self.reason = reason
         super().__init__([Diagnostic(ERROR, reason, self.place)])
+
+
+class RareError(Exception):
+    """A module is of a kind on which Shardy's passes have ended the process before; see `only_common`."""
+
+
+_takes_common_only: ContextVar[bool] = ContextVar("takes_common_only", default=False)
+
+
+@contextlib.contextmanager
+def only_common() -> Iterator[None]:
+    """Lets what is rare raise RareError inside the `with`: for a process that must not end, and can have another one do the work."""
+    before = _takes_common_only.set(True)
+    try:
+        yield
+    finally:
+        _takes_common_only.reset(before)
+
+
+def refuse_rare() -> None:
+    """Raises: RareError inside of `only_common`."""
+    if _takes_common_only.get():
+        raise RareError
 
 
 def refuse_ops(names: Iterable[str], ops: Sequence[ir.Operation]) -> None:

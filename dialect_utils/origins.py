@@ -17,7 +17,7 @@ import re
 from . import propagation
 from .bindings import ir
 from .diagnostics import DiagnosedError, Place, place_of
-from .sdy_shardings import sharding_from_attr
+from .sdy_shardings import SHARDING, sharding_from_attr
 
 _ORIGINS, _NAME = "sdy.sharding_origins", "sdy.sharding_origin_name"
 _NAMED = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(.*\))?\)')
@@ -69,6 +69,8 @@ class Origins:
             return
         try:
             analysis = propagation.prepare(originals, clones)
+            if _states_layouts_itself(analysis.explicit):
+                return
             propagation.run_on_program(analysis.explicit, _telling(propagation.propagation_pipeline()))
         except DiagnosedError:  # the passes of another Shardy: the report does without
             return
@@ -161,6 +163,14 @@ class Origins:
     @property
     def _name(self) -> str:
         return propagation.symbol(self._function)
+
+
+def _states_layouts_itself(module: ir.Operation) -> bool:
+    """Returns whether an op states a layout, which no argument, result or constraint asked for: Shardy would look for who did."""
+    return any(SHARDING in op.attributes or op.name in _UNNAMED for op in propagation.ops_in(module))
+
+
+_UNNAMED = frozenset({"sdy.sharding_group"})  # hands on layouts without their origins
 
 
 def _telling(pipeline: str) -> str:

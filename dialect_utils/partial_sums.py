@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..synthesis.mesh import Mesh
-from .bindings import ir
+from .bindings import ir, sdy
 from .not_propagated import NotPropagatedError
 from .sdy_shardings import mesh_of, mesh_reference, sharding_from_attr, sharding_to_attr
 
@@ -48,6 +48,30 @@ def refuse_different_sums(op: ir.Operation, layouts: Layouts) -> None:
     """Raises: NotPropagatedError if the results of an op are partial sums along different axes."""
     if len({_unreduced(attr) for attr in layouts}) > 1:
         raise NotPropagatedError(op, f"results of {op.name} are partial sums along different axes; reduce them before they meet")
+
+
+def refuse_sums_of_unlike(op: ir.Operation, rule: sdy.OpShardingRuleAttr, sources: Layouts, result: ir.Attribute | None) -> None:
+    """Raises: NotPropagatedError if an op gives partial sums over a dimension that its operands split in different ways.
+
+    Args:
+      sources: the layout of each operand. result: that of the results.
+    """
+    for factor in rule.reduction_factors if _unreduced(result) else ():
+        splits = [split for attr, mapping in zip(sources, rule.operand_mappings) for split in _splits(attr, mapping, factor)]
+        if len({*splits}) > 1:
+            what = f"{op.name} gives partial sums over a dimension that its operands split in different ways"
+            raise NotPropagatedError(op, f"{what}: {' and '.join(dict.fromkeys(map(_as_text, splits)))}; shard them alike")
+
+
+def _splits(attr: ir.Attribute | None, mapping: ir.Attribute, factor: int) -> list[tuple]:
+    """Returns the axes of the dimension of an operand that has a factor; nothing if none has it."""
+    dims = [sdy.DimMappingAttr(dim).factor_indices for dim in sdy.TensorMappingAttr(mapping).dim_mappings]
+    axes = ((),) * len(dims) if attr is None else sharding_from_attr(attr).dims
+    return [each for factors, each in zip(dims, axes) if factor in list(factors)]
+
+
+def _as_text(axes: tuple) -> str:
+    return f"{{{', '.join(map(str, axes))}}}"
 
 
 def _unreduced(attr: ir.Attribute | None) -> tuple:

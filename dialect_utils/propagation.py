@@ -35,9 +35,9 @@ from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .factor_overflow import fitting_sharding, may_overflow
-from .not_propagated import refuse_bodiless, refuse_growth, refuse_meshes, refuse_ops
+from .not_propagated import refuse_bodiless, refuse_growth, refuse_meshes, refuse_ops, refuse_rare
 from .ops import int64_attr, name_of, producer_of
-from .partial_sums import has_partial_sums, layouts_between, refuse_different_sums
+from .partial_sums import has_partial_sums, layouts_between, refuse_different_sums, refuse_sums_of_unlike
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -1065,7 +1065,9 @@ def _sum_where_shardy_cannot(module: ir.Operation, ops: list[ir.Operation]) -> N
 
     Args:
       ops: all of the module.
+    Raises: NotPropagatedError for what cannot be summed there; RareError.
     """
+    refuse_rare()  # whatever else Shardy asserts about partial sums
     meshes = module_meshes(module)
     for op in ops:
         operands = list(op.operands)
@@ -1088,7 +1090,10 @@ def _wanted(op: ir.Operation, count: int) -> Sequence[ir.Attribute | None]:
         return [result_layout(op, number) for number in range(len(op.results))]
     layouts = [result_layout(op, number) for number in range(len(op.results))]
     refuse_different_sums(op, layouts)
-    return (layouts[:1] or [None]) * count
+    first = layouts[0] if layouts else None
+    if _RULE in op.attributes:
+        refuse_sums_of_unlike(op, sdy.OpShardingRuleAttr(op.attributes[_RULE]), [layout(value) for value in op.operands], first)
+    return [first] * count
 
 
 _CARRYING = LOOPS | {"stablehlo.optimization_barrier"}  # operand by operand, whatever the others are

@@ -122,6 +122,20 @@ def test_partial_sums_are_summed_before_they_go_to_another_mesh():
     assert 'sdy.all_reduce {"x"} %arg0' in text
 
 
+@pytest.mark.parametrize("left, right", [("x", ""), ("", "x"), ("x", "y")])
+def test_partial_sums_over_what_operands_split_in_two_ways_are_left_to_xla(left, right):
+    ends = [f'{{sdy.sharding = #sdy.sharding<@mesh, [{{{dims[0]}}}, {{{dims[1]}}}]>}}' for dims in (("", quoted(left)), (quoted(right), ""))]
+    text = f"""{MESH} func.func @main(%a: {TENSOR} {ends[0]}, %b: {TENSOR} {ends[1]}) -> {TENSOR} {{
+        %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+          {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}, {{}}], unreduced={{"x"}}>]>}} : ({TENSOR}, {TENSOR}) -> {TENSOR}
+        return %0 : {TENSOR} }}"""
+    assert "partial sums over a dimension that its operands split in different ways" in reason(text)
+
+
+def quoted(axis: str) -> str:
+    return f'"{axis}"' if axis else ""
+
+
 def test_a_value_of_two_to_the_62_elements_is_left_alone():
     huge = "tensor<4611686018427387904x4xf32>"
     text = f"func.func @main(%a: {huge} {ROWS}) -> ({huge} {COLUMNS}) {{ return %a : {huge} }}"
