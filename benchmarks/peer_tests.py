@@ -280,7 +280,9 @@ def _kind(is_rewritten: bool, remarks: list[str]) -> str:
 
 def _by_command_line(text: bytes) -> dict:
     """Returns what became of a part with an HTML report, of which the text has to be there."""
-    from reshard.tools import contained
+    from reshard.passes import find_mismatches, plan_sites, synthesize_collectives  # noqa: F401  loaded once, not in each child
+    from reshard.pictures import report_page  # noqa: F401
+    from reshard.tools import contained, reshard_opt_driver  # noqa: F401
     from reshard.tools.reshard_opt import main
 
     folder = tempfile.mkdtemp()  # not TemporaryDirectory, which the child would take away at its end
