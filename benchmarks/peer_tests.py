@@ -10,11 +10,11 @@ Files are split at `// -----`. Each part is given to `reshard.optimize` in worke
 with emit="local"; and to `reshard-opt --report=html`. What comes out is written, read back and verified by MLIR. Every answer is
 kept as soon as it is there, so that a run that was stopped goes on where it was.
 
-What may become of a part: `rewritten`; `nothing to do`; `left`, as it came with a remark; `diagnosed`, an error at its place, since
-MLIR's own reader refuses it; `refused`, an error at its place although MLIR reads it; `contained`, an error because MLIR ended the
-child process that the library gave it to. What must not: `death` of the worker,
-`fault`, an exception that is no diagnostic, `invalid` output, one that MLIR refuses or that is another module though nothing was
-rewritten, and `late`, out of time. The exit status is 1 if any did.
+What may become of a part: `rewritten`; `nothing to do`; `left`, as it came with a remark; `diagnosed`, an error at its place,
+since MLIR's own reader refuses it; `refused`, an error at its place although MLIR reads it; `contained`, an error because MLIR ended
+the child process that the part was given to. What must not: `death` of the worker; `fault`, an exception that is no diagnostic;
+`invalid`, an output that MLIR refuses, or that is another module though nothing was rewritten; `late`, out of time. The exit status
+is 1 if any did.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Part:
 
 
 def parts_in(folders: Sequence[Path]) -> list[Part]:
-    """Returns the parts of all .mlir files in folders, in the order of their names; those without anything in them are left out."""
+    """Returns the parts of all .mlir files in folders, in the order of their names; empty ones are left out."""
     files = sorted({path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("*.mlir"))})
     return [part for path in files for part in _parts_of(path)]
 
@@ -292,8 +292,7 @@ def _by_command_line(text: bytes) -> dict:
         arguments = [str(given), "--policy=always", "--report=html", f"--report-file={report}", "-o", str(made)]
 
         def in_child() -> int:
-            with Path(folder, "said").open("wb") as said:
-                os.dup2(said.fileno(), 2)
+            sys.stderr = Path(folder, "said").open("w", buffering=1)
             return main(arguments)
 
         with contextlib.redirect_stderr(io.StringIO()) as of_parent:
@@ -313,8 +312,8 @@ def _by_command_line(text: bytes) -> dict:
 
 def _of_failure(status: int, said: str, text: bytes) -> dict:
     lines = [line for line in said.splitlines() if "error:" in line] or said.splitlines() or [f"exit {status}"]
-    if "Traceback" in said or "reproducer" in said and "internal" in said or status not in (0, 1):
-        return {"kind": "fault", "message": " / ".join(said.splitlines()[-4:])}
+    if "Traceback" in said or "through a fault of its own" in said or status != 1:
+        return {"kind": "fault", "message": lines[0]}
     return _diagnosed(lines[0], text)
 
 

@@ -39,7 +39,7 @@ _takes_common_only: ContextVar[bool] = ContextVar("takes_common_only", default=F
 
 @contextlib.contextmanager
 def only_common() -> Iterator[None]:
-    """Lets what is rare raise RareError inside the `with`: for a process that must not end, and can have another one do the work."""
+    """Lets what is rare raise RareError inside the `with`: for a process that must not end and has another one to do the work."""
     before = _takes_common_only.set(True)
     try:
         yield
@@ -80,8 +80,10 @@ def refuse_bodiless(call: ir.Operation, callee: str) -> None:
     raise NotPropagatedError(call, f"@{callee}, which is called here, has no body, and XLA compiles no such call; link it in")
 
 
-def refuse_growth(order: Sequence[str], functions: Mapping[str, ir.Operation], calls: Mapping[str, list], own: Mapping[str, int]) -> None:
-    """Raises: NotPropagatedError if calls that call functions that call again make too many ops of a module; XLA inlines them too.
+def refuse_growth(
+    order: Sequence[str], functions: Mapping[str, ir.Operation], calls: Mapping[str, list], own: Mapping[str, int]
+) -> None:
+    """Raises: NotPropagatedError if calls of functions that call again make too many ops of a module; XLA inlines them too.
 
     Args:
       order: the names of the functions, callees first. calls: (call, callee) of each function. own: how many ops each has.

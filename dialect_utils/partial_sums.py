@@ -29,7 +29,9 @@ def has_partial_sums(attrs: Iterable[ir.Attribute | None]) -> bool:
     return any("unreduced=" in str(attr) for attr in attrs)
 
 
-def layouts_between(source: ir.Attribute | None, target: ir.Attribute | None, op: ir.Operation, meshes: dict[str, Mesh]) -> Layouts:
+def layouts_between(
+    source: ir.Attribute | None, target: ir.Attribute | None, op: ir.Operation, meshes: dict[str, Mesh]
+) -> Layouts:
     """Returns the layouts through which an operand has to go on its way: its own without partial sums, the target without.
 
     Args:

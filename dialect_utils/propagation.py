@@ -1007,7 +1007,8 @@ def insert_explicit_reshards(module: ir.Operation) -> None:
     """
     ops = ops_in(module)
     _stop_before_overflow(module, ops)
-    if has_partial_sums({result_layouts(op) for op in ops} | {each for op in functions_of(module) for each in stated_arguments(op)}):
+    stated = [each for op in functions_of(module) for each in (*stated_arguments(op), *stated_results(op))]
+    if has_partial_sums({*map(result_layouts, ops), *stated}):
         _sum_where_shardy_cannot(module, ops)
     run(module, EXPLICIT_RESHARDS)
 

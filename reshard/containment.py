@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of the user, worked on in a child process: MLIR ends its process at what it does not expect, and that is not the caller's.
+"""Modules of the user, worked on in a child process: MLIR ends its process at what it does not expect; it is not the caller's.
 
-`reshard-opt` forks before it loads anything. A library cannot: its caller has threads, XLA's among them. So here is one child that
+`reshard-opt` forks before it loads anything. A library cannot: its caller has threads, XLA's among them. So here is one child, which
 is started when it is first needed, serves any number of modules one after another, and is started again after a death.
 
 What JAX lowers is what Shardy and XLA are made for, and is worked on in the caller's process; but for what is rare there and has

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The child process of `containment`: runs pipelines on modules until its stdin closes.
 
-Run as `python -m reshard.containment_worker`. Requests and replies are frames on stdin and stdout, as those of `xla_worker`. Before
-its answer comes what it is at. MLIR may end this process at any time; nothing is kept here that the parent could miss.
+Run as `python -m reshard.containment_worker`. Requests and replies are frames on stdin and stdout, as those of `xla_worker`; before
+an answer comes what it is at. MLIR may end this process at any time; nothing is kept here that the parent could miss.
 """
 
 from __future__ import annotations

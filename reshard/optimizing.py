@@ -180,7 +180,7 @@ def optimized_module(
       settings: of `settings.resolved`.
       name: of the module, in logs and dumps.
       devices: that it is for. The processes of a job that own some of them all get the same.
-      is_from_jax: whether jax has lowered it. Any other module, and what is rare, goes to a child process, which MLIR may end.
+      is_from_jax: whether jax has just lowered it. Any other module, and what is rare, goes to a child process.
     Raises: DiagnosedError.
     """
     session, pipeline = Session(), _pipeline(settings)
@@ -278,7 +278,7 @@ def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Res
 
 def _of_exported(exported: jax.export.Exported, settings: Mapping[str, Any]) -> Result:
     source = exported.mlir_module_serialized
-    found = optimized_module(source, settings, exported.fun_name)
+    found = optimized_module(source, settings, exported.fun_name, is_from_jax=False)  # it may have been read from a file
     text = _text(found.content)
     artifact = _artifact(found.content, _file(source)) if found.is_rewritten else source
     optimized = compat.exported_with_module(exported, artifact, lambda derivative: _of_exported(derivative, settings).exported)

@@ -97,7 +97,8 @@ def test_a_recursion_is_an_error_at_its_call():
 
 
 def composite(name: str, of: str, others: str = "") -> str:
-    used = f'%1 = stablehlo.composite "a.b" %a {{decomposition = {of}}} : ({TENSOR}) -> {TENSOR}\n%0 = stablehlo.tanh %1 : {TENSOR}'
+    used = f'%1 = stablehlo.composite "a.b" %a {{decomposition = {of}}} : ({TENSOR}) -> {TENSOR}\n'
+    used += f"%0 = stablehlo.tanh %1 : {TENSOR}"
     return MESH + others + function(used, name, result=COLUMNS)
 
 
@@ -124,16 +125,16 @@ def test_partial_sums_are_summed_before_they_go_to_another_mesh():
 
 @pytest.mark.parametrize("left, right", [("x", ""), ("", "x"), ("x", "y")])
 def test_partial_sums_over_what_operands_split_in_two_ways_are_left_to_xla(left, right):
-    ends = [f'{{sdy.sharding = #sdy.sharding<@mesh, [{{{dims[0]}}}, {{{dims[1]}}}]>}}' for dims in (("", quoted(left)), (quoted(right), ""))]
+    ends = [f"{{sdy.sharding = #sdy.sharding<@mesh, [{dims}]>}}" for dims in (f"{{}}, {quoted(left)}", f"{quoted(right)}, {{}}")]
+    sums = '{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}], unreduced={"x"}>]>}'
     text = f"""{MESH} func.func @main(%a: {TENSOR} {ends[0]}, %b: {TENSOR} {ends[1]}) -> {TENSOR} {{
-        %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
-          {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}, {{}}], unreduced={{"x"}}>]>}} : ({TENSOR}, {TENSOR}) -> {TENSOR}
+        %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] {sums} : ({TENSOR}, {TENSOR}) -> {TENSOR}
         return %0 : {TENSOR} }}"""
     assert "partial sums over a dimension that its operands split in different ways" in reason(text)
 
 
 def quoted(axis: str) -> str:
-    return f'"{axis}"' if axis else ""
+    return f'{{"{axis}"}}' if axis else "{}"
 
 
 def test_a_value_of_two_to_the_62_elements_is_left_alone():
