@@ -18,7 +18,21 @@ from .diagnostics import ERROR, DiagnosedError, Diagnostic, place_of
 MOST_INLINED = 500_000  # ops of a module once calls are inlined, unless it has half as many itself
 _MOST_NESTED = 4  # functions around each other have the ops of the inner ones each, until they are inlined themselves
 _MOST_DEVICES = 2**63 - 1
-_OF_PROPAGATION = frozenset({"sdy.named_computation", "sdy.data_flow_edge"})  # Shardy's passes put them in and take them out
+_OF_PROPAGATION = frozenset(  # Shardy's passes put them in and take them out
+    {"sdy.named_computation", "sdy.data_flow_edge", "sdy.func_data_flow_edge"}
+)
+_COLLECTIVES = frozenset(  # their operands have to have layouts
+    {
+        "sdy.all_gather",
+        "sdy.all_reduce",
+        "sdy.all_slice",
+        "sdy.all_to_all",
+        "sdy.collective_permute",
+        "sdy.reduce_scatter",
+        "sdy.replicated_to_unreduced",
+        "sdy.sharded_to_unreduced",
+    }
+)
 
 
 class NotPropagatedError(DiagnosedError):
@@ -78,6 +92,14 @@ def refuse_meshes(module: ir.Operation) -> None:
 def refuse_bodiless(call: ir.Operation, callee: str) -> None:
     """Raises: NotPropagatedError for a call of a function that is declared only: XLA has nothing to compile there."""
     raise NotPropagatedError(call, f"@{callee}, which is called here, has no body, and XLA compiles no such call; link it in")
+
+
+def refuse_collectives(ops: Iterable[ir.Operation]) -> None:
+    """Raises: NotPropagatedError for a collective of Shardy's among the ops of a function that is called."""
+    for op in ops:
+        if op.name in _COLLECTIVES:
+            what = f"{op.name} is in a function that is called, whose arguments lose their layouts where it is inlined"
+            raise NotPropagatedError(op, f"{what}; inline the function")
 
 
 def refuse_growth(

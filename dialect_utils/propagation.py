@@ -35,7 +35,7 @@ from ..synthesis.mesh import Mesh
 from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .factor_overflow import fitting_sharding, may_overflow
-from .not_propagated import refuse_bodiless, refuse_growth, refuse_meshes, refuse_ops, refuse_rare
+from .not_propagated import refuse_bodiless, refuse_collectives, refuse_growth, refuse_meshes, refuse_ops, refuse_rare
 from .ops import int64_attr, name_of, producer_of
 from .partial_sums import has_partial_sums, layouts_between, refuse_different_sums, refuse_sums_of_unlike
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
@@ -596,23 +596,32 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     Raises: NotPropagatedError for a function without a body, or so many calls that there is no end to it; DiagnosedError at a
       call through which a function calls itself.
     """
+    _inline_all(module)
+    run(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
+    return [op for op in ops_in(module) if _TUPLE in op.attributes]
+
+
+def _inline_all(module: ir.Operation) -> None:
     functions = {symbol(op): op for op in _top_level(module, "func.func")}
-    calls: dict[str, list[tuple[ir.Operation, str]]] = {}
-    own: dict[str, int] = {}
-    for name, function in functions.items():
-        ops = ops_in(function)
-        called = [(op, ir.FlatSymbolRefAttr(op.attributes["callee"]).value) for op in ops if op.name == "func.call"]
-        calls[name], own[name] = [(call, callee) for call, callee in called if callee in functions], len(ops)
+    ops = {name: ops_in(function) for name, function in functions.items()}
+    calls = {name: [call for op in own if (call := _call_of(op, functions))] for name, own in ops.items()}
     order = _callees_first(calls)
-    refuse_growth(order, functions, calls, own)
+    refuse_growth(order, functions, calls, {name: len(own) for name, own in ops.items()})
+    for callee in dict.fromkeys(callee for called in calls.values() for _, callee in called):
+        refuse_collectives(ops[callee])
     for name in order:
         for call, callee in calls[name]:
             if not _has_body(functions[callee]):
                 refuse_bodiless(call, callee)
             _inline_call(call, functions[callee])
-    calls.clear()
-    run(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
-    return [op for op in ops_in(module) if _TUPLE in op.attributes]
+
+
+def _call_of(op: ir.Operation, functions: Collection[str]) -> tuple[ir.Operation, str] | None:
+    """Returns a call of one of the functions, with its name; None for any other op."""
+    if op.name != "func.call":
+        return None
+    callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+    return (op, callee) if callee in functions else None
 
 
 _TUPLE = "reshard.tuple"

@@ -60,6 +60,12 @@ def test_a_data_flow_edge_is_left_to_xla():
     assert "sdy.data_flow_edge" in reason(MESH + function(f"%0 = sdy.data_flow_edge %a : {TENSOR}"))
 
 
+def test_a_collective_of_shardys_in_a_function_that_is_called_is_left_to_xla():
+    inner = f'%0 = sdy.all_gather [{{"x"}}, {{}}] %a out_sharding=<@mesh, [{{}}, {{}}]> : {TENSOR}'
+    called = function(f"%0 = call @f(%a) : ({TENSOR}) -> {TENSOR}", argument="")
+    assert "sdy.all_gather is in a function that is called" in reason(MESH + called + function(inner, "private @f"))
+
+
 def test_a_call_of_a_function_without_a_body_is_left_to_xla():
     text = MESH + f"func.func private @f({TENSOR}) -> {TENSOR}\n" + function(f"%0 = call @f(%a) : ({TENSOR}) -> {TENSOR}")
     assert "@f, which is called here, has no body" in reason(text)
