@@ -125,11 +125,14 @@ def _statements(module: ir.Module) -> Iterator[Statement]:
             yield _statement(op, op.attributes[GSPMD_SHARDING])
 
 
+_UNKNOWN = "{unknown}"  # what the empty text is to XLA; older JAX wrote that where it knew of none
+
+
 def _statement(op: ir.Operation, attr: ir.Attribute, number: int | None = None, is_result: bool = False) -> Statement:
     try:
         if not isinstance(attr, ir.StringAttr):
             raise GspmdError(f"cannot read the sharding {attr}: it is no string")
-        found = gspmd.parse(attr.value_bytes.decode("utf-8", "replace"))
+        found = gspmd.parse(attr.value_bytes.decode("utf-8", "replace") or _UNKNOWN)
     except GspmdError as error:
         raise error_at(op, str(error)) from None
     except InexpressibleError as error:

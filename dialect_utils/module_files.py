@@ -145,6 +145,12 @@ class Chunk:
         return _with_locations_in(self.file.name, module) if is_file else module
 
 
+def reading_limit_s(file: ModuleFile) -> float:
+    """Returns how long reading may take: damaged bytecode can send MLIR's reader into a loop without end."""
+    start_s = 20 if file.form in (EXPORTED, HLO) else 5  # these load jax, or XLA's converter
+    return start_s + len(file.content) / 1e6
+
+
 def _with_locations_in(path: str, module: ir.Module) -> ir.Module:
     """Returns the module with a file's name in its locations, in the place of the "-" that MLIR gives to text without a file."""
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)

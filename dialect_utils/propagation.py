@@ -24,7 +24,8 @@ op, have it as an attribute too, which decides for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import contextlib
 from dataclasses import dataclass, field, replace
 import functools
 import itertools
@@ -35,7 +36,9 @@ from .bindings import ir, passmanager, sdy, stablehlo
 from .diagnostics import DiagnosedError, error_at, from_mlir_error
 from .factor_overflow import fitting_sharding, may_overflow
 from .interrupts import HeldBack
+from .not_propagated import refuse_bodiless, refuse_collectives, refuse_growth, refuse_meshes, refuse_ops, refuse_rare
 from .ops import int64_attr, name_of, ops_in, producer_of
+from .partial_sums import has_partial_sums, layouts_between, refuse_different_sums, refuse_sums_of_unlike
 from .sdy_shardings import SHARDING, module_meshes, sharding_from_attr, sharding_to_attr
 
 ID = "reshard.id"
@@ -144,7 +147,9 @@ class Analysis:
 def analyse(module: ir.Module | ir.Operation) -> Analysis:
     """Returns the analysis of a module, which stays as it is.
 
-    Raises: DiagnosedError with Shardy's own diagnostics if a pipeline fails.
+    Raises:
+      NotPropagatedError: Shardy's passes would end the process.
+      DiagnosedError: Shardy's own diagnostics if a pipeline fails.
     """
     analysis = prepare(*tagged_clone(module))
     # Only stand-ins for dynamic shapes are ever in doubt, and the verifier takes longer than most passes of Shardy's.
@@ -153,6 +158,8 @@ def analyse(module: ir.Module | ir.Operation) -> Analysis:
     ops = ops_in(analysis.explicit)
     _take_snapshot(analysis, ops)
     _stop_before_overflow(analysis.explicit, ops)
+    if has_partial_sums(_distinct_layouts(analysis)):
+        _sum_where_shardy_cannot(analysis.explicit, ops)
     del ops  # the passes may erase some
     run(analysis.explicit, EXPLICIT_RESHARDS, verifies)
     return analysis
@@ -179,12 +186,15 @@ def prepare(originals: list[ir.Operation], ops: list[ir.Operation]) -> Analysis:
 
     Args:
       ops: of the clone; it is theirs no longer, since some are erased.
+    Raises: NotPropagatedError; DiagnosedError for a function that calls itself.
     """
     clone, origin = ops[0], _tagged(ops)
     prepared_ops = [ops[index] for index in origin]
     ops.clear()
     types = _types_of_values(prepared_ops)
     names = {op.name for op in prepared_ops}
+    refuse_ops(names, prepared_ops)
+    refuse_meshes(clone)
     has_dynamic_shapes = any(dynamic_dimension(kind) is not None for kind in types)
     if has_dynamic_shapes:
         stand_in_for_dynamic_shapes(clone)
@@ -566,41 +576,67 @@ def _has_discardable_symbols(module: ir.Operation) -> bool:
 
 
 def inline_calls(module: ir.Operation) -> list[ir.Operation]:
-    """Replaces each `func.call` by the body of its function, as XLA does; functions without a body stay called.
+    """Replaces each `func.call` by the body of its function, as XLA does; what names no function stays.
 
     MLIR's `inline` pass is in jaxlib but finds nothing to inline there, since no dialect registers its interface.
 
     Returns: a barrier over the results of each call that has several, in place of the tuple that HLO has there: `_dissolve`
       them once the ops are in order.
+    Raises: NotPropagatedError for a function without a body, or so many calls that there is no end to it; DiagnosedError at a
+      call through which a function calls itself.
     """
-    functions = {symbol(op): op for op in _top_level(module, "func.func")}
-    done: set[str] = set()
-    for name in functions:
-        _inline_calls_in(name, functions, done, ())
+    _inline_all(module)
     run(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
     return [op for op in ops_in(module) if _TUPLE in op.attributes]
+
+
+def _inline_all(module: ir.Operation) -> None:
+    functions = {symbol(op): op for op in _top_level(module, "func.func")}
+    ops = {name: ops_in(function) for name, function in functions.items()}
+    calls = {name: [call for op in own if (call := _call_of(op, functions))] for name, own in ops.items()}
+    order = _callees_first(calls)
+    refuse_growth(order, functions, calls, {name: len(own) for name, own in ops.items()})
+    for callee in dict.fromkeys(callee for called in calls.values() for _, callee in called):
+        refuse_collectives(ops[callee])
+    for name in order:
+        for call, callee in calls[name]:
+            if not _has_body(functions[callee]):
+                refuse_bodiless(call, callee)
+            _inline_call(call, functions[callee])
+
+
+def _call_of(op: ir.Operation, functions: Collection[str]) -> tuple[ir.Operation, str] | None:
+    """Returns a call of one of the functions, with its name; None for any other op."""
+    if op.name != "func.call":
+        return None
+    callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+    return (op, callee) if callee in functions else None
 
 
 _TUPLE = "reshard.tuple"
 _CALLS = "reshard.calls"  # the calls through which an op was inlined, and of a call the call itself; see `call_paths`
 
 
-def _inline_calls_in(name: str, functions: dict[str, ir.Operation], done: set[str], callers: tuple[str, ...]) -> None:
-    """Raises: DiagnosedError at a call through which a function calls itself; Shardy would end the process."""
-    if name in done:
-        return
-    around = (*callers, name)
-    calls = [op for op in ops_in(functions[name]) if op.name == "func.call"]
-    for call in calls:
-        callee = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-        if callee not in functions:
-            continue
-        if callee in around:
-            raise error_at(call, f"@{callee} calls itself by way of this call; XLA compiles no recursion, write a loop")
-        _inline_calls_in(callee, functions, done, around)
-        if _has_body(functions[callee]):
-            _inline_call(call, functions[callee])
-    done.add(name)
+def _callees_first(calls: dict[str, list[tuple[ir.Operation, str]]]) -> list[str]:
+    """Returns the names of functions in an order in which each comes behind those that it calls, however deep they go.
+
+    Args:
+      calls: of each function, with what they call.
+    Raises: DiagnosedError at a call through which a function calls itself; Shardy would end the process.
+    """
+    order: dict[str, None] = {}
+    for start in calls:
+        around: dict[str, Iterator[tuple[ir.Operation, str]]] = {} if start in order else {start: iter(calls[start])}
+        while around:
+            name, left = next(reversed(around.items()))
+            call, callee = next(left, (None, ""))
+            if call is None:
+                order[name] = around.pop(name)
+            elif callee in around:
+                raise error_at(call, f"@{callee} calls itself by way of this call; XLA compiles no recursion, write a loop")
+            elif callee not in order:
+                around[callee] = iter(calls[callee])
+    return list(order)
 
 
 def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
@@ -899,25 +935,61 @@ def propagate(module: ir.Operation, verifies: bool = True) -> None:
     """
     functions = [op for op in _top_level(module, "func.func") if _has_body(op) and is_public(op)]
     if len(functions) == 1:
-        run(module, propagation_pipeline(_has_discardable_symbols(module)), verifies)
+        run_on_program(module, propagation_pipeline(_has_discardable_symbols(module)), verifies)
         return
     run(module, "builtin.module(sdy-lift-inlined-meshes)")  # gives new meshes the same names in all copies
     for name in [symbol(op) for op in functions]:
         copy = module.clone().operation
         for op in _top_level(copy, "func.func"):
             if symbol(op) == name:
-                op.attributes["sym_name"] = ir.StringAttr.get(_ENTRY)
+                entry = op
             elif _has_body(op) and is_public(op):
-                op.erase()
-        run(copy, propagation_pipeline(), verifies)
-        before = next(op for op in _top_level(module, "func.func") if symbol(op) == name)
-        after = next(op for op in _top_level(copy, "func.func") if symbol(op) == _ENTRY)
-        after.attributes["sym_name"] = ir.StringAttr.get(name)
+                op.attributes["sym_visibility"] = ir.StringAttr.get("private")  # others may name it; unless they do, it goes
+        with _as_entry(copy, entry):
+            run(copy, propagation_pipeline(), verifies)
+        before, after = (next(op for op in _top_level(each, "func.func") if symbol(op) == name) for each in (module, copy))
         after.move_before(before)
         before.erase()
 
 
+def run_on_program(module: ir.Operation, pipeline: str, verifies: bool = True) -> None:
+    """Runs a pipeline of propagation on a module whose only public function is the program. Raises: DiagnosedError."""
+    program = next(op for op in functions_of(module) if _has_body(op) and is_public(op))
+    with _as_entry(module, program):
+        run(module, pipeline, verifies)
+
+
 _ENTRY = "main"
+
+
+@contextlib.contextmanager
+def _as_entry(module: ir.Operation, function: ir.Operation) -> Iterator[None]:
+    """Lets a function be @main inside the `with`: Shardy looks for that where something names another function.
+
+    If there is one of that name already, it is called otherwise as long, also where it is named. Shardy builds functions anew.
+    """
+    name = symbol(function)
+    if name == _ENTRY:
+        yield
+        return
+    other = next((op for op in _top_level(module, "func.func") if symbol(op) == _ENTRY), None)
+    if other is not None:
+        _rename(module, other, _OTHER)
+    _rename(module, function, name=_ENTRY)
+    yield
+    named = {symbol(op): op for op in _top_level(module, "func.func")}
+    _rename(module, named[_ENTRY], name)
+    if _OTHER in named:
+        _rename(module, named[_OTHER], _ENTRY)
+
+
+_OTHER = "reshard.main"
+
+
+def _rename(module: ir.Operation, function: ir.Operation, name: str) -> None:
+    ir.SymbolTable.replace_all_symbol_uses(symbol(function), name, module)
+    function.attributes["sym_name"] = ir.StringAttr.get(name)
+
 
 
 def insert_explicit_reshards(module: ir.Operation) -> None:
@@ -925,7 +997,11 @@ def insert_explicit_reshards(module: ir.Operation) -> None:
 
     Raises: DiagnosedError with what MLIR reported.
     """
-    _stop_before_overflow(module, ops_in(module))
+    ops = ops_in(module)
+    _stop_before_overflow(module, ops)
+    stated = [each for op in functions_of(module) for each in (*stated_arguments(op), *stated_results(op))]
+    if has_partial_sums({*map(result_layouts, ops), *stated}):
+        _sum_where_shardy_cannot(module, ops)
     run(module, EXPLICIT_RESHARDS)
 
 
@@ -971,6 +1047,49 @@ def _stop_results_before_overflow(op: ir.Operation, rule: sdy.OpShardingRuleAttr
             with ir.InsertionPoint.after(op), op.location:
                 reshard = sdy.ReshardOp(value, other)
             value.replace_all_uses_except(reshard.result, reshard.operation)
+
+
+def _distinct_layouts(analysis: Analysis) -> set[ir.Attribute | None]:
+    return set().union(*set(analysis.layouts.values()), *analysis.argument_layouts.values(), *analysis.result_layouts.values())
+
+
+def _sum_where_shardy_cannot(module: ir.Operation, ops: list[ir.Operation]) -> None:
+    """Lets partial sums be summed on their way to where Shardy has no step for what is wanted; see `partial_sums`.
+
+    Args:
+      ops: all of the module.
+    Raises: NotPropagatedError for what cannot be summed there; RareError.
+    """
+    refuse_rare()  # whatever else Shardy asserts about partial sums
+    meshes = module_meshes(module)
+    for op in ops:
+        operands = list(op.operands)
+        targets = _wanted(op, len(operands)) if operands else ()
+        for number, (value, target) in enumerate(zip(operands, targets)):
+            for step in layouts_between(layout(value), target, op, meshes):
+                with ir.InsertionPoint(op), own_location(op):
+                    value = op.operands[number] = sdy.ReshardOp(value, step).result
+
+
+def _wanted(op: ir.Operation, count: int) -> Sequence[ir.Attribute | None]:
+    """Returns the layout in which an op takes each of `count` operands; what returns gives values to the op around it."""
+    if op.name == "func.return":
+        return stated_results(op.parent.operation)
+    if op.name in ("stablehlo.return", "sdy.return"):
+        return [result_layout(op.parent.operation, number) for number in range(len(op.parent.operation.results))]
+    if op.name == "sdy.manual_computation":
+        return [nth_sharding(op.attributes["in_shardings"], number) for number in range(count)]
+    if op.name in _CARRYING:
+        return [result_layout(op, number) for number in range(len(op.results))]
+    layouts = [result_layout(op, number) for number in range(len(op.results))]
+    refuse_different_sums(op, layouts)
+    first = layouts[0] if layouts else None
+    if _RULE in op.attributes:
+        refuse_sums_of_unlike(op, sdy.OpShardingRuleAttr(op.attributes[_RULE]), [layout(value) for value in op.operands], first)
+    return [first] * count
+
+
+_CARRYING = LOOPS | {"stablehlo.optimization_barrier"}  # operand by operand, whatever the others are
 
 
 def is_public(function: ir.Operation) -> bool:

@@ -64,7 +64,7 @@ def main() -> None:
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not land among the frames
-    _prefer_as_oom_victim()
+    prefer_as_oom_victim()
     scratch = Path(sys.argv[1])
     threading.Thread(target=_exit_with_parent, args=(os.getppid(), scratch), daemon=True).start()
     while (request := read_frame(requests)) is not None:
@@ -77,7 +77,7 @@ def _send(replies: BinaryIO, reply: dict) -> None:
     replies.flush()
 
 
-def _prefer_as_oom_victim() -> None:
+def prefer_as_oom_victim() -> None:
     """Makes the kernel kill this process, not its parent, when memory runs out (Linux; elsewhere nothing happens)."""
     try:
         Path("/proc/self/oom_score_adj").write_text("1000")

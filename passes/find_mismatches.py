@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir, sdy, stablehlo
 from reshard.dialect_utils.diagnostics import DiagnosedError
+from reshard.dialect_utils.not_propagated import NotPropagatedError
 from reshard.dialect_utils.ops import producer_of
 from reshard.dialect_utils.propagation import Analysis
 from reshard.dialect_utils.sdy_shardings import (
@@ -80,6 +82,11 @@ class FindMismatchesPass(Pass):
     def run(self, module: ir.Module, session: Session) -> None:
         try:
             analysis = propagation.analyse(module)
+        except NotPropagatedError as error:
+            session.is_verified = session.is_left = True
+            session.left_whole = f"the module is left to XLA: {error.reason}"
+            self._write(module, (), [(error.place, Skipped(kinds.OPERAND, "the module", error.reason))], session)
+            return
         except DiagnosedError:
             unsupported = _first_with(_unsupported, module)
             if unsupported is None:
@@ -557,7 +564,17 @@ def _unsupported(kind: ir.Type) -> str | None:
     """Returns why Shardy does not propagate values of a type; None if it does."""
     if isinstance(kind, ir.TupleType):
         return f"Shardy propagates no tuples such as {kind}; flatten them first"
-    return _dynamic(kind)
+    return _dynamic(kind) or _too_large(kind)
+
+
+def _too_large(kind: ir.Type) -> str | None:
+    """Returns that no count of what moves of a value of a type fits into 64 bits, if so."""
+    if not isinstance(kind, ir.RankedTensorType) or math.prod(ir.RankedTensorType(kind).shape) <= _MOST_ELEMENTS:
+        return None
+    return f"{kind} has more than 2^52 elements, which no network moves"
+
+
+_MOST_ELEMENTS = 2**52
 
 
 def _dynamic(kind: ir.Type) -> str | None:

@@ -148,8 +148,10 @@ class _Kept:
     rows: tuple[dict, ...]
     statistics: tuple[tuple[str, str, int], ...]
     checks: tuple[Check, ...]
+    left_whole: str
 
     def into(self, session: Session) -> None:
+        session.left_whole = session.left_whole or self.left_whole
         session.diagnostics.diagnostics += self.diagnostics
         session.report_rows += self.rows
         session.statistics.update({(name, statistic): amount for name, statistic, amount in self.statistics})
@@ -178,6 +180,7 @@ class _Mark:
             tuple(session.report_rows[self.rows :]),
             tuple((name, statistic, amount) for (name, statistic), amount in added),
             tuple(session.checks[self.checks :]),
+            session.left_whole,
         )
 
 
@@ -199,6 +202,7 @@ def _facts(key: str, kept: _Kept) -> dict[str, Any]:
         "rows": list(kept.rows),
         "statistics": [list(each) for each in kept.statistics],
         "checks": [asdict(each) for each in kept.checks],
+        "left_whole": kept.left_whole,
     }
 
 
@@ -223,6 +227,7 @@ def _decoded(key: str, entry: bytes) -> _Kept:
         tuple(facts["rows"]),
         tuple(map(tuple, facts["statistics"])),
         tuple(map(_check, facts["checks"])),
+        facts["left_whole"],
     )
 
 

@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reshard import agreement, contexts, dumps, planned_once
-from reshard.dialect_utils import compat, jax_seam, module_files, stages
+from reshard import agreement, containment, contexts, dumps, planned_once
+from reshard.dialect_utils import compat, jax_seam, module_files, not_propagated, stages, xla_child
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
 from reshard.passes import report, result_cache, whole_module_check
@@ -171,7 +171,11 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
 
 
 def optimized_module(
-    source: bytes, settings: Mapping[str, Any], name: str = "module", devices: Sequence[jax.Device] = ()
+    source: bytes,
+    settings: Mapping[str, Any],
+    name: str = "module",
+    devices: Sequence[jax.Device] = (),
+    is_from_jax: bool = True,
 ) -> Optimized:
     """Returns what becomes of a module: the one way that all entries go.
 
@@ -180,14 +184,28 @@ def optimized_module(
       settings: of `settings.resolved`.
       name: of the module, in logs and dumps.
       devices: that it is for. The processes of a job that own some of them all get the same.
+      is_from_jax: whether jax has just lowered it. Any other module, and what is rare, goes to a child process.
+    Raises: DiagnosedError.
     """
     session, pipeline = Session(), _pipeline(settings)
     is_checked = settings["check"] and settings["emit"] == "manual"
     key = result_cache.key(source, pipeline, session, is_checked=is_checked)
 
+    def here() -> Output:
+        return _output(_file(source, name), pipeline, session, is_checked)
+
+    def made() -> Output:
+        if is_from_jax:
+            try:
+                with not_propagated.only_common():
+                    return here()
+            except not_propagated.RareError:
+                session.__init__()  # as it was before
+        return containment.output(source, settings, name, session) or here()
+
     def compute() -> Output:
         with stages.told(f"reshard: {name}", settings["progress"]):
-            return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+            return result_cache.run(key, session, made)
 
     if members := agreement.members_of(devices):
         asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check")}
@@ -200,10 +218,31 @@ def optimized_module(
     return found
 
 
-def _output(file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool) -> Output:
+def recorded_output(
+    source: bytes, settings: Mapping[str, Any], name: str, enter: Callable[[str, float | None], None]
+) -> tuple[bytes, bool]:
+    """Returns what `optimized_module` finds out about a module, as `result_cache.replayed` takes it, and whether it lasts.
+
+    Args:
+      enter: called with what is done next, and the processor time that it may take, None if any.
+    """
+    session, file = Session(), _file(source, name)
+    passing_before = xla_child.shared_child().passing_answers
+    is_checked = settings["check"] and settings["emit"] == "manual"
+    output, entry = result_cache.recorded(session, lambda: _output(file, _pipeline(settings), session, is_checked, enter))
+    enter("writing", None)
+    _text(source if output.is_unchanged else output.content)  # as the caller is going to: here it may end the process
+    return entry, output.is_lasting and xla_child.shared_child().passing_answers == passing_before
+
+
+def _output(
+    file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool, enter: Callable = lambda stage, cpu_s: None
+) -> Output:
     """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came."""
     with make_context() as context, ir.Location.unknown(context):
+        enter("reading", module_files.reading_limit_s(file))
         module = file.chunks()[0].parse(context)
+        enter("running the passes", None)
         pipeline.run(module, session)
         if is_checked and _rewritten_rows(session):
             original = file.chunks()[0].parse(context)
@@ -244,7 +283,7 @@ def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Res
 
 def _of_exported(exported: jax.export.Exported, settings: Mapping[str, Any]) -> Result:
     source = exported.mlir_module_serialized
-    found = optimized_module(source, settings, exported.fun_name)
+    found = optimized_module(source, settings, exported.fun_name, is_from_jax=False)  # it may have been read from a file
     text = _text(found.content)
     artifact = _artifact(found.content, _file(source)) if found.is_rewritten else source
     optimized = compat.exported_with_module(exported, artifact, lambda derivative: _of_exported(derivative, settings).exported)
@@ -253,7 +292,7 @@ def _of_exported(exported: jax.export.Exported, settings: Mapping[str, Any]) -> 
 
 def _of_module(module: ir.Module | str | bytes, settings: Mapping[str, Any]) -> Result:
     source = compat.bytecode(module) if isinstance(module, ir.Module) else _file(module).content
-    found = optimized_module(source, settings)
+    found = optimized_module(source, settings, is_from_jax=False)
     return Result(None, _text(found.content), found.report, found.is_rewritten, settings["emit"])
 
 

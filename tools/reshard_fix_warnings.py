@@ -170,13 +170,12 @@ def _read(path: str) -> str:
 def _read_module(path: str) -> tuple[list[Mesh], tuple[NamedValue, ...]]:
     """Returns the meshes and the named values of a module. Raises: DiagnosedError."""
     from reshard.dialect_utils.bindings import ir, make_context
-    from reshard.dialect_utils.module_files import ModuleFile
+    from reshard.dialect_utils.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.named_values import named_values
     from reshard.dialect_utils.sdy_shardings import module_meshes
     from reshard.passes.base import Session
     from reshard.passes.pipeline import Pipeline
     from reshard.tools import contained
-    from reshard.tools.reshard_opt_driver import reading_limit_s
 
     file, context = ModuleFile.read(path), make_context()
     contained.enter(f"reading {file.name}", cpu_s=reading_limit_s(file))

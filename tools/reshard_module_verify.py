@@ -69,12 +69,12 @@ def drive(flags: argparse.Namespace) -> int:
 def _verified(flags: argparse.Namespace) -> tuple[Verification, int, list[str]]:
     from reshard.dialect_utils import watched_modules
     from reshard.dialect_utils.bindings import ir, make_context
-    from reshard.dialect_utils.module_files import ModuleFile
+    from reshard.dialect_utils.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.xla_child import XlaChild
     from reshard.passes import module_verification, registry
     from reshard.passes.base import Session
     from reshard.tools import contained
-    from reshard.tools.reshard_opt_driver import checked_pipeline, reading_limit_s
+    from reshard.tools.reshard_opt_driver import checked_pipeline
 
     context = make_context()
     pipeline = checked_pipeline(flags, flags.pass_pipeline or registry.DEFAULT_PIPELINE, context)

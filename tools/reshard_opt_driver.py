@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from reshard.dialect_utils import compile_targets, module_files, stages
 from reshard.dialect_utils.bindings import dialect_names, ir, make_context
 from reshard.dialect_utils.diagnostics import ERROR, REMARK, WARNING, DiagnosedError, Diagnostic, is_bad_string
-from reshard.dialect_utils.module_files import Chunk, ModuleFile
+from reshard.dialect_utils.module_files import Chunk, ModuleFile, reading_limit_s
 from reshard.passes import registry, result_cache
 from reshard.passes.base import Session
 from reshard.passes.instrumentation import Instrumentation
@@ -350,12 +350,6 @@ def _is_same(one: ir.Module, other: ir.Module) -> bool:
         return True
     texts = (module_files.to_bytes(each, debug_info=True) for each in (one, other))
     return next(texts) == next(texts)
-
-
-def reading_limit_s(file: ModuleFile) -> float:
-    """Returns how long reading may take: damaged bytecode can send MLIR's reader into a loop without end."""
-    start_s = 20 if file.form in (module_files.EXPORTED, module_files.HLO) else 5  # the former load jax, or XLA's converter
-    return start_s + len(file.content) / 1e6
 
 
 def _output_form(flags: argparse.Namespace, file: ModuleFile) -> str:

@@ -6,12 +6,12 @@
 
 // CHECK:      sdy.mesh @mesh = <["axis_0"=2, "axis_1"=4]>
 // CHECK-NEXT: func.func public @arguments_and_results(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"axis_1"}, {"axis_0"}]>},
-// CHECK-SAME:   %arg1: tensor<8x8xf32> {jax.buffer_donor = true, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %arg2: tensor<8x8xf32>)
+// CHECK-SAME:   %arg1: tensor<8x8xf32> {jax.buffer_donor = true, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %arg2: tensor<8x8xf32>, %arg3: tensor<8x8xf32>)
 // CHECK-SAME:   -> (tensor<8x8xf32> {jax.result_info = "r", sdy.sharding = #sdy.sharding<@mesh, [{}, {"axis_1"}]>}, tensor<f32> {sdy.sharding = #sdy.sharding<@mesh, []>})
 func.func public @arguments_and_results(
     %arg0: tensor<8x8xf32> {mhlo.sharding = "{devices=[4,2]<=[2,4]T(1,0)}"},
     %arg1: tensor<8x8xf32> {jax.buffer_donor = true, mhlo.sharding = "{replicated}"},
-    %arg2: tensor<8x8xf32> {mhlo.sharding = "{unknown}"})
+    %arg2: tensor<8x8xf32> {mhlo.sharding = "{unknown}"}, %arg3: tensor<8x8xf32> {mhlo.sharding = ""})
     -> (tensor<8x8xf32> {jax.result_info = "r", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"},
         tensor<f32> {mhlo.sharding = "{replicated}"}) {
   %0 = stablehlo.constant dense<0.0> : tensor<f32>

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The child process of `containment`: runs pipelines on modules until its stdin closes.
+
+Run as `python -m reshard.containment_worker`. Requests and replies are frames on stdin and stdout, as those of `xla_worker`; before
+an answer comes what it is at. MLIR may end this process at any time; nothing is kept here that the parent could miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import math
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, BinaryIO
+
+from reshard.dialect_utils.xla_worker import pack_frame, prefer_as_oom_victim, read_frame
+
+_PARENT_POLL_S = 1.0
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not land among the frames
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to decide
+    prefer_as_oom_victim()
+    _leave_no_core()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    from reshard import optimizing  # loads MLIR
+
+    while (request := read_frame(requests)) is not None:
+        _send(replies, _reply(optimizing, request, lambda stage, cpu_s: _enter(replies, stage, cpu_s)))
+
+
+def _send(replies: BinaryIO, reply: dict[str, Any]) -> None:
+    replies.write(pack_frame(reply))
+    replies.flush()
+
+
+def _reply(optimizing, request: dict[str, Any], enter: Callable[[str, float | None], None]) -> dict[str, Any]:
+    from reshard.dialect_utils.diagnostics import DiagnosedError
+    from reshard.passes import result_cache
+
+    try:
+        entry, is_lasting = optimizing.recorded_output(request["source"], request["settings"], request["name"], enter)
+        return {"status": "ok", "entry": entry, "is_lasting": is_lasting}
+    except DiagnosedError as error:
+        return {"status": "diagnosed", "diagnostics": [result_cache.written(each) for each in error.diagnostics]}
+    except Exception as error:
+        return {"status": "fault", "error": _sendable(error), "traceback": traceback.format_exc()}
+
+
+def _sendable(error: Exception) -> Exception:
+    """Returns an error, or one that says the same if it cannot be sent to another process."""
+    with contextlib.suppress(Exception):
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _enter(replies: BinaryIO, stage: str, cpu_s: float | None) -> None:
+    """Tells the parent what this process is at; a stage may be given a limit of processor time."""
+    _send(replies, {"stage": stage})
+    with contextlib.suppress(ImportError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
+        limit = most if cpu_s is None else math.ceil(time.process_time() + cpu_s)
+        if most == resource.RLIM_INFINITY or limit < most:
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, most))
+
+
+def _leave_no_core() -> None:
+    with contextlib.suppress(ImportError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _exit_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
