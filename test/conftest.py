@@ -4,6 +4,7 @@
 Tests marked tpu or cuda compile ahead of time: they need that compiler, no device, and are skipped where it is not installed.
 """
 
+import functools
 import os
 import signal
 import sys
@@ -16,6 +17,12 @@ sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["RESHARD_PROGRESS"] = "off"  # on a busy machine anything takes long
+# LLVM's optimisations are a large part of compiling small programs. They change no metric, and no value that a test looks at.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+CHEAP_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # for a child with stock XLA
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a script runs in the background: children would not hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
@@ -51,6 +58,46 @@ def default_signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_xla_children():
+    """Children with stock XLA compile fast and run slowly."""
+    from reshard.dialect_utils import compat
+
+    stock = compat.cpu_devices_environment
+
+    def cheap(num_devices: int) -> dict[str, str]:
+        environment = stock(num_devices)
+        return {**environment, "XLA_FLAGS": f"{environment['XLA_FLAGS']} {CHEAP_FLAGS}"}
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(compat, "cpu_devices_environment", cheap)
+        yield
+
+
+@pytest.fixture(scope="session")
+def lasting_xla_children():
+    """Returns what gives the one child for a cache directory, or for none; it stays when the command that uses it ends."""
+    from reshard.dialect_utils.xla_child import XlaChild
+
+    class LastingXlaChild(XlaChild):
+        def __exit__(self, *exception) -> None:
+            pass
+
+    return functools.cache(lambda cache_dir: LastingXlaChild(cache_dir=cache_dir, uses_cache=cache_dir is not None))
+
+
+@pytest.fixture
+def lasting_xla_child(lasting_xla_children, monkeypatch):
+    """Gives all commands that run in this process the same child with stock XLA: starting one takes longer than using it."""
+    from reshard.dialect_utils import xla_child
+    from reshard.synthesis import cache_place
+
+    def child(*, uses_cache: bool = True, num_devices: int = 0):
+        return lasting_xla_children(xla_child.default_cache_dir() if uses_cache and cache_place.is_on() else None)
+
+    monkeypatch.setattr(xla_child, "XlaChild", child)
 
 
 def _tier(item: pytest.Item) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 11)
+MOST_JOBS = 8  # a worker with its XLA child takes about a gigabyte
 STAMP = "reshard-stamp"
 THEORY = "test/synthesis"  # depends on Python alone, not on jax
 PARTS = ("lit", "theory", "rest")
@@ -28,6 +29,7 @@ _EXAMPLES = """\
 examples:
   python3 tools/dev.py demo                            five programs, stock and rewritten, run on 8 CPU devices
   python3 tools/dev.py test                            quick tier: some minutes, the more so at first
+  python3 tools/dev.py test --jobs 1                   one test at a time
   python3 tools/dev.py test --tier all --filter plan   every test whose name holds 'plan'
   python3 tools/dev.py test --python python3.12        another interpreter, in its own environment
   python3 tools/dev.py test --jax 0.10.0               the oldest supported jax, in its own environment
@@ -48,6 +50,11 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def setup(flags: argparse.Namespace) -> int:
+    environment(flags)
+    return 0
 
 
 def demo(flags: argparse.Namespace) -> int:
@@ -147,7 +154,7 @@ def _say(text: str) -> None:
 def _run_lit(python: str, flags: argparse.Namespace, results: Path) -> Counter:
     _say(f"lit, tier {flags.tier}")
     lit = [python, "-c", "import sys; from lit.main import main; sys.exit(main())"]
-    command = [*lit, "test", "--param", f"tier={flags.tier}", "--allow-empty-runs", "-o", str(results)]
+    command = [*lit, "test", "--param", f"tier={flags.tier}", "--allow-empty-runs", "-o", str(results), f"-j{flags.jobs}"]
     command += ["--verbose" if flags.verbose else "--quiet"]
     command += ["--filter", flags.filter] if flags.filter else []
     return _counted(command, results, _lit_outcomes, {0})
@@ -157,6 +164,7 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
     _say(f"pytest, tier {flags.tier}")
     command = [python, "-m", "pytest", "--tier", flags.tier, f"--junitxml={results}"]
     command += ["--verbose" if flags.verbose else "--quiet"]
+    command += ["-n", str(flags.jobs), "--dist", "worksteal"] if flags.jobs > 1 else []
     command += [THEORY] if "rest" not in parts else [f"--ignore={THEORY}"] if "theory" not in parts else []
     command += ["-k", flags.filter] if flags.filter else []
     return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test selected
@@ -165,12 +173,17 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
 def _counted(command: list[str], results: Path, read, good: set[int]) -> Counter:
     """Returns the outcomes of a test runner; one that fails without a failed test counts as one failure."""
     began = time.monotonic()
-    status = subprocess.run(command, cwd=ROOT).returncode
+    status = subprocess.run(command, cwd=ROOT, env=_caching_bytecode()).returncode
     outcomes = read(results) if results.is_file() else Counter()
     if status not in good and not outcomes["failed"]:
         outcomes["failed"] = 1
     _say(f"{outcomes['passed']} passed, {outcomes['failed']} failed in {time.monotonic() - began:.0f} s")
     return outcomes
+
+
+def _caching_bytecode() -> dict[str, str]:
+    """Returns an environment in which Python keeps what it compiles: tests start hundreds of processes."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _lit_outcomes(results: Path) -> Counter:
@@ -196,20 +209,34 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dev.py", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="demo|test|clean")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="setup|demo|test|clean")
     selection = argparse.ArgumentParser(add_help=False)
     selection.add_argument("--python", metavar="PATH", help="interpreter to use (default: the one that runs this)")
     selection.add_argument("--jax", metavar="VERSION", help="version of jax and jaxlib (default: the newest)")
+    _add(commands, setup, "make the environment, which the other commands make too when they need it", selection)
     _add(commands, demo, "show what reshard does, on CPU devices", selection)
     tests = _add(commands, test, "run the tests: lit, then pytest", selection)
     tests.add_argument("--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both")
     tests.add_argument(
         "--part", choices=PARTS, action="append", help="lit tests; theory, which needs no jax; the rest; may be repeated (default: all)"
     )
+    tests.add_argument("--jobs", metavar="N", type=_jobs, default=_usable_cores(), help="tests that run at once (default: %(default)s)")
     tests.add_argument("--filter", metavar="WORD", help="only tests whose name holds this")
     tests.add_argument("-v", "--verbose", action="store_true", help="print each test")
     _add(commands, clean, "remove environments, caches and build folders")
     return parser
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
+    return int(text)
+
+
+def _usable_cores() -> int:
+    """Returns how many cores this process may use, and no more than MOST_JOBS."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MOST_JOBS)
 
 
 def _add(commands, run, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -147,19 +147,6 @@ def test_what_is_written_from_the_clone_has_the_locations_of_the_module():
     assert propagation.ID not in text
 
 
-def test_a_custom_call_without_a_rule_is_warned_of_as_it_was_written():
-    module = ir.Module.parse(f"""{MESH}
-      func.func public @main(%arg0: tensor<12xi32> {SPLIT}) -> tensor<12xi32> {{
-        %0 = stablehlo.custom_call @mystery(%arg0) : (tensor<12xi32>) -> tensor<12xi32> loc("model.py":5:1)
-        return %0 : tensor<12xi32>
-      }}""")
-    session = Session()
-    Pipeline.parse("find-mismatches").run(module, session)
-    (warning,) = session.diagnostics.having("warning")
-    assert str(warning.place) == "model.py:5:1"
-    assert propagation.ID not in str([warning, *warning.notes])
-
-
 def modules_in_files() -> list:
     """Returns the modules of the examples and of the tests of structures, by name."""
     root = Path(__file__).resolve().parent.parent.parent

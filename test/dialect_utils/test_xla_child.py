@@ -65,9 +65,11 @@ def child():
 
 
 @pytest.fixture
-def caching_child(tmp_path):
-    with XlaChild(cache_dir=tmp_path, num_devices=8) as child:
-        yield child
+def caching_child(child, tmp_path, monkeypatch):
+    """Returns a child with a cache of its own; what is not in there the child of this module is asked."""
+    caching = XlaChild(cache_dir=tmp_path, num_devices=8)
+    monkeypatch.setattr(caching, "_ask", child._ask)
+    return caching
 
 
 class TestCompile:

@@ -21,6 +21,13 @@ BLOCKS = [
     for command in docs.commands_in(block)
 ]
 
+SLOW = ("python examples/", "--compare xla,shardy")  # commands that train, or that ask each peer in a process of its own
+
+
+def tiered(path: str, command: str, block: str):
+    is_slow = path != "README.md" and any(words in command for words in SLOW)
+    return pytest.param(path, command, block, id=f"{path}: {command}", marks=[pytest.mark.slow] if is_slow else [])
+
 
 def test_page_of_passes_is_up_to_date():
     assert (ROOT / docs.PASSES).read_text() == registry.markdown(), "run: python -m reshard.tools.docs"
@@ -38,7 +45,7 @@ def test_public_names_and_their_members_have_docstrings(name):
     assert not lacking, f"members of reshard.{name} without a docstring"
 
 
-@pytest.mark.parametrize(("path", "command", "block"), BLOCKS, ids=[f"{path}: {command}" for path, command, _ in BLOCKS])
+@pytest.mark.parametrize(("path", "command", "block"), [tiered(*each) for each in BLOCKS])
 def test_command_prints_what_the_page_shows(path, command, block):
     assert f"$ {command}\n{docs.run(command)}" in block, "run: python -m reshard.tools.docs"
 

@@ -37,7 +37,7 @@ def sharding(rng: random.Random, count: int) -> str:
     return "[" + ", ".join("{" + ", ".join(f'"{axis}"' for axis in dim) + "}" for dim in dims) + "]"
 
 
-@pytest.mark.parametrize(("mesh", "source", "target"), pairs())
+@pytest.mark.parametrize(("mesh", "source", "target"), list(pairs()))
 def test_shardy_takes_the_chain(mesh, source, target):
     with make_context() as context, ir.Location.unknown(context):
         written = ir.Module.parse(module(mesh, source, target))

@@ -1,6 +1,7 @@
 // RUN: %reshard-opt %s -o %t.mlir --compile-for=cpu:4 --report=text 2>&1 | FileCheck %s
 // RUN: diff %s %t.mlir
 // RUN: %reshard-opt %s -o - --no-remarks | FileCheck %s --check-prefix=UNCHECKED
+// REQUIRES: slow
 
 // Each of six conversions is better than stock XLA's alone, which gathers the whole value. Together they are worse: stock
 // XLA gathers it once for all of them. The check finds that and leaves them to XLA again; the module comes out as it went in.

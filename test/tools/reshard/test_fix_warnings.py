@@ -15,6 +15,8 @@ from reshard.synthesis.plan import plan as synthesized
 from reshard.synthesis.sharding import Sharding
 from reshard.tools import reshard as tool
 
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
 ISSUE = ("{devices=[2,1,4]<=[4,2]T(1,0)}", "{devices=[1,8,1]<=[8]}")
 NAMED = ("{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}", "{mesh['x'=4,'y'=2], [{}, {'x', 'y'}, {}]}")
 MODULE = """

@@ -19,6 +19,8 @@ from reshard.passes.pipeline import Pipeline
 from reshard.tools import reshard as tool
 from reshard.tools.reshard_module_verify import OURS_IS_WRONG, RIGHT, STOCK_IS_WRONG, exit_status
 
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=2, "z"=2]>'
 HEAD = f"module @m attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32}} {{\n  {MESH}\n"
 

@@ -20,6 +20,8 @@ from reshard.tools import reshard as tool
 from reshard.tools import reshard_plan, reshard_plan_text
 from reshard.tools.reshard_verify import verify
 
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
 ISSUE = {"--mesh": "x=4,y=2", "--type": "f32[16,16,16]", "--from": '[{"y"}, {}, {"x"}]', "--to": '[{}, {"x","y"}, {}]'}
 UNEVEN = {"--mesh": "x=4", "--type": "f32[10,3]", "--from": '[{"x"}, {}]', "--to": '[{}, {"x"}]'}
 PENCIL = {"--mesh": "rows=4,cols=2", "--type": "f32[16,16,16]", "--from": '[{"rows"},{"cols"},{}]', "--to": '[{},{"rows"},{"cols"}]'}
