@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 import json
 import textwrap
 
 from reshard.dialect_utils import diagnostics
 from reshard.dialect_utils.xla_child import Compiled, KindCount
 from reshard.passes.base import Session
+from reshard.passes.values_check import ValuesCheck
 from reshard.passes.whole_module_check import Check
 
 SCHEMA = "reshard.report/1"
@@ -21,7 +23,7 @@ def render(session: Session, form: str) -> str:
 
 
 def as_dict(session: Session) -> dict:
-    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
+    """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`; `value_checks` if asked for. Bytes are per device.
 
     A site's `problem` is what its chain solves, from which it can be planned again; its `provenance`, if the session wants to
     know (`with_provenance`), what asked for each axis of the two layouts.
@@ -31,6 +33,7 @@ def as_dict(session: Session) -> dict:
         "sites": [dict(row) for row in session.report_rows],
         "totals": totals(session),
         "checks": [_check_dict(each) for each in session.checks],
+        **({"value_checks": [asdict(each) for each in session.value_checks]} if session.value_checks else {}),
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
         "warnings": [session.left_whole] if session.left_whole else [],
     }
@@ -62,6 +65,7 @@ def as_text(session: Session) -> str:
     sites = f"{sums['sites']} site{'s' * (sums['sites'] != 1)}"
     parts.append(f"{sites}: {sums['rewritten']} rewritten, {sums['left']} left to XLA{saved}")
     parts += [_check_text(each) for each in session.checks]
+    parts += [_value_check_text(each) for each in session.value_checks]
     parts.append("\n".join(_reason(row) for row in session.report_rows))
     skipped = [str(each) for each in session.remarks if "is left alone" in each.message]
     if skipped:
@@ -104,6 +108,14 @@ def _check_text(check: Check) -> str:
     for sites, problem in check.dropped:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     return "\n".join(lines)
+
+
+def _value_check_text(check: ValuesCheck) -> str:
+    """Returns a line on what the check by values found, with its time."""
+    message = f": {check.message}" if check.message else ""
+    left = f"; left to XLA again: site {', '.join(map(str, check.dropped))}" if check.dropped else ""
+    compared = f", {check.outputs} output{'s' * (check.outputs != 1)}" if check.outputs else ""
+    return f"values on random inputs: {check.status}{compared}{message}{left} ({check.runs} runs, {check.seconds:.1f} s)"
 
 
 def _ahead_of_time_lines(check: Check) -> list[str]:

@@ -46,6 +46,7 @@ from reshard.passes.pipeline import Pipeline
 from reshard.synthesis import cache_place
 
 if TYPE_CHECKING:
+    from reshard.passes.values_check import ValuesCheck
     from reshard.passes.whole_module_check import Check
 
 MOST_ENTRIES = 1_000  # of a version
@@ -148,12 +149,14 @@ class _Kept:
     rows: tuple[dict, ...]
     statistics: tuple[tuple[str, str, int], ...]
     checks: tuple[Check, ...]
+    value_checks: tuple[ValuesCheck, ...] = ()
 
     def into(self, session: Session) -> None:
         session.diagnostics.diagnostics += self.diagnostics
         session.report_rows += self.rows
         session.statistics.update({(name, statistic): amount for name, statistic, amount in self.statistics})
         session.checks += self.checks
+        session.value_checks += self.value_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +167,12 @@ class _Mark:
     rows: int
     statistics: Counter
     checks: int
+    value_checks: int
 
     @classmethod
     def of(cls, session: Session) -> _Mark:
         counts = len(session.diagnostics.diagnostics), len(session.report_rows)
-        return cls(*counts, Counter(session.statistics), len(session.checks))
+        return cls(*counts, Counter(session.statistics), len(session.checks), len(session.value_checks))
 
     def kept(self, session: Session, output: Output) -> _Kept:
         added = sorted((session.statistics - self.statistics).items())
@@ -178,6 +182,7 @@ class _Mark:
             tuple(session.report_rows[self.rows :]),
             tuple((name, statistic, amount) for (name, statistic), amount in added),
             tuple(session.checks[self.checks :]),
+            tuple(session.value_checks[self.value_checks :]),
         )
 
 
@@ -199,6 +204,7 @@ def _facts(key: str, kept: _Kept) -> dict[str, Any]:
         "rows": list(kept.rows),
         "statistics": [list(each) for each in kept.statistics],
         "checks": [asdict(each) for each in kept.checks],
+        "value_checks": [asdict(each) for each in kept.value_checks],
     }
 
 
@@ -223,6 +229,7 @@ def _decoded(key: str, entry: bytes) -> _Kept:
         tuple(facts["rows"]),
         tuple(map(tuple, facts["statistics"])),
         tuple(map(_check, facts["checks"])),
+        tuple(map(_value_check, facts["value_checks"])),
     )
 
 
@@ -244,6 +251,12 @@ def _check(written: dict[str, Any]) -> Check:
     dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
     target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
     return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)
+
+
+def _value_check(written: dict[str, Any]) -> ValuesCheck:
+    from reshard.passes.values_check import ValuesCheck  # as above
+
+    return ValuesCheck(**{**written, "dropped": tuple(written["dropped"])})
 
 
 def _compiled(written: dict[str, Any]) -> Compiled:
@@ -306,7 +319,7 @@ def _write(folder: Path, key: str, kept: _Kept) -> None:
 
 def _says(entry: bytes, key: str, kept: _Kept) -> bool:
     """Returns whether what can be read from an entry is the result; of thousands of diagnostics the plain values are compared."""
-    if kept.checks:
+    if kept.checks or kept.value_checks:
         return _decoded(key, entry) == kept
     return _read_facts(key, entry) == (_facts(key, kept), kept.output.content)
 

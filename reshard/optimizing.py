@@ -14,10 +14,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from reshard import agreement, contexts, dumps, planned_once
+from reshard.byte_sizes import byte_size
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
-from reshard.passes import report, result_cache, whole_module_check
+from reshard.passes import report, result_cache, values_check, whole_module_check
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
 from reshard.passes.result_cache import Output
@@ -112,7 +113,8 @@ def optimize(
         bytecode, a StableHLO portable artifact, what `Exported.serialize` wrote, or an `ir.Module`. It stays as it is.
       check: compile the whole module both ways in a child process, and take rewrites back that make it worse; None is yes, unless
         `reshard.options`, the environment or the file say no. Only what emit="manual" writes is checked.
-      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; see docs/jax.md.
+      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; verify_values=True runs both modules
+        on small random inputs in that process, and takes rewrites back that change values; see docs/jax.md.
     Returns: its part that fits `program` is set: `lowered`, or `exported`, whose derivatives are optimized when they are asked
       for, or just `module`.
     Raises:
@@ -179,13 +181,14 @@ def optimized_module(
     """
     session, pipeline = Session(), _pipeline(settings)
     is_checked = settings["check"] and settings["emit"] == "manual"
-    key = result_cache.key(source, pipeline, session, is_checked=is_checked)
+    value_bytes = byte_size(settings["verify_values_bytes"]) if settings["verify_values"] else None
+    key = result_cache.key(source, pipeline, session, is_checked=is_checked, value_bytes=value_bytes)
 
     def compute() -> Output:
-        return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked))
+        return result_cache.run(key, session, lambda: _output(_file(source, name), pipeline, session, is_checked, value_bytes))
 
     if members := agreement.members_of(devices):
-        asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check")}
+        asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check", "verify_values", "verify_values_bytes")}
         output = planned_once.run(members, name, _text(source, locations=False), asked, session, compute)
     else:
         output = compute()
@@ -195,14 +198,24 @@ def optimized_module(
     return found
 
 
-def _output(file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool) -> Output:
-    """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came."""
+def _output(
+    file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool, value_bytes: int | None = None
+) -> Output:
+    """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came.
+
+    Args:
+      is_checked: whether the whole module is compiled both ways. value_bytes: the limit of the check by values; None: there is none.
+    """
     with make_context() as context, ir.Location.unknown(context):
         module = file.chunks()[0].parse(context)
         pipeline.run(module, session)
         if is_checked and _rewritten_rows(session):
             original = file.chunks()[0].parse(context)
             module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
+        if value_bytes is not None and _rewritten_rows(session):
+            limits = {"most_bytes": value_bytes, "is_checked_as_a_whole": bool(session.checks)}
+            original = file.chunks()[0].parse(context)
+            module = values_check.check(original, module, pipeline, session, session.report_rows, **limits)
         is_rewritten = bool(_rewritten_rows(session))
         return Output(compat.bytecode(module) if is_rewritten else b"", not is_rewritten)
 

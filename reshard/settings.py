@@ -21,6 +21,8 @@ from pathlib import Path
 import tomllib
 from typing import Any
 
+from reshard.byte_sizes import byte_size
+
 CONFIG_VARIABLE = "RESHARD_CONFIG"
 CONFIG_FILE = "reshard.toml"
 
@@ -32,12 +34,14 @@ class Setting:
     Attributes:
       default: also its kind: text, or true and false.
       choices: returns what text may be; anything if that is nothing.
+      check: raises ValueError for text that is no value.
     """
 
     name: str
     default: str | bool | None
     help: str
     choices: Callable[[], tuple[str, ...]] = tuple
+    check: Callable[[str], Any] = str
 
     @property
     def variable(self) -> str:
@@ -55,6 +59,10 @@ class Setting:
         choices = self.choices()
         if choices and value not in choices:
             raise ValueError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
+        try:
+            self.check(value)
+        except ValueError as error:
+            raise ValueError(f"{place}{self.name}: {error}") from None
         return value
 
 
@@ -92,6 +100,8 @@ SETTINGS: dict[str, Setting] = {
         Setting("oracle", "lone", "what a rewrite is compared with", functools.partial(_choices_of, "oracle")),
         Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
         Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
+        Setting("verify_values", False, "run both modules on small random inputs, take back what changes values"),
+        Setting("verify_values_bytes", "256MiB", "the most that such a run may take on all devices together", check=byte_size),
         Setting("dump_to", None, "a folder for each module before and after, with its report"),
         Setting("logging_level", None, "from which level on loggers `reshard.*` write to stderr", lambda: _LEVELS),
     )
