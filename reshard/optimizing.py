@@ -157,15 +157,15 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
       0
     """
     around = dict(contexts.current().options)
-    check = around.get("check", False)
+    quick = {name: around.get(name, False) for name in ("check", "verify_values")}
     if callable(program) and not hasattr(program, "compiler_ir"):
         import jax
 
         jitted = program if hasattr(program, "lower") else jax.jit(program)
-        return optimize(jitted.lower(*args, **kwargs), check=check).report
+        return optimize(jitted.lower(*args, **kwargs), **quick).report
     if args or kwargs:
         raise TypeError(f"explain takes arguments of a function only, and {type(program).__name__} is none")
-    return optimize(program, check=check).report
+    return optimize(program, **quick).report
 
 
 def optimized_module(

@@ -54,6 +54,8 @@ class Setting:
             return _read_switch(self.name, value, place)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
+        if type(value) is int and self.check is byte_size:
+            value = str(value)
         if not isinstance(value, str):
             raise ValueError(f"{place}{self.name}={value!r} is no text")
         choices = self.choices()
