@@ -32,7 +32,7 @@ _PARENT_POLL_S = 1.0
 _REMOVALS = 5  # of the scratch folder, in which XLA may write meanwhile
 
 # LLVM's optimisation changes no metric (seen: traffic and temporaries of every example) and is half of the compile
-# time. Runs use the default.
+# time. Runs that are timed use the default.
 _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
 
 _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
@@ -341,7 +341,7 @@ def _run(request: dict, scratch: Path) -> dict:
     """Runs a module and returns its global outputs and the median of the run times in seconds."""
     if b"lapack_" in _bytes_of(request["module"]):
         compat.prepare_linear_algebra()
-    executable, main, devices = _load(request, None, {})
+    executable, main, devices = _load(request, None, {} if request["optimizes"] else _METRICS_OPTIONS)
     inputs = request["inputs"]
     inputs = seeded_inputs(main.inputs, request["seed"]) if inputs is None else inputs
     parameters = compat.parameter_shardings(executable, len(main.inputs))

@@ -151,7 +151,7 @@ class _Verifier:
             is_rewritten=self.rewritten is not None,
             is_same_fault=is_same and not verdicts[1].is_right,
             outputs=len(self.expected),
-            not_finite=sum(_not_finite(each) for each in self.expected),
+            not_finite=sum(not_finite(each) for each in self.expected),
             inputs=self.inputs_text,
         )
 
@@ -166,7 +166,7 @@ class _Verifier:
 
         If inputs of both signs make outputs infinite or NaN, which compare nothing, positive ones are tried.
         """
-        self.inputs = _seeded(self.original, self.seed)
+        self.inputs = seeded(self.original, self.seed)
         self.inputs_text = "normal floats, integers from 0 to 6"
         try:
             self.reference = watched_modules.unsharded(self.original)
@@ -176,10 +176,10 @@ class _Verifier:
         self.progress("running unsharded, on one device")
         text = watched_modules.without_numbers(self.reference)
         ran = self._run(text, devices=1)
-        if ran.status == "ok" and any(map(_not_finite, ran.outputs)):
-            positive = [_positive(each) for each in self.inputs]
+        if ran.status == "ok" and any(map(not_finite, ran.outputs)):
+            positive = [positive(each) for each in self.inputs]
             again = self._run(text, positive, devices=1)
-            if again.status == "ok" and sum(map(_not_finite, again.outputs)) < sum(map(_not_finite, ran.outputs)):
+            if again.status == "ok" and sum(map(not_finite, again.outputs)) < sum(map(not_finite, ran.outputs)):
                 self.inputs, ran = positive, again
                 self.inputs_text = "small positive floats, as others gave infinities or NaNs, integers from 0 to 6"
         if ran.status != "ok":
@@ -405,7 +405,7 @@ def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
         yield window
 
 
-def _seeded(module: ir.Module, seed: int) -> list[np.ndarray]:
+def seeded(module: ir.Module, seed: int) -> list[np.ndarray]:
     """Returns inputs for a module. Raises: DiagnosedError for an argument that is no array of a fixed shape."""
     function = watched_modules.entry_function(module)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -432,13 +432,13 @@ def failure_text(ran: Ran) -> str:
     return f"{verb}: {lines[0][:300] if lines else 'no message'}"
 
 
-def _not_finite(array: np.ndarray) -> int:
+def not_finite(array: np.ndarray) -> int:
     if array.dtype.kind in "biu" or "int" in array.dtype.name:
         return 0
     return int(array.size - np.count_nonzero(np.isfinite(array.astype(np.complex128))))
 
 
-def _positive(array: np.ndarray) -> np.ndarray:
+def positive(array: np.ndarray) -> np.ndarray:
     """Returns floats without their signs, small so that nothing saturates, and not near zero; other arrays as they are."""
     if array.dtype.kind in "biuc" or "int" in array.dtype.name:
         return array

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 import json
 import textwrap
 
 from reshard.dialect_utils import diagnostics
 from reshard.dialect_utils.xla_child import Compiled, KindCount
 from reshard.passes.base import Session
+from reshard.passes.values_check import ValuesCheck
 from reshard.passes.whole_module_check import Check
 
 SCHEMA = "reshard.report/1"
@@ -26,12 +28,12 @@ def render(session: Session, form: str, locations: str = "user") -> str:
 def as_dict(session: Session) -> dict:
     """Returns plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`. Bytes are per device.
 
+    `value_checks` is there if values were to be checked.
+
     `no_site` says why there is none in `sites`, null if there are.
     A site's `location` is the user's line, its `location_chain` the calls that lead there, innermost first. Its `problem` is what
     its chain solves, from which it can be planned again; its `provenance`, if the session wants to know (`with_provenance`), what
     asked for each axis of the two layouts.
-
-    `no_site` says why there is none in `sites`, null if there are.
     """
     return {
         "schema": SCHEMA,
@@ -39,6 +41,7 @@ def as_dict(session: Session) -> dict:
         "totals": totals(session),
         "totals_of": "the rewritten sites, each compiled alone; checks has what the whole module gains",
         "checks": [_check_dict(each) for each in session.checks],
+        **({"value_checks": [asdict(each) for each in session.value_checks]} if session.value_checks else {}),
         "remarks": [str(each) for each in session.diagnostics.having(diagnostics.REMARK)],
         "warnings": [session.left_whole] if session.left_whole else [],
         "no_site": None if session.report_rows else _why_no_rows(session),
@@ -73,6 +76,7 @@ def as_text(session: Session, locations: str = "user") -> str:
     parts = [table(_HEADINGS, [_cells(row) for row in session.report_rows], wide="l" * 5 + "r" * 4 + "l")]
     parts.append(_totals_text(session))
     parts += [_check_text(each) for each in session.checks]
+    parts += [_value_check_text(each) for each in session.value_checks]
     more = _chain_lines if locations == "chain" else lambda row: ()
     parts.append("\n".join(line for row in session.report_rows for line in (_reason(row), *more(row))))
     return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
@@ -165,6 +169,14 @@ def _check_text(check: Check) -> str:
     for sites, problem in check.dropped:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     return "\n".join(lines)
+
+
+def _value_check_text(check: ValuesCheck) -> str:
+    """Returns a line on what the check by values found, with its time."""
+    message = f": {check.message}" if check.message else ""
+    left = f"; left to XLA again: site {', '.join(map(str, check.dropped))}" if check.dropped else ""
+    compared = f", {check.outputs} output{'s' * (check.outputs != 1)}" if check.outputs else ""
+    return f"values on random inputs: {check.status}{compared}{message}{left} ({check.runs} runs, {check.seconds:.1f} s)"
 
 
 def _ahead_of_time_lines(check: Check) -> list[str]:

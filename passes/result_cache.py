@@ -46,6 +46,7 @@ from reshard.passes.pipeline import Pipeline
 from reshard.synthesis import cache_place
 
 if TYPE_CHECKING:
+    from reshard.passes.values_check import ValuesCheck
     from reshard.passes.whole_module_check import Check
 
 MOST_ENTRIES = 1_000  # of a version
@@ -149,6 +150,7 @@ class _Kept:
     statistics: tuple[tuple[str, str, int], ...]
     checks: tuple[Check, ...]
     left_whole: str
+    value_checks: tuple[ValuesCheck, ...] = ()
 
     def into(self, session: Session) -> None:
         session.left_whole = session.left_whole or self.left_whole
@@ -156,6 +158,7 @@ class _Kept:
         session.report_rows += self.rows
         session.statistics.update({(name, statistic): amount for name, statistic, amount in self.statistics})
         session.checks += self.checks
+        session.value_checks += self.value_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +169,12 @@ class _Mark:
     rows: int
     statistics: Counter
     checks: int
+    value_checks: int
 
     @classmethod
     def of(cls, session: Session) -> _Mark:
         counts = len(session.diagnostics.diagnostics), len(session.report_rows)
-        return cls(*counts, Counter(session.statistics), len(session.checks))
+        return cls(*counts, Counter(session.statistics), len(session.checks), len(session.value_checks))
 
     def kept(self, session: Session, output: Output) -> _Kept:
         added = sorted((session.statistics - self.statistics).items())
@@ -181,6 +185,7 @@ class _Mark:
             tuple((name, statistic, amount) for (name, statistic), amount in added),
             tuple(session.checks[self.checks :]),
             session.left_whole,
+            tuple(session.value_checks[self.value_checks :]),
         )
 
 
@@ -203,6 +208,7 @@ def _facts(key: str, kept: _Kept) -> dict[str, Any]:
         "statistics": [list(each) for each in kept.statistics],
         "checks": [asdict(each) for each in kept.checks],
         "left_whole": kept.left_whole,
+        "value_checks": [asdict(each) for each in kept.value_checks],
     }
 
 
@@ -228,6 +234,7 @@ def _decoded(key: str, entry: bytes) -> _Kept:
         tuple(map(tuple, facts["statistics"])),
         tuple(map(_check, facts["checks"])),
         facts["left_whole"],
+        tuple(map(_value_check, facts["value_checks"])),
     )
 
 
@@ -249,6 +256,12 @@ def _check(written: dict[str, Any]) -> Check:
     dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
     target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
     return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)
+
+
+def _value_check(written: dict[str, Any]) -> ValuesCheck:
+    from reshard.passes.values_check import ValuesCheck  # as above
+
+    return ValuesCheck(**{**written, "dropped": tuple(written["dropped"])})
 
 
 def _compiled(written: dict[str, Any]) -> Compiled:
@@ -310,7 +323,7 @@ def _write(folder: Path, key: str, kept: _Kept) -> None:
 
 def _says(entry: bytes, key: str, kept: _Kept) -> bool:
     """Returns whether what can be read from an entry is the result; of thousands of diagnostics the plain values are compared."""
-    if kept.checks:
+    if kept.checks or kept.value_checks:
         return _decoded(key, entry) == kept
     return _read_facts(key, entry) == (_facts(key, kept), kept.output.content)
 

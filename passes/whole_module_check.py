@@ -64,7 +64,7 @@ def check(
     target = session.options.get("compile_for")
     if not rows and not (target and target.is_ahead_of_time):
         return rewritten
-    _import(original, pipeline, session)
+    import_shardings(original, pipeline, session)
     devices = target.devices if target else devices_of(original)
     if devices != devices_of(original):
         _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
@@ -76,7 +76,7 @@ def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
     raise DiagnosedError(session.errors[-1:])
 
 
-def _import(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
+def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
     """Imports what the pipeline imports: once a module is compiled with Shardy, XLA ignores its GSPMD shardings."""
     imports = tuple(each for each in pipeline.passes if isinstance(each, ImportGspmdPass))
     Pipeline(imports).run(original, Session(options=dict(session.options)))
@@ -101,7 +101,7 @@ class _Checker:
             return rewritten
         stages.at("whole-module check: the module as rewritten")
         ours = self._compile(rewritten)
-        groups = _groups_by_gain(rows)
+        groups = groups_by_gain(rows)
         attempts = 1
         while problem := what_is_worse(stock, ours):
             drop = -(-len(groups) // max(1, MOST_ATTEMPTS - attempts)) if stock.is_ok else len(groups)
@@ -137,13 +137,19 @@ class _Checker:
 
     def _rewrite_without(self) -> ir.Module:
         """Returns the original with the pipeline run on it again, but for the dropped sites."""
-        left = [str(site) for sites, _ in self.dropped for site in sites]
-        left += [each.leave for each in self.pipeline.passes if isinstance(each, SynthesizeCollectivesPass) and each.leave]
-        with self.original.context:
-            module = ir.Module.parse(self.original.operation.get_asm(enable_debug_info=True))
-        quiet = Session(options=dict(self.session.options))  # those of the first run, so that sites have the same numbers
-        self.pipeline.with_options({"leave": "+".join(left)}).run(module, quiet)
-        return module
+        left = [site for sites, _ in self.dropped for site in sites]
+        return rewritten_without(left, self.original, self.pipeline, self.session)
+
+
+def rewritten_without(sites: Sequence[int], original: ir.Module, pipeline: Pipeline, session: Session) -> ir.Module:
+    """Returns a copy of the original on which the pipeline has run again, but for some sites."""
+    left = list(map(str, sites))
+    left += [each.leave for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass) and each.leave]
+    with original.context:
+        module = ir.Module.parse(original.operation.get_asm(enable_debug_info=True))
+    quiet = Session(options=dict(session.options))  # those of the first run, so that sites have the same numbers
+    pipeline.with_options({"leave": "+".join(left)}).run(module, quiet)
+    return module
 
 
 def what_is_worse(stock: Compiled, ours: Compiled) -> str:
@@ -203,7 +209,7 @@ def _all_to_alls(compiled: Compiled) -> int:
     return sum(each.ops for each in compiled.collectives if each.kind == "all_to_all")
 
 
-def _groups_by_gain(rows: list[dict]) -> list[list[int]]:
+def groups_by_gain(rows: list[dict]) -> list[list[int]]:
     """Returns the sites in groups that were judged together, those that gain the fewest bytes first."""
     groups: dict[object, list[dict]] = {}
     for row in rows:

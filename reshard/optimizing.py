@@ -14,10 +14,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from reshard import agreement, containment, contexts, dumps, planned_once
+from reshard.byte_sizes import byte_size
 from reshard.dialect_utils import compat, jax_seam, module_files, not_propagated, stages, xla_child
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.module_files import ModuleFile
-from reshard.passes import report, result_cache, whole_module_check
+from reshard.passes import report, result_cache, values_check, whole_module_check
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
 from reshard.passes.result_cache import Output
@@ -116,7 +117,8 @@ def optimize(
         bytecode, a StableHLO portable artifact, what `Exported.serialize` wrote, or an `ir.Module`. It stays as it is.
       check: compile the whole module both ways in a child process, and take rewrites back that make it worse; None is yes, unless
         `reshard.options`, the environment or the file say no. Only what emit="manual" writes is checked.
-      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; see docs/jax.md.
+      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; verify_values=True runs both modules
+        on small random inputs in that process, and takes rewrites back that change values; see docs/jax.md.
     Returns: its part that fits `program` is set: `lowered`, or `exported`, whose derivatives are optimized when they are asked
       for, or just `module`.
     Raises:
@@ -159,15 +161,15 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
       0
     """
     around = dict(contexts.current().options)
-    check = around.get("check", False)
+    quick = {name: around.get(name, False) for name in ("check", "verify_values")}
     if callable(program) and not hasattr(program, "compiler_ir"):
         import jax
 
         jitted = program if hasattr(program, "lower") else jax.jit(program)
-        return optimize(jitted.lower(*args, **kwargs), check=check).report
+        return optimize(jitted.lower(*args, **kwargs), **quick).report
     if args or kwargs:
         raise TypeError(f"explain takes arguments of a function only, and {type(program).__name__} is none")
-    return optimize(program, check=check).report
+    return optimize(program, **quick).report
 
 
 def optimized_module(
@@ -187,12 +189,11 @@ def optimized_module(
       is_from_jax: whether jax has just lowered it. Any other module, and what is rare, goes to a child process.
     Raises: DiagnosedError.
     """
-    session, pipeline = Session(), _pipeline(settings)
-    is_checked = settings["check"] and settings["emit"] == "manual"
-    key = result_cache.key(source, pipeline, session, is_checked=is_checked)
+    session, pipeline, checks = Session(), _pipeline(settings), _Checks.of(settings)
+    key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
 
     def here() -> Output:
-        return _output(_file(source, name), pipeline, session, is_checked)
+        return _output(_file(source, name), pipeline, session, checks)
 
     def made() -> Output:
         if is_from_jax:
@@ -208,7 +209,7 @@ def optimized_module(
             return result_cache.run(key, session, made)
 
     if members := agreement.members_of(devices):
-        asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check")}
+        asked = {option: settings[option] for option in (*_OF_PASSES, "emit", "check", "verify_values", "verify_values_bytes")}
         output = planned_once.run(members, name, _text(source, locations=False), asked, session, compute)
     else:
         output = compute()
@@ -228,15 +229,33 @@ def recorded_output(
     """
     session, file = Session(), _file(source, name)
     passing_before = xla_child.shared_child().passing_answers
-    is_checked = settings["check"] and settings["emit"] == "manual"
-    output, entry = result_cache.recorded(session, lambda: _output(file, _pipeline(settings), session, is_checked, enter))
+    checks = _Checks.of(settings)
+    output, entry = result_cache.recorded(session, lambda: _output(file, _pipeline(settings), session, checks, enter))
     enter("writing", None)
     _text(source if output.is_unchanged else output.content)  # as the caller is going to: here it may end the process
     return entry, output.is_lasting and xla_child.shared_child().passing_answers == passing_before
 
 
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """Which checks of the whole module are asked for.
+
+    Attributes:
+      compiles: whether it is compiled both ways. value_bytes: the limit of the check by values; None: there is none.
+    """
+
+    compiles: bool
+    value_bytes: int | None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> _Checks:
+        """Returns what settings ask for."""
+        value_bytes = byte_size(settings["verify_values_bytes"]) if settings["verify_values"] else None
+        return cls(settings["check"] and settings["emit"] == "manual", value_bytes)
+
+
 def _output(
-    file: ModuleFile, pipeline: Pipeline, session: Session, is_checked: bool, enter: Callable = lambda stage, cpu_s: None
+    file: ModuleFile, pipeline: Pipeline, session: Session, checks: _Checks, enter: Callable = lambda stage, cpu_s: None
 ) -> Output:
     """Returns what the pipeline makes of a module, as bytecode; nothing of one that stays as it came."""
     with make_context() as context, ir.Location.unknown(context):
@@ -244,9 +263,13 @@ def _output(
         module = file.chunks()[0].parse(context)
         enter("running the passes", None)
         pipeline.run(module, session)
-        if is_checked and _rewritten_rows(session):
+        if checks.compiles and _rewritten_rows(session):
             original = file.chunks()[0].parse(context)
             module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
+        if checks.value_bytes is not None and _rewritten_rows(session):
+            limits = {"most_bytes": checks.value_bytes, "is_checked_as_a_whole": bool(session.checks)}
+            original = file.chunks()[0].parse(context)
+            module = values_check.check(original, module, pipeline, session, session.report_rows, **limits)
         is_rewritten = bool(_rewritten_rows(session))
         return Output(compat.bytecode(module) if is_rewritten else b"", not is_rewritten)
 

@@ -79,6 +79,7 @@ def _forget(session: Session) -> None:
     session.report_rows.clear()
     session.statistics.clear()
     session.checks.clear()
+    session.value_checks.clear()
 
 
 def _decisions(session: Session, output: Output) -> tuple[tuple[str, str], ...]:

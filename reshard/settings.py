@@ -21,6 +21,8 @@ from pathlib import Path
 import tomllib
 from typing import Any
 
+from reshard.byte_sizes import byte_size
+
 CONFIG_VARIABLE = "RESHARD_CONFIG"
 CONFIG_FILE = "reshard.toml"
 
@@ -32,12 +34,14 @@ class Setting:
     Attributes:
       default: also its kind: text, or true and false.
       choices: returns what text may be; anything if that is nothing.
+      check: raises ValueError for text that is no value.
     """
 
     name: str
     default: str | bool | None
     help: str
     choices: Callable[[], tuple[str, ...]] = tuple
+    check: Callable[[str], Any] = str
 
     @property
     def variable(self) -> str:
@@ -50,11 +54,17 @@ class Setting:
             return _read_switch(self.name, value, place)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
+        if type(value) is int and self.check is byte_size:
+            value = str(value)
         if not isinstance(value, str):
             raise ValueError(f"{place}{self.name}={value!r} is no text")
         choices = self.choices()
         if choices and value not in choices:
             raise ValueError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
+        try:
+            self.check(value)
+        except ValueError as error:
+            raise ValueError(f"{place}{self.name}: {error}") from None
         return value
 
 
@@ -95,6 +105,8 @@ SETTINGS: dict[str, Setting] = {
         Setting("oracle", "lone", _ORACLE, functools.partial(_choices_of, "oracle")),
         Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
         Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
+        Setting("verify_values", False, "run both modules on small random inputs, take back what changes values"),
+        Setting("verify_values_bytes", "256MiB", "the most that such a run may take on all devices together", check=byte_size),
         Setting("dump_to", None, "a folder for each module before and after, with its report"),
         Setting("logging_level", None, "from which level on loggers `reshard.*` write to stderr", lambda: _LEVELS),
         Setting("progress", "auto", _PROGRESS, lambda: _MODES),

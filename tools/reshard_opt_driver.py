@@ -173,6 +173,7 @@ class _Run:
             lines_above=chunk.lines_above,
             allows_unregistered=self.flags.allow_unregistered_dialect,
             checks=self._checks(),
+            value_bytes=self._value_bytes(),
             form=self.output_form,
             is_copied_if_unchanged=self._is_copied_if_unchanged(chunk),
             **self._printing(),
@@ -247,12 +248,22 @@ class _Run:
         return len(names) == len(self.pipeline.elements) and not writes.isdisjoint(names)
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
-        """Returns the module with the rewrites that do not make the compiled program worse."""
-        if not self._checks():
-            return module
-        from reshard.passes import whole_module_check
+        """Returns the module with the rewrites that do not make the compiled program worse, nor give other values."""
+        if self._checks():
+            from reshard.passes import whole_module_check
 
-        return whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session, rows)
+            module = whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session, rows)
+        if self.flags.verify_values:
+            from reshard.passes import values_check
+
+            limits = {"most_bytes": self._value_bytes(), "is_checked_as_a_whole": self._checks()}
+            original = chunk.parse(self.context)
+            module = values_check.check(original, module, self.pipeline, self.session, rows, **limits)
+        return module
+
+    def _value_bytes(self) -> int | None:
+        """Returns how much a run for the check by values may take; None if values are not checked."""
+        return self.flags.verify_values_bytes if self.flags.verify_values else None
 
     def _checks(self) -> bool:
         return self.flags.compile_for is not None and self.flags.check is not False

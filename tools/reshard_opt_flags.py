@@ -7,6 +7,7 @@ import argparse
 import re
 import sys
 
+from reshard.byte_sizes import ByteSizeError, byte_size
 from reshard.dialect_utils.compile_targets import Target, TargetError
 from reshard.passes import registry
 from reshard.tools import completion
@@ -218,6 +219,19 @@ def _add_rewriting(group) -> None:
         action=argparse.BooleanOptionalAction,
         help="compile the module before and after, and drop rewrites that do not help (default with --compile-for)",
     )
+    group.add_argument(
+        "--verify-values",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="run the module before and after on small random inputs, and drop rewrites that change values",
+    )
+    group.add_argument(
+        "--verify-values-bytes",
+        metavar="SIZE",
+        type=_byte_size,
+        default=256 << 20,
+        help="the most that such a run may take on all devices together (default: 256MiB)",
+    )
 
 
 def _add_report(group) -> None:
@@ -307,6 +321,13 @@ def _truth(text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
         raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
     return text.lower() in _TRUE
+
+
+def _byte_size(text: str) -> int:
+    try:
+        return byte_size(text)
+    except ByteSizeError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def _target(text: str) -> Target:

@@ -22,7 +22,8 @@ def test_examples_run():
 
 def test_table_has_every_option_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| `?(\w*)`? +\|", PAGE.read_text(), re.MULTILINE))
-    defaults = {name: "" if each.default is None else str(each.default).lower() for name, each in SETTINGS.items()}
+    shown = {True: "true", False: "false", None: ""}
+    defaults = {name: shown.get(each.default, each.default) for name, each in SETTINGS.items()}
     assert rows == defaults
 
 

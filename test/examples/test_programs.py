@@ -54,6 +54,23 @@ def run(entry):
 print(json.dumps({entry.name: run(entry) for entry in MORE_PROGRAMS}))
 """
 
+# Prints {name: [number of rewritten sites, status of the check by values, its message]}.
+VERIFY_VALUES = """
+import json
+import jax, reshard
+from examples.more_programs import MORE_PROGRAMS
+from examples.programs import PROGRAMS
+
+def run(entry):
+    function, args = entry.build(entry.mesh(), size="small")
+    with reshard.options(verify_values=True, policy="always", check=False):
+        report = reshard.optimize(function.lower(*args)).report.to_dict()
+    (found,) = report["value_checks"]
+    return [report["totals"]["rewritten"], found["status"], found["message"]]
+
+print(json.dumps({entry.name: run(entry) for entry in (*PROGRAMS, *MORE_PROGRAMS)}))
+"""
+
 PARSE_ALL = """
 import sys
 from reshard.dialect_utils.bindings import ir, make_context
@@ -122,6 +139,15 @@ def test_more_programs_give_the_same_with_every_site_rewritten():
     found = json.loads(child.stdout.splitlines()[-1])
     assert {name: is_equal for name, (_, is_equal) in found.items()} == dict.fromkeys(MORE, True)
     assert all(rewritten for rewritten, _ in found.values())
+
+
+@pytest.mark.slow
+def test_every_program_gives_the_same_values_with_every_site_rewritten():
+    child = run_python("-c", VERIFY_VALUES)
+    assert child.returncode == 0, child.stderr
+    found = json.loads(child.stdout.splitlines()[-1])
+    assert set(found) == {*NAMES, *MORE} and all(rewritten for rewritten, _, _ in found.values())
+    assert {status for _, status, _ in found.values()} <= {"equal", "within tolerance", "rounded"}, found
 
 
 def test_unknown_program_is_a_usage_error_that_names_the_known_ones_which_are_all_tested():

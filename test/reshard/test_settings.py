@@ -33,7 +33,9 @@ def write(path, text):
 
 class TestPlaces:
     def test_nothing_said(self):
-        assert resolved() == {"policy": "better", "oracle": "lone", "emit": "manual", "check": True, "dump_to": None} | QUIET
+        values = {"verify_values": False, "verify_values_bytes": "256MiB"}
+        stated = {"policy": "better", "oracle": "lone", "emit": "manual", "check": True}
+        assert resolved() == {**stated, **values, "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
         write(tmp_path / "reshard.toml", 'policy = "always"\ncheck = false\nemit = "local"\ndump_to = "of-file"\n')
@@ -46,6 +48,8 @@ class TestPlaces:
             "oracle": "lone",
             "emit": "manual",  # of the call, not of the environment
             "check": True,  # of the environment, not of the file
+            "verify_values": False,
+            "verify_values_bytes": "256MiB",
             "dump_to": "of-file",
         }
 
@@ -75,7 +79,7 @@ class TestMistakes:
     def fails(self, text):
         return pytest.raises(ValueError, match=f"^{re.escape(text)}$")
 
-    known = "known: policy, oracle, emit, check, dump_to, logging_level, progress"
+    known = "known: policy, oracle, emit, check, verify_values, verify_values_bytes, dump_to, logging_level, progress"
 
     def test_in_the_call(self):
         with self.fails(f"unknown option 'polcy'; {self.known}"):
@@ -84,6 +88,11 @@ class TestMistakes:
             validated({"check": "perhaps"})
         with self.fails("dump_to=3 is no text"):
             validated({"dump_to": 3})
+        with self.fails("verify_values_bytes: 'many' is no number of bytes; write 2GiB, 512MB or 4096"):
+            validated({"verify_values_bytes": "many"})
+
+    def test_numbers_of_bytes_may_be_numbers(self):
+        assert validated({"verify_values_bytes": 4096}) == {"verify_values_bytes": "4096"}
 
     def test_in_a_context(self):
         with self.fails("policy=never is not available; choose from better, always"), reshard.options(policy="never"):
