@@ -142,6 +142,7 @@ def _compile(request: dict, scratch: Path) -> dict:
         seconds = time.perf_counter() - start_s
         hlo_text = _partitioned_hlo(Path(dump_dir)) or executable.hlo_modules()[0].to_string()
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
+    _refuse_what_does_not_run(hlo_text, executable)
     return {
         **_traffic(hlo_text),
         **_memory(executable),
@@ -151,6 +152,16 @@ def _compile(request: dict, scratch: Path) -> dict:
         "hlo_text": hlo_text if request["keeps_hlo"] else None,
         "propagated_text": propagated,
     }
+
+
+def _refuse_what_does_not_run(hlo_text: str, executable) -> None:
+    """Raises: RuntimeError if the program compiles and would then fail whenever it is called."""
+    if " fft(" not in hlo_text:
+        return
+    from .cpu_limits import why_not_run  # few programs have one
+
+    if reason := why_not_run(executable.hlo_modules()[0].to_string()):
+        raise RuntimeError(reason)
 
 
 def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
