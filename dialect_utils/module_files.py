@@ -28,6 +28,7 @@ SPLIT_MARKER = "// -----"
 _BYTECODE_MAGIC = b"ML\xefR"
 _PORTABLE_PRODUCER = b"StableHLO_v"
 _HLO_HEAD = re.compile(rb"(\s|//[^\n]*\n)*HloModule\s")
+_DYNAMIC = re.compile(r"[<x]\?x")
 _VERSION = re.compile(rb"StableHLO_v(\d+\.\d+\.\d+)")
 
 
@@ -227,13 +228,32 @@ def to_bytes(
     Raises: DiagnosedError if the module cannot be written in this form.
     """
     if form == TEXT:
-        return module.operation.get_asm(enable_debug_info=debug_info, **printing).rstrip("\n").encode() + b"\n"
+        return as_text(module, enable_debug_info=debug_info, **printing).rstrip("\n").encode() + b"\n"
     if form == BYTECODE:
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()
     artifact = _to_portable_artifact(module, source)
     return artifact if form == PORTABLE else _to_exported(artifact, source)
+
+
+def as_text(module: ir.Module, **printing) -> str:
+    """Returns the module as text that MLIR can read, printed as `ir.Operation.get_asm` takes it."""
+    text = module.operation.get_asm(**printing)
+    if "stablehlo.while" not in text or not _DYNAMIC.search(text):
+        return text
+    from .propagation import ops_in
+
+    is_readable = not any(map(_has_two_types, ops_in(module.operation)))
+    return text if is_readable else module.operation.get_asm(**{**printing, "print_generic_op_form": True})
+
+
+def _has_two_types(op: ir.Operation) -> bool:
+    """Returns whether a loop's operands have other types than the arguments in it: the short form of a loop says one of them."""
+    if op.name != "stablehlo.while":
+        return False
+    types = [value.type for value in op.operands]
+    return any([argument.type for argument in region.blocks[0].arguments] != types for region in op.regions)
 
 
 def _to_portable_artifact(module: ir.Module, source: ModuleFile | None) -> bytes:

@@ -7,7 +7,7 @@ left as it came, with the reason; nothing is lost by that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
 from contextvars import ContextVar
 import math
@@ -67,7 +67,7 @@ def refuse_rare() -> None:
         raise RareError
 
 
-def refuse_ops(names: Iterable[str], ops: Sequence[ir.Operation]) -> None:
+def refuse_ops(names: Collection[str], ops: Sequence[ir.Operation]) -> None:
     """Raises: NotPropagatedError for ops that Shardy's passes expect to make themselves, and crash on where a module has them.
 
     Args:
@@ -76,6 +76,18 @@ def refuse_ops(names: Iterable[str], ops: Sequence[ir.Operation]) -> None:
     if found := _OF_PROPAGATION.intersection(names):
         op = next(each for each in ops if each.name in found)
         raise NotPropagatedError(op, f"{op.name} is for the inside of Shardy's propagation, and XLA compiles no module with one")
+    for op in ops if _WINDOWS in names else ():
+        if op.name == _WINDOWS and (kind := _windows_of_arrays(op)):
+            raise NotPropagatedError(op, f"{op.name} starts from {kind}, and Shardy and XLA know such windows of scalars only")
+
+
+_WINDOWS = "stablehlo.reduce_window"
+
+
+def _windows_of_arrays(op: ir.Operation) -> ir.Type | None:
+    """Returns the type of an initial value of a reduce_window that is no scalar; None if all are."""
+    kinds = [value.type for value in list(op.operands)[len(op.operands) // 2 :]]
+    return next((kind for kind in kinds if isinstance(kind, ir.RankedTensorType) and ir.RankedTensorType(kind).rank), None)
 
 
 def refuse_meshes(module: ir.Operation) -> None:

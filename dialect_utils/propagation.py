@@ -587,6 +587,9 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
     """
     _inline_all(module)
     run(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
+    for declared in functions_of(module):  # named, not called; Shardy looks into the body of each function
+        if not _has_body(declared):
+            declared.erase()
     return [op for op in ops_in(module) if _TUPLE in op.attributes]
 
 

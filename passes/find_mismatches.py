@@ -564,6 +564,8 @@ def _unsupported(kind: ir.Type) -> str | None:
     """Returns why Shardy does not propagate values of a type; None if it does."""
     if isinstance(kind, ir.TupleType):
         return f"Shardy propagates no tuples such as {kind}; flatten them first"
+    if isinstance(kind, ir.UnrankedTensorType):
+        return f"{kind} has no rank, and Shardy propagates static shapes only; refine the module's shapes first"
     return _dynamic(kind) or _too_large(kind)
 
 

@@ -331,7 +331,7 @@ def _text(content: bytes, locations: bool = True) -> str:
 
 
 def _text_of(module: ir.Module, locations: bool = True) -> str:
-    return module.operation.get_asm(enable_debug_info=locations)
+    return module_files.as_text(module, enable_debug_info=locations)
 
 
 def _pipeline(settings: Mapping[str, Any]) -> Pipeline:

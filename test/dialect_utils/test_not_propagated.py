@@ -10,6 +10,7 @@ import reshard
 from reshard.dialect_utils import propagation
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.diagnostics import DiagnosedError
+from reshard.dialect_utils.module_files import to_bytes
 from reshard.dialect_utils.not_propagated import MOST_INLINED, NotPropagatedError
 from reshard.passes.base import Session
 from reshard.passes.pipeline import Pipeline
@@ -121,6 +122,35 @@ def test_a_function_may_be_named_where_the_program_is_not_main(inner, visibility
 def test_partial_sums_along_one_axis_are_summed_before_they_are_some_along_another(op):
     text = explicit(MESH + function(f'%0 = {op} %a <@mesh, [{{}}, {{}}], unreduced={{"y"}}> : {TENSOR}', argument=SUMS))
     assert '"x"} %arg0' in text and "replicated_to_unreduced" in text
+
+
+def test_a_function_without_a_body_may_be_named():
+    named = f'%0 = stablehlo.custom_call @c(%a) {{called_computations = [@f]}} : ({TENSOR}) -> {TENSOR}'
+    assert "stablehlo.custom_call @c" in explicit(MESH + f"func.func private @f({TENSOR}) -> {TENSOR}\n" + function(named))
+
+
+def test_a_tensor_without_a_rank_is_left_alone():
+    kind = "tensor<*xf32>"
+    call = f"%0 = stablehlo.custom_call @c(%a) : ({kind}) -> {kind}"
+    text = f"func.func @main(%a: {kind}) -> {kind} {{ {call} return %0 : {kind} }}"
+    module, session = ir.Module.parse(text), Session()
+    Pipeline.default().run(module, session)
+    assert "tensor<*xf32> has no rank" in session.remarks[0].message
+
+
+def test_a_loop_whose_values_have_other_types_than_its_arguments_is_written_so_that_it_is_read():
+    text = """func.func @main(%a: tensor<4xf32>) -> tensor<?xf32> {
+      %0 = "stablehlo.while"(%a) ({
+        ^bb0(%b: tensor<?xf32>):
+          %1 = stablehlo.constant dense<true> : tensor<i1>
+          stablehlo.return %1 : tensor<i1>
+      }, {
+        ^bb0(%b: tensor<?xf32>):
+          stablehlo.return %b : tensor<?xf32>
+      }) : (tensor<4xf32>) -> tensor<?xf32>
+      return %0 : tensor<?xf32> }"""
+    module = ir.Module.parse(text)
+    assert str(ir.Module.parse(to_bytes(module))) == str(module)
 
 
 def test_partial_sums_are_summed_before_they_go_to_another_mesh():

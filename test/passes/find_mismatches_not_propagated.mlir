@@ -39,6 +39,19 @@ func.func public @more_devices_than_64_bits_count(%arg0: tensor<8x8xf32> {sdy.sh
 
 // -----
 
+func.func public @windows_of_arrays(%arg0: tensor<4x2xf32>, %arg1: tensor<2xf32>) -> tensor<2x1xf32> {
+  // expected-remark @+1 {{the module is left alone: stablehlo.reduce_window starts from tensor<2xf32>, and Shardy and XLA know such windows of scalars only}}
+  %0 = "stablehlo.reduce_window"(%arg0, %arg1) ({
+    ^bb0(%a: tensor<2xf32>, %b: tensor<2xf32>):
+      %1 = stablehlo.add %a, %b : tensor<2xf32>
+      stablehlo.return %1 : tensor<2xf32>
+  }) {padding = dense<[[2, 2], [0, 0]]> : tensor<2x2xi64>, window_dimensions = array<i64: 4, 2>, window_strides = array<i64: 3, 1>}
+    : (tensor<4x2xf32>, tensor<2xf32>) -> tensor<2x1xf32>
+  return %0 : tensor<2x1xf32>
+}
+
+// -----
+
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func public @results_are_partial_sums_along_different_axes(
     %arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}], unreduced={"x"}>}) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
