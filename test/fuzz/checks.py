@@ -11,8 +11,8 @@ Each failure has a kind:
   again       under the policy better: the pipeline rewrites its own output once more. Under always this is counted only: with a
               chain of constraints gone, other users of its first value may get a conversion of their own.
 
-Asked for the reference, it compares with one device also what stock and ours agree on, and what nothing was rewritten in. An output that
-is wrong in both alike is a note: `wrong_alike` where something was rewritten, `wrong_left` where nothing was.
+Asked for the reference, it compares with one device also what stock and ours agree on, and what nothing was rewritten in. An
+output that is wrong in both alike is a note: `wrong_alike` where something was rewritten, `wrong_left` where nothing was.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
     python3 test/fuzz/run.py --seed 0 --count 100 --policy better
     python3 test/fuzz/run.py --seed 0 --count 2000 --wide    # the long tier: meshes of 4 to 16 devices
-    python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on where it was ended
+    python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on
     python3 test/fuzz/run.py --seed 17 --reduce              # the smallest recipe that still fails, as JSON
     python3 test/fuzz/run.py --recipe failing.json
 """

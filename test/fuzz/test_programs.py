@@ -69,7 +69,8 @@ def test_every_extended_operation_is_drawn_and_in_bodies_too():
     recipes = [extended.recipe(seed) for seed in range(180)]
     drawn = {name for recipe in recipes for name in _ops_in(recipe["steps"])}
     assert {name for name, op in programs.OPS.items() if op.group == extended.GROUP} <= drawn
-    inner = {name for each in recipes for step in each["steps"] for body in programs.bodies_of(step) for name in _ops_in(body["steps"])}
+    bodies = [body for recipe in recipes for step in recipe["steps"] for body in programs.bodies_of(step)]
+    inner = {name for body in bodies for name in _ops_in(body["steps"])}
     assert len([name for name in inner if programs.OPS[name].group == extended.GROUP]) > 8, inner
 
 
@@ -78,7 +79,8 @@ def test_most_extended_programs_use_a_constrained_value_more_than_once():
 
 
 def _has_shared_constraint(recipe) -> bool:
-    constrained = {step["name"]: (step["args"][0], str(step["options"])) for step in recipe["steps"] if step["op"] == "constraint"}
+    constraints = [step for step in recipe["steps"] if step["op"] == "constraint"]
+    constrained = {step["name"]: (step["args"][0], str(step["options"])) for step in constraints}
     used = [constrained[name] for step in recipe["steps"] for name in {*step["args"]} if name in constrained]
     return len(used) > len(set(used))
 
@@ -90,7 +92,8 @@ def test_constraints_of_extended_programs_split_what_they_do_not_divide():
 def _has_uneven_constraint(recipe) -> bool:
     kinds = {each["name"]: each["kind"][0] for each in recipe["steps"]}
     specs = [(kinds[each["name"]], each["options"]["spec"]) for each in recipe["steps"] if each["op"] == "constraint"]
-    shards = [(size, [recipe["mesh"][axis] for axis in programs._axes(entry)]) for shape, spec in specs for size, entry in zip(shape, spec)]
+    dims = [dim for shape, spec in specs for dim in zip(shape, spec, strict=True)]
+    shards = [(size, [recipe["mesh"][axis] for axis in programs._axes(entry)]) for size, entry in dims]
     return any(size % int(np.prod(sizes)) for size, sizes in shards)
 
 
