@@ -145,6 +145,30 @@ def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_aske
     assert outcome["stock_wrong"] + outcome["wrong_alike"] + outcome["wrong_left"] == 1 and not outcome["failures"], outcome
 
 
+@pytest.mark.slow
+def test_what_the_rewriting_makes_xla_compute_wrongly_is_given_back_by_values(worker):
+    """With the island in front of it XLA splits the dimension along which the update is clamped; without, it does not."""
+    made = [("v3", "constraint", ["v0"], {"spec": [None, "y", None]}, [5, 6, 8])]
+    made += [("v4", "constraint", ["v1"], {"spec": [None, None, None]}, [2, 2, 8])]
+    made += [("v5", "slice", ["v4"], {"axis": 1, "start": 0, "stop": 1, "stride": 1}, [2, 1, 8])]
+    made += [("v6", "dynamic_update", ["v3", "v2", "v3"], {"sizes": [3, 6, 8]}, [5, 6, 8])]
+    made += [("v7", "constraint", ["v5"], {"spec": ["y", None, "x"]}, [2, 1, 8])]
+    shapes = {"v0": [5, 6, 8], "v1": [2, 2, 8], "v2": []}
+    specs = {"v6": [None, None, None], "v7": [None, None, "y"]}
+    recipe = {
+        "seed": 1053,
+        "mesh": {"x": 3, "y": 2},
+        "device_order": None,
+        "inputs": [{"name": n, "shape": s, "dtype": "int32", "spec": [None] * len(s), "spread": 50} for n, s in shapes.items()],
+        "steps": [{"name": n, "op": op, "args": a, "options": o, "kind": [s, "int32"]} for n, op, a, o, s in made],
+        "outputs": [{"value": name, "spec": spec, "exact": True} for name, spec in specs.items()],
+        "donate": [],
+        "grad": False,
+    }
+    outcome = worker.check(recipe, "always", False, True)
+    assert not outcome["failures"] and outcome["values"] and outcome["rewritten"], outcome
+
+
 def test_a_failing_recipe_is_reduced_to_the_step_that_fails():
     recipe = next(each for each in map(programs.recipe, range(100)) if _has(each, "dot") and len(each["steps"]) > 5)
 
