@@ -60,7 +60,7 @@ class Session:
       are_findings_written: whether `findings` are on the module.
       hands_over: whether the next pass takes findings from here, so that the running one need not write them onto the module.
       checks: what the whole-module check found, one `whole_module_check.Check` per module with rewritten sites.
-      value_checks: what the check by values found, one `values_check.ValuesCheck` per module with rewritten sites, if it is asked for.
+      value_checks: what the check by values found, one `values_check.ValuesCheck` per module with rewritten sites, if asked for.
       content: the module as it is in front of the running pass, in a form that has each name and string in it as bytes; None if
         unknown.
       is_left: whether the running pass has left the module as it was, to the last attribute.

@@ -177,7 +177,7 @@ class _Verifier:
         text = watched_modules.without_numbers(self.reference)
         ran = self._run(text, devices=1)
         if ran.status == "ok" and any(map(not_finite, ran.outputs)):
-            positive = [positive(each) for each in self.inputs]
+            positive = [made_positive(each) for each in self.inputs]
             again = self._run(text, positive, devices=1)
             if again.status == "ok" and sum(map(not_finite, again.outputs)) < sum(map(not_finite, ran.outputs)):
                 self.inputs, ran = positive, again
@@ -438,7 +438,7 @@ def not_finite(array: np.ndarray) -> int:
     return int(array.size - np.count_nonzero(np.isfinite(array.astype(np.complex128))))
 
 
-def positive(array: np.ndarray) -> np.ndarray:
+def made_positive(array: np.ndarray) -> np.ndarray:
     """Returns floats without their signs, small so that nothing saturates, and not near zero; other arrays as they are."""
     if array.dtype.kind in "biuc" or "int" in array.dtype.name:
         return array

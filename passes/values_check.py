@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The check by values: a rewritten program that computes something else than the original is not handed over.
 
-Both modules run in the XLA child on the same random inputs, those of `reshard verify`, and each pair of outputs is compared: integers
-bit by bit, floats at a tolerance for their coarsest type and their sums. Where they differ, `module_verification` says who is right,
-by a run of the unsharded module on one device:
+Both modules run in the XLA child on the same random inputs, those of `reshard verify`, and each pair of outputs is compared:
+integers bit by bit, floats at a tolerance for their coarsest type and their sums. Where they differ, `module_verification` says
+who is right, by a run of the unsharded module on one device:
 
 - ours: the rewrites stay, and a warning says that stock XLA computes the program wrongly;
 - not ours, or nobody can say: sites are left to XLA, found by halving them, until what is left is right.
 
-Where a run would take too much memory, or would not be a run of the program (callbacks, random numbers without a key), values are not
-checked, and a remark says so.
+Where a run would take too much memory, or would not be a run of the program (callbacks, random numbers without a key), values
+are not checked, and a remark says so.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ValuesCheck:
     """What the check by values of one module found.
 
     Attributes:
-      status: EQUAL, bit for bit; WITHIN tolerance; ROUNDED, further off, with every op right for what it took; STOCK_IS_WRONG; GIVEN_BACK,
-        sites were left to XLA again; NOT_CHECKED.
+      status: EQUAL, bit for bit; WITHIN tolerance; ROUNDED, further off, with every op right for what it took; STOCK_IS_WRONG;
+        GIVEN_BACK, sites were left to XLA again; NOT_CHECKED.
       message: why; empty where there is nothing to say.
       dropped: sites that were left to XLA again.
       outputs: how many were compared. runs: of modules in the child. seconds: all in all.
@@ -152,7 +152,8 @@ class _Checker:
         devices = devices_of(self.original)
         if (least := _bytes_of_signature(self.original)) > self.most_bytes:
             raise _NotChecked(f"arguments and outputs are {least:,} bytes, the limit is {self.most_bytes:,}")
-        compiled = [self._child.compile(str(each), devices, timeout_s=MOST_SECONDS) for each in (self.original, self.rewritten)]
+        both = self.original, self.rewritten
+        compiled = [self._child.compile(str(each), devices, timeout_s=MOST_SECONDS) for each in both]
         if compiled[1].status == "hang":
             raise _NotChecked(f"XLA does not compile the module in {MOST_SECONDS:g} s")
         total = max((each.peak_bytes * devices for each in compiled if each.is_ok), default=0)
@@ -182,7 +183,7 @@ class _Checker:
             raise _NotChecked(f"it does not end within {MOST_SECONDS:g} s")
         if not any(map(module_verification.not_finite, ran.outputs)):
             return ran
-        normal, self.inputs = self.inputs, [module_verification.positive(each) for each in self.inputs]
+        normal, self.inputs = self.inputs, [module_verification.made_positive(each) for each in self.inputs]
         again = self._run(self.original)
         if again.status == "ok" and _not_finite(again) < _not_finite(ran):
             return again
@@ -320,7 +321,8 @@ def _bytes_of_signature(module: ir.Module) -> int:
     function = watched_modules.entry_function(module)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     tensors = [ir.RankedTensorType(each) for each in (*types.inputs, *types.results) if isinstance(each, ir.RankedTensorType)]
-    return sum(math.prod(each.shape) * max(1, getattr(each.element_type, "width", 64) // 8) for each in tensors if each.has_static_shape)
+    fixed = [each for each in tensors if each.has_static_shape]
+    return sum(math.prod(each.shape) * max(1, getattr(each.element_type, "width", 64) // 8) for each in fixed)
 
 
 def _what_compares_nothing(ran: Ran) -> str:

@@ -11,8 +11,8 @@ Each failure has a kind:
   again       under the policy better: the pipeline rewrites its own output once more. Under always this is counted only: with a
               chain of constraints gone, other users of its first value may get a conversion of their own.
 
-Asked for the reference, it compares with one device also what stock and ours agree on, and what nothing was rewritten in. An output that
-is wrong in both alike is a note: `wrong_alike` where something was rewritten, `wrong_left` where nothing was.
+Asked for the reference, it compares with one device also what stock and ours agree on, and what nothing was rewritten in. An
+output that is wrong in both alike is a note: `wrong_alike` where something was rewritten, `wrong_left` where nothing was.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Outcome:
     rewritten: Counter = field(default_factory=Counter)
     kept: Counter = field(default_factory=Counter)
     skipped: Counter = field(default_factory=Counter)
+    values: Counter = field(default_factory=Counter)
     dropped: int = 0
     again: int = 0
     stock_wrong: int = 0
@@ -107,8 +108,12 @@ def _subject(recipe_text: str) -> Subject:
     return Subject(json.loads(recipe_text))
 
 
-def check(recipe: Mapping, policy: str, with_reference: bool = False) -> Outcome:
-    """Returns the outcome for one recipe; under the policy "always" every chain is rewritten, without the check."""
+def check(recipe: Mapping, policy: str, with_reference: bool = False, verifies_values: bool = False) -> Outcome:
+    """Returns the outcome for one recipe; under the policy "always" every chain is rewritten, without the check.
+
+    Args:
+      with_reference: see above. verifies_values: whether `optimize` checks values too; what it gives back is a note.
+    """
     outcome, start = Outcome(recipe["seed"]), time.perf_counter()
     try:
         subject = _subject(json.dumps(recipe))
@@ -116,7 +121,7 @@ def check(recipe: Mapping, policy: str, with_reference: bool = False) -> Outcome
         outcome.invalid = f"{type(error).__name__}: {error}"[:300]
         return outcome
     try:
-        _check(subject, policy, with_reference, outcome)
+        _check(subject, policy, with_reference, verifies_values, outcome)
     except Exception:
         if problem := _refused_by_jax(subject):
             outcome.invalid = problem
@@ -137,8 +142,8 @@ def _refused_by_jax(subject: Subject) -> str:
     return ""
 
 
-def _check(subject: Subject, policy: str, with_reference: bool, outcome: Outcome) -> None:
-    result = reshard.optimize(subject.lowered, policy=policy, check=policy == "better")
+def _check(subject: Subject, policy: str, with_reference: bool, verifies_values: bool, outcome: Outcome) -> None:
+    result = reshard.optimize(subject.lowered, policy=policy, check=policy == "better", verify_values=verifies_values)
     if _text(subject.lowered) != subject.text:
         outcome.fail("changed", "optimize changed the lowered program")
     _count(result, outcome)
@@ -179,6 +184,10 @@ def _count(result: reshard.optimizing.Result, outcome: Outcome) -> None:
         else:
             outcome.kept[_reason(row["reason"])] += 1
     outcome.dropped = sum(len(each["dropped"]) for each in result.report.to_dict()["checks"])
+    for each in result.report.to_dict().get("value_checks", ()):
+        outcome.values[each["status"]] += 1
+        if each["status"] == "given back":
+            outcome.notes.append(f"sites {each['dropped']} are given back: {each['message']}")
     for remark in result.report.to_dict()["remarks"]:
         if "is left alone" in remark:
             outcome.skipped[_reason(remark.split("is left alone: ")[1])] += 1
@@ -309,7 +318,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         request = json.loads(line)
-        outcome = check(request["recipe"], request["policy"], request.get("reference", False))
+        outcome = check(request["recipe"], request["policy"], request.get("reference", False), request.get("values", False))
         print(json.dumps(vars(outcome)), file=answers, flush=True)
 
 

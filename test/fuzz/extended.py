@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs of operations that adversarial tests found wrong: `recipe(seed)` draws one, as data like those of `programs`.
 
-A program plays one scene: a few inputs that fit one family of operations (`SCENES`), each constrained, often in shards that do not
-divide it, and often twice with equal shardings. Several operations of the family use the same constrained value with different
-attributes: other paddings, dimensions, combiners. Some steps of any kind follow, with bodies of loops, branches and calls, in which
-operations of the scene come up again.
+A program plays one scene: a few inputs that fit one family of operations (`SCENES`), each constrained, often in shards that do
+not divide it, and often twice with equal shardings. Several operations of the family use the same constrained value with
+different attributes: other paddings, dimensions, combiners. Some steps of any kind follow, with bodies of loops, branches and
+calls, in which operations of the scene come up again.
 
 Values are whole numbers without 0; products are taken of integers, which wrap alike in any order.
 """
@@ -504,7 +504,7 @@ def _(run, options, a):
 class Scene:
     """Operations of one family, and inputs that fit them.
 
-    inputs: rng -> (shape, dtype) of each; an axis of a shape is named by a letter where several inputs share it.
+    inputs: rng -> (shape, dtype) of each.
     """
 
     ops: tuple[str, ...]
@@ -649,7 +649,8 @@ def recipe(seed: int, is_wide: bool = False) -> dict:
             writer.share(each["name"])
     acted = [writer.act() for _ in range(rng.choice([2, 2, 3]))]
     if rng.random() < 0.5 and any(acted):
-        writer.share(rng.choice([each for each in acted if each and writer.kinds[each].rank] or writer.shared or [inputs[0]["name"]]))
+        results = [each for each in acted if each and writer.kinds[each].rank]
+        writer.share(rng.choice(results or writer.shared or [inputs[0]["name"]]))
         writer.act()
     if rng.random() < 0.3:
         writer.enter()

@@ -4,7 +4,7 @@
 
     python3 test/fuzz/run.py --seed 0 --count 100 --policy better
     python3 test/fuzz/run.py --seed 0 --count 2000 --wide    # the long tier: meshes of 4 to 16 devices
-    python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on where it was ended
+    python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on
     python3 test/fuzz/run.py --seed 17 --reduce              # the smallest recipe that still fails, as JSON
     python3 test/fuzz/run.py --recipe failing.json
 """
@@ -35,7 +35,7 @@ PROGRAM_TIMEOUT_S = 180.0
 _FAST_FLAGS = ["--xla_backend_optimization_level=0"]
 if metadata.version("jaxlib").startswith("0.10."):  # later ones do not have it
     _FAST_FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # the partitioner is the same, the rest takes a third of the time
-_COUNTED = ("found", "rewritten", "kept", "skipped")
+_COUNTED = ("found", "rewritten", "kept", "skipped", "values")
 _SUMMED = ("dropped", "again", "stock_wrong", "wrong_alike", "wrong_left")
 
 
@@ -56,10 +56,10 @@ class Worker:
     def __exit__(self, *exception) -> None:
         self.close()
 
-    def check(self, recipe: Mapping, policy: str, with_reference: bool = False) -> dict:
+    def check(self, recipe: Mapping, policy: str, with_reference: bool = False, verifies_values: bool = False) -> dict:
         """Returns the outcome, see `checks.Outcome`; a death or hang of the worker is a failure too."""
         self._ensure_started()
-        request = {"recipe": recipe, "policy": policy, "reference": with_reference}
+        request = {"recipe": recipe, "policy": policy, "reference": with_reference, "values": verifies_values}
         self._process.stdin.write((json.dumps(request) + "\n").encode())
         self._process.stdin.flush()
         with selectors.DefaultSelector() as selector:
@@ -187,13 +187,13 @@ def _next(recipes: Iterator[dict], lock: threading.Lock) -> dict | None:
 
 
 def _outcome(worker: Worker, recipe: dict, policy: str, flags: argparse.Namespace) -> dict:
-    outcome = worker.check(recipe, policy, flags.reference)
+    outcome = worker.check(recipe, policy, flags.reference, flags.verify_values)
     if failing_kinds(outcome) == {"hang"}:
         worker.kill()
     if outcome["failures"] and flags.reduce:
         from reducing import reduced
 
-        outcome["smallest"] = reduced(recipe, lambda each: worker.check(each, policy), failing_kinds(outcome))
+        outcome["smallest"] = reduced(recipe, lambda each: worker.check(each, policy, verifies_values=flags.verify_values), failing_kinds(outcome))
     return outcome
 
 
@@ -206,7 +206,7 @@ class Journal:
 
     def __init__(self, flags: argparse.Namespace):
         self.path = flags.journal
-        self.which = {name: getattr(flags, name) for name in ("ops", "wide", "reference")}
+        self.which = {name: getattr(flags, name) for name in ("ops", "wide", "reference", "verify_values")}
         policies = POLICIES if flags.policy == "both" else (flags.policy,)
         seeds = range(flags.seed, flags.seed + flags.count)
         rows = [row for row in self._rows() if all(row[name] == value for name, value in self.which.items())]
@@ -286,6 +286,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", choices=(*POLICIES, "both"), default="better")
     parser.add_argument("--ops", choices=("base", "extended"), default="base", help="which programs; see extended.py")
     parser.add_argument("--reference", action="store_true", help="compare every program with one device, too")
+    parser.add_argument("--verify-values", action="store_true", help="have optimize check values, too; what it gives back is noted")
     parser.add_argument("--jobs", type=int, default=1, help="workers")
     parser.add_argument("--journal", type=Path, help="write outcomes to this file, and leave out what is in it already")
     parser.add_argument("--recipe", type=Path, help="check the recipe in this JSON file")

@@ -69,7 +69,8 @@ def test_every_extended_operation_is_drawn_and_in_bodies_too():
     recipes = [extended.recipe(seed) for seed in range(180)]
     drawn = {name for recipe in recipes for name in _ops_in(recipe["steps"])}
     assert {name for name, op in programs.OPS.items() if op.group == extended.GROUP} <= drawn
-    inner = {name for each in recipes for step in each["steps"] for body in programs.bodies_of(step) for name in _ops_in(body["steps"])}
+    bodies = [body for recipe in recipes for step in recipe["steps"] for body in programs.bodies_of(step)]
+    inner = {name for body in bodies for name in _ops_in(body["steps"])}
     assert len([name for name in inner if programs.OPS[name].group == extended.GROUP]) > 8, inner
 
 
@@ -78,7 +79,8 @@ def test_most_extended_programs_use_a_constrained_value_more_than_once():
 
 
 def _has_shared_constraint(recipe) -> bool:
-    constrained = {step["name"]: (step["args"][0], str(step["options"])) for step in recipe["steps"] if step["op"] == "constraint"}
+    constraints = [step for step in recipe["steps"] if step["op"] == "constraint"]
+    constrained = {step["name"]: (step["args"][0], str(step["options"])) for step in constraints}
     used = [constrained[name] for step in recipe["steps"] for name in {*step["args"]} if name in constrained]
     return len(used) > len(set(used))
 
@@ -90,7 +92,8 @@ def test_constraints_of_extended_programs_split_what_they_do_not_divide():
 def _has_uneven_constraint(recipe) -> bool:
     kinds = {each["name"]: each["kind"][0] for each in recipe["steps"]}
     specs = [(kinds[each["name"]], each["options"]["spec"]) for each in recipe["steps"] if each["op"] == "constraint"]
-    shards = [(size, [recipe["mesh"][axis] for axis in programs._axes(entry)]) for shape, spec in specs for size, entry in zip(shape, spec)]
+    dims = [dim for shape, spec in specs for dim in zip(shape, spec, strict=True)]
+    shards = [(size, [recipe["mesh"][axis] for axis in programs._axes(entry)]) for size, entry in dims]
     return any(size % int(np.prod(sizes)) for size, sizes in shards)
 
 
@@ -140,6 +143,30 @@ def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_aske
     }
     outcome = worker.check(recipe, "better", True)
     assert outcome["stock_wrong"] + outcome["wrong_alike"] + outcome["wrong_left"] == 1 and not outcome["failures"], outcome
+
+
+@pytest.mark.slow
+def test_what_the_rewriting_makes_xla_compute_wrongly_is_given_back_by_values(worker):
+    """With the island in front of it XLA splits the dimension along which the update is clamped; without, it does not."""
+    made = [("v3", "constraint", ["v0"], {"spec": [None, "y", None]}, [5, 6, 8])]
+    made += [("v4", "constraint", ["v1"], {"spec": [None, None, None]}, [2, 2, 8])]
+    made += [("v5", "slice", ["v4"], {"axis": 1, "start": 0, "stop": 1, "stride": 1}, [2, 1, 8])]
+    made += [("v6", "dynamic_update", ["v3", "v2", "v3"], {"sizes": [3, 6, 8]}, [5, 6, 8])]
+    made += [("v7", "constraint", ["v5"], {"spec": ["y", None, "x"]}, [2, 1, 8])]
+    shapes = {"v0": [5, 6, 8], "v1": [2, 2, 8], "v2": []}
+    specs = {"v6": [None, None, None], "v7": [None, None, "y"]}
+    recipe = {
+        "seed": 1053,
+        "mesh": {"x": 3, "y": 2},
+        "device_order": None,
+        "inputs": [{"name": n, "shape": s, "dtype": "int32", "spec": [None] * len(s), "spread": 50} for n, s in shapes.items()],
+        "steps": [{"name": n, "op": op, "args": a, "options": o, "kind": [s, "int32"]} for n, op, a, o, s in made],
+        "outputs": [{"value": name, "spec": spec, "exact": True} for name, spec in specs.items()],
+        "donate": [],
+        "grad": False,
+    }
+    outcome = worker.check(recipe, "always", False, True)
+    assert not outcome["failures"] and outcome["values"] and outcome["rewritten"], outcome
 
 
 def test_a_failing_recipe_is_reduced_to_the_step_that_fails():

@@ -306,7 +306,7 @@ def test_a_replay_gives_what_the_unsharded_module_gives(context, child):
     original = numbered(LOOPED)
     reference = watched_modules.unsharded(original)
     *ops, _ = watched_modules.watched_ops(reference)
-    inputs = module_verification._seeded(original, 0)
+    inputs = module_verification.seeded(original, 0)
     watched = watched_modules.watched(original, ops)
     ran = child.run(watched.text, inputs, 8)
     assert ran.status == "ok", ran.message
