@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reshard import agreement, contexts, dumps, planned_once
 from reshard.dialect_utils import compat, jax_seam, module_files
 from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.interrupts import HeldBack
 from reshard.dialect_utils.module_files import ModuleFile
 from reshard.passes import report, result_cache, whole_module_check
 from reshard.passes.base import Session
@@ -124,6 +125,8 @@ def optimize(
       >>> optimize("func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }").report.text()
       'reshard: no site: every value is used in the layout in which it is produced\\n'
     """
+    with HeldBack():  # jax cannot be imported once more after Ctrl-C in its first import
+        import jax  # what it needs is imported below anyway
     given = options if check is None else {**options, "check": check}
     settings = resolved(given, dict(contexts.current().options))
     if hasattr(program, "compiler_ir"):
