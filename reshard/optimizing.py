@@ -17,6 +17,7 @@ from reshard import agreement, containment, contexts, dumps, planned_once
 from reshard.byte_sizes import byte_size
 from reshard.dialect_utils import compat, jax_seam, module_files, not_propagated, stages, xla_child
 from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.interrupts import HeldBack
 from reshard.dialect_utils.module_files import ModuleFile
 from reshard.passes import report, result_cache, values_check, whole_module_check
 from reshard.passes.base import Session
@@ -130,6 +131,8 @@ def optimize(
       >>> optimize("func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }").report.text()
       'reshard: no site: every value is used in the layout in which it is produced\\n'
     """
+    with HeldBack():  # jax cannot be imported once more after Ctrl-C in its first import
+        import jax  # what it needs is imported below anyway
     given = options if check is None else {**options, "check": check}
     settings = resolved(given, dict(contexts.current().options))
     if hasattr(program, "compiler_ir"):

@@ -135,6 +135,13 @@ def answer_of(result) -> str:
     return json.dumps([result.module, _without_times(result.report.to_dict())], sort_keys=True)
 
 
+def _difference(answer: str | None, clean: str) -> str:
+    """Returns where an answer begins to differ."""
+    answer = answer or "none"
+    at = next((i for i, (here, there) in enumerate(zip(answer, clean)) if here != there), min(len(answer), len(clean)))
+    return f"{answer[max(0, at - 60) : at + 120]!r} and not {clean[max(0, at - 60) : at + 120]!r}"
+
+
 def _without_times(value):
     if isinstance(value, dict):
         return {name: _without_times(each) for name, each in value.items() if "seconds" not in name and name != "from_cache"}
@@ -209,8 +216,8 @@ class Optimizing:
         self._compare(name, "another process, from XLA's answers on disk", self.reader, variant)
 
     def _compare(self, name: str, who: str, asker: Asker, variant: int) -> None:
-        if asker.ask(variant) != self.clean[variant]:
-            self.found.fault(name, f"{who} answers otherwise on variant {variant}")
+        if (answer := asker.ask(variant)) != self.clean[variant]:
+            self.found.fault(name, f"{who} answers otherwise on variant {variant}: {_difference(answer, self.clean[variant])}")
 
     def _clear(self) -> None:
         shutil.rmtree(self.cache, ignore_errors=True)
