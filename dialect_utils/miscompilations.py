@@ -44,7 +44,7 @@ class Miscompilation:
       ops: names of the ops that it is about.
       condition: when, in words. reason: why, or what is seen.
       versions: of jaxlib in which it was seen.
-      reproducer: a test, or a case of the atlas.
+      reproducer: a file with a program that shows it.
       is_met: whether an op in these layouts may be computed wrongly.
     """
 
@@ -163,7 +163,7 @@ SCATTERED_SUMS = Miscompilation(
     "an axis splits a contracted dimension and the result",
     "the op's partial sums are scattered over devices; XLA partitions some of these layouts wrongly",
     "0.10.2, 0.12.0.1",
-    "test/end_to_end/test_miscompilations.py",
+    "docs/upstream/scattered-sums.md",
     _scatters_sums,
 )
 
@@ -174,7 +174,7 @@ TABLE = (
         "any dimension of an operand or of the result is split",
         "XLA partitions some layouts of a convolution wrongly; it chooses among them itself",
         "0.10.2, 0.12.0.1",
-        "test/end_to_end/test_miscompilations.py",
+        "docs/upstream/convolution.md",
         _is_any_split,
     ),
     Miscompilation(
@@ -184,7 +184,7 @@ TABLE = (
         "the updates or the operand",
         "XLA fills uneven tiles of indices and updates with zeros, which this combiner does not ignore",
         "0.10.2, 0.12.0.1",
-        "test/end_to_end/test_miscompilations.py",
+        "docs/upstream/uneven-scatter.md",
         _has_uneven_indices,
     ),
     Miscompilation(
@@ -193,7 +193,7 @@ TABLE = (
         "a dimension along which the windows slide is split",
         "XLA partitions overlapping windows of a select_and_scatter wrongly",
         "0.10.2, 0.12.0.1",
-        "test/end_to_end/test_miscompilations.py",
+        "docs/upstream/select-and-scatter.md",
         _splits_windows,
     ),
     Miscompilation(
@@ -202,7 +202,7 @@ TABLE = (
         "a dimension with interior padding or a base dilation is split",
         "XLA fills the places between spread elements wrongly in some layouts",
         "0.10.2, 0.12.0.1",
-        "test/end_to_end/test_miscompilations.py",
+        "docs/upstream/spread-elements.md",
         _splits_spread_elements,
     ),
     Miscompilation(
@@ -211,7 +211,7 @@ TABLE = (
         "the result is split along a sliced dimension whose start is not a constant inside",
         "XLA clamps the start of each device's part, not that of the whole slice",
         "0.10.2, 0.12.0.1",
-        "test/end_to_end/test_miscompilations.py",
+        "docs/upstream/clamped-starts.md",
         _splits_slices,
     ),
     SCATTERED_SUMS,

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of what XLA computes wrongly: which ops in which layouts meet a row of it."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from reshard.dialect_utils import miscompilations
+from reshard.dialect_utils import compat, miscompilations
 from reshard.dialect_utils.bindings import ir, make_context
 from reshard.dialect_utils.miscompilations import AtOp, miscompilation_of
 from reshard.synthesis.mesh import Mesh
 from reshard.synthesis.sharding import Sharding
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 MESH = Mesh((("x", 4), ("y", 2)))
 SCATTER = """
 %r = "stablehlo.scatter"(%0, %1, %2) <{{indices_are_sorted = false, unique_indices = false,
@@ -84,3 +90,27 @@ def test_every_row_names_a_condition_a_reason_and_a_reproducer():
     for row in miscompilations.TABLE:
         assert row.condition and row.reason and row.versions and row.reproducer
         assert row.ops <= miscompilations.OPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", miscompilations.TABLE, ids=lambda row: row.name)
+def test_the_reproducer_of_a_row_shows_it_still(row):
+    """A row of which a new jaxlib is right is one to take out."""
+    if compat.jaxlib_version() not in row.versions.split(", "):
+        pytest.skip(f"was seen with jaxlib {row.versions}")
+    assert "entries are wrong" in said_by_the_script_of(ROOT / row.reproducer)
+
+
+@pytest.mark.slow
+def test_shared_windows_are_still_confused():
+    if not compat.jaxlib_version().startswith("0.10."):
+        pytest.skip("was seen with jaxlib 0.10.2")
+    assert "entries are wrong" in said_by_the_script_of(ROOT / "docs" / "upstream" / "shared-windows.md")
+
+
+def said_by_the_script_of(report: Path) -> str:
+    """Returns what the Python program in a report prints."""
+    script = re.search(r"```python\n(.*?)```", report.read_text(), re.DOTALL)[1]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
