@@ -149,18 +149,18 @@ def _fits(start: ir.Value, most: int) -> bool:
 
 
 def _scatters_sums(at: AtOp) -> bool:
-    """An axis that splits a contracted dimension splits the result too."""
+    """An axis that splits a contracted dimension splits a batch dimension of the result."""
     numbers = stablehlo.DotDimensionNumbers(at.op.attributes["dot_dimension_numbers"])
     contracted = (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)
     summed = {axis.name for side, dims in zip(at.operands, contracted) if side for dim in dims for axis in side.dims[dim]}
-    result = at.results[0]
-    return result is not None and any(axis.name in summed for axes in result.dims for axis in axes)
+    result, batches = at.results[0], len(numbers.lhs_batching_dimensions)
+    return result is not None and any(axis.name in summed for axes in result.dims[:batches] for axis in axes)
 
 
 SCATTERED_SUMS = Miscompilation(
     "scattered sums",
     frozenset({"stablehlo.dot_general"}),
-    "an axis splits a contracted dimension and the result",
+    "an axis splits a contracted dimension and a batch dimension of the result",
     "the op's partial sums are scattered over devices; XLA partitions some of these layouts wrongly",
     "0.10.2, 0.12.0.1",
     "docs/upstream/scattered-sums.md",

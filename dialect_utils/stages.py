@@ -7,7 +7,7 @@ by `told` whether that is shown. A thread shows it, since XLA may compile for mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 from dataclasses import dataclass
 import os
@@ -76,6 +76,32 @@ def told(title: str, mode: str = AUTO) -> Iterator[None]:
     _here.stage = stage = _Stage()
     is_over = threading.Event()
     teller = threading.Thread(target=_tell, args=(title, stage, is_over, is_terminal), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        _here.stage = None
+        is_over.set()
+        teller.join()
+
+
+@contextlib.contextmanager
+def relayed(tell: Callable[[str], None]) -> Iterator[None]:
+    """Hands on what this thread is at, for another process to show, once that takes longer than QUIET_S.
+
+    Args:
+      tell: called in another thread with what this one is at, every REWRITTEN_EVERY_S.
+    """
+    _here.stage = stage = _Stage()
+    is_over = threading.Event()
+
+    def relay() -> None:
+        wait_s = QUIET_S
+        while not is_over.wait(wait_s):
+            wait_s = REWRITTEN_EVERY_S
+            tell(str(stage))
+
+    teller = threading.Thread(target=relay, daemon=True)
     teller.start()
     try:
         yield

@@ -23,7 +23,7 @@ import tempfile
 import threading
 from typing import Any, BinaryIO
 
-from reshard.dialect_utils import compat
+from reshard.dialect_utils import compat, stages
 from reshard.dialect_utils.diagnostics import ERROR, DiagnosedError, Diagnostic, Place, note
 from reshard.dialect_utils.xla_child import cause_of_death, child_environment
 from reshard.dialect_utils.xla_worker import LENGTH, pack_frame, unpack
@@ -98,8 +98,9 @@ class _Child:
             try:
                 process.stdin.write(pack_frame(request))
                 process.stdin.flush()
-                while "stage" in (reply := _frame(process.stdout)):
-                    stage = reply["stage"]
+                while "status" not in (reply := _frame(process.stdout)):
+                    stage = reply.get("stage", stage)
+                    stages.at(reply.get("progress", stage))
                 return reply
             except (EOFError, BrokenPipeError):
                 code = process.wait()

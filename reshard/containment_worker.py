@@ -2,7 +2,7 @@
 """The child process of `containment`: runs pipelines on modules until its stdin closes.
 
 Run as `python -m reshard.containment_worker`. Requests and replies are frames on stdin and stdout, as those of `xla_worker`; before
-an answer comes what it is at. MLIR may end this process at any time; nothing is kept here that the parent could miss.
+an answer comes what it is at, for its end, and what is done in it, for people. MLIR may end this process at any time; nothing is kept here that the parent could miss.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 import traceback
 from typing import Any, BinaryIO
 
+from reshard.dialect_utils import stages
 from reshard.dialect_utils.xla_worker import pack_frame, prefer_as_oom_victim, read_frame
 
 _PARENT_POLL_S = 1.0
@@ -35,12 +36,18 @@ def main() -> None:
     from reshard import optimizing  # loads MLIR
 
     while (request := read_frame(requests)) is not None:
-        _send(replies, _reply(optimizing, request, lambda stage, cpu_s: _enter(replies, stage, cpu_s)))
+        with stages.relayed(lambda text: _send(replies, {"progress": text})):
+            reply = _reply(optimizing, request, lambda stage, cpu_s: _enter(replies, stage, cpu_s))
+        _send(replies, reply)
+
+
+_sending = threading.Lock()
 
 
 def _send(replies: BinaryIO, reply: dict[str, Any]) -> None:
-    replies.write(pack_frame(reply))
-    replies.flush()
+    with _sending:
+        replies.write(pack_frame(reply))
+        replies.flush()
 
 
 def _reply(optimizing, request: dict[str, Any], enter: Callable[[str, float | None], None]) -> dict[str, Any]:

@@ -1,4 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
 // RUN: %reshard-opt %s --split-input-file --verify-diagnostics --pass-pipeline='builtin.module(find-mismatches)'
 
 // What Shardy's passes do not survive, and XLA does not compile: the module is left as it came.

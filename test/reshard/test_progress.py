@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import reshard
-from reshard import optimizing, progress
+from reshard import containment, progress
 from reshard.dialect_utils import stages
 from reshard.passes.result_cache import Output
 from reshard.progress import shown
@@ -56,7 +56,7 @@ def test_optimize_says_what_it_is_at(asked, is_told, capsys, monkeypatch):
         return Output(b"", True)
 
     monkeypatch.setattr(stages, "QUIET_S", 0.02)
-    monkeypatch.setattr(optimizing, "_output", compute)
+    monkeypatch.setattr(containment, "output", compute)
     monkeypatch.setenv("RESHARD_CACHE", "off")
     reshard.optimize("func.func @main() { return }", progress=asked)
     assert capsys.readouterr().err == ("reshard: module: plan-sites: judging op 1 of 2, 0 s\n" if is_told else "")
