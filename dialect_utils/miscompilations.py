@@ -210,7 +210,7 @@ TABLE = (
         frozenset({"stablehlo.dynamic_slice"}),
         "the result is split along a sliced dimension whose start is not a constant inside",
         "XLA clamps the start of each device's part, not that of the whole slice",
-        "0.10.2, 0.12.0.1",
+        "0.10.2",
         "docs/upstream/clamped-starts.md",
         _splits_slices,
     ),

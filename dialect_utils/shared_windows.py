@@ -29,47 +29,61 @@ def keep_users_apart(module: ir.Module, values: Iterable[ir.Value]) -> int:
       values: of the module; those that islands of ours give.
     Returns: how many barriers.
     """
-    functions = _functions(module)
-    return sum(_keep_apart(value, functions) for value in values)
+    windows = _Windows(module)
+    return sum(_keep_apart(windows.uses_of(value)) for value in values)
 
 
 def are_confused(module: ir.Module, values: Iterable[ir.Value]) -> bool:
     """Returns whether XLA would give one user of a value the padding of another."""
-    functions = _functions(module)
-    return any(len({use[2] for use in _windowed_uses(value, functions)}) > 1 for value in values)
+    windows = _Windows(module)
+    return any(len({filling for *_, filling in windows.uses_of(value)}) > 1 for value in values)
 
 
-def _functions(module: ir.Module) -> dict[str, ir.Operation]:
-    functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
-    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in functions}
-
-
-def _keep_apart(value: ir.Value, functions: dict[str, ir.Operation]) -> int:
+def _keep_apart(uses: Iterable[_Use]) -> int:
     by_filling: dict[tuple, list[_Use]] = {}
-    for use in _windowed_uses(value, functions):
+    for use in uses:
         by_filling.setdefault(use[2], []).append(use)
-    others = [use for uses in list(by_filling.values())[1:] for use in uses]
+    others = [use for alike in list(by_filling.values())[1:] for use in alike]
     for user, number, _ in others:
         with ir.InsertionPoint(user), user.location:
             user.operands[number] = stablehlo.OptimizationBarrierOp([user.operands[number]]).results[0]
     return len(others)
 
 
-def _windowed_uses(value: ir.Value, functions: dict[str, ir.Operation]) -> list[_Use]:
-    """Returns the uses of a value through windows. Constraints on it are looked through, and so are functions that are called."""
-    found = []
-    for use in reversed(list(value.uses)):  # the last one is the first of the list
-        user, number = use.owner.operation, use.operand_number
-        if user.name == _CONSTRAINT:
-            found += _windowed_uses(user.results[0], functions)
-        elif user.name == _CALL:
-            function = functions[ir.FlatSymbolRefAttr(user.attributes["callee"]).value]
-            inside = _windowed_uses(function.regions[0].blocks[0].arguments[number], functions) if function.regions[0].blocks else []
-            others = [_identity(each) for at, each in enumerate(user.operands) if at != number]  # they may be what windows are filled with
-            found += [(user, number, (*(filling for *_, filling in inside), *others))] if inside else []
-        elif user.name in _WINDOWED and number < _sources(user):
-            found.append((user, number, (_filling_of(user, number),)))
-    return found
+class _Windows:
+    """Finds the uses of values through windows.
+
+    State: `_inside` has for an argument of a function, by name and number, what the windows on it are filled with.
+    """
+
+    def __init__(self, module: ir.Module):
+        functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+        self._functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in functions}
+        self._inside: dict[tuple[str, int], tuple] = {}
+
+    def uses_of(self, value: ir.Value) -> list[_Use]:
+        """Returns the uses of a value through windows. Constraints on it are looked through, and so are functions that are called."""
+        found = []
+        for use in reversed(list(value.uses)):  # the last one is the first of the list
+            user, number = use.owner.operation, use.operand_number
+            if user.name == _CONSTRAINT:
+                found += self.uses_of(user.results[0])
+            elif user.name == _CALL:
+                inside = self._fillings_in(ir.FlatSymbolRefAttr(user.attributes["callee"]).value, number)
+                others = [_identity(each) for at, each in enumerate(user.operands) if at != number]  # may be what fills up
+                found += [(user, number, (*inside, *others))] if inside else []
+            elif user.name in _WINDOWED and number < _sources(user):
+                found.append((user, number, (_filling_of(user, number),)))
+        return found
+
+    def _fillings_in(self, callee: str, number: int) -> tuple:
+        key = callee, number
+        if key not in self._inside:
+            self._inside[key] = ()
+            blocks = list(self._functions[callee].regions[0].blocks)
+            uses = self.uses_of(blocks[0].arguments[number]) if blocks else []
+            self._inside[key] = tuple(dict.fromkeys(filling for *_, filling in uses))
+        return self._inside[key]
 
 
 def _sources(op: ir.Operation) -> int:
