@@ -45,8 +45,8 @@ class Worker:
     What it runs is compiled fast and runs slowly. What is compared in bytes is compiled in a child of its own, as always.
     """
 
-    def __init__(self, devices: int = DEVICES):
-        self.devices = devices
+    def __init__(self, devices: int = DEVICES, is_fast: bool = False):
+        self.devices, self.is_fast = devices, is_fast
         self._process: subprocess.Popen | None = None
         self._stderr = None
 
@@ -93,7 +93,7 @@ class Worker:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         flags = " ".join([f"--xla_force_host_platform_device_count={self.devices}", *_FAST_FLAGS])
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "checks.py")],
+            [sys.executable, str(HERE / "checks.py"), *(["--fast"] if self.is_fast else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -165,7 +165,7 @@ def _outcomes(flags: argparse.Namespace, journal: Journal) -> Iterator[tuple[str
 
     def work() -> None:
         try:
-            with Worker(WIDE_DEVICES if flags.wide else DEVICES) as worker:
+            with Worker(WIDE_DEVICES if flags.wide else DEVICES, flags.fast) as worker:
                 while (recipe := _next(recipes, lock)) is not None and time.monotonic() < deadline:
                     for policy in POLICIES if flags.policy == "both" else (flags.policy,):
                         if not journal.has(policy, recipe["seed"]):
@@ -288,6 +288,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reference", action="store_true", help="compare every program with one device, too")
     parser.add_argument("--verify-values", action="store_true", help="have optimize check values, too; what it gives back is noted")
     parser.add_argument("--jobs", type=int, default=1, help="workers")
+    parser.add_argument("--fast", action="store_true", help="let XLA's child compile as fast as it can: for values, not for temporaries")
     parser.add_argument("--journal", type=Path, help="write outcomes to this file, and leave out what is in it already")
     parser.add_argument("--recipe", type=Path, help="check the recipe in this JSON file")
     parser.add_argument("--wide", action="store_true", help=f"programs on meshes of 4 to {WIDE_DEVICES} devices")
