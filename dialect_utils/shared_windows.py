@@ -5,7 +5,7 @@ XLA extends a tile by its neighbours' elements for each op that looks through wi
 select_and_scatter), and keeps what it made for the next such op on the same value. It does not look at what the window is filled up
 with: two pads by 1 and -7 of one value both get ones, and a running sum and a running maximum both start with zeros. Seen with
 jaxlib 0.10.2. Where a program has a constraint for each user the values are different ones to XLA; an island that serves both uses makes
-them one. A barrier for each further user keeps them apart.
+them one, and so does a layout that is held behind them. A barrier for each further user keeps them apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .bindings import ir, stablehlo
-from .ops import producer_of
+from .ops import ops_in, producer_of
 
 _PAD, _REDUCE_WINDOW = "stablehlo.pad", "stablehlo.reduce_window"
 _WINDOWED = frozenset({_PAD, _REDUCE_WINDOW, "stablehlo.select_and_scatter", "stablehlo.convolution"})
@@ -22,14 +22,21 @@ _CONSTRAINT, _CALL = "sdy.sharding_constraint", "func.call"
 _Use = tuple[ir.Operation, int, tuple]  # an op, the number of its operand, what tells apart what its windows are filled with
 
 
-def keep_users_apart(module: ir.Module, values: Iterable[ir.Value]) -> int:
-    """Puts barriers between values and those of their users that XLA would confuse.
+def keep_users_apart(module: ir.Module) -> int:
+    """Puts barriers between values and those of their users that XLA would confuse; for a module in which something was rewritten.
 
-    Args:
-      values: of the module; those that islands of ours give.
+    A value that no island gives is looked at, too: XLA may be right about its users as the module came, as it split one of them
+    otherwise, and is no longer once layouts of their results are held.
+
     Returns: how many barriers.
     """
+    ops = ops_in(module.operation)
+    windowed = [op for op in ops if op.name in _WINDOWED]
+    if len({_filling_of(op, 0) for op in windowed}) < 2:
+        return 0
     windows = _Windows(module)
+    arguments = [argument for op in ops for region in op.regions for block in region for argument in block.arguments]
+    values = [*arguments, *(result for op in ops for result in op.results if op.name != _CONSTRAINT)]
     return sum(_keep_apart(windows.uses_of(value)) for value in values)
 
 

@@ -82,7 +82,7 @@ class SynthesizeCollectivesPass(Pass):
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
-            _keep_apart(module, self.emit, rewriter.converted)
+            _keep_apart(module, self.emit)
         left = dataclasses.replace(found, edges=tuple(remaining))
         if rewriter.rewritten or session.findings is None:  # ops that had findings may be gone
             write_findings(module, left)
@@ -94,13 +94,13 @@ class SynthesizeCollectivesPass(Pass):
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 
 
-def _keep_apart(module: ir.Module, emit: str, converted: list[ir.Value]) -> None:
+def _keep_apart(module: ir.Module, emit: str) -> None:
     if emit == "manual":
         from reshard.dialect_utils.neighbouring_islands import keep_apart  # as with the islands
         from reshard.dialect_utils.shared_windows import keep_users_apart
 
         keep_apart(module)
-        keep_users_apart(module, converted)
+        keep_users_apart(module)
 
 
 def _pin_results(module: ir.Module, open_results) -> None:
@@ -123,7 +123,7 @@ def _pin_results(module: ir.Module, open_results) -> None:
 class _Rewriter:
     """Inserts islands into one module.
 
-    State: `rewritten` has the edges that are done; the constraints among them are gone. `converted` has the values that they were given. Edges read their operand when their
+    State: `rewritten` has the edges that are done; the constraints among them are gone. Edges read their operand when their
     turn comes, so that a result site's island is what later sites on that value convert.
     """
 
@@ -133,7 +133,6 @@ class _Rewriter:
         self.meshes = module_meshes(module)
         self.module = module
         self.rewritten: list[Finding] = []
-        self.converted: list[ir.Value] = []
 
     @functools.cached_property
     def channels(self) -> Iterator[int]:
@@ -230,11 +229,6 @@ class _Rewriter:
 
     def _island(self, edge: Finding, value: ir.Value, source: ir.Attribute) -> ir.Value | None:
         """Returns the converted value, from an island at the current insertion point; None, with a remark, without a chain."""
-        converted = self._converted(edge, value, source)
-        self.converted += [] if converted is None else [converted]
-        return converted
-
-    def _converted(self, edge: Finding, value: ir.Value, source: ir.Attribute) -> ir.Value | None:
         try:
             chain = self._plan(edge, value.type, source)
         except ValueError as problem:  # NoPlanError is one

@@ -48,6 +48,20 @@ func.func public @pads_in_functions_that_are_called(%a: tensor<16x16xf32> {sdy.s
   return %1, %2 : tensor<16x24xf32>, tensor<16x24xf32>
 }
 
+// XLA may be right about the value as it came, and no longer once the layouts of what is made of it are held.
+// CHECK-LABEL: func.func public @pads_of_a_value_that_no_island_gives
+func.func public @pads_of_a_value_that_no_island_gives(%a: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<16x24xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, tensor<16x24xf32>) {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %two = stablehlo.constant dense<2.0> : tensor<f32>
+  // CHECK: stablehlo.pad %arg0,
+  %0 = stablehlo.pad %a, %one, low = [0, 4], high = [0, 4], interior = [0, 0] : (tensor<16x16xf32>, tensor<f32>) -> tensor<16x24xf32>
+  // CHECK: %[[APART:.*]] = stablehlo.optimization_barrier %arg0
+  // CHECK: stablehlo.pad %[[APART]],
+  %1 = stablehlo.pad %a, %two, low = [0, 4], high = [0, 4], interior = [0, 0] : (tensor<16x16xf32>, tensor<f32>) -> tensor<16x24xf32>
+  return %0, %1 : tensor<16x24xf32>, tensor<16x24xf32>
+}
+
 func.func private @pad(%a: tensor<16x16xf32>, %by: tensor<f32>) -> tensor<16x24xf32> {
   %0 = stablehlo.pad %a, %by, low = [0, 4], high = [0, 4], interior = [0, 0] : (tensor<16x16xf32>, tensor<f32>) -> tensor<16x24xf32>
   return %0 : tensor<16x24xf32>
