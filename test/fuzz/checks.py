@@ -137,6 +137,7 @@ def _refused_by_jax(subject: Subject) -> str:
     """Returns why jax has no form for what stock XLA compiled: gradients are left open, and XLA may split them unevenly."""
     try:
         subject.lowered.compile() if subject.compiled.is_ok else None
+        list(map(np.asarray, subject.outputs or ()))  # jax puts no array together of tiles that do not divide it
     except ValueError as error:
         return f"{type(error).__name__}: {error}"[:300]
     except Exception:
