@@ -324,7 +324,7 @@ class SitePlanner:
             return Verdict(KEEP, conversion.problem)
         if conversion.asked.target_mesh is not None and conversion.facts["is_empty"]:
             return Verdict(KEEP, "both meshes place the value alike: nothing moves")
-        if reason := self._is_miscompiled_behind(chain[-1]):
+        if reason := self._is_miscompiled_around(chain[0], chain[-1]):
             return Verdict(KEEP, reason)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
@@ -351,7 +351,8 @@ class SitePlanner:
         for edge in group:
             if not self.conversions[edge.site].is_planned:
                 return Verdict(KEEP, self.conversions[edge.site].problem)
-        if reason := self._is_miscompiled(op, group):
+        reasons = (self._is_miscompiled_around(edge, edge) for edge in group)
+        if reason := self._is_miscompiled(op, group) or next(filter(None, reasons), ""):
             return Verdict(KEEP, reason)
         if self.policy == "always":
             return Verdict(REWRITE, "the policy is always")
@@ -369,35 +370,39 @@ class SitePlanner:
 
     def _is_miscompiled(self, op: ir.Operation, group: list[Finding]) -> str:
         """Returns why the layouts that a rewrite holds at an op are none to be held there; empty if nothing is known against them."""
-        if op.name not in miscompilations.OPS:
-            return ""
         if op.name == "stablehlo.dot_general" and self._op_layouts.scatters_sums(op):
             return miscompilations.SCATTERED_SUMS.reason
-        mesh = self._mesh_of(group[0].target)
+        held = {(edge.kind == kinds.RESULT, edge.number): edge.source if edge.kind == kinds.RESULT else edge.target for edge in group}
+        return self._met(op, held, self._mesh_of(group[0].target))
+
+    def _is_miscompiled_around(self, first: Finding, last: Finding) -> str:
+        """Returns why a conversion is left to XLA: it would hold its ends at an op that XLA computes wrongly in such layouts.
+
+        Such an op may be the producer of the value, which gets the layout `first` starts from, or a user of the constraint `last`.
+        """
+        producer = producer_of(first.value) if first.kind != kinds.RESULT else None
+        if producer is not None:
+            held = {(True, ir.OpResult(first.value).result_number): first.source}
+            if reason := self._met(producer, held, self._mesh_of(first.source)):
+                return f"it takes the result of {_short(producer)}: {reason}"
+        users = last.op.results[0].uses if last.op.name in propagation.CONSTRAINTS else ()
+        for use in users:
+            user = use.owner.operation
+            if reason := self._met(user, {(False, use.operand_number): last.target}, self._mesh_of(last.target)):
+                return f"its user {_short(user)}: {reason}"
+        return ""
+
+    def _met(self, op: ir.Operation, held: dict[tuple[bool, int], ir.Attribute], mesh: Mesh | None) -> str:
+        """Returns the reason of the row of the table that an op meets, with some layouts of its results and operands held."""
+        if op.name not in miscompilations.OPS:
+            return ""
         layouts = self._op_layouts.of(op, mesh)
         if layouts is None:
-            return f"XLA partitions {op.name.removeprefix('stablehlo.')} wrongly in some layouts, and those around this one are unknown"
-        for edge in group:
-            side, attr = (layouts.results, edge.source) if edge.kind == kinds.RESULT else (layouts.operands, edge.target)
-            side[edge.number] = self._shardings[attr]
+            return f"XLA partitions {_short(op)} wrongly in some layouts, and those around this one are unknown"
+        for (is_result, number), attr in held.items():
+            (layouts.results if is_result else layouts.operands)[number] = self._shardings[attr]
         found = miscompilations.miscompilation_of(miscompilations.AtOp(op, mesh, layouts.operands, layouts.results))
         return found.reason if found is not None else ""
-
-    def _is_miscompiled_behind(self, edge: Finding) -> str:
-        """Returns why a constraint is left as it is: a user of its value is an op at which its layout is none to be held."""
-        if edge.op.name not in propagation.CONSTRAINTS:
-            return ""
-        mesh = self._mesh_of(edge.target)
-        for use in edge.op.results[0].uses:
-            user = use.owner.operation
-            layouts = self._op_layouts.of(user, mesh) if user.name in miscompilations.OPS else None
-            if layouts is None:
-                continue
-            layouts.operands[use.operand_number] = self._shardings[edge.target]
-            found = miscompilations.miscompilation_of(miscompilations.AtOp(user, mesh, layouts.operands, layouts.results))
-            if found is not None:
-                return f"its user {user.name.removeprefix('stablehlo.')}: {found.reason}"
-        return ""
 
     def _mesh_of(self, attr: ir.Attribute) -> Mesh | None:
         if attr not in self._meshes_of:
@@ -460,7 +465,8 @@ class SitePlanner:
     def _op_layouts(self) -> OpLayouts:
         at_edges = {edge.op for edge in self.found.edges}
         behind = {use.owner.operation for op in at_edges if op.name in propagation.CONSTRAINTS for use in op.results[0].uses}
-        asked = at_edges | {op for op in behind if op.name in miscompilations.OPS}
+        before = {op for edge in self.found.edges if (op := producer_of(edge.value)) is not None}
+        asked = at_edges | {op for op in behind | before if op.name in miscompilations.OPS}
         return OpLayouts(self.session.analysis or propagation.analyse(self.module), asked)
 
     # Results
@@ -655,3 +661,7 @@ def _is_its_own(name: str) -> bool:
 def _is_data_flow(edge: Finding) -> bool:
     """Returns whether the user of the value hands it on as it is, so that XLA faces the pair alone."""
     return edge.kind != kinds.RESULT and edge.op.name in EDGES_OF_DATA_FLOW
+
+
+def _short(op: ir.Operation) -> str:
+    return op.name.removeprefix("stablehlo.")

@@ -8,6 +8,8 @@ who is right, by a run of the unsharded module on one device:
 - ours: the rewrites stay, and a warning says that stock XLA computes the program wrongly;
 - not ours, or nobody can say: sites are left to XLA, found by halving them, until what is left is right.
 
+Where stock XLA does not compile the original, and the rewritten one it does, values are checked unasked, too.
+
 Where a run would take too much memory, or would not be a run of the program (callbacks, random numbers without a key), values
 are not checked, and a remark says so.
 """

@@ -152,6 +152,14 @@ def rewritten_without(sites: Sequence[int], original: ir.Module, pipeline: Pipel
     return module
 
 
+def needs_values(session: Session) -> bool:
+    """Returns whether values have to be checked unasked: stock XLA does not compile the last module, and what we made of it it does.
+
+    Then no program of stock XLA's is there to be as right as, and XLA may compute wrongly what it refused before.
+    """
+    return bool(session.checks) and session.checks[-1].is_rewritten and not session.checks[-1].stock.is_ok
+
+
 def what_is_worse(stock: Compiled, ours: Compiled) -> str:
     """Returns in words what the rewritten module makes worse; empty if nothing."""
     if not ours.is_ok:

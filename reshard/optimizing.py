@@ -269,8 +269,9 @@ def _output(
         if checks.compiles and _rewritten_rows(session):
             original = file.chunks()[0].parse(context)
             module = whole_module_check.check(original, module, pipeline, session, session.report_rows)
-        if checks.value_bytes is not None and _rewritten_rows(session):
-            limits = {"most_bytes": checks.value_bytes, "is_checked_as_a_whole": bool(session.checks)}
+        is_needed = checks.value_bytes is not None or (checks.compiles and whole_module_check.needs_values(session))
+        if is_needed and _rewritten_rows(session):
+            limits = {"most_bytes": checks.value_bytes or values_check.MOST_BYTES, "is_checked_as_a_whole": bool(session.checks)}
             original = file.chunks()[0].parse(context)
             module = values_check.check(original, module, pipeline, session, session.report_rows, **limits)
         is_rewritten = bool(_rewritten_rows(session))

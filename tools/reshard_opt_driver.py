@@ -249,14 +249,16 @@ class _Run:
 
     def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
         """Returns the module with the rewrites that do not make the compiled program worse, nor give other values."""
+        needs_values = self.flags.verify_values
         if self._checks():
             from reshard.passes import whole_module_check
 
             module = whole_module_check.check(chunk.parse(self.context), module, self.pipeline, self.session, rows)
-        if self.flags.verify_values:
+            needs_values = needs_values or whole_module_check.needs_values(self.session)
+        if needs_values:
             from reshard.passes import values_check
 
-            limits = {"most_bytes": self._value_bytes(), "is_checked_as_a_whole": self._checks()}
+            limits = {"most_bytes": self.flags.verify_values_bytes, "is_checked_as_a_whole": self._checks()}
             original = chunk.parse(self.context)
             module = values_check.check(original, module, self.pipeline, self.session, rows, **limits)
         return module

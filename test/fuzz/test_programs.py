@@ -146,8 +146,34 @@ def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_aske
 
 
 @pytest.mark.slow
-def test_what_the_rewriting_makes_xla_compute_wrongly_is_given_back_by_values(worker):
-    """With the island in front of it XLA splits the dimension along which the update is clamped; without, it does not."""
+def test_where_stock_xla_compiles_nothing_values_are_checked_unasked(worker):
+    """XLA refuses the gradient of the second pool; with islands around it compiles, and XLA computes the first one wrongly."""
+    first = {"sizes": [3, 3, 2], "strides": [3, 1, 1], "padding": [[0, 0], [1, 2], [0, 1]], "window_dilation": [1, 1, 1]}
+    second = {"sizes": [3, 2, 1], "strides": [1, 2, 1], "padding": [[0, 2], [0, 0], [0, 0]], "window_dilation": [1, 1, 1]}
+    made = [
+        ("v1", "constraint", ["v0"], {"spec": ["y", None, "x"]}, [12, 10, 12]),
+        ("v2", "pool_gradient", ["v1"], {**first, "does": "min", "mode": "backward"}, [12, 10, 12]),
+        ("v3", "pool_gradient", ["v2"], {**second, "does": "max", "mode": "forward"}, [12, 5, 12]),
+    ]
+    recipe = {
+        "seed": 662,
+        "mesh": {"x": 2, "y": 4},
+        "device_order": None,
+        "inputs": [{"name": "v0", "shape": [12, 10, 12], "dtype": "float32", "spec": None, "spread": 8}],
+        "steps": [dict(zip(("name", "op", "args", "options", "kind"), (*each[:4], [each[4], "float32"]))) for each in made],
+        "outputs": [{"value": "v3", "spec": ["x", None, None], "exact": True}],
+        "donate": [],
+        "grad": False,
+    }
+    outcome = worker.check(recipe, "better", True)
+    assert not outcome["failures"], outcome
+    if outcome["stock"] != "ok":  # a newer XLA may compile it
+        assert any("given back" in each for each in outcome["notes"]), outcome
+
+
+@pytest.mark.slow
+def test_rows_that_are_written_into_their_own_array_are_read_before_that(worker):
+    """XLA writes into what an island gives in place, and read rows that it had overwritten: docs/upstream/update-in-place.md."""
     made = [("v3", "constraint", ["v0"], {"spec": [None, "y", None]}, [5, 6, 8])]
     made += [("v4", "constraint", ["v1"], {"spec": [None, None, None]}, [2, 2, 8])]
     made += [("v5", "slice", ["v4"], {"axis": 1, "start": 0, "stop": 1, "stride": 1}, [2, 1, 8])]
@@ -165,8 +191,8 @@ def test_what_the_rewriting_makes_xla_compute_wrongly_is_given_back_by_values(wo
         "donate": [],
         "grad": False,
     }
-    outcome = worker.check(recipe, "always", False, True)
-    assert not outcome["failures"] and outcome["values"] and outcome["rewritten"], outcome
+    outcome = worker.check(recipe, "always", True)
+    assert not outcome["failures"] and outcome["rewritten"], outcome
 
 
 def test_a_failing_recipe_is_reduced_to_the_step_that_fails():
