@@ -31,8 +31,8 @@ def keep_users_apart(module: ir.Module) -> int:
     Returns: how many barriers.
     """
     ops = ops_in(module.operation)
-    windowed = [op for op in ops if op.name in _WINDOWED]
-    if len({_filling_of(op, 0) for op in windowed}) < 2:
+    fillings = {_filling_of(op, 0) for op in ops if op.name in _WINDOWED}
+    if len(fillings) < 2 and not any(isinstance(each, ir.Value) for each in fillings):  # an argument of a function may be many
         return 0
     windows = _Windows(module)
     arguments = [argument for op in ops for region in op.regions for block in region for argument in block.arguments]
