@@ -148,6 +148,30 @@ def _fits(start: ir.Value, most: int) -> bool:
     return 0 <= int(value.get_splat_value().value) <= most
 
 
+def _writes_what_it_reads(at: AtOp) -> bool:
+    """What is written into an array is computed from that array."""
+    source, left, seen = _whole(at.op.operands[0]), [at.op.operands[1]], set()
+    while left and len(seen) < _MOST_OPS:
+        value = left.pop()
+        if value == source:
+            return True
+        op = producer_of(value)
+        if op is not None and op not in seen:
+            seen.add(op)
+            left += op.operands
+    return bool(left)
+
+
+_MOST_OPS = 64  # that are looked at behind an update
+
+
+def _whole(value: ir.Value) -> ir.Value:
+    """Returns the value that has the elements of another one, in another shape or layout."""
+    while (op := producer_of(value)) is not None and op.name in ("stablehlo.reshape", "sdy.sharding_constraint"):
+        value = op.operands[0]
+    return value
+
+
 def _scatters_sums(at: AtOp) -> bool:
     """An axis that splits a contracted dimension splits a batch dimension of the result."""
     numbers = stablehlo.DotDimensionNumbers(at.op.attributes["dot_dimension_numbers"])
@@ -213,6 +237,15 @@ TABLE = (
         "0.10.2",
         "docs/upstream/clamped-starts.md",
         _splits_slices,
+    ),
+    Miscompilation(
+        "update in place",
+        frozenset({"stablehlo.dynamic_update_slice"}),
+        "what is written into the array is computed from the array itself",
+        "XLA's CPU compiler may write it in place before all of it was read",
+        "0.10.2, 0.12.0.1",
+        "docs/upstream/update-in-place.md",
+        _writes_what_it_reads,
     ),
     SCATTERED_SUMS,
 )

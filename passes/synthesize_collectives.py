@@ -98,11 +98,9 @@ def _keep_apart(module: ir.Module, emit: str) -> None:
     if emit == "manual":
         from reshard.dialect_utils.neighbouring_islands import keep_apart  # as with the islands
         from reshard.dialect_utils.shared_windows import keep_users_apart
-        from reshard.dialect_utils.updates_in_place import read_before_writing
 
         keep_apart(module)
         keep_users_apart(module)
-        read_before_writing(module)
 
 
 def _pin_results(module: ir.Module, open_results) -> None:

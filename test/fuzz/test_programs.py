@@ -172,7 +172,7 @@ def test_where_stock_xla_compiles_nothing_values_are_checked_unasked(worker):
 
 
 @pytest.mark.slow
-def test_rows_that_are_written_into_their_own_array_are_read_before_that(worker):
+def test_no_island_is_put_where_rows_are_written_into_their_own_array(worker):
     """XLA writes into what an island gives in place, and read rows that it had overwritten: docs/upstream/update-in-place.md."""
     made = [("v3", "constraint", ["v0"], {"spec": [None, "y", None]}, [5, 6, 8])]
     made += [("v4", "constraint", ["v1"], {"spec": [None, None, None]}, [2, 2, 8])]
