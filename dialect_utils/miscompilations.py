@@ -149,7 +149,10 @@ def _fits(start: ir.Value, most: int) -> bool:
 
 
 def _writes_what_it_reads(at: AtOp) -> bool:
-    """What is written into an array is computed from that array."""
+    """What is written into an array is computed from that array, and several elements in a row are, so that both may overlap."""
+    sizes = [ir.RankedTensorType(value.type).shape for value in at.op.operands[:2]]
+    if not any(1 < part < whole for whole, part in zip(*sizes)):
+        return False
     source, left, seen = _whole(at.op.operands[0]), [at.op.operands[1]], set()
     while left and len(seen) < _MOST_OPS:
         value = left.pop()
@@ -241,7 +244,7 @@ TABLE = (
     Miscompilation(
         "update in place",
         frozenset({"stablehlo.dynamic_update_slice"}),
-        "what is written into the array is computed from the array itself",
+        "what is written into the array is computed from the array itself, and is longer than one element and shorter than the array",
         "XLA's CPU compiler may write it in place before all of it was read",
         "0.10.2, 0.12.0.1",
         "docs/upstream/update-in-place.md",
