@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from reshard.dialect_utils.bindings import ir, make_context, passmanager
+from reshard.passes.module_verification import RIGHT
 from reshard.tools.reshard import main as tool
 from reshard.tools.reshard_opt import main as reshard_opt
 
@@ -141,7 +142,7 @@ def test_every_form_of_input_is_read_rewritten_and_gives_what_it_gives_unsharded
     assert tool(["verify", str(path), "--policy", "always", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["devices"] == 8 and found["is_rewritten"], found
-    assert found["ours"]["status"] in ("equal", "within tolerance", "rounded"), found
+    assert found["ours"]["status"] in ("equal", "rounded"), found
 
 
 LINEAR_ALGEBRA = {
@@ -179,4 +180,4 @@ def test_hlo_of_linear_algebra_gives_what_it_gives_unsharded(name, tmp_path, cap
     (tmp_path / "module.hlo").write_text(linear_algebra(name).compiler_ir("hlo").as_hlo_text())
     assert tool(["verify", str(tmp_path / "module.hlo"), "--policy", "always", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["is_rewritten"] and found["ours"]["status"] in ("equal", "within tolerance", "rounded"), found
+    assert found["is_rewritten"] and found["ours"]["status"] in RIGHT, found  # LAPACK rounds as its blocks are

@@ -79,8 +79,11 @@ def check(seed: int) -> int:
     return sum(row["verdict"] == "rewrite" for row in session.report_rows)
 
 
-@pytest.mark.parametrize(
-    ("first", "count"), [(0, 5), *(pytest.param(*seeds, marks=pytest.mark.slow) for seeds in ((5, 15), (20, 40), (60, 40)))]
-)
-def test_random_conversions_between_two_meshes(first, count):
-    assert sum(map(check, range(first, first + count))) > count // 4
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 20, 60])
+def test_random_conversions_between_two_meshes(first):
+    assert sum(map(check, range(first, first + (20 if first == 0 else 40)))) > 10
+
+
+def test_the_first_random_conversions_between_two_meshes():
+    assert sum(map(check, range(5))) > 1

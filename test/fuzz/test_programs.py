@@ -60,6 +60,17 @@ def test_a_seed_gives_one_recipe_that_is_plain_data(draw):
     assert json.loads(json.dumps(recipe)) == recipe == draw(5)
 
 
+def test_every_construct_with_a_body_is_drawn():
+    recipes = map(programs.recipe, range(60))
+    drawn = {step["op"] for recipe in recipes for step in recipe["steps"] if programs.bodies_of(step)}
+    assert drawn == {"fori", "while", "scan", "switch", "call", "vmap"}
+
+
+def test_a_worker_that_dies_is_a_failure_and_is_started_again(worker):
+    assert failing_kinds(worker.check({"seed": 300}, "better")) == {"died"}
+    assert_passes(worker, 300, "better")
+
+
 def test_seeds_of_base_programs_draw_nothing_that_is_extended():
     drawn = {name for seed in range(60) for name in _ops_in(programs.recipe(seed)["steps"])}
     assert drawn and not [name for name in drawn if programs.OPS[name].group == extended.GROUP]
@@ -124,6 +135,50 @@ def test_a_run_goes_on_from_its_journal(tmp_path):
     again.add("always", {"seed": 7, "failures": []})
     assert Journal(flags).has("always", 7)
     assert not Journal(_parser().parse_args(["--journal", str(flags.journal)])).has("better", 7)
+
+
+def test_partial_sums_rounded_to_bfloat16_are_no_failure(worker):
+    """Stock XLA gathers the operands of this dot; after the rewrite it adds partial sums, each rounded to bfloat16."""
+    made = [("v2", "sin", "v1", {}, [4, 16, 8]), ("v3", "constraint", "v2", {"spec": [None, "x", "y"]}, [4, 16, 8])]
+    made += [("v4", "reshape", "v3", {"shape": [2, 2, 16, 8]}, [2, 2, 16, 8])]
+    steps = [{"name": n, "op": op, "args": [a], "options": o, "kind": [s, "bfloat16"]} for n, op, a, o, s in made]
+    dot = {"name": "v5", "op": "dot", "args": ["v0", "v4"], "options": {"contract": [0, 2], "batch": []}}
+    recipe = {
+        "seed": 230,
+        "mesh": {"x": 2, "y": 4},
+        "device_order": None,
+        "inputs": [
+            {"name": "v0", "shape": [16, 8], "dtype": "bfloat16", "spec": ["y", None]},
+            {"name": "v1", "shape": [4, 16, 8], "dtype": "bfloat16", "spec": None},
+        ],
+        "steps": [*steps, {**dot, "kind": [[8, 2, 2, 8], "bfloat16"]}],
+        "outputs": [{"value": "v5", "spec": ["y", None, None, None], "exact": False}],
+        "donate": [],
+        "grad": False,
+    }
+    outcome = worker.check(recipe, "always")
+    assert outcome["rewritten"] and not outcome["failures"], outcome["failures"]
+
+
+def test_what_stock_alone_computes_wrongly_is_counted_and_is_no_failure(worker):
+    """Stock XLA does not clamp the offset of an update along a dimension that it splits; the update is lost."""
+    step = {"name": "v2", "op": "dynamic_update_slice", "args": ["v0", "v1"], "options": {"axis": 1, "size": 1}}
+    recipe = {
+        "seed": 708,
+        "mesh": {"x": 4, "y": 2},
+        "device_order": None,
+        "inputs": [
+            {"name": "v0", "shape": [8, 2], "dtype": "float32", "spec": [["x", "y"], None]},
+            {"name": "v1", "shape": [], "dtype": "int32", "spec": None},
+        ],
+        "steps": [{**step, "kind": [[8, 2], "float32"]}],
+        "outputs": [{"value": "v2", "spec": [None, "y"], "exact": True}],
+        "donate": [],
+        "grad": False,
+    }
+    assert programs.Program(recipe).arguments()[1] % 8 > 1, "the offset is within the array"
+    outcome = worker.check(recipe, "always")
+    assert outcome["stock_wrong"] == 1 and not outcome["failures"], outcome["failures"]
 
 
 def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_asked(worker):

@@ -41,7 +41,7 @@ def tile(mesh: Mesh, sharding: Sharding) -> int:
 
 
 def test_chains_end_at_the_target_and_no_tile_is_larger_than_both_ends():
-    for mesh, source, target in random_pairs(30):
+    for mesh, source, target in random_pairs(60):
         found = blocked_chain(mesh, SHAPE, source, target)
         assert found is not None, (mesh, source, target)
         layouts = [source, *(step.after for step in found.steps)]
@@ -50,7 +50,7 @@ def test_chains_end_at_the_target_and_no_tile_is_larger_than_both_ends():
 
 
 def test_axes_enter_and_leave_at_the_minor_end():
-    for mesh, source, target in random_pairs(30):
+    for mesh, source, target in random_pairs(60):
         before = source
         for step in blocked_chain(mesh, SHAPE, source, target).steps:
             if step.kind != "collective_permute":
