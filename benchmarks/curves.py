@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorted ratios as curves, in SVG, and as a table of quantiles: all pairs of a benchmark at a glance, not their mean alone.
+"""Draws sorted ratios as curves in SVG, and prints their quantiles: all pairs of a benchmark, not only their mean.
 
     python benchmarks/curves.py docs/pictures/pairs.json [--svg docs/pictures/pairs.svg]
 
@@ -9,18 +9,19 @@ The file is what `random_pairs.py --ratios` wrote; the same file gives the same 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 import json
 import math
-from pathlib import Path
 import statistics
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from reshard.pictures import colours  # noqa: E402
 from reshard.pictures.markup import Markup, element, joined  # noqa: E402
+from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
 
 SCHEMA = "reshard.curves/1"
 _INNER = (("10 %", 0.1), ("25 %", 0.25), ("median", 0.5), ("75 %", 0.75), ("90 %", 0.9), ("99 %", 0.99))
@@ -29,7 +30,7 @@ QUANTILES = (("min", 0.0), *_INNER, ("max", 1.0))
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Ratios, the least first, each above 0."""
+    """The sorted ratios of a curve, the least first; all are above 0."""
 
     name: str
     ratios: tuple[float, ...]
@@ -39,7 +40,7 @@ class Curve:
         return statistics.geometric_mean(self.ratios)
 
     def quantile(self, share: float) -> float:
-        """Returns the ratio that so large a share of the pairs is not above.
+        """Returns the least ratio that at least this share of the pairs does not exceed.
 
         Example:
           >>> [Curve("", (1.0, 2.0, 4.0)).quantile(share) for share in (0, 0.5, 0.9, 1)]
@@ -50,7 +51,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one pair of axes."""
+    """A part of the figure: curves in one coordinate system."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -58,23 +59,26 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Panels one below the other; environment: versions and cores, in a line below."""
+    """Panels one below the other, and the environment (versions and cores) in a line below them."""
 
     title: str
     environment: str
     panels: tuple[Panel, ...]
 
     def to_json(self) -> str:
-        """Returns a file that `from_json` reads; ratios have four digits."""
+        """Returns the figure as text that `from_json` reads; ratios have four digits."""
         panels = [
-            {"title": panel.title, "curves": {each.name: [float(f"{ratio:.4g}") for ratio in each.ratios] for each in panel.curves}}
+            {
+                "title": panel.title,
+                "curves": {each.name: [float(f"{ratio:.4g}") for ratio in each.ratios] for each in panel.curves},
+            }
             for panel in self.panels
         ]
         return json.dumps({"schema": SCHEMA, **asdict(self), "panels": panels}) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Figure:
-        """Raises: ValueError if the text is no such file."""
+        """Returns the figure that `to_json` wrote. Raises: ValueError if the text is no such file."""
         try:
             found = json.loads(text)
             if found["schema"] != SCHEMA:
@@ -89,29 +93,29 @@ class Figure:
 
 
 def as_markdown(figure: Figure) -> str:
-    """Returns the quantiles of each curve, a table per panel."""
+    """Returns the quantiles of each curve in Markdown, one table for each panel."""
     parts = [f"### {figure.title}"]
     for panel in figure.panels:
-        lines = [(panel.title, "pairs", "geomean", *(name for name, _ in QUANTILES))]
+        headings = (panel.title, "pairs", "geomean", *(name for name, _ in QUANTILES))
+        lines: list[tuple[str, ...]] = []
         for curve in (each for each in panel.curves if each.ratios):
             values = (curve.geomean, *(curve.quantile(share) for _, share in QUANTILES))
             lines.append((curve.name, str(len(curve.ratios)), *(f"{value:.2f}" for value in values)))
-        text = [f"| {' | '.join(line)} |" for line in lines]
-        parts.append("\n".join([text[0], "|" + "---|" * len(lines[0]), *text[1:]]))
+        parts.append(markdown_table(headings, lines))
     return "\n\n".join(parts)
 
 
 # ---- the picture
 
 WIDTH, LEFT, RIGHT, HIGH, GAP, HEAD, FOOT = 860, 56, 222, 210, 84, 66, 14
-# From few to many in the first panel, apart from each other in the others; told by dashes as well.
+# One colour scale: in the first panel it goes from few devices to many. Dashes distinguish the curves too.
 LIGHT = ("#d97b09", "#d1603d", "#bd4760", "#a0357b", "#7d2c8e", "#5a2a97", "#3a2a94", "#1b2580")
 DARK = ("#f7d13d", "#fbb04a", "#f68f5c", "#ec7886", "#dd70b0", "#c678d3", "#ac8aea", "#9db0fa")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 
 
 def svg(figure: Figure) -> str:
-    """Returns the picture; it follows the reader's choice of light or dark."""
+    """Returns the picture as SVG; it is light or dark as the reader's system asks for."""
     drawn = [element("text", figure.title, x=20, y=28, class_="head")]
     for number, panel in enumerate(figure.panels):
         top = HEAD + number * (HIGH + GAP)
@@ -129,12 +133,13 @@ def _style() -> str:
     shades = [";".join(f"--l{i}:{shade}" for i, shade in enumerate(each)) for each in (LIGHT, DARK)]
     return (
         colours.styles() + f".curves{{{shades[0]}}}.curves .line{{fill:none;stroke-width:2;stroke-linejoin:round}}"
-        ".curves .lead{fill:none;stroke:var(--line);stroke-width:1}.curves .even{stroke:var(--soft);stroke-width:1.4}" + lines
+        ".curves .lead{fill:none;stroke:var(--line);stroke-width:1}.curves .even{stroke:var(--soft);stroke-width:1.4}"
+        + lines
     ) + f"@media (prefers-color-scheme:dark){{.pic{{{colours.DARK}}}.curves{{{shades[1]}}}}}"
 
 
 def _said(figure: Figure) -> str:
-    """Returns what the picture says, for those who do not see it."""
+    """Returns the content of the picture in words, for readers who cannot see it."""
     curves = (
         f"{each.name}: geomean {each.geomean:.2f}, max {each.ratios[-1]:.4g}"
         for panel in figure.panels
@@ -145,7 +150,7 @@ def _said(figure: Figure) -> str:
 
 
 def _panel(panel: Panel) -> Iterator[Markup]:
-    """Yields a panel whose plot has its upper left corner at (0, 0)."""
+    """Yields the elements of a panel; the upper left corner of its plot is at (0, 0)."""
     wide = WIDTH - LEFT - RIGHT
     curves = [each for each in panel.curves if each.ratios]
     least = min((each.ratios[0] for each in curves), default=1.0)
@@ -171,7 +176,7 @@ def _panel(panel: Panel) -> Iterator[Markup]:
 
 
 def _look(number: int, curves: int) -> tuple[str, str | None]:
-    """Returns the class of a curve's colour, and its dashes: colours are spread over the scale."""
+    """Returns the class of a curve's colour, and its dashes; the colours are spread over the scale."""
     shade = round(number * (len(LIGHT) - 1) / max(1, curves - 1))
     return f"l{shade}", DASHES[number % len(DASHES)] or None
 
@@ -189,13 +194,13 @@ def _curve(curve: Curve, at, wide: float, end: float, cls: str, dashes: str | No
 
 
 def _without_middles(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns the points but those between two on the same height: ties are long flat runs."""
+    """Returns the points without those between two points of the same height: equal ratios make long flat lines."""
     inner = (b for a, b, c in zip(points, points[1:], points[2:]) if not a[1] == b[1] == c[1])
     return [points[0], *inner, *points[-1:]]
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """Returns 1, 2, 5, 10, ... from below the least to above the most.
+    """Returns the ticks 1, 2, 5, 10, ... from `least` or below it to `most` or above it.
 
     Example:
       >>> _ticks(0.9, 12)
@@ -210,7 +215,7 @@ def _ticks(least: float, most: float) -> list[float]:
 
 
 def _apart(heights: Sequence[float], gap: float = 17.0) -> list[float]:
-    """Returns heights at least `gap` apart, in the same order, within the plot where there is room.
+    """Returns heights that are at least `gap` apart, in the same order, within the plot if there is room.
 
     Example:
       >>> _apart([10.0, 12.0, 100.0], gap=16.0)
@@ -227,7 +232,7 @@ def _apart(heights: Sequence[float], gap: float = 17.0) -> list[float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path, help="what random_pairs.py --ratios wrote")
     parser.add_argument("--svg", type=Path, help="where to write the picture; the table is printed in any case")
     options = parser.parse_args(arguments)

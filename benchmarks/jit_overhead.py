@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `reshard.jit` costs: per call, and when the transformer example is compiled, beside `jax.jit` in the same run.
+"""The cost of `reshard.jit`: per call, and for compiling the transformer example, beside `jax.jit` in the same run.
 
-    python benchmarks/jit_overhead.py [--program llama_train_step] [--size demo] [--repeats 5] [--calls 20000] [--no-cold]
+    python benchmarks/jit_overhead.py [--program llama_train_step] [--size demo] [--repeats 5] [--calls 20000]
+    [--no-cold]
 
-**Per call**: jitted functions that are compiled, in turns; the median of the turns. The program is one addition on one device, so
-that what is measured is dispatch.
+**Per call**: compiled functions are called in turns; the median of the turns counts. The program is one addition on one
+device, so that the time is that of dispatch.
 
-**Compiling**: the time that jax takes from the lowered program to the executable, in turns: stock; ours *warm*, with the whole result on
-disk; ours *unkept*, without whole results, XLA's answers and plans on disk; ours *cold*, with nothing on disk, once, and once without the
-whole-module check. What reshard adds is also measured by itself, since XLA's own time varies by more than that.
+**Compiling**: the time that jax takes from the lowered program to the executable, in turns: stock; ours *warm*, with
+the whole result on disk; ours *unkept*, with XLA's answers and plans on disk, but no whole results; ours *cold*, with
+nothing on disk, once, and once more without the whole-module check. The time that reshard adds is also measured by
+itself, because XLA's own time varies by more than that.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import argparse
 import contextlib
 import json
 import os
-from pathlib import Path
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
@@ -56,7 +58,7 @@ def _calls(options: argparse.Namespace) -> None:
             for _ in range(options.calls):
                 function(x)
             seconds = (time.perf_counter() - began_s) / options.calls
-            if turn:  # the first one warms up
+            if turn:  # the first turn warms up
                 turns[name].append(seconds)
     medians = {name: statistics.median(each) for name, each in turns.items()}
     print("| | µs per call | of jax.jit's |\n|---|---|---|")
@@ -74,7 +76,9 @@ def _compiles(options: argparse.Namespace, cache: str) -> None:
         rows["stock"].append(bench.stock())
         with _no_results(cache):
             rows["unkept"].append(bench.ours())
-        rows["warm"].append([bench.ours() for _ in range(2)][1])  # from one line: where a program is called is in its module
+        rows["warm"].append(
+            [bench.ours() for _ in range(2)][1]
+        )  # called on one line: the module has the location of the call
     stock_s = statistics.median(whole for whole, _ in rows["stock"])
     print(f"{options.program}, {options.size}:\n")
     print("| | compile, s | added by reshard, s | added ÷ stock's compile |\n|---|---|---|---|")
@@ -91,7 +95,7 @@ def _bench(options: argparse.Namespace) -> _Bench:
 
 
 def _cold(options: argparse.Namespace, how: str) -> tuple[float, float]:
-    """Returns the times of a process that finds nothing on disk."""
+    """Returns the times of a new process with empty caches on disk."""
     with tempfile.TemporaryDirectory() as empty:
         command = [sys.executable, __file__, "--cold", how, "--program", options.program, "--size", options.size]
         env = os.environ | {"RESHARD_CACHE_DIR": empty}
@@ -100,7 +104,7 @@ def _cold(options: argparse.Namespace, how: str) -> tuple[float, float]:
 
 
 class _Bench:
-    """Compiles one program again and again; times are (all, what reshard adds) in seconds."""
+    """Compiles one program repeatedly. Times are pairs of seconds: the whole compile, and reshard's part of it."""
 
     def __init__(self, function, args):
         self.function, self.args = function, args
@@ -127,7 +131,7 @@ class _Bench:
 
     @contextlib.contextmanager
     def _timed(self):
-        from reshard import jitting
+        from reshard.compiling import jitting
 
         original = jitting._Enabled.rewritten
 
@@ -138,7 +142,7 @@ class _Bench:
             finally:
                 self.added_s += time.perf_counter() - began_s
 
-        jitting._Enabled.rewritten = timed
+        jitting._Enabled.rewritten = timed  # pyright: ignore[reportAttributeAccessIssue]  # put back below
         try:
             yield
         finally:
@@ -147,7 +151,7 @@ class _Bench:
 
 @contextlib.contextmanager
 def _no_results(cache: str):
-    """Removes whole results from the cache meanwhile and what is written there."""
+    """Hides the whole results in the cache during the `with` block, and removes those that the block writes."""
     folders = [path.rename(path.with_name(f"kept-{path.name}")) for path in Path(cache).glob("results-*")]
     try:
         yield
@@ -159,13 +163,15 @@ def _no_results(cache: str):
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--program", default="llama_train_step", help="one of examples/programs.py")
     parser.add_argument("--size", default="demo", choices=("demo", "small"))
     parser.add_argument("--repeats", type=int, default=5, help="turns of each")
     parser.add_argument("--calls", type=int, default=20_000, help="calls in a turn")
     parser.add_argument("--cache", help="a folder that is kept for reshard's caches; else an empty one that is removed")
-    parser.add_argument("--no-cold", action="store_true", help="leave out what takes longest: everything with nothing on disk")
+    parser.add_argument(
+        "--no-cold", action="store_true", help="leave out what takes longest: everything with nothing on disk"
+    )
     parser.add_argument("--cold", choices=("checked", "unchecked"), help=argparse.SUPPRESS)  # one compile, in a child
     return parser.parse_args(arguments)
 

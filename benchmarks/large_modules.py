@@ -4,30 +4,29 @@
     python benchmarks/large_modules.py [--ops 10000,100000] [--devices 8] [--rounds 3] [--no-xla]
     python benchmarks/large_modules.py --examples llama_train_step [--rounds 3]
 
-The module is the training step of an unrolled transformer, lowered by JAX. Each step runs in a process of its own: JAX lowers,
-XLA compiles as in `lowered.compile()`, `reshard-opt` runs the pipeline on the file three times:
+The module is the training step of an unrolled transformer, lowered by JAX. Each step runs in its own process: JAX
+lowers, XLA compiles as in `lowered.compile()`, and `reshard-opt` runs the pipeline on the file three times:
   - cold: nothing is on disk.
-  - answers kept: XLA's answers and the plans are on disk, the result is not: the whole pipeline runs.
-  - result kept: the same file with the same flags once more; its result is on disk, and only read.
-A round is one of each, one after the other; seconds are medians over the rounds, of processor time, which other work on the machine
-sways less than the clock: all of a process for ours, for XLA that of the one call, behind another one that compiles a few ops.
-With --unoptimized XLA leaves out LLVM's optimisation, as where it is asked for what it makes of a site. Python's bytecode is on
-disk, as it is of an installed package. Memory is the most that the process of `reshard-opt` with answers kept had, less what it has
-on a module of a few ops, beside the same of one that only parses and prints.
+  - answers kept: XLA's answers and the plans are on disk, but not the result: the whole pipeline runs.
+  - result kept: the same file with the same flags once more: its result is read from disk.
+A round is one of each, one after the other. Seconds are medians over the rounds. They are processor time, because other
+work on the machine changes it less than the clock. For ours it is the time of the whole process, for XLA that of one
+call, after another call that compiles a few ops. With --unoptimized XLA leaves out LLVM's optimisation, as it does when
+the oracle asks it about a site. Python's bytecode is on disk, as for an installed package. Memory is the peak of the
+`reshard-opt` process with answers kept, less its peak on a module of a few ops; beside it is the same number for a
+process that only parses and prints.
 
-With --examples it is `reshard.optimize(lowered)`, each time in a new process, beside `lowered.compile()` there: cold without the
-whole-module check, the check when it is new (XLA compiles the module both ways), answers kept, result kept. What starts another
-process, the first two, is what the whole takes more than one without it; the others are of the call alone.
+With --examples it measures `reshard.optimize(lowered)`, each time in a new process, beside `lowered.compile()` there:
+cold without the whole-module check, a new check (XLA compiles the module both ways), answers kept, result kept. The
+first two start another process: their times are the whole process's, less a process without that work. The other times
+are those of the call alone.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 import json
 import os
-from pathlib import Path
 import resource
 import shutil
 import statistics
@@ -35,23 +34,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import jax
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from reshard.synthesis.common.text_table import markdown_head, markdown_line  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ROOT / "docs" / "tiny.mlir"
-PARSE_ALONE = ("--pass-pipeline=builtin.module()", "--output-split-marker=// -----")  # with a marker of its own text is printed, not copied
+PARSE_ALONE = (
+    "--pass-pipeline=builtin.module()",
+    "--output-split-marker=// -----",
+)  # with another marker the text is printed, not copied
 OPS_PER_LAYER = 250
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A process with those it started: processor seconds, the most memory one had in MiB, what it printed on stdout."""
+    """The costs of a process and its children: processor seconds, the peak of the largest in MiB, and its stdout."""
 
     seconds: float
     mib: float
@@ -73,16 +80,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _print_table(headings: tuple[str, ...], rows: Iterable[list[str]]) -> None:
-    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
+    print(markdown_head(headings), flush=True)
     for row in rows:
-        print(f"| {' | '.join(row)} |", flush=True)
+        print(markdown_line(row), flush=True)
 
 
 # ---- large modules
 
 _HEADINGS = (
-    "ops", "sites", "XLA's compile, s", "cold, s", "answers kept, s", "result kept, s", "answers kept ÷ XLA", "result kept ÷ XLA",
-    "parse alone, MiB", "ours, MiB", "ours ÷ parse",
+    "ops", "sites", "XLA's compile, s", "cold, s", "answers kept, s", "result kept, s", "answers kept ÷ XLA",
+    "result kept ÷ XLA", "parse alone, MiB", "ours, MiB", "ours ÷ parse",
 )  # fmt: skip
 
 
@@ -91,12 +98,15 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         module, out, report = (Path(folder) / name for name in ("in.mlir", "out.mlir", "report.json"))
         layers = max(1, round(ops / OPS_PER_LAYER))
         _child(__file__, "--lower", str(layers), "--out", str(module), "--devices", str(options.devices))
-        rounds = [_round(layers, module, out, Path(folder) / f"cache{number}", options) for number in range(options.rounds)]
-        compiled, cold, answers, result = ([each[step] for each in rounds] for step in range(4))
+        rounds = [
+            _round(layers, module, out, Path(folder) / f"cache{number}", options) for number in range(options.rounds)
+        ]
+        compiled = [compile_s for compile_s, _ in rounds]
+        cold, answers, result = ([ran[number] for _, ran in rounds] for number in range(3))
         cache = Path(folder) / "cache0"
         small_parsed, parsed = (_opt(text, out, cache, *PARSE_ALONE).mib for text in (SMALL, module))
         flags = options.flags.split()
-        _opt(SMALL, out, cache, *flags)  # asks XLA
+        _opt(SMALL, out, cache, *flags)  # fills the cache with XLA's answers
         _drop_results(cache)
         small = _opt(SMALL, out, cache, *flags).mib
         ours, parse = statistics.median(each.mib for each in answers) - small, parsed - small_parsed
@@ -115,18 +125,22 @@ def _row(ops: int, options: argparse.Namespace) -> list[str]:
         ]
 
 
-def _round(layers: int, module: Path, out: Path, cache: Path, options: argparse.Namespace) -> tuple[float, Ran, Ran, Ran]:
-    """Returns XLA's compile time and the three runs of ours, in that order."""
+def _round(
+    layers: int, module: Path, out: Path, cache: Path, options: argparse.Namespace
+) -> tuple[float, tuple[Ran, Ran, Ran]]:
+    """Returns XLA's compile time and our three runs: cold, answers kept, result kept."""
     compile_s, flags = 0.0 if options.no_xla else _compile_s(layers, options), options.flags.split()
     cold = _opt(module, out, cache, *flags)
     _drop_results(cache)
     answers = _opt(module, out, cache, *flags)
-    return compile_s, cold, answers, _opt(module, out, cache, *flags)
+    return compile_s, (cold, answers, _opt(module, out, cache, *flags))
 
 
 def _compile_s(layers: int, options: argparse.Namespace) -> float:
     how = ["--unoptimized"] if options.unoptimized else []
-    return json.loads(_child(__file__, "--compile", str(layers), "--devices", str(options.devices), *how).output.splitlines()[-1])
+    return json.loads(
+        _child(__file__, "--compile", str(layers), "--devices", str(options.devices), *how).output.splitlines()[-1]
+    )
 
 
 def _drop_results(cache: Path) -> None:
@@ -139,7 +153,7 @@ def _seconds(runs: list[Ran]) -> float:
 
 
 def _ratio(runs: list[Ran], compiled_s: list[float]) -> float:
-    """Returns the median over the rounds of a run's time by XLA's of the same round."""
+    """Returns the median over the rounds of a run's time ÷ XLA's time in the same round."""
     return statistics.median(each.seconds / xla_s for each, xla_s in zip(runs, compiled_s, strict=True))
 
 
@@ -148,10 +162,16 @@ def _opt(module: Path, out: Path, cache: Path, *flags: str) -> Ran:
 
 
 def _child(*arguments: str, cache: Path | None = None) -> Ran:
-    env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | ({"RESHARD_CACHE_DIR": str(cache)} if cache else {"RESHARD_CACHE": "off"})
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is not compiled at each start either
+    env = (
+        os.environ
+        | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        | ({"RESHARD_CACHE_DIR": str(cache)} if cache else {"RESHARD_CACHE": "off"})
+    )
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode is kept, as for an installed package
     with tempfile.TemporaryFile("w+") as printed:
-        process = subprocess.Popen([sys.executable, *arguments], stdout=printed, stderr=subprocess.STDOUT if cache else None, env=env)
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=printed, stderr=subprocess.STDOUT if cache else None, env=env
+        )
         _, status, usage = os.wait4(process.pid, 0)
         printed.seek(0)
         output = printed.read()
@@ -163,7 +183,8 @@ def _child(*arguments: str, cache: Path | None = None) -> Ran:
 # ---- examples
 
 _EXAMPLE_HEADINGS = (
-    "example", "stock compile, s", "our module's compile, s", "optimize cold, unchecked, s", "whole-module check, new, s",
+    "example", "stock compile, s", "our module's compile, s", "optimize cold, unchecked, s",
+    "whole-module check, new, s",
     "answers kept, s", "result kept, s", "cold and check ÷ stock", "answers kept ÷ stock", "result kept ÷ stock",
 )  # fmt: skip
 
@@ -181,7 +202,7 @@ def _example_row(name: str, rounds: int) -> list[str]:
 
 
 def _example_round(name: str, cache: Path) -> tuple[float, ...]:
-    """Returns the seconds of a stock compile, of ours, and of optimize: cold, the check alone, answers kept, result kept."""
+    """Returns seconds: stock compile, our compile, and `optimize` cold, the check alone, answers kept, result kept."""
 
     def ran(what: str) -> tuple[float, dict[str, float]]:
         child = _child(__file__, "--optimize", name, "--what", what, cache=cache)
@@ -203,8 +224,8 @@ def _example_round(name: str, cache: Path) -> tuple[float, ...]:
 
 
 def _optimize_seconds(name: str, what: str) -> dict[str, float]:
-    """Returns the seconds of one call of `reshard.optimize` on an example, and of compiling the module both ways, if it is."""
-    from reshard.dialect_utils.compat import cpu_devices_environment
+    """Returns the seconds of `reshard.optimize` for an example, and of both compiles if `what` asks for them."""
+    from reshard.dialect_utils.platform.compat import cpu_devices_environment
 
     os.environ |= cpu_devices_environment(8)
     from examples.programs import program
@@ -229,25 +250,29 @@ def _lower(layers: int, out: Path, devices: int) -> None:
 
 
 def _compile_seconds(layers: int, devices: int, is_unoptimized: bool) -> float:
-    """Returns the seconds of `lowered.compile()`; what a process does for its first one is done before."""
+    """Returns the seconds of `lowered.compile()`; a small compile before it does the work of a process's first one."""
     lowered = _lowered(layers, devices)
     import jax
 
-    options = {"xla_backend_optimization_level": 0} if is_unoptimized else {}
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0} if is_unoptimized else {}
     jax.jit(lambda x: x * 2 + 1).lower(1.0).compile(options)
     return _timed(lambda: lowered.compile(options))[1]
 
 
 def _lowered(layers: int, devices: int) -> jax.stages.Lowered:
-    """Returns the training step of an unrolled transformer: data x model parallel, the residual stream split along the sequence."""
-    from reshard.dialect_utils.compat import cpu_devices_environment
+    """Returns the training step of an unrolled transformer, data x model parallel, lowered by JAX.
+
+    The residual stream is split along the sequence.
+    """
+    from reshard.dialect_utils.platform.compat import cpu_devices_environment
 
     os.environ |= cpu_devices_environment(devices)
     import jax
     import jax.numpy as jnp
-    from jax.lax import with_sharding_constraint
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     import numpy as np
+    from jax.lax import with_sharding_constraint
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
 
     mesh = Mesh(np.array(jax.devices()[:devices]).reshape(2, devices // 2), ("data", "model"))
     width, heads, hidden, batch, length = 64, 8, 256, 8, 32
@@ -281,9 +306,19 @@ def _lowered(layers: int, devices: int) -> jax.stages.Lowered:
     head = (width, heads, width // heads)
     shapes = {"first": (width,), "second": (width,), "q": head, "k": head, "v": head}
     shapes |= {"o": (heads, width // heads, width), "up": (width, hidden), "down": (hidden, width)}
-    specs = {"q": P(None, "model"), "k": P(None, "model"), "v": P(None, "model"), "o": P("model"), "up": P(None, "model"), "down": P("model")}
+    specs = {
+        "q": P(None, "model"),
+        "k": P(None, "model"),
+        "v": P(None, "model"),
+        "o": P("model"),
+        "up": P(None, "model"),
+        "down": P("model"),
+    }
     weights = [
-        {name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, specs.get(name, P()))) for name, shape in shapes.items()}
+        {
+            name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, specs.get(name, P())))
+            for name, shape in shapes.items()
+        }
         for _ in range(layers)
     ]
     x = jax.ShapeDtypeStruct((batch, length, width), jnp.float32, sharding=NamedSharding(mesh, P("data", "model")))
@@ -292,12 +327,21 @@ def _lowered(layers: int, devices: int) -> jax.stages.Lowered:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--ops", type=lambda text: tuple(map(int, text.split(","))), default=(10_000, 100_000), help="about so many, default %(default)s")
+    add(
+        "--ops",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=(10_000, 100_000),
+        help="about so many, default %(default)s",
+    )
     add("--devices", type=int, default=8, help="default %(default)s")
     add("--rounds", type=int, default=3, help="default %(default)s")
-    add("--examples", type=lambda text: text.split(","), help="examples to time instead, by their names in examples/programs.py")
+    add(
+        "--examples",
+        type=lambda text: text.split(","),
+        help="examples to time instead, by their names in examples/programs.py",
+    )
     add("--no-xla", action="store_true", help="do not compile with XLA, which takes long")
     add("--unoptimized", action="store_true", help="let XLA compile without LLVM's optimisation")
     add("--flags", default="", help="further flags of reshard-opt, in one text")

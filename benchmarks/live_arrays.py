@@ -1,40 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redistributes a tree of live arrays between two layouts on CPU devices: reshard, jax.device_put and a jitted identity.
+"""Redistributes a tree of live arrays between two layouts on CPU devices: with reshard, device_put and a jit.
 
     python benchmarks/live_arrays.py [--size 2GiB] [--leaves 300] [--change checkpoint-training,training-inference]
 
-Each method runs in a child process of its own, which makes the tree, redistributes it (the first time with planning and
-compilation, then again with what is kept), and compares every tile with what it must be, bit for bit, once. The peak is the most memory
-that the process has meanwhile, above what it has before without the tree: sources, targets and all else, the compiler's memory
-the first time. What is freed goes back to the system at once (`MALLOC_MMAP_THRESHOLD_`). The exit status is 1 if a tile is wrong.
+Each method runs in its own child process, which makes the tree and redistributes it, the first time with planning and
+compilation, then again with the kept plans and programs. Once it compares every tile with the right values, bit for
+bit. The peak is the most memory of the process during the redistribution, less its memory before without the tree. So
+it contains sources, targets and everything else, the first time also the compiler's memory. Freed memory goes back to
+the system at once (`MALLOC_MMAP_THRESHOLD_`). The exit status is 1 if a tile is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
 import json
 import math
 import os
-from pathlib import Path
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.arguments import among  # noqa: E402
-from reshard.byte_sizes import byte_size  # noqa: E402
-from reshard.tools.text_table import count, table  # noqa: E402
+from benchmarks.harness.arguments import among  # noqa: E402
+from reshard.planning.byte_sizes import byte_size  # noqa: E402
+from reshard.synthesis.common.numbers import count, mebibytes  # noqa: E402
+from reshard.synthesis.common.text_table import table  # noqa: E402
 
 DEVICES = 8
 METHODS = ("reshard", "reshard limit", "reshard donate", "device_put", "jit", "jit donate")
 LAYOUTS = {
-    "checkpoint": {"mesh": {"shard": 8}, "in": ("shard", None), "out": ("shard", None), "table": ("shard", None), "vector": (None,)},
+    "checkpoint": {
+        "mesh": {"shard": 8},
+        "in": ("shard", None),
+        "out": ("shard", None),
+        "table": ("shard", None),
+        "vector": (None,),
+    },
     "training": {
         "mesh": {"fsdp": 2, "tensor": 4},
         "in": ("fsdp", "tensor"),
@@ -42,17 +51,23 @@ LAYOUTS = {
         "table": (("tensor", "fsdp"), None),
         "vector": (None,),
     },
-    "inference": {"mesh": {"tensor": 8}, "in": (None, "tensor"), "out": ("tensor", None), "table": (None, "tensor"), "vector": (None,)},
+    "inference": {
+        "mesh": {"tensor": 8},
+        "in": (None, "tensor"),
+        "out": ("tensor", None),
+        "table": (None, "tensor"),
+        "vector": (None,),
+    },
 }
 CHANGES = ("checkpoint-training", "training-inference")
 LEAVES_OF_A_LAYER = 12
 RETURNS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-VOCABULARY = 32  # in widths
+VOCABULARY = 32  # in multiples of the width
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A weight of the tree: its name, its shape, its element type and what it is to the layouts."""
+    """A weight of the tree: its name, shape and element type, and its role, on which the layouts depend."""
 
     name: str
     shape: tuple[int, ...]
@@ -61,7 +76,7 @@ class Leaf:
 
 
 def leaves_of(size: int, number: int) -> list[Leaf]:
-    """Returns the weights of a decoder of at least `size` bytes: layers of 12, and what is left over in small ones."""
+    """Returns the weights of a decoder of at least `size` bytes: layers of 12, then small ones up to `number`."""
     layers = max(1, (number - 2) // LEAVES_OF_A_LAYER)
     per_width_squared = 4 * (16 * layers + 2 * VOCABULARY)
     width = 32 * math.ceil(math.sqrt(size / per_width_squared) / 32)
@@ -82,7 +97,7 @@ def leaves_of(size: int, number: int) -> list[Leaf]:
 
 
 def measure(method: str, change: str, size: int, number: int, repeats: int) -> dict:
-    """Returns what a method took: seconds, of all threads too, bytes of peak, bytes received, and whether every tile is right."""
+    """Returns a method's results: seconds, processor seconds, peak, bytes received, and whether every tile is right."""
     import jax
 
     source, target = change.split("-")
@@ -91,7 +106,7 @@ def measure(method: str, change: str, size: int, number: int, repeats: int) -> d
     move, told = _method(method, leaves, before, after)
     seconds, cpu_seconds, peaks, is_right, live = [], [], [], True, 0
     for number in range(1 + repeats):
-        tree = jax.block_until_ready(_made(leaves, before))  # anew: an array keeps what the host has read of it
+        tree = jax.block_until_ready(_made(leaves, before))  # new: arrays keep what the host read
         base = _memory("VmRSS") - _live_bytes()
         _forget_peak()
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
@@ -120,12 +135,15 @@ def _shardings(leaves: list[Leaf], layout: dict) -> dict:
     import numpy as np
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(*layout["mesh"].values()), tuple(layout["mesh"]))
-    return {leaf.name: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*layout[leaf.role])) for leaf in leaves}
+    return {
+        leaf.name: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*layout[leaf.role])) for leaf in leaves
+    }
 
 
 def _method(method: str, leaves: list[Leaf], before: dict, after: dict):
-    """Returns the function that redistributes, and what can be told of it beforehand."""
+    """Returns the function that redistributes a tree, and the facts that are known before it runs."""
     import jax
+
     import reshard
 
     shapes = {leaf.name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=before[leaf.name]) for leaf in leaves}
@@ -143,7 +161,7 @@ def _method(method: str, leaves: list[Leaf], before: dict, after: dict):
 
 
 def _least_limit(shapes: dict, after: dict) -> int:
-    """Returns the least limit, as the refusal of 0 names it."""
+    """Returns the least memory limit with a schedule; the refusal of the limit 0 names it."""
     import reshard
 
     try:
@@ -154,25 +172,28 @@ def _least_limit(shapes: dict, after: dict) -> int:
 
 def _counted(lowered) -> int:
     """Returns the bytes that the busiest device receives, counted in the HLO after partitioning."""
-    from reshard.dialect_utils import hlo
+    from reshard.dialect_utils.xla import hlo_collectives
 
     with tempfile.TemporaryDirectory() as folder:
         lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_pass_re": "^spmd-partitioning$"})
         (dump,) = Path(folder).glob("*.after_spmd-partitioning.before_*.txt")
-        return hlo.collectives_in(dump.read_text()).bytes_received
+        return hlo_collectives.collectives_in(dump.read_text()).bytes_received
 
 
 def _made(leaves: list[Leaf], shardings: dict) -> dict:
     import jax
 
     def array(number: int, leaf: Leaf):
-        return jax.make_array_from_callback(leaf.shape, shardings[leaf.name], lambda index: _part(number, leaf, index))
+        def part(index) -> Any:
+            return _part(number, leaf, index)
+
+        return jax.make_array_from_callback(leaf.shape, shardings[leaf.name], part)
 
     return {leaf.name: array(number, leaf) for number, leaf in enumerate(leaves)}
 
 
 def _part(number: int, leaf: Leaf, index: tuple[slice, ...]):
-    """Returns a part of a leaf: the bits of an element are its place in the array, plus the leaf's number, but no NaN's."""
+    """Returns a part of a leaf: an element's bits are its place in the array plus an offset, and never a NaN's."""
     import ml_dtypes
     import numpy as np
 
@@ -194,8 +215,9 @@ def _is_right(leaves: list[Leaf], result: dict, after: dict) -> bool:
         if not array.sharding.is_equivalent_to(after[leaf.name], len(leaf.shape)):
             return False
         for shard in array.addressable_shards:
-            bits = (np.ascontiguousarray(each).view(np.uint8) for each in (shard.data, _part(number, leaf, shard.index)))
-            if not np.array_equal(*bits):
+            wanted = _part(number, leaf, shard.index)
+            found, right = (np.ascontiguousarray(each).view(np.uint8) for each in (shard.data, wanted))
+            if not np.array_equal(found, right):
                 return False
     return True
 
@@ -213,7 +235,7 @@ def _forget_peak() -> None:
 
 
 def _memory(name: str) -> int:
-    """Returns a number of /proc/self/status in bytes."""
+    """Returns a number in /proc/self/status, in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024
 
@@ -224,32 +246,46 @@ def _memory(name: str) -> int:
 
 
 def results(options: argparse.Namespace, change: str) -> Iterator[tuple[str, dict]]:
-    """Yields each method with what its child says; without `is_right` if the child died."""
+    """Yields each method with the results of its child; `is_right` is missing if the child died."""
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
     environment |= {} if options.plain_malloc else RETURNS_MEMORY
     for method in options.methods:
-        asked = {"method": method, "change": change, "size": options.size, "number": options.leaves, "repeats": options.repeats}
+        asked = {
+            "method": method,
+            "change": change,
+            "size": options.size,
+            "number": options.leaves,
+            "repeats": options.repeats,
+        }
         command = [sys.executable, __file__, "--child", json.dumps(asked)]
-        child = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = subprocess.run(command, env=environment, capture_output=True, text=True)
         if child.returncode:
             print(child.stderr[-2000:], file=sys.stderr)
         yield method, json.loads(child.stdout.splitlines()[-1]) if not child.returncode else {}
 
 
-_HEADINGS = ("", "first", "again", "CPU time", "received per device", "peak", "peak, first", "model", "limit", "live after", "bit-equal")
+_HEADINGS = (
+    "",
+    "first",
+    "again",
+    "CPU time",
+    "received per device",
+    "peak",
+    "peak, first",
+    "model",
+    "limit",
+    "live after",
+    "bit-equal",
+)
 
 
 def cells(method: str, found: dict) -> tuple[str, ...]:
     if not found:
         return (method, *["-"] * (len(_HEADINGS) - 2), "died")
-    mib = (_mib(found.get(name)) for name in ("peak", "first_peak", "modelled_peak", "limit", "live"))
+    mib = (mebibytes(found.get(name), 0) for name in ("peak", "first_peak", "modelled_peak", "limit", "live"))
     times = (f"{found[name]:.2f} s" for name in ("first_s", "median_s", "median_cpu_s"))
     return (method, *times, count(found.get("bytes_received")), *mib, "yes" if found["is_right"] else "NO")
-
-
-def _mib(number: int | None) -> str:
-    return "-" if number is None else f"{number / 2**20:,.0f}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -261,21 +297,28 @@ def main(arguments: list[str] | None = None) -> int:
     for change in options.change:
         found = list(results(options, change))
         tree_bytes = max((each.get("tree_bytes", 0) for _, each in found), default=0)
-        print(f"{change}: {options.leaves} leaves, {_mib(tree_bytes)} MiB, {DEVICES} devices; memory of the process in MiB")
+        print(
+            f"{change}: {options.leaves} leaves, {mebibytes(tree_bytes, 0)} MiB, {DEVICES} devices; "
+            "memory of the process in MiB"
+        )
         print(table(_HEADINGS, [cells(*each) for each in found], "lrrrrrrrrrl"), end="\n\n", flush=True)
         is_right &= all(each.get("is_right", True) for _, each in found)
     return 0 if is_right else 1
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--size", type=byte_size, default=byte_size("2GiB"), help="of the tree, at least; default 2GiB")
     add("--leaves", type=int, default=300, help="of the tree, default %(default)s")
     add("--change", type=among(CHANGES), default=CHANGES, help="default both: " + ",".join(CHANGES))
     add("--methods", type=among(METHODS), default=METHODS, help="default all: " + ",".join(METHODS))
     add("--repeats", type=int, default=3, help="after the first time; the median counts, default %(default)s")
-    add("--plain-malloc", action="store_true", help="leave the allocator as it is: for times; peaks are then those of its caches too")
+    add(
+        "--plain-malloc",
+        action="store_true",
+        help="leave the allocator as it is: for times; peaks are then those of its caches too",
+    )
     add("--child", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs that processes agree on programs, and what redistribution gains over gloo, on this machine.
+"""Measures the cost of agreement between processes, and the gain of redistribution over gloo, on this machine.
 
     python benchmarks/many_processes.py                  # 4 processes with 2 CPU devices each
     python benchmarks/many_processes.py --processes 2 --programs 20 --mib 64
 
-All processes start on one machine and share its cores; every figure is the slowest process's, medians of the repeats.
+All processes start on one machine and share its cores. Every figure is that of the slowest process; times are medians
+of repeats.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from pathlib import Path
 import socket
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEVICES = 8  # of all processes together
+DEVICES = 8  # number of devices of all processes together
 REPEATS = 5
 LIMIT_S = 900
 MODES = ("off", "lead", "verify")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--processes", type=int, default=4, choices=(2, 4, 8))
     parser.add_argument("--programs", type=int, default=10, help="programs to agree on")
     parser.add_argument("--mib", type=int, default=64, help="size of the array that moves")
@@ -53,11 +54,14 @@ def main() -> int:
 
 
 def started(flags: argparse.Namespace, variables: dict[str, str]) -> list[dict]:
-    """Runs one job of this file's processes; returns what each measured."""
+    """Runs one job with all its processes, and returns the measurements of each process."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
-    steering = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // flags.processes}"}
+    steering = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // flags.processes}",
+    }
     command = [sys.executable, __file__, *sys.argv[1:], "--address", address]
     search_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     jobs = [
@@ -78,11 +82,13 @@ def started(flags: argparse.Namespace, variables: dict[str, str]) -> list[dict]:
 
 
 def measured(flags: argparse.Namespace) -> dict:
-    """Returns the figures of one process: seconds of `optimize` and, per move, of stock and ours."""
+    """Returns the figures of one process: the seconds of `optimize`, and for each move those of stock and ours."""
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(coordinator_address=flags.address, num_processes=flags.processes, process_id=flags.process)
+    jax.distributed.initialize(
+        coordinator_address=flags.address, num_processes=flags.processes, process_id=flags.process
+    )
     from jax.sharding import AxisType
 
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
@@ -97,11 +103,12 @@ def measured(flags: argparse.Namespace) -> dict:
 
 
 def _optimize_seconds(mesh, size: int) -> float:
-    """Returns the time that `reshard.optimize` takes for a program on cubes of another size, the processes started at once."""
+    """Returns the time of `reshard.optimize` for a program on cubes of this size; all processes start at once."""
     import jax
     from jax.experimental import multihost_utils
     from jax.lax import with_sharding_constraint
-    from jax.sharding import NamedSharding, PartitionSpec as P
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
 
     import reshard
 
@@ -117,7 +124,8 @@ def _optimize_seconds(mesh, size: int) -> float:
 def _move_seconds(mesh, mib: int) -> dict:
     import jax
     import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec as P
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
 
     import reshard
 
@@ -140,7 +148,7 @@ def _move_seconds(mesh, mib: int) -> dict:
 
 
 def _median_seconds(move) -> float:
-    """Returns the median time of a move, after one that compiles; the processes start each at once."""
+    """Returns the median time of a move, after a first one that compiles; all processes start each move at once."""
     import jax
     from jax.experimental import multihost_utils
 

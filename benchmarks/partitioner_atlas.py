@@ -7,32 +7,33 @@
     python benchmarks/partitioner_atlas.py --show 1234:5              # the module of one case
     python benchmarks/partitioner_atlas.py --reduce 1234:5            # the simplest layouts in which it is still wrong
 
-Each difference is held against the table of `reshard.dialect_utils.miscompilations`, which the passes ask. What the table does not
-explain is listed, and the exit status is 1.
+Each difference is held against the table of `reshard.dialect_utils.analysis.miscompilations`, which the passes ask.
+If the table does not explain some differences, they are listed, and the exit status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 import functools
 import hashlib
+import inspect
 import json
 import os
-from pathlib import Path
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.atlas import layouts, programs  # noqa: E402
-from benchmarks.journal import Journal, default_folder  # noqa: E402
-from benchmarks.progress import shown  # noqa: E402
+from benchmarks.harness.journal import Journal, default_folder  # noqa: E402
+from benchmarks.harness.progress import shown  # noqa: E402
 
 CASES_PER_PROGRAM = 10
 TIMEOUT_S = 60.0
@@ -40,14 +41,14 @@ DIED, HUNG, WRONG, RIGHT, REFUSED = "died", "hung", "wrong", "right", "refused"
 
 
 class Worker:
-    """A process that runs cases; started again after it has died or hung."""
+    """A process that runs cases; it is started again after it has died or hung."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
         self._stderr = tempfile.TemporaryFile("a+b")
 
     def outcomes(self, program: int, families: Sequence[str], cases: Sequence[int]) -> list[dict]:
-        """Returns what becomes of each case of a program; a death or a hang is an outcome."""
+        """Returns the outcome of each case of a program; a death or a hang is an outcome."""
         left, found = list(cases), []
         while left:
             for answer in self._answers({"program": program, "families": list(families), "cases": left}, len(left)):
@@ -56,13 +57,14 @@ class Worker:
         return found
 
     def given(self, program: int, families: Sequence[str], case: layouts.Case) -> str:
-        """Returns the status of a case that is not one of the drawn."""
+        """Returns the status of a given case, which need not be a drawn one."""
         request = {"program": program, "families": list(families), "given": [case.to_json()]}
         return next(self._answers(request, 1))["status"]
 
     def _answers(self, request: dict, count: int) -> Iterator[dict]:
-        """Yields answers, one for each case, up to one at which the worker died or hung."""
+        """Yields an answer for each case; after a death or a hang of the worker there are no more answers."""
         process = self._started()
+        assert process.stdin is not None and process.stdout is not None  # both are pipes
         process.stdin.write((json.dumps(request) + "\n").encode())
         for _ in range(count):
             if not select.select([process.stdout], [], [], TIMEOUT_S)[0]:
@@ -76,7 +78,7 @@ class Worker:
             yield answer
 
     def _last_words(self) -> str:
-        """Returns what XLA said when it died."""
+        """Returns XLA's last message before it died."""
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").splitlines()
         self._stderr.truncate(0)
@@ -89,7 +91,9 @@ class Worker:
             root = Path(__file__).resolve().parent.parent
             environment = {**os.environ, "PYTHONPATH": str(root)}
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._stderr}
-            self._process = subprocess.Popen(command, cwd=root, env=environment, bufsize=0, start_new_session=True, **pipes)
+            self._process = subprocess.Popen(
+                command, cwd=root, env=environment, bufsize=0, start_new_session=True, **pipes
+            )
         return self._process
 
     def close(self) -> None:
@@ -105,7 +109,9 @@ def main(argv: list[str] | None = None) -> int:
     flags = _parser().parse_args(argv)
     families = tuple(flags.families.split(",")) if flags.families else ()
     if unknown := set(families) - set(programs.FAMILIES):
-        _parser().error(f"no family is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(programs.FAMILIES))}")
+        _parser().error(
+            f"no family is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(programs.FAMILIES))}"
+        )
     if flags.show:
         program, case = _asked(flags.show, families)
         print(layouts.text(program, case), end="")
@@ -119,8 +125,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(flags: argparse.Namespace, families: tuple[str, ...]) -> dict[int, list[dict]]:
-    """Returns the outcomes of each program; those that the journal lacks are run."""
-    from reshard.dialect_utils import compat
+    """Returns the outcomes of each program; programs that the journal lacks are run."""
+    from reshard.dialect_utils.platform import compat
 
     folder = Path(flags.journal) if flags.journal else default_folder() / "atlas"
     name = "-".join([compat.jaxlib_version(), _fingerprint(), *families])
@@ -136,12 +142,13 @@ def _run(flags: argparse.Namespace, families: tuple[str, ...]) -> dict[int, list
         finally:
             for worker in workers:
                 worker.close()
-    return {number: journal.get(str(number))["outcomes"] for number in numbers}
+    kept = {number: journal.get(str(number)) for number in numbers}
+    return {number: entry["outcomes"] for number, entry in kept.items() if entry is not None}
 
 
 def _fingerprint() -> str:
-    """Returns a name for what is drawn: other sources draw other cases."""
-    sources = [Path(module.__file__).read_bytes() for module in (programs, layouts)]
+    """Returns a digest of the sources that draw the cases, since other sources draw other cases."""
+    sources = [Path(inspect.getfile(module)).read_bytes() for module in (programs, layouts)]
     return hashlib.sha256(b"".join([*sources, str(CASES_PER_PROGRAM).encode()])).hexdigest()[:10]
 
 
@@ -160,7 +167,7 @@ def _asked(text: str, families: tuple[str, ...]) -> tuple[programs.Program, layo
 
 
 def _reduce(text: str, families: tuple[str, ...], is_report: bool) -> int:
-    """Takes axes away from layouts while the outcome stays the same, and prints what is left."""
+    """Removes axes from a case's layouts while its outcome stays the same, and prints the smallest case."""
     from benchmarks.atlas.reducing import reduced
 
     number = int(text.split(":")[0])
@@ -171,9 +178,12 @@ def _reduce(text: str, families: tuple[str, ...], is_report: bool) -> int:
     worker.close()
     if is_report:
         from benchmarks.atlas import upstream
-        from reshard.dialect_utils import compat
+        from reshard.dialect_utils.platform import compat
 
-        print(upstream.report(number, program, smallest, f"wrong values of {program.family}", compat.jaxlib_version()), end="")
+        print(
+            upstream.report(number, program, smallest, f"wrong values of {program.family}", compat.jaxlib_version()),
+            end="",
+        )
     else:
         print(f"// {status}\n{layouts.text(program, smallest)}", end="")
     return 0 if status == WRONG else 1
@@ -181,14 +191,18 @@ def _reduce(text: str, families: tuple[str, ...], is_report: bool) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=2000, help=f"how many; {CASES_PER_PROGRAM} of each program (default: 2000)")
+    parser.add_argument(
+        "--cases", type=int, default=2000, help=f"how many; {CASES_PER_PROGRAM} of each program (default: 2000)"
+    )
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first program (default: 0)")
     parser.add_argument("--families", metavar="A,B", help=f"only these: {', '.join(sorted(programs.FAMILIES))}")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--journal", metavar="FOLDER", help="where answers are kept (default: in the cache)")
     parser.add_argument("--show", metavar="PROGRAM:CASE", help="print the module of a case")
     parser.add_argument("--reduce", metavar="PROGRAM:CASE", help="take axes away while the outcome stays the same")
-    parser.add_argument("--upstream", metavar="PROGRAM:CASE", help="print the reduced case as a report for XLA's maintainers")
+    parser.add_argument(
+        "--upstream", metavar="PROGRAM:CASE", help="print the reduced case as a report for XLA's maintainers"
+    )
     return parser
 
 

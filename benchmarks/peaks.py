@@ -3,35 +3,35 @@
 
     python benchmarks/peaks.py --devices 4,8,16 --count 20 --seed 0
 
-Every plan on the Pareto list of a random pair is compiled in a child process; XLA's peak is arguments, outputs and temporaries.
-What compiling found is cached on disk, so a run that was stopped goes on where it was.
+Every plan on the Pareto list of a random pair is compiled in a child process. XLA's peak is that of arguments, outputs
+and temporaries. The results are cached on disk, so a run that was stopped continues where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-import math
 from pathlib import Path
-import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.arguments import device_counts  # noqa: E402
-from benchmarks.compiled import tensor_type  # noqa: E402
-from benchmarks.pairs import random_pairs  # noqa: E402
+from benchmarks.conversions.compiled import tensor_type  # noqa: E402
+from benchmarks.conversions.pairs import random_pairs  # noqa: E402
+from benchmarks.harness.arguments import device_counts  # noqa: E402
 from benchmarks.random_pairs import ELEMENTS  # noqa: E402
-from reshard.dialect_utils.mini_modules import rewritten_pair  # noqa: E402
-from reshard.dialect_utils.xla_child import XlaChild  # noqa: E402
-from reshard.element_types import element_type  # noqa: E402
-from reshard.synthesis.plan import Plan, pareto  # noqa: E402
-from reshard.tools.text_table import table  # noqa: E402
+from reshard.dialect_utils.emission.mini_modules import rewritten_pair  # noqa: E402
+from reshard.dialect_utils.xla.child import XlaChild  # noqa: E402
+from reshard.planning.element_types import element_type  # noqa: E402
+from reshard.synthesis.common.text_table import table  # noqa: E402
+from reshard.synthesis.planner.entry import Plan, pareto  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A plan that compiled; peaks in bytes per device."""
+    """A compiled plan with its peaks, in bytes per device."""
 
     pair: str
     plan: Plan
@@ -49,14 +49,21 @@ class Row:
 
 
 def measured(options: argparse.Namespace, child: XlaChild) -> Iterator[Row]:
-    """Yields a row for each plan. Raises: RuntimeError if XLA does not compile one."""
+    """Yields a row for each plan of each pair. Raises: RuntimeError if XLA does not compile one."""
     for devices in options.devices:
         for pair in random_pairs(options.seed, options.count, (devices,), least_elements=options.least_elements):
             for exchange in (False, True):
-                plans = pareto(pair.mesh, pair.shape, element_type(options.element).bits, pair.source, pair.target, with_exchange=exchange)
+                plans = pareto(
+                    pair.mesh,
+                    pair.shape,
+                    element_type(options.element).bits,
+                    pair.source,
+                    pair.target,
+                    with_exchange=exchange,
+                )
                 for plan in plans[: options.plans]:
                     compiled = child.compile(rewritten_pair(tensor_type(pair, options.element), plan), devices)
-                    if not compiled.is_ok:
+                    if compiled.peak_bytes is None or compiled.temp_bytes is None:
                         raise RuntimeError(f"{pair}: {plan.chain_text}: {compiled.message}")
                     yield Row(str(pair), plan, compiled.peak_bytes, compiled.temp_bytes)
 
@@ -85,8 +92,10 @@ def _cells(kind: str, rows: list[Row]) -> tuple[str, ...]:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=device_counts, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--devices", type=device_counts, default=(4, 6, 8, 12, 16), help="mesh sizes, default %(default)s"
+    )
     parser.add_argument("--count", type=int, default=20, help="pairs per mesh size, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--least-elements", type=int, default=1 << 18, help="of the global array, default %(default)s")

@@ -1,34 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the library on other projects' .mlir tests: each part of each file, in four forms; none may end or break the process.
+"""Runs the library on each part of other projects' .mlir tests, in four forms; no run may end the process.
 
     git clone --depth 1 https://github.com/openxla/shardy
     git clone --depth 1 https://github.com/openxla/stablehlo
     python benchmarks/peer_tests.py shardy stablehlo
 
-Files are split at `// -----`. Each part is given to `reshard.optimize` in worker processes: as it comes, with policy="always", and
-with emit="local"; and to `reshard-opt --report=html`. What comes out is written, read back and verified by MLIR. Every answer is
-kept as soon as it is there, so that a run that was stopped goes on where it was.
+Files are split at `// -----`. Each part is given to `reshard.optimize` in worker processes, with default options, with
+policy="always", and with emit="local"; and to `reshard-opt --report=html`. The output is written, read back and
+verified by MLIR. Every answer is kept at once, so a run that was stopped continues where it ended.
 
-What may become of a part: `rewritten`; `nothing to do`; `left`, as it came with a remark; `diagnosed`, an error at its place,
-since MLIR's own reader refuses it; `refused`, an error at its place although MLIR reads it; `contained`, an error because MLIR ended
-the child process that the part was given to. What must not: `death` of the worker; `fault`, an exception that is no diagnostic;
-`invalid`, an output that MLIR refuses, or that is another module though nothing was rewritten; `late`, out of time. The exit status
-is 1 if any did.
+The outcomes that are allowed: `rewritten`; `nothing to do`; `left`, unchanged with a remark; `diagnosed`, an error at
+its place, because MLIR's own reader refuses the part; `refused`, an error at its place although MLIR reads the part;
+`contained`, an error because MLIR ended the child process that had the part. The outcomes that are not allowed: `death`
+of the worker; `fault`, an exception that is no diagnostic; `invalid`, an output that MLIR refuses, or that is another
+module although nothing was rewritten; `late`, out of time. The exit status is 1 if one of these occurs.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterator, Sequence
 import contextlib
-from dataclasses import dataclass
 import hashlib
 import io
 import json
 import os
-from pathlib import Path
 import queue
 import re
 import selectors
@@ -39,12 +35,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.journal import Journal, default_folder  # noqa: E402
-from benchmarks.progress import shown  # noqa: E402
+from benchmarks.harness.journal import Journal, default_folder  # noqa: E402
+from benchmarks.harness.progress import shown  # noqa: E402
 
 MARKER = "// -----"
 FORMS = ("default", "always", "local", "html")
@@ -57,7 +57,7 @@ _OPTIONS = {"default": {}, "always": {"policy": "always"}, "local": {"emit": "lo
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One module of a file. `name` is the file as it was found and the number of the part, from 1: what a table lists."""
+    """One module of a file. `name`, which the lists show, is the file's path with the number of the part, from 1."""
 
     name: str
     text: str
@@ -68,7 +68,7 @@ class Part:
 
 
 def parts_in(folders: Sequence[Path]) -> list[Part]:
-    """Returns the parts of all .mlir files in folders, in the order of their names; empty ones are left out."""
+    """Returns the parts of all .mlir files in folders, without empty parts, in the order of the files' names."""
     files = sorted({path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("*.mlir"))})
     return [part for path in files for part in _parts_of(path)]
 
@@ -87,17 +87,21 @@ def _parts_of(path: Path) -> Iterator[Part]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", type=Path, nargs="*", help="folders with .mlir files, or such files")
     parser.add_argument("--forms", default=",".join(FORMS), help=f"some of {','.join(FORMS)}")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="worker processes")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for one part in one form")
     parser.add_argument("--check", action="store_true", help="let XLA compile what is rewritten both ways")
-    parser.add_argument("--again", default="", metavar="KINDS", help="ask again what became one of these, such as death,fault")
+    parser.add_argument(
+        "--again", default="", metavar="KINDS", help="ask again what became one of these, such as death,fault"
+    )
     parser.add_argument("--report", action="store_true", help="no work: the tables of what is answered so far")
     parser.add_argument("--show", type=int, default=100, help="how many to list of each kind that must not be")
     parser.add_argument("--list", default="", metavar="KINDS", help="list these kinds too, such as contained")
-    parser.add_argument("--state", type=Path, help="the file of answers; default: one for each state of the sources of reshard")
+    parser.add_argument(
+        "--state", type=Path, help="the file of answers; default: one for each state of the sources of reshard"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.worker:
@@ -118,7 +122,12 @@ def _run(flags: argparse.Namespace, parts: list[Part], forms: tuple[str, ...]) -
     status = 0
     if not flags.report:
         again = {*flags.again.split(",")}
-        asked = [(part, form) for part in parts for form in forms if _is_open(journal.get(_question(part, form, flags)), again)]
+        asked = [
+            (part, form)
+            for part in parts
+            for form in forms
+            if _is_open(journal.get(_question(part, form, flags)), again)
+        ]
         try:
             _ask(asked, journal, flags)
         except KeyboardInterrupt:
@@ -137,17 +146,17 @@ def _question(part: Part, form: str, flags: argparse.Namespace) -> str:
 
 
 def _version() -> str:
-    from reshard.passes.result_cache import folder_of_version
+    from reshard.passes.driver.stores import RESULTS
 
-    folder = folder_of_version("peer-tests")
-    return "unknown" if folder is None else folder.name.rpartition("-")[2]
+    fingerprint = RESULTS.fingerprint()
+    return "unknown" if fingerprint is None else fingerprint[:16]
 
 
 # Asking
 
 
 def _ask(asked: list[tuple[Part, str]], journal: Journal, flags: argparse.Namespace) -> None:
-    """Gives questions to workers, and keeps each answer when it is there."""
+    """Gives questions to workers, and puts each answer into the journal at once."""
     open_: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
     for each in asked:
@@ -170,20 +179,21 @@ def _serve(open_: queue.SimpleQueue, done: queue.SimpleQueue, flags: argparse.Na
 
 
 class Worker:
-    """A process that answers one question after another; if one ends it, the next has a new one."""
+    """A process that answers one question after another; if a question ends it, the next one starts a new process."""
 
     def __init__(self, limit_s: float):
         self._limit_s = limit_s
         self._process: subprocess.Popen | None = None
 
     def ask(self, question: dict) -> dict:
-        """Returns the answer to a question, or that it ended the process or took too long."""
+        """Returns the answer to a question; it is `death` or `late` if the process ended or took too long."""
         process = self._process = self._process or self._started()
+        assert process.stdin is not None and process.stdout is not None  # both are pipes
         try:
             process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            return self._ended()
+            return self._ended(process)
         deadline_s = time.monotonic() + self._limit_s
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
@@ -192,7 +202,7 @@ class Worker:
             self.stop()
             return {"kind": "late", "message": f"no answer after {self._limit_s:g} s"}
         line = process.stdout.readline()
-        return json.loads(line) if line.endswith(b"\n") else self._ended()
+        return json.loads(line) if line.endswith(b"\n") else self._ended(process)
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -200,8 +210,8 @@ class Worker:
             process.kill()
             process.wait()
 
-    def _ended(self) -> dict:
-        code = self._process.wait()
+    def _ended(self, process: subprocess.Popen) -> dict:
+        code = process.wait()
         self._process = None
         name = signal.Signals(-code).name if code < 0 else f"exit {code}"
         return {"kind": "death", "message": name}
@@ -215,7 +225,7 @@ class Worker:
 
 
 def work() -> int:
-    """Answers the questions on stdin, one line of JSON each."""
+    """Answers the questions on stdin, each a line of JSON."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -230,7 +240,7 @@ def work() -> int:
 
 
 def _answer(question: dict) -> dict:
-    from reshard.dialect_utils.diagnostics import DiagnosedError
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     text = question["text"].encode("utf-8", "surrogateescape")
     try:
@@ -251,7 +261,7 @@ def _diagnosed(said: str, text: bytes) -> dict:
 
 
 def _is_readable(text: bytes) -> bool:
-    from reshard.dialect_utils.diagnostics import DiagnosedError
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     try:
         _read(text)
@@ -279,13 +289,14 @@ def _kind(is_rewritten: bool, remarks: list[str]) -> str:
 
 
 def _by_command_line(text: bytes) -> dict:
-    """Returns what became of a part with an HTML report, of which the text has to be there."""
+    """Returns the outcome of a part in `reshard-opt` with an HTML report, which must be complete."""
     from reshard.passes import find_mismatches, plan_sites, synthesize_collectives  # noqa: F401  loaded once, not in each child
     from reshard.pictures import report_page  # noqa: F401
-    from reshard.tools import contained, reshard_opt_driver  # noqa: F401
+    from reshard.tools.common import contained
+    from reshard.tools.opt import driver as reshard_opt_driver  # noqa: F401
     from reshard.tools.reshard_opt import main
 
-    folder = tempfile.mkdtemp()  # not TemporaryDirectory, which the child would take away at its end
+    folder = tempfile.mkdtemp()  # a child would remove a TemporaryDirectory at its end
     try:
         given, made, report = (Path(folder, name) for name in ("in.mlir", "out.mlir", "report.html"))
         given.write_bytes(text)
@@ -318,8 +329,8 @@ def _of_failure(status: int, said: str, text: bytes) -> dict:
 
 
 def _what_is_wrong(before: bytes, after: bytes, is_rewritten: bool) -> str:
-    """Returns what is wrong with an output, nothing if it is valid, and the same module if nothing was rewritten."""
-    from reshard.dialect_utils.diagnostics import DiagnosedError
+    """Returns the fault of an output, or "" if it is valid, and unchanged where nothing was rewritten."""
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     try:
         _read(after)
@@ -333,18 +344,20 @@ def _is_same(before: bytes, after: bytes) -> bool:
 
 
 def _read(text: bytes) -> str:
-    """Returns a module as MLIR prints it once it is read and verified. Raises: DiagnosedError."""
-    from reshard.dialect_utils.bindings import make_context
-    from reshard.dialect_utils.module_files import ModuleFile
+    """Returns a module's text as MLIR prints it, after MLIR has read and verified it. Raises: DiagnosedError."""
+    from reshard.dialect_utils.ir.module_files import ModuleFile
+    from reshard.dialect_utils.platform.bindings import make_context
 
-    return str(ModuleFile("<part>", text).chunks()[0].parse(make_context()))  # which verifies
+    return str(ModuleFile("<part>", text).chunks()[0].parse(make_context()))  # parsing verifies too
 
 
 def _with_place(error: Exception) -> str:
     import traceback
 
     text = "".join([*traceback.format_exception(error), *getattr(error, "__notes__", ())])
-    path, line, function = re.findall(r'File "([^"]*)", line (\d+), in (\S+)', text)[-1]  # a child's traceback is a note
+    path, line, function = re.findall(r'File "([^"]*)", line (\d+), in (\S+)', text)[
+        -1
+    ]  # a child's traceback is in a note
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({Path(path).name}:{line}, {function})"
 
 
@@ -352,11 +365,14 @@ def _with_place(error: Exception) -> str:
 
 
 def as_text(answers: dict[tuple[str, str], dict | None], most: int, also: tuple[str, ...] = ()) -> str:
-    """Returns counts by form and kind, and lists what must not be."""
-    from reshard.tools.text_table import table
+    """Returns the table of counts by form and kind, and a list of the outcomes that are not allowed."""
+    from reshard.synthesis.common.text_table import table
 
     forms = list(dict.fromkeys(form for _, form in answers))
-    counts = {form: Counter(answer["kind"] if answer else "open" for (_, of), answer in answers.items() if of == form) for form in forms}
+    counts = {
+        form: Counter(answer["kind"] if answer else "open" for (_, of), answer in answers.items() if of == form)
+        for form in forms
+    }
     kinds = [*FINE, *BAD, *(["open"] if any(each["open"] for each in counts.values()) else [])]
     rows = [[kind, *(f"{counts[form][kind]:,}" for form in forms)] for kind in kinds]
     total = ["parts", *(f"{sum(counts[form].values()):,}" for form in forms)]
@@ -364,7 +380,11 @@ def as_text(answers: dict[tuple[str, str], dict | None], most: int, also: tuple[
     for kind in (*BAD, *also):
         found = [(name, form, answer) for (name, form), answer in answers.items() if answer and answer["kind"] == kind]
         if found:
-            lines += ["", f"{kind}:", *(f"  {name} {form}: {answer.get('message', '')}" for name, form, answer in found[:most])]
+            lines += [
+                "",
+                f"{kind}:",
+                *(f"  {name} {form}: {answer.get('message', '')}" for name, form, answer in found[:most]),
+            ]
             lines += [f"  and {len(found) - most} more"] if len(found) > most else []
     return "\n".join(lines)
 

@@ -3,22 +3,21 @@
 
     python benchmarks/planner.py [--devices 8,16,64,4096] [--count 100] [--topology h100] [--profile]
 
-Plans are made anew, none is read from disk; "again" is a plan that is still in memory. Each row is a process of its own. When its
-time is over a row ends, in the middle of a plan if need be: "12, last cut" are twelve pairs, and the last one would have taken longer.
-Times are the processor's, so that other work on the machine counts little.
+Plans are made anew and not read from disk; "again" is for a plan that is still in memory. Each row has its own process.
+When its time is over, a row ends, even in the middle of a plan: "12, last cut" means twelve pairs, of which the last
+one was not finished. Times are processor times, so other work on the machine changes them little.
 
-`--dtensor` adds a row for PyTorch's DTensor, where torch is installed: the planner that its `redistribute` takes of itself for the
-pair, each given 2 s. "Refused" are pairs that it cannot express, raises an error for, or does not finish; the first are no part of the times.
+If torch is installed, `--dtensor` adds a row for PyTorch's DTensor: the planner that its `redistribute` chooses for the
+pair, with 2 s for each pair. "Refused" are pairs that it cannot express, for which it raises an error, or which it does
+not finish; pairs that it cannot express are not in the times.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
-from dataclasses import asdict, astuple, dataclass, field
 import itertools
 import json
-from pathlib import Path
 import pstats
 import random
 import resource
@@ -26,24 +25,27 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, astuple, dataclass, field
+from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.fresh import plans_on_disk_left_alone  # noqa: E402
-from benchmarks.pairs import Pair, random_pair  # noqa: E402
-from reshard.synthesis.plan import NoPlanError, forget, plan  # noqa: E402
-from reshard.synthesis.topology import DEFAULT, Topology  # noqa: E402
+from benchmarks.conversions.pairs import Pair, random_pair  # noqa: E402
+from benchmarks.harness.fresh import plans_on_disk_left_alone  # noqa: E402
+from reshard.synthesis.common.text_table import markdown_head, markdown_line  # noqa: E402
+from reshard.synthesis.network.topology import DEFAULT, Topology  # noqa: E402
+from reshard.synthesis.planner.entry import NoPlanError, forget, plan  # noqa: E402
 
-MANY_DEVICES, MANY_AXES = 4096, 5  # meshes of so many devices have so many axes
+MANY_DEVICES, MANY_AXES = 4096, 5  # a mesh of 4096 devices has five axes
 LEAST_ELEMENTS = 1 << 22
 QUANTILES = {"median ms": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 PROFILED_LINES = 30
-DTENSOR, DTENSOR_S = "DTensor", 2.0  # in place of an objective; what it has for a plan
+DTENSOR, DTENSOR_S = "DTensor", 2.0  # stands in place of an objective; the limit for one plan
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One row: `count` pairs, or as many as `limit_s` seconds of the processor allow."""
+    """One row of the table: `count` pairs, or as many as fit into `limit_s` processor seconds."""
 
     devices: int
     objective: str
@@ -63,21 +65,27 @@ class Run:
 
     def pairs(self) -> list[Pair]:
         rng, num_axes = random.Random(self.seed), MANY_AXES if self.devices >= MANY_DEVICES else None
-        return [random_pair(rng, self.devices, least_elements=LEAST_ELEMENTS, num_axes=num_axes) for _ in range(self.count)]
+        return [
+            random_pair(rng, self.devices, least_elements=LEAST_ELEMENTS, num_axes=num_axes) for _ in range(self.count)
+        ]
 
     def plan(self, pair: Pair):
-        options = {"objective": self.objective, "topology": Topology.parse(self.topology), "with_exchange": self.with_exchange}
+        options = {
+            "objective": self.objective,
+            "topology": Topology.parse(self.topology),
+            "with_exchange": self.with_exchange,
+        }
         try:
             return plan(pair.mesh, pair.shape, 32, pair.source, pair.target, **options)
         except NoPlanError:
             return None
 
     def measured(self) -> Measured:
-        """Returns what the pairs took in this process; the last may be cut."""
+        """Plans the pairs in this process and returns their processor seconds; the last pair may be cut short."""
         found, pairs = Measured(), self.pairs()
         signal.signal(signal.SIGPROF, _raise_time_is_over)
         if self.objective == DTENSOR:
-            self._measure_dtensor(pairs[0], Measured())  # torch is imported
+            self._measure_dtensor(pairs[0], Measured())  # imports torch before the measuring
         measure = self._measure_dtensor if self.objective == DTENSOR else self._measure
         signal.setitimer(signal.ITIMER_PROF, self.limit_s)
         try:
@@ -106,7 +114,9 @@ class Run:
         found.again_s.append(time.thread_time() - start_s)
 
     def _measure_dtensor(self, pair: Pair, found: Measured) -> None:
-        from reshard.dialect_utils.peers_dtensor import planning_time  # with all that it needs: no part of our rows' memory
+        from reshard.dialect_utils.compare.peers_dtensor import (
+            planning_time,  # imports torch; our rows' memory must not contain it
+        )
 
         status, seconds = planning_time(pair.mesh, pair.shape, 32, pair.source, pair.target, search_s=DTENSOR_S)
         if status != "unsupported":
@@ -117,7 +127,7 @@ class Run:
 
 @dataclass(slots=True)
 class Measured:
-    """What a row's pairs took, in seconds of the processor.
+    """The measurements of a row: processor seconds, counts and memory.
 
     Attributes:
       new_s: of each pair, the one that was cut included. again_s: of those that were planned once more, from memory.
@@ -134,11 +144,11 @@ class Measured:
 
     @property
     def is_cut(self) -> bool:
-        return len(self.new_s) > self.done  # of ours
+        return len(self.new_s) > self.done  # only our rows are cut
 
 
 class _TimeIsOver(BaseException):
-    """Not an `Exception`, so that nothing on the way takes it for an error of its own."""
+    """The row's time is over. It is no `Exception`, so that no handler in the planner catches it."""
 
 
 def _raise_time_is_over(*_) -> None:
@@ -161,18 +171,21 @@ def main(arguments: list[str] | None = None) -> None:
         return
     headings = ["devices", "objective", "exchange", "pairs", *QUANTILES, "again, median"]
     headings += ["refused", "optimal", "at the byte bound", "peak MiB"]
-    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
+    print(markdown_head(headings), flush=True)
     for run in runs:
-        print(f"| {' | '.join(_cells(run, _measured_alone(run)))} |", flush=True)
+        print(markdown_line(_cells(run, _measured_alone(run))), flush=True)
 
 
 def _runs_of_dtensor(options: argparse.Namespace) -> list[Run]:
-    from reshard.dialect_utils import peers_dtensor
+    from reshard.dialect_utils.compare import peers_dtensor
 
     if not peers_dtensor.is_installed():
         print(peers_dtensor.LEFT_OUT, file=sys.stderr)
         return []
-    return [Run(devices, DTENSOR, False, options.topology, options.count, options.seed, options.row_seconds) for devices in options.devices]
+    return [
+        Run(devices, DTENSOR, False, options.topology, options.count, options.seed, options.row_seconds)
+        for devices in options.devices
+    ]
 
 
 def _measured_alone(run: Run) -> Measured:
@@ -183,7 +196,9 @@ def _measured_alone(run: Run) -> Measured:
 def _cells(run: Run, found: Measured) -> list[str]:
     number = f"{len(found.new_s)}{', last cut' if found.is_cut else ''}"
     quantiles = [_milliseconds(found.new_s, each) for each in QUANTILES.values()]
-    shares = [f"{count / found.done:.0%}" if found.done else "–" for count in (found.refused, found.optimal, found.at_bound)]
+    shares = [
+        f"{count / found.done:.0%}" if found.done else "–" for count in (found.refused, found.optimal, found.at_bound)
+    ]
     what = [str(run.devices), run.objective, "with" if run.with_exchange else "without", number]
     if run.objective == DTENSOR:
         what[2], shares[1:] = "–", ["–", "–"]
@@ -197,7 +212,7 @@ def _milliseconds(seconds: list[float], quantile: float) -> str:
 
 
 def _profile(runs: list[Run]) -> None:
-    """Prints where the time goes, all runs together."""
+    """Prints the profile of all runs together."""
     profiler = cProfile.Profile()
     for run in runs:
         profiler.runcall(run.measured)
@@ -205,7 +220,7 @@ def _profile(runs: list[Run]) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--devices", type=_numbers, default=(8, 16, 64, MANY_DEVICES), help="mesh sizes, default %(default)s")
     add("--objectives", type=_words, default=("bytes", "time"), help="bytes,time")

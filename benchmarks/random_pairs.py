@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares our chains with everybody's on random redistributions, compiled for CPU devices: traffic, memory, collectives, crashes.
+"""Compares our chains with those of all peers on random redistributions, compiled for CPU devices.
 
     python benchmarks/random_pairs.py [--devices 8,64 --count 300] [--report] [--curves FILE.svg] ...
 
-Peers are stock XLA, Shardy's pass, PyTorch's DTensor where torch is installed, and the paper's normal form; see `compiled.py`.
-Each answer is kept in a file as soon as it is there, so that a run that was stopped goes on where it was. The exit status is 1 if
-a number that must be 0 is not.
+Peers are stock XLA, Shardy's pass, PyTorch's DTensor where torch is installed, and the paper's normal form; see
+`conversions/compiled.py`. Each answer is put into a file at once, so a run that was stopped continues where it ended.
+The exit status is 1 if a number that must be 0 is above 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
-import json
-import os
 from pathlib import Path
-import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import curves  # noqa: E402
-from benchmarks.answers import planner_version  # noqa: E402
-from benchmarks.arguments import among, device_counts  # noqa: E402
-from benchmarks.compiled import NAMES, OURS, PEERS, Compiler, Found  # noqa: E402
-from benchmarks.journal import Journal, default_folder  # noqa: E402
-from benchmarks.pairs import Pair, random_pairs  # noqa: E402
-from benchmarks.pairs_report import Row, as_curves, as_markdown, failings  # noqa: E402
-from benchmarks.progress import shown  # noqa: E402
-from reshard.dialect_utils import peers_dtensor  # noqa: E402
-from reshard.dialect_utils.compat import jaxlib_version  # noqa: E402
-from reshard.tools.versions import versions  # noqa: E402
+from benchmarks.conversions.answers import planner_version  # noqa: E402
+from benchmarks.conversions.compiled import NAMES, OURS, PEERS, Compiler, Found  # noqa: E402
+from benchmarks.conversions.pairs import Pair, random_pairs  # noqa: E402
+from benchmarks.conversions.pairs_report import Row, as_curves, as_markdown, failings  # noqa: E402
+from benchmarks.harness.arguments import among, device_counts  # noqa: E402
+from benchmarks.harness.journal import Journal, default_folder  # noqa: E402
+from benchmarks.harness.progress import shown  # noqa: E402
+from reshard.dialect_utils.compare import peers_dtensor  # noqa: E402
+from reshard.dialect_utils.platform.compat import jaxlib_version  # noqa: E402
+from reshard.tools.common.versions import versions  # noqa: E402
 
 DEVICES = (8, 12, 16, 24, 32, 36, 48, 64)
 ELEMENTS = ("i1", "i4", "i8", "bf16", "f32", "f64")
@@ -39,9 +39,10 @@ INTERRUPTED = 130
 
 
 class Benchmark:
-    """Pairs, and the journals in which their answers are kept: `ask`, then `rows`.
+    """Pairs, and the journals with their answers. First call `ask`, then `rows`.
 
-    What peers answer depends on their versions; our plans, and what is lowered as they are, on the planner's sources too.
+    The peers' answers depend on their versions. Our plans, and chains that are lowered like ours, also depend on the
+    planner's sources.
     """
 
     def __init__(self, pairs: Sequence[Pair], who: Sequence[str], element: str, folder: Path):
@@ -51,7 +52,12 @@ class Benchmark:
         self._lowered = Journal(folder / f"compiled-plans-{planner_version()}-{compiler}.jsonl")
 
     def ask(self) -> None:
-        open_ = [(who, pair) for pair in self.pairs for who in self.who if self._question(who, pair) not in self._journal(who)]
+        open_ = [
+            (who, pair)
+            for pair in self.pairs
+            for who in self.who
+            if self._question(who, pair) not in self._journal(who)
+        ]
         if not open_:
             return
         with Compiler(max(pair.mesh.size for _, pair in open_), self.element) as compiler:
@@ -59,16 +65,19 @@ class Benchmark:
                 self._journal(who).add(self._question(who, pair), asdict(compiler.ask(who, pair)))
 
     def rows(self) -> list[Row]:
-        """Returns a row for each pair that all have answered."""
+        """Returns a row for each pair for which all answers are known."""
         found = []
         for pair in self.pairs:
             entries = {who: self._journal(who).get(self._question(who, pair)) for who in self.who}
-            if None not in entries.values():
-                found.append(Row(pair, self.element, {who: Found(**entry) for who, entry in entries.items()}))
+            known = {who: Found(**entry) for who, entry in entries.items() if entry is not None}
+            if len(known) == len(entries):
+                found.append(Row(pair, self.element, known))
         return found
 
     def how_far(self) -> str:
-        return f"{len(self.rows()):,} of {len(self.pairs):,} pairs answered by {', '.join(NAMES[who] for who in self.who)}"
+        return (
+            f"{len(self.rows()):,} of {len(self.pairs):,} pairs answered by {', '.join(NAMES[who] for who in self.who)}"
+        )
 
     def _journal(self, who: str) -> Journal:
         return self._theirs if who in ("xla", "dtensor") else self._lowered
@@ -118,14 +127,14 @@ def _environment_text() -> str:
 
 
 def _pairs(options: argparse.Namespace) -> list[Pair]:
-    """Returns the pairs, the numbers of devices in turn, so that a run that is not over yet has seen all of them."""
+    """Returns the pairs; the numbers of devices take turns, so that an unfinished run has pairs with all of them."""
     least = {"least_elements": options.least_elements}
     columns = (random_pairs(options.seed, options.count, (each,), **least) for each in options.devices)
     return [pair for row in zip(*columns, strict=True) for pair in row]
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--devices", type=device_counts, default=DEVICES, help="mesh sizes, default %(default)s")
     add("--count", type=int, default=100, help="pairs per mesh size, default %(default)s")

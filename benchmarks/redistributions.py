@@ -3,37 +3,37 @@
 
     python benchmarks/redistributions.py [--suite random|networks] [--fraction 0.02] [--report] ...
 
-Every answer is kept in a file as soon as it is there, so that a run that was stopped goes on where it was. The peers'
-answers are kept apart from our plans: these are made anew when the planner's sources change, those when jaxlib does.
-The exit status is 1 if a number that must be 0 is not.
+Every answer is put into a file at once, so a run that was stopped continues where it ended. The peers' answers and our
+plans are in two files: our plans are made anew if the planner's sources change, the peers' answers if jaxlib changes.
+The exit status is 1 if a number that must be 0 is above 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.answers import PEERS, Peers, as_entry, our_answer, planner_version  # noqa: E402
-from benchmarks.arguments import among, device_counts  # noqa: E402
-from benchmarks.cases import Case, network_cases, random_cases  # noqa: E402
-from benchmarks.journal import Journal, default_folder  # noqa: E402
-from benchmarks.progress import shown  # noqa: E402
-from benchmarks.report import Row, as_markdown, failings, given_tile, rows_of, with_larger_tiles  # noqa: E402
-from reshard.dialect_utils.compat import jaxlib_version  # noqa: E402
-from reshard.synthesis.plan import OBJECTIVES  # noqa: E402
-from reshard.synthesis.topology import preset_names  # noqa: E402
+from benchmarks.conversions.answers import PEERS, Peers, as_entry, our_answer, planner_version  # noqa: E402
+from benchmarks.conversions.cases import Case, network_cases, random_cases  # noqa: E402
+from benchmarks.conversions.report import Row, as_markdown, failings, given_tile, rows_of, with_larger_tiles  # noqa: E402
+from benchmarks.harness.arguments import among, device_counts  # noqa: E402
+from benchmarks.harness.journal import Journal, default_folder  # noqa: E402
+from benchmarks.harness.progress import shown  # noqa: E402
+from reshard.dialect_utils.platform.compat import jaxlib_version  # noqa: E402
+from reshard.synthesis.network.topology_text import preset_names  # noqa: E402
+from reshard.synthesis.plans.request import OBJECTIVES  # noqa: E402
 
 DEVICES = (8, 12, 16, 24, 36, 64, 100, 256, 512)
 INTERRUPTED = 130
 
 
 class Benchmark:
-    """Cases, and the journals in which their answers are kept: `ask_peers`, `plan`, then `rows`, in any order."""
+    """Cases, and the journals with their answers. First call `ask_peers` and `plan`, in any order, then `rows`."""
 
     def __init__(self, cases: Sequence[Case], folder: Path):
         self.cases = cases
@@ -57,9 +57,11 @@ class Benchmark:
             self._plan_with_their_tiles()
 
     def _plan_with_their_tiles(self) -> None:
-        """Plans again, with as large a tile as the peer has, where it is faster with one that R2 forbids."""
+        """Plans again with a peer's tile as the tile limit, if the peer is faster with a tile that R2 forbids."""
         wanted = [(row, tile) for row in self.rows() for tile in with_larger_tiles(row)]
-        open_ = [each for each in wanted if question(each[0].case, given_tile(each[0].topology, each[1])) not in self.plans]
+        open_ = [
+            each for each in wanted if question(each[0].case, given_tile(each[0].topology, each[1])) not in self.plans
+        ]
         for row, tile_bytes in shown(open_, "plans with larger tiles"):
             found = our_answer(row.case, row.topology, tile_bytes)
             self.plans.add(question(row.case, given_tile(row.topology, tile_bytes)), asdict(found))
@@ -68,15 +70,18 @@ class Benchmark:
         return list(rows_of(self.cases, self.plans, self.answers, question))
 
     def how_far(self) -> str:
-        """Returns how many questions are answered, in a line."""
+        """Returns in one line how many questions are answered."""
         asked = [question(case, name) for case in self.cases for name in PEERS]
         planned = [question(case, on or "bytes") for case in self.cases for on in _networks(case, OBJECTIVES)]
         answered, made = sum(each in self.answers for each in asked), sum(each in self.plans for each in planned)
-        return f"{len(self.cases):,} pairs; {answered:,} of {len(asked):,} answers of peers, {made:,} of {len(planned):,} plans"
+        return (
+            f"{len(self.cases):,} pairs; {answered:,} of {len(asked):,} answers of peers, {made:,} of "
+            f"{len(planned):,} plans"
+        )
 
 
 def question(case: Case, asked: str) -> str:
-    """Returns what stands for a question in a journal: a peer, "bytes" or a topology, and the case."""
+    """Returns the key of a question in a journal: a peer, "bytes" or a topology, and the case."""
     return f"{asked} {case}"
 
 
@@ -115,14 +120,24 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--suite", choices=("random", "networks"), default="random", help="random pairs, or programs' meshes on named networks")
+    add(
+        "--suite",
+        choices=("random", "networks"),
+        default="random",
+        help="random pairs, or programs' meshes on named networks",
+    )
     add("--devices", type=device_counts, default=DEVICES, help="of random pairs, default %(default)s")
     add("--count", type=int, help="pairs for each number of devices, or each mesh; default 1000, or 100")
     add("--fraction", type=float, default=1.0, help="the first part of them, e.g. 0.02")
     add("--seed", type=int, default=0)
-    add("--presets", type=among(preset_names()), default=preset_names(), help="topologies of random pairs, default all that fit")
+    add(
+        "--presets",
+        type=among(preset_names()),
+        default=preset_names(),
+        help="topologies of random pairs, default all that fit",
+    )
     add("--objectives", type=among(OBJECTIVES), default=OBJECTIVES, help="default both: bytes,time")
     add("--only", choices=("peers", "plans"), help="ask only the peers, or make only our plans")
     add("--report", action="store_true", help="ask nothing, print the tables of what is answered")

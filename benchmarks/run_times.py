@@ -1,72 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs redistributions for real, stock XLA's beside ours, on CPU devices or on a network that hurts, and compares times.
+"""Measures redistributions, stock XLA's beside ours, on CPU devices or on a network with slow links.
 
     python benchmarks/run_times.py --on shared       8 CPU devices that share one memory, or --devices 16
     python benchmarks/run_times.py --on uniform      8 processes, a link of 200 Mbit/s each
     python benchmarks/run_times.py --on uniform-12   12 of them
     python benchmarks/run_times.py --on two-level    2 nodes of 4 processes: 1000 Mbit/s inside, 100 Mbit/s for a node
 
-The networks are made of Linux namespaces (`testbed.py`) and need root; gloo carries the data. Before anything is measured the
-links are, with plain TCP, and `reshard calibrate` fits a topology to what collectives take there, on which ours is planned;
-`--topology` takes one that was calibrated before. Programs for one pair take turns, the slowest process counts, then the median.
-A pair that is slower than 0.95 of stock is measured again, with three times as many turns, if it still is with nine times as many,
-and its last answer counts: most of these are noise.
-A run that was stopped goes on where it was (`--state`).
+The networks are made of Linux namespaces (`networks/testbed.py`) and need root; gloo carries the data. First the links
+are measured, with plain TCP. `reshard calibrate` fits a topology to the times of collectives there, and our plans are
+made for it; `--topology` takes one that was calibrated before. Programs for one pair take turns. For each turn the
+slowest process counts, for a program the median of the turns. A pair that is slower than 0.95 of stock is measured
+again with three times as many turns, and if it is still slower, with nine times as many. The last answer counts,
+because most of these are noise. A run that was stopped continues where it ended (`--state`).
 
-On a network ours is what `reshard plan` finds, exchanges included; on shared memory chains alone, as most sites of a module have them.
-The first line of the table has this plan for every pair. The second has what a program gets by the policy `better`, which leaves a
-pair to stock XLA where its compiled form is worse in any cost, or better in none: such a pair counts as 1.
+On a network our plan is that of `reshard plan`, with exchanges. On shared memory it is a chain, as at most sites of a
+module. The first line of the table has this plan for every pair. The second line has the programs under the policy
+`better`. It leaves a pair to stock XLA if our compiled program is worse in some cost, or better in no cost; such a pair
+counts as 1.
 
-All processes keep the memory that arrays give back (`KEEPS_MEMORY`), as an accelerator's allocator does; otherwise most of the time
-on shared memory goes to the system, which maps and clears pages, the same for everybody.
+All processes keep the memory of freed arrays (`KEEPS_MEMORY`), as an accelerator's allocator does. Otherwise most of
+the time on shared memory would be the system's, which maps and clears pages, and this is the same for all programs.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 import hashlib
 import json
 import os
-from pathlib import Path
 import signal
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.calibration import rank_correlation  # noqa: E402
-from benchmarks.pairs import Pair, random_pairs  # noqa: E402
-from benchmarks.progress import shown  # noqa: E402
-from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together  # noqa: E402
-from reshard.dialect_utils.mini_modules import rewritten_pair, stock_pair  # noqa: E402
-from reshard.dialect_utils.xla_child import shared_child  # noqa: E402
-from reshard.passes.oracle import LoneOracle, Verdict  # noqa: E402
-from reshard.synthesis.bounds import received_elements_bound  # noqa: E402
-from reshard.synthesis.plan import Plan, pareto, plan  # noqa: E402
-from reshard.synthesis.topology import Topology  # noqa: E402
+from benchmarks.conversions.pairs import Pair, random_pairs  # noqa: E402
+from benchmarks.harness.progress import shown  # noqa: E402
+from benchmarks.networks.testbed import CannotShape, Failed, Network, Testbed, run_together  # noqa: E402
+from reshard.dialect_utils.emission.mini_modules import rewritten_pair, stock_pair  # noqa: E402
+from reshard.dialect_utils.xla.child import shared_child  # noqa: E402
+from reshard.passes.sites.oracle import LoneOracle, Verdict  # noqa: E402
+from reshard.synthesis.common.numbers import milliseconds  # noqa: E402
+from reshard.synthesis.common.text_table import markdown_line  # noqa: E402
+from reshard.synthesis.network.bounds import received_elements_bound  # noqa: E402
+from reshard.synthesis.network.topology import Topology  # noqa: E402
+from reshard.synthesis.planner.entry import Plan, pareto, plan  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 BITS = 32
 NETWORKS = {"uniform": Network(8, 1, 200), "uniform-12": Network(12, 1, 200), "two-level": Network(2, 4, 1000, 100)}
-BATCH = 8  # jobs that one start of the processes does
+BATCH = 8  # number of jobs for one start of the processes
 TIMEOUT_S = 900.0
-SLOWER = 0.95  # a pair whose speed-up is below is a loser
-SHARED_SIZES = "1MiB,4MiB,16MiB,64MiB"  # of the tiles that calibration measures: those of arrays of 64 MiB and more
-NETWORK_SIZES = "256KiB,1MiB,4MiB"  # of the tiles that are timed
+SLOWER = 0.95  # a pair with a smaller speed-up is a loser
+SHARED_SIZES = "1MiB,4MiB,16MiB,64MiB"  # tiles for calibration, as arrays of 64 MiB and more have them
+NETWORK_SIZES = "256KiB,1MiB,4MiB"  # tiles for calibration on a network
 TOP = 10
 MOST_OTHERS = 3
-MORE_TURNS = {"again": 3, "again-2": 9}  # times as many where a pair is measured again, and once more
+MORE_TURNS = {"again": 3, "again-2": 9}  # factors for the turns of the second and the third measurement of a pair
 PORT = 23398
 KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_ARENA_MAX": "1"}  # of glibc
-WORKER = Path(__file__).resolve().parent / "timed_worker.py"
+WORKER = Path(__file__).resolve().parent / "networks" / "timed_worker.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pair with our plan on the topology that counts, the others that the model is to rank, and the policy's verdict on ours."""
+    """A pair with our plan, other plans that the model has to rank, and the policy's verdict on our plan."""
 
     pair: Pair
     plans: dict[str, Plan]
@@ -74,14 +77,14 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """Returns what an answer is kept under: the pair and the chains, so that other plans are measured anew."""
+        """Returns the key of an answer, made of the pair and the chains, so that changed plans are measured anew."""
         chains = "; ".join(f"{name}: {each.chain_text}" for name, each in self.plans.items())
         return f"{self.pair} {hashlib.sha256(chains.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A pair that ran: seconds of each program, and what the model says of ours."""
+    """A measured pair: its problem, and the seconds of each program."""
 
     problem: Problem
     seconds: dict[str, float]
@@ -92,13 +95,13 @@ class Timed:
 
     @property
     def speedup_by_policy(self) -> float:
-        """Returns the same, 1 where the policy leaves the pair to stock XLA: then the program is stock's."""
+        """Returns the speed-up under the policy; it is 1 if the policy leaves the pair to stock XLA."""
         return self.speedup if self.problem.verdict.is_rewrite else 1.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a network that is left standing is in the way of the next
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the network would stay and block the next one
     try:
         return _measure(options)
     except CannotShape as reason:
@@ -139,7 +142,7 @@ def _with(options: argparse.Namespace, testbed: Testbed | None) -> int:
 def _answered(
     problems: Sequence[Problem], answers: Path, turns: int, devices: int, testbed: Testbed | None, what: str
 ) -> dict[str, dict]:
-    """Returns what the programs of each problem took, kept in a file of answers or measured now."""
+    """Returns the times of each problem's programs, from a file of answers or measured now."""
     known = _known(answers)
     left = [each for each in problems if each.key not in known]
     batches = [left[start : start + BATCH] for start in range(0, len(left), BATCH)]
@@ -162,7 +165,7 @@ def _is_slower(programs: dict[str, dict]) -> bool:
 
 
 def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> tuple[list[Problem], int]:
-    """Returns the pairs that stock XLA compiles, with our plans, and how many it does not compile."""
+    """Returns the pairs that stock XLA compiles, with our plans, and the number of pairs that it does not compile."""
     least = options.mib * (1 << 20) * 8 // BITS
     drawn = random_pairs(options.seed, options.count, (devices,), sub_axes=0.0, device_order=0.0, least_elements=least)
     found, refused = [], 0
@@ -180,12 +183,15 @@ def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> 
 
 
 def _plans(pair: Pair, topology: Topology, with_others: bool, with_exchange: bool) -> dict[str, Plan]:
-    """Returns ours, by time, and others that the model has to rank: chains, by time and by bytes, and of the Pareto list."""
+    """Returns our plan by time, and others for the model to rank: chains by time, by bytes and of the Pareto list."""
     ends = pair.mesh, pair.shape, BITS, pair.source, pair.target
     plans = {"ours": plan(*ends, topology=topology, objective="time", with_exchange=with_exchange)}
     if not with_others:
         return plans
-    others = [*(plan(*ends, topology=topology, objective=each) for each in ("time", "bytes")), *pareto(*ends, topology=topology)[:MOST_OTHERS]]
+    others = [
+        *(plan(*ends, topology=topology, objective=each) for each in ("time", "bytes")),
+        *pareto(*ends, topology=topology)[:MOST_OTHERS],
+    ]
     for number, other in enumerate(others):
         if all(other.chain_text != each.chain_text for each in plans.values()):
             plans[f"other {number}"] = other
@@ -200,13 +206,17 @@ def _type(pair: Pair) -> str:
 
 
 def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topology:
-    """Returns the topology that `reshard calibrate` finds; it is measured once and kept with the answers."""
+    """Returns the topology that `reshard calibrate` fits; it is measured once and kept with the answers."""
     path = options.state / (f"{options.on}-{options.devices}.toml" if testbed is None else f"{options.on}.toml")
     if not path.exists():
         tool = [sys.executable, str(ROOT / "tools" / "reshard.py"), "calibrate", "-o", str(path), "--repeats", "5"]
         if testbed is None:
             mesh = ["--mesh", f"outer=2,inner={options.devices // 2}", "--devices", str(options.devices)]
-            print(run_together([[*tool, *mesh, "--sizes", SHARED_SIZES]], timeout_s=TIMEOUT_S, environment=KEEPS_MEMORY)[0])
+            print(
+                run_together([[*tool, *mesh, "--sizes", SHARED_SIZES]], timeout_s=TIMEOUT_S, environment=KEEPS_MEMORY)[
+                    0
+                ]
+            )
         else:
             print(_calibrate_on(testbed, tool))
     return Topology.parse(str(path))
@@ -217,13 +227,14 @@ def _calibrate_on(testbed: Testbed, tool: Sequence[str]) -> str:
     sizes = ["--sizes", NETWORK_SIZES]
     levels = f"host={network.nodes}" if network.per_node == 1 else f"node={network.nodes},host={network.per_node}"
     commands = [
-        ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes] for rank in range(network.processes)
+        ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes]
+        for rank in range(network.processes)
     ]
     return testbed.run(commands, timeout_s=TIMEOUT_S, environment=_one_device())[0]
 
 
 def _slurm(testbed: Testbed, rank: int) -> list[str]:
-    """Returns what tells `--distributed` of the other processes, as Slurm does."""
+    """Returns Slurm's variables, by which `--distributed` finds the other processes."""
     processes = testbed.network.processes
     return [
         f"SLURM_JOB_ID={os.getpid()}", f"SLURM_STEP_NODELIST={testbed.address(0)}", f"SLURM_NTASKS={processes}",
@@ -236,7 +247,7 @@ def _one_device() -> dict[str, str]:
 
 
 def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns: int) -> list[dict]:
-    """Returns for each problem the seconds of its programs: per turn those of the slowest process."""
+    """Returns for each problem the seconds of its programs; in each turn the slowest process counts."""
     jobs = [_job(each, turns) for each in batch]
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         json.dump(jobs, file)
@@ -249,7 +260,9 @@ def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns:
             else:
                 ends = f"{devices}", f"{testbed.address(0)}:{PORT}"
                 outputs = testbed.run(
-                    [[*command, str(rank), *ends] for rank in range(devices)], timeout_s=TIMEOUT_S, environment=_one_device()
+                    [[*command, str(rank), *ends] for rank in range(devices)],
+                    timeout_s=TIMEOUT_S,
+                    environment=_one_device(),
                 )
         except Failed as failure:
             return [{"key": each.key, "programs": {"ours": {"error": str(failure)[-300:]}}} for each in batch]
@@ -264,14 +277,23 @@ def _job(problem: Problem, turns: int) -> dict:
         side: [[axis.name for axis in axes] for axes in sharding.dims]
         for side, sharding in (("source", pair.source), ("target", pair.target))
     }
-    return {"key": problem.key, "mesh": pair.mesh.axes, "shape": pair.shape, "turns": turns, "programs": programs, **sides}
+    return {
+        "key": problem.key,
+        "mesh": pair.mesh.axes,
+        "shape": pair.shape,
+        "turns": turns,
+        "programs": programs,
+        **sides,
+    }
 
 
 def _slowest(answers: Sequence[dict]) -> dict:
     programs = {}
-    for name, first in answers[0]["programs"].items():
+    for name in answers[0]["programs"]:
         each = [answer["programs"][name] for answer in answers]
-        errors = [one["error"] for one in each if "error" in one] + ["wrong output"] * any(one.get("wrong") for one in each)
+        errors = [one["error"] for one in each if "error" in one] + ["wrong output"] * any(
+            one.get("wrong") for one in each
+        )
         turns = zip(*(one.get("seconds", ()) for one in each))
         programs[name] = {"error": errors[0]} if errors else {"seconds": [max(turn) for turn in turns]}
     return {"key": answers[0]["key"], "programs": programs}
@@ -288,7 +310,7 @@ def _known(answers: Path) -> dict[str, dict]:
 
 
 def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Topology) -> tuple[str, bool]:
-    """Returns the page, and whether nothing failed."""
+    """Returns the report as text, and whether it has no failures."""
     failures = [
         f"{problem.pair}: {name}: {program['error']}"
         for problem, programs in answers
@@ -300,7 +322,10 @@ def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Top
         for problem, programs in answers
         if not any("error" in each for each in programs.values())
     ]
-    lines = [f"{len(timed)} pairs, {len(failures)} failures; {refused} more that stock XLA does not compile; topology: {topology.source}"]
+    lines = [
+        f"{len(timed)} pairs, {len(failures)} failures; {refused} more that stock XLA does not compile; topology: "
+        f"{topology.source}"
+    ]
     lines += [f"  failed: {each}" for each in failures]
     if timed:
         lines += ["", *_table(timed), "", *_ranking(timed), *_losers(timed)]
@@ -318,12 +343,17 @@ def _table(timed: Sequence[Timed]) -> Iterator[str]:
 def _line(title: str, speedups: Sequence[float]) -> str:
     speedups = sorted(speedups)
     places = [speedups[int(share * (len(speedups) - 1))] for share in (0, 0.1, 0.5, 0.9, 1)]
-    cells = [title, str(len(speedups)), f"{statistics.geometric_mean(speedups):.2f}", *(f"{each:.2f}" for each in places)]
-    return f"| {' | '.join(cells)} | {sum(each < SLOWER for each in speedups)} |"
+    cells = [
+        title,
+        str(len(speedups)),
+        f"{statistics.geometric_mean(speedups):.2f}",
+        *(f"{each:.2f}" for each in places),
+    ]
+    return markdown_line([*cells, str(sum(each < SLOWER for each in speedups))])
 
 
 def _ranking(timed: Sequence[Timed]) -> Iterator[str]:
-    """Yields how well the model ranks what was measured: all our plans, those that are not in chunks, and the plans of one pair."""
+    """Yields lines on how well the model ranks the plans: all plans, those without chunks, and those of one pair."""
     plans = [(each.seconds[name], found) for each in timed for name, found in each.problem.plans.items()]
     measured, predicted = [seconds for seconds, _ in plans], [found.time_s for _, found in plans]
     whole = [(seconds, found.time_s) for seconds, found in plans if not any(step.inside for step in found.steps)]
@@ -334,10 +364,14 @@ def _ranking(timed: Sequence[Timed]) -> Iterator[str]:
     regret = [each.seconds["ours"] / each.seconds[name] for each, name in zip(several, best)]
     yield f"model: rank correlation {rank_correlation(measured, predicted):.3f} over {len(measured)} plans"
     if 1 < len(whole) < len(plans):
-        yield f"and {rank_correlation(*zip(*whole)):.3f} over the {len(whole)} of them that are not in chunks;"
+        correlation = rank_correlation([seconds for seconds, _ in whole], [time_s for _, time_s in whole])
+        yield f"and {correlation:.3f} over the {len(whole)} of them that are not in chunks;"
     yield f"of the {TOP} fastest {len({*fastest} & {*expected})} are among the {TOP} that were predicted;"
     if several:
-        yield f"of {len(several)} pairs with several plans ours is the fastest or within 5 % of it in {sum(r < 1.05 for r in regret)}"
+        yield (
+            f"of {len(several)} pairs with several plans ours is the fastest or within 5 % of it in "
+            f"{sum(r < 1.05 for r in regret)}"
+        )
 
 
 def _losers(timed: Sequence[Timed]) -> Iterator[str]:
@@ -347,20 +381,33 @@ def _losers(timed: Sequence[Timed]) -> Iterator[str]:
     for each in losers:
         ours = each.problem.plans["ours"]
         yield f"  {each.speedup:.2f}  {each.problem.pair}"
-        yield f"        ours {1e3 * each.seconds['ours']:.1f} ms, predicted {1e3 * ours.time_s:.1f} ms: {ours.chain_text}"
-        yield f"        stock {1e3 * each.seconds['stock']:.1f} ms; policy better: {each.problem.verdict.action}, {each.problem.verdict.reason}"
+        yield (
+            f"        ours {milliseconds(each.seconds['ours'])}, predicted {milliseconds(ours.time_s)}: "
+            f"{ours.chain_text}"
+        )
+        yield (
+            f"        stock {milliseconds(each.seconds['stock'])}; policy better: "
+            f"{each.problem.verdict.action}, {each.problem.verdict.reason}"
+        )
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--on", choices=("shared", *NETWORKS), default="shared", help="default %(default)s")
-    parser.add_argument("--devices", type=int, choices=(4, 8, 16), default=8, help="that share a memory, default %(default)s")
+    parser.add_argument(
+        "--devices", type=int, choices=(4, 8, 16), default=8, help="that share a memory, default %(default)s"
+    )
     parser.add_argument("--count", type=int, default=40, help="pairs that are drawn, default %(default)s")
     parser.add_argument("--mib", type=int, default=64, help="size of the arrays, at least, default %(default)s")
-    parser.add_argument("--turns", type=int, default=5, help="runs of each program, the median counts, default %(default)s")
+    parser.add_argument(
+        "--turns", type=int, default=5, help="runs of each program, the median counts, default %(default)s"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--others", action=argparse.BooleanOptionalAction, default=True, help="run other plans too, which the model is to rank"
+        "--others",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run other plans too, which the model is to rank",
     )
     parser.add_argument("--topology", type=Path, help="one that was calibrated before; left out, it is measured first")
     parser.add_argument(

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only place that knows MLIR, Shardy and HLO syntax: attributes <-> layouts, emission, diagnostics, compilers."""
+
+# Each wing may import those before it; "." stands for the modules of this folder.
+WINGS = ("platform", "ir", "shardings", "xla", "preparation", "analysis", "gspmd", "emission", "compare")

@@ -49,9 +49,7 @@ def stablehlo_text(entry: Program, size: str) -> str:
 def use_portable_locations() -> None:
     """Makes jax record the user's line alone, in paths relative to this repository or to site-packages."""
     jax.config.update("jax_include_full_tracebacks_in_locations", False)
-    jax.config.update(
-        "jax_hlo_source_file_canonicalization_regex", rf"^.*/site-packages/|^{re.escape(str(ROOT))}/"
-    )
+    jax.config.update("jax_hlo_source_file_canonicalization_regex", rf"^.*/site-packages/|^{re.escape(str(ROOT))}/")
 
 
 def fault(path: Path, wanted: str) -> str | None:
@@ -73,7 +71,7 @@ def uses_other_versions(path: Path, first_line: str) -> bool:
 
 
 def check(entry: Program, size: str) -> int:
-    """Returns the exit status for one program, having said on stderr what is wrong."""
+    """Returns the exit status for one program, after its faults are printed on stderr."""
     path = EXAMPLES / f"{entry.name}.mlir"
     first_line = header(entry.name, size)
     if uses_other_versions(path, first_line):
@@ -95,7 +93,7 @@ def write(entry: Program, size: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="programs to lower; all if none is named")
     parser.add_argument("--size", choices=SIZES, default="demo", help="of the arrays (default: demo)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")

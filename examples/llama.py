@@ -39,9 +39,7 @@ CONFIGS = {
     "demo": Config(
         layers=4, width=256, heads=8, kv_heads=4, head_size=32, hidden=768, vocabulary=2048, batch=8, length=256
     ),
-    "small": Config(
-        layers=2, width=16, heads=4, kv_heads=2, head_size=4, hidden=32, vocabulary=64, batch=4, length=16
-    ),
+    "small": Config(layers=2, width=16, heads=4, kv_heads=2, head_size=4, hidden=32, vocabulary=64, batch=4, length=16),
     "pod": Config(
         layers=2, width=256, heads=16, kv_heads=8, head_size=16, hidden=768, vocabulary=2048, batch=64, length=128
     ),

@@ -4,8 +4,8 @@
     python3 examples/many_processes.py                        # 4 processes with 2 CPU devices each
     python3 examples/many_processes.py --policy better,always   # process 1 asks for something else; see what is told
 
-On a cluster each process is started by the scheduler, and `jax.distributed.initialize()` finds the others by itself; the part
-from `run` on is what your own script does.
+On a cluster each process is started by the scheduler, and `jax.distributed.initialize()` finds the others by itself;
+the part from `run` on is what your own script does.
 """
 
 import argparse
@@ -18,12 +18,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEVICES = 8  # of all processes together
+DEVICES = 8  # number of devices of all processes
 LIMIT_S = 300
 
 
 def run(process: int, processes: int, address: str, policy: str) -> dict:
-    """What each process does: the program of issue 21562, through `reshard.jit`; returns what became of it."""
+    """Runs the program of issue 21562 in one process, through `reshard.jit`, and returns its result."""
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -31,7 +31,8 @@ def run(process: int, processes: int, address: str, policy: str) -> dict:
 
     import jax.numpy as jnp
     from jax.lax import with_sharding_constraint
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+    from jax.sharding import AxisType, NamedSharding
+    from jax.sharding import PartitionSpec as P
 
     import reshard
 
@@ -63,9 +64,11 @@ def digest(text: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--processes", type=int, default=4, choices=(2, 4, 8))
-    parser.add_argument("--policy", default="better", help="of process 0, process 1, ...; the last one counts for the rest")
+    parser.add_argument(
+        "--policy", default="better", help="of process 0, process 1, ...; the last one counts for the rest"
+    )
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     flags = parser.parse_args()
@@ -78,7 +81,7 @@ def main() -> int:
 
 
 def start(processes: int, policies: list[str]) -> list[dict]:
-    """Starts all processes of a job and returns what each one printed."""
+    """Starts all processes of a job and returns their outputs."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
@@ -107,10 +110,12 @@ def start(processes: int, policies: list[str]) -> list[dict]:
 
 
 def show(told: list[dict]) -> int:
-    """Prints what became of the program in each process; returns 0 if all have the same and the right one."""
+    """Prints each process's result. Returns 0 if all have the same module and executable, and right values."""
     for each in told:
         done = "; ".join(each["chains"]) or "left to XLA"
-        print(f"process {each['process']}, {each['devices']} devices: {done}; {'right' if each['is_right'] else 'WRONG'}")
+        print(
+            f"process {each['process']}, {each['devices']} devices: {done}; {'right' if each['is_right'] else 'WRONG'}"
+        )
     for warning in sorted({warning for each in told for warning in each["warnings"]}):
         print(warning)
     is_same = {what: len({each[what] for each in told}) == 1 for what in ("module", "executable")}

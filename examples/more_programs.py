@@ -1,6 +1,7 @@
 """Four more sharded programs, of kinds that `programs.py` does not have: vision, recommendation, simulation, serving.
 
-They are run by name, `python -m reshard.tools.demo vision_transformer`; the demo without names runs those of `programs.py`.
+They are run by name, `python -m reshard.tools.demo vision_transformer`; the demo without names runs those of
+`programs.py`.
 """
 
 import jax
@@ -15,10 +16,10 @@ from examples.programs import Program, layout, normal
 
 
 def build_vision_transformer(mesh: Mesh, size: str = "demo"):
-    """Builds loss and gradients of a vision transformer whose images come sharded by rows of pixels.
+    """Builds loss and gradients of a vision transformer; its images are sharded by rows of pixels.
 
-    The loader hands every device some rows of some images, as a 2-D convolution or an augmentation would like them; the blocks work on
-    patches by batch and sequence, attention on heads.
+    The loader hands every device some rows of some images, as a 2-D convolution or an augmentation would like them; the
+    blocks work on patches by batch and sequence, attention on heads.
     Source: the model of arXiv 2010.11929, without the class token.
     """
     batch, side, patch, layers, heads, head_size = {
@@ -86,8 +87,8 @@ def build_vision_transformer(mesh: Mesh, size: str = "demo"):
 def build_recommender(mesh: Mesh, size: str = "demo"):
     """Builds loss and gradients of a click model whose embedding tables live on different devices.
 
-    Each device looks the ids of the whole batch up in its own tables; then every device needs all tables' vectors of its part of
-    the batch. The gradients go back the same way.
+    Each device looks the ids of the whole batch up in its own tables; then every device needs all tables' vectors of
+    its part of the batch. The gradients go back the same way.
     Source: the model of arXiv 1906.00091.
     """
     batch, tables, rows, ids, width, dense = {
@@ -100,7 +101,9 @@ def build_recommender(mesh: Mesh, size: str = "demo"):
     hidden = 4 * width
 
     def loss(weights, numbers, looked_up, clicks):
-        vectors = jax.vmap(lambda table, which: table[which].sum(1), in_axes=(0, 1), out_axes=1)(weights["tables"], looked_up)
+        vectors = jax.vmap(lambda table, which: table[which].sum(1), in_axes=(0, 1), out_axes=1)(
+            weights["tables"], looked_up
+        )
         vectors = with_sharding_constraint(vectors, pooled_by_table)
         vectors = with_sharding_constraint(vectors, by_batch)
         bottom = jax.nn.relu(numbers @ weights["bottom"])[:, None]
@@ -131,8 +134,9 @@ def build_recommender(mesh: Mesh, size: str = "demo"):
 
 
 def build_heat_adi(mesh: Mesh, size: str = "demo"):
-    """Builds time steps of heat in a cube: an implicit solve along one dimension after the other, each whole on its device.
+    """Builds time steps of heat in a cube: an implicit solve along one dimension after the other.
 
+    During its solve a dimension is whole on its device.
     Source: the alternating direction implicit method of Douglas and Gunn (1964); the lines by the Thomas algorithm.
     """
     n, steps = {"demo": (96, 2), "small": (16, 1), "pod": (64, 2)}[size]
@@ -190,8 +194,8 @@ def build_heat_adi(mesh: Mesh, size: str = "demo"):
 def build_decode_step(mesh: Mesh, size: str = "demo"):
     """Builds one step of a language model that serves: one new position for each sequence, keys and values in a cache.
 
-    Projections are sharded by features over all devices. The cache is sharded by sequences of the batch and by positions, so
-    that long ones fit; the softmax over positions goes across devices.
+    Projections are sharded by features over all devices. The cache is sharded by sequences of the batch and by
+    positions, so that long ones fit; the softmax over positions goes across devices.
     """
     batch, length, layers, heads, head_size, hidden = {
         "demo": (16, 1024, 4, 8, 64, 2048),

@@ -147,7 +147,7 @@ def build_moe_layer(mesh: Mesh, size: str = "demo"):
         "small": (8, 16, 8, 16, 8),
         "pod": (256, 64, 128, 512, 64),
     }[size]
-    capacity = 5 * 2 * tokens // (4 * experts)  # a quarter more than two perfectly balanced choices need
+    capacity = 5 * 2 * tokens // (4 * experts)  # a quarter more than two balanced choices need
     by_group = layout(mesh, ("data", "expert"))
     by_group_and_expert = layout(mesh, "data", "expert")
     by_expert = layout(mesh, "expert")
@@ -209,7 +209,7 @@ def build_sequence_parallel_attention(mesh: Mesh, size: str = "demo"):
 
     def loss(weights, x, target):
         qkv = [jnp.einsum("btm,mhd->bthd", x, weights[name]) for name in ("q", "k", "v")]
-        # Projections want all features of some positions, attention all positions of some heads.
+        # Projections need all features of some positions, attention all positions of some heads.
         qkv = with_sharding_constraint(qkv, by_sequence)
         qkv = with_sharding_constraint(qkv, by_heads)
         y = with_sharding_constraint(attention(*qkv), by_heads)
@@ -303,7 +303,7 @@ PROGRAMS: tuple[Program, ...] = (
 
 
 def all_programs() -> tuple[Program, ...]:
-    """Returns `PROGRAMS` and those of more_programs.py."""
+    """Returns `PROGRAMS` and the programs of more_programs.py."""
     from examples.more_programs import MORE_PROGRAMS
 
     return (*PROGRAMS, *MORE_PROGRAMS)

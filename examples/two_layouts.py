@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small network whose activations change layout in each step; of the tutorial.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 python3 examples/two_layouts.py             # XLA warns twice
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 python3 examples/two_layouts.py --reshard   # and does not
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python3 examples/two_layouts.py             # XLA warns twice
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python3 examples/two_layouts.py --reshard   # and does not
 """
 
 import sys
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass convert-to-local: the whole module per device, with our chains wherever a layout changes."""
+"""The pass convert-to-local: writes the whole module per device, with our chains wherever a layout changes."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from reshard.dialect_utils import diagnostics, local_modules
-from reshard.dialect_utils.bindings import ir
-from reshard.dialect_utils.local_modules import Conversion
-from reshard.passes.base import Pass, Session
-from reshard.passes.oracle import REWRITE
+from reshard.dialect_utils.emission import local_modules
+from reshard.dialect_utils.emission.local_ops import Conversion
+from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.driver.base import Pass, Session
+from reshard.passes.sites.oracle import REWRITE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +20,10 @@ class ConvertToLocalPass(Pass):
     name = "convert-to-local"
     summary = "write the whole module per device, with no work left for XLA's partitioner"
     description = """
-    The body of each public function becomes one `sdy.manual_computation` over all axes: every op works on one device's tile, in
-    the layouts that Shardy's propagation finds; where a layout has to change there is a chain of collectives of ours. Calls are
-    inlined. Types, arguments and attributes of the functions stay, so that the module is called as before; arguments and
-    results that had no sharding get the one that propagation finds.
+    The body of each public function becomes one `sdy.manual_computation` over all axes. Every op works on one device's
+    tile, in the layouts that Shardy's propagation finds. Where a layout has to change, the pass inserts a chain of
+    collectives. Calls are inlined. Types, arguments and attributes of the functions stay, so that the module is called
+    as before. Arguments and results that had no sharding get the one that propagation finds.
 
     Before ==> after:
     ```mlir
@@ -36,8 +37,8 @@ class ConvertToLocalPass(Pass):
         %2 = "stablehlo.all_reduce"(%1) <{...}> ...
     ```
 
-    An op that needs a dimension whole, a sort along it say, gets it gathered, with a remark. An op whose meaning on tiles is not
-    known is an error at the op. This is the pipeline of `--emit=local`.
+    If an op needs a whole dimension, for example a sort along it, the dimension is gathered, with a remark. An op for
+    which no rule on tiles is known is an error at the op. This is the pipeline of `--emit=local`.
     """
     guarantees = (
         "no collective is left for XLA's partitioner to choose",
@@ -52,7 +53,7 @@ class ConvertToLocalPass(Pass):
         conversions = local_modules.convert(module)
         for number, each in enumerate(conversions):
             session.count("chains")
-            session.report_rows.append(_row(number, each, session))
+            session.results.report_rows.append(_row(number, each, session))
             if each.whole and each.plan.bytes_received:
                 session.count("gathered")
                 ends = f"{each.plan.source} to {each.plan.target}"
@@ -60,10 +61,10 @@ class ConvertToLocalPass(Pass):
 
 
 def _row(number: int, conversion: Conversion, session: Session) -> dict:
-    """Returns what a report says of a chain, as plan-sites records a site; nothing is known of stock XLA."""
+    """Returns the report row of a chain, in the form that plan-sites uses. The costs of stock XLA are unknown."""
     place = diagnostics.place_of(conversion.location)
     if place is not None and place.file == "-":
-        place = dataclasses.replace(place, file=session.options.get("input", "-"))
+        place = dataclasses.replace(place, file=session.options.input)
     chain = conversion.plan
     return {
         "site": number,

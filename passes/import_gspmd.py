@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass import-gspmd: GSPMD's shardings, and Shardy's as XLA stores them in HLO, become Shardy's own."""
+"""The pass import-gspmd: turns GSPMD's shardings, and those of Shardy in the form of HLO, into Shardy's own."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from reshard.dialect_utils import string_shardings
-from reshard.dialect_utils.bindings import ir
-from reshard.passes.base import Pass, Session
+from reshard.dialect_utils.gspmd import string_shardings
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.driver.base import Pass, Session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,9 @@ class ImportGspmdPass(Pass):
     summary = "turn GSPMD shardings into Shardy's"
     description = """
     Reads `mhlo.sharding` on arguments, results and ops, and the custom calls `@Sharding`, `@SPMDFullToShardShape` and
-    `@SPMDShardToFullShape`. All shardings of the module together get the fewest meshes that express them; a list of devices
-    that is no row-major mesh gets one with `device_ids`. Modules in XLA's round-trip form (`xla.sdy.meshes` and others in
-    `mhlo.frontend_attributes`) get back the meshes and shardings that they had.
+    `@SPMDShardToFullShape`. All shardings of the module together get the fewest meshes that express them. If a list of
+    devices is no row-major mesh, its mesh gets `device_ids`. Modules in XLA's round-trip form (`xla.sdy.meshes` and
+    others in `mhlo.frontend_attributes`) get back the meshes and shardings that they had.
 
     Before ==> after:
     ```mlir
@@ -30,12 +30,13 @@ class ImportGspmdPass(Pass):
     ```
     ```mlir
     sdy.mesh @mesh = <["axis_0"=2, "axis_1"=4]>
-    func.func @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"axis_1"}, {"axis_0"}]>}) -> tensor<8x8xf32> {
+    func.func @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"axis_1"}, {"axis_0"}]>})
+        -> tensor<8x8xf32> {
       %0 = sdy.sharding_constraint %arg0 <@mesh, [{"axis_0"}, {}]> : tensor<8x8xf32>
     ```
 
-    The module is imported as a whole or left as it is, with a remark at what has no counterpart: an array on one device, shard
-    groups, a region of tiles that no `sdy.manual_computation` can hold.
+    The pass imports the whole module or leaves it as it is. It leaves a remark at each op that has no counterpart: an
+    array on one device, shard groups, a region of tiles that no `sdy.manual_computation` can hold.
     """
     guarantees = (
         "every device holds the blocks that it held under the GSPMD sharding",
@@ -50,17 +51,23 @@ class ImportGspmdPass(Pass):
     }
 
     def run(self, module: ir.Module, session: Session) -> None:
-        kind = string_shardings.kind_of(module) if session.may_have(string_shardings.GSPMD, string_shardings.ROUND_TRIP) else None
+        kind = (
+            string_shardings.kind_of(module)
+            if session.may_have(string_shardings.GSPMD, string_shardings.ROUND_TRIP)
+            else None
+        )
         if kind is None:
-            session.is_verified = session.is_left = True
+            session.running.is_module_valid = session.running.is_module_unchanged = True
             return
-        from reshard.dialect_utils import gspmd_statements, sdy_round_trip
+        from reshard.dialect_utils.gspmd import gspmd_statements, sdy_round_trip
 
         reader = sdy_round_trip if kind == string_shardings.ROUND_TRIP else gspmd_statements
         try:
             imported = reader.import_shardings(module)
         except gspmd_statements.RefusedError as refusal:
-            session.remark(refusal.where, f"the module keeps its GSPMD shardings, and no site of it is found: {refusal}")
+            session.remark(
+                refusal.where, f"the module keeps its GSPMD shardings, and no site of it is found: {refusal}"
+            )
             return
         for statistic, amount in imported.counts.items():
             session.count(statistic, amount)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass strip-findings."""
+"""The pass strip-findings: removes the findings from the module."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from reshard.dialect_utils.bindings import ir
-from reshard.passes.base import Pass, Session
-from reshard.passes.findings import SUMMARY, count_attributes, strip_findings, strip_known_findings
-from reshard.passes.specialization import clones_of, merge_clones
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.driver.base import Pass, Session
+from reshard.passes.sites.findings import SUMMARY, count_attributes, strip_findings, strip_known_findings
+from reshard.passes.sites.specialization import clones_of, merge_clones
 
 
 @dataclasses.dataclass(frozen=True)
 class StripFindingsPass(Pass):
-    """Removes what find-mismatches and plan-sites wrote."""
+    """Removes the attributes that find-mismatches and plan-sites wrote."""
 
     name = "strip-findings"
     summary = "remove the findings of find-mismatches and plan-sites"
@@ -35,15 +35,15 @@ class StripFindingsPass(Pass):
     statistics = {"attributes": "attributes removed, from the module or before they were on it"}
 
     def run(self, module: ir.Module, session: Session) -> None:
-        is_known = session.findings is not None and not clones_of(module)
-        if is_known and not session.are_findings_written:
-            session.is_left = True
-            count = count_attributes(session.findings) + 1
+        is_known = session.handed_on.findings is not None and not clones_of(module)
+        if is_known and not session.handed_on.are_findings_written:
+            session.running.is_module_unchanged = True
+            count = count_attributes(session.handed_on.findings) + 1
         elif is_known:  # find-mismatches has left no other attribute of ours
-            count = strip_known_findings(session.findings) + 1
+            count = strip_known_findings(session.handed_on.findings) + 1
             del module.operation.attributes[SUMMARY]
         else:
             merge_clones(module)
             count = strip_findings(module)
-        session.is_verified = is_known
+        session.running.is_module_valid = is_known
         session.count("attributes", count)

@@ -3,39 +3,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from reshard.dialect_utils.bindings import ir, sdy
-from reshard.dialect_utils.propagation import CONSTRAINTS, stated_results, LOOPS
-from reshard.dialect_utils.sdy_shardings import SHARDING, mesh_of, module_meshes, per_value, sharding_from_attr
-from reshard.passes import findings as kinds
-from reshard.passes.base import OptionError, Pass, Session, option
-from reshard.passes.findings import Finding, Findings, hand_on_findings, read_findings, write_findings
-from reshard.passes.oracle import KEEP, REWRITE
+from reshard.dialect_utils.ir.ops import LOOPS
+from reshard.dialect_utils.platform.bindings import ir, sdy
+from reshard.dialect_utils.shardings.sdy_shardings import (
+    SHARDING,
+    mesh_of,
+    module_meshes,
+    per_value,
+    sharding_from_attr,
+)
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS, stated_results
+from reshard.passes.driver.base import OptionError, Pass, Session, option
+from reshard.passes.sites import findings as kinds
+from reshard.passes.sites.findings import Finding, Findings, hand_on_findings, read_findings, write_findings
+from reshard.passes.sites.oracle import KEEP, REWRITE
 
 if TYPE_CHECKING:
-    from reshard.synthesis.plan import Plan
+    from reshard.synthesis.planner.entry import Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class SynthesizeCollectivesPass(Pass):
-    """Rewrites the sites whose verdict is "rewrite"; everything else of the module stays."""
+    """Rewrites the sites whose verdict is "rewrite"; the rest of the module stays."""
 
     name = "synthesize-collectives"
     summary = "replace the chosen conversions by chains of collectives"
     description = """
-    Inserts an `sdy.manual_computation` whose body is the planned chain on one device's tile. Its in_shardings are the layout
-    that the analysis found at the value, its out_shardings the one that is wanted; a constraint that asked for it goes away. A
-    chain of constraints that nobody else looks at becomes one island. Where a dimension does not divide, the value is filled up
-    to whole tiles before the island and cut behind it, as XLA stores it. Inside another manual computation the island has
-    the axes that are left. Runs after plan-sites.
+    Inserts an `sdy.manual_computation` (an island) whose body is the planned chain on one device's tile. Its
+    in_shardings are the layout that the analysis found at the value, its out_shardings the layout that the user needs.
+    A constraint that asked for this layout is erased. A chain of constraints whose values have no other user becomes
+    one island. If a dimension does not divide into equal tiles, the value is padded to whole tiles before the island
+    and cut after it, as XLA stores it. Inside another manual computation the island has the axes that are left. Runs
+    after plan-sites.
 
     Before ==> after:
     ```mlir
-    %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> {reshard.operand_sites = [{..., verdict = "rewrite"}]} : tensor<8x8xf32>
+    %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]>
+        {reshard.operand_sites = [{..., verdict = "rewrite"}]} : tensor<8x8xf32>
     ```
     ```mlir
     %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {"x"}]>]
@@ -60,20 +69,26 @@ class SynthesizeCollectivesPass(Pass):
     }
 
     emit: str = option(
-        "manual", "form of the collectives: StableHLO's on tiles, or Shardy's, which XLA does not read", choices=("manual", "sdy")
+        "manual",
+        "form of the collectives: StableHLO's on tiles, or Shardy's, which XLA does not read",
+        choices=("manual", "sdy"),
     )
     leave: str = option("", "numbers of sites to leave to XLA whatever their verdict, separated by '+'")
 
     def __post_init__(self) -> None:
         wrong = [number for number in self.leave.split("+") if number and not number.isdecimal()]
         if wrong:
-            raise OptionError(f"{self.name}: leave={self.leave} has '{wrong[0]}', which is no site number; write leave=0+3")
+            raise OptionError(
+                f"{self.name}: leave={self.leave} has '{wrong[0]}', which is no site number; write leave=0+3"
+            )
 
     def run(self, module: ir.Module, session: Session) -> None:
-        found = session.findings or read_findings(module)
+        found = session.handed_on.findings or read_findings(module)
         if found is None:
-            session.is_verified = True
-            session.remark(module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first")
+            session.running.is_module_valid = True
+            session.remark(
+                module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first"
+            )
             return
         left_alone = {int(number) for number in self.leave.split("+") if number}
         rewriter = _Rewriter(module, session, self.emit)
@@ -84,27 +99,27 @@ class SynthesizeCollectivesPass(Pass):
             _pin_results(module, found.open_results)
             _keep_apart(module, self.emit)
         left = dataclasses.replace(found, edges=tuple(remaining))
-        if rewriter.rewritten or session.findings is None:  # ops that had findings may be gone
+        if rewriter.rewritten or session.handed_on.findings is None:  # ops with older findings may be erased
             write_findings(module, left)
         else:
             hand_on_findings(module, left, session)
         if not rewriter.rewritten:
-            session.is_verified = all(_verdict(edge) != REWRITE for edge in found.edges)
+            session.running.is_module_valid = all(_verdict(edge) != REWRITE for edge in found.edges)
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 
 
 def _keep_apart(module: ir.Module, emit: str) -> None:
     if emit == "manual":
-        from reshard.dialect_utils.neighbouring_islands import keep_apart  # as with the islands
-        from reshard.dialect_utils.shared_windows import keep_users_apart
+        from reshard.dialect_utils.emission.island_barriers import separate_islands  # only if there are islands
+        from reshard.dialect_utils.emission.shared_windows import separate_users
 
-        keep_apart(module)
-        keep_users_apart(module)
+        separate_islands(module)
+        separate_users(module)
 
 
 def _pin_results(module: ir.Module, open_results) -> None:
-    """States the shardings that stock XLA gives to results that the caller left open: an island may sway its choice."""
+    """Writes stock XLA's shardings onto results that the caller left open, since an island may change them."""
     functions = {
         ir.StringAttr(op.attributes["sym_name"]).value: op.operation
         for op in module.body.operations
@@ -123,8 +138,8 @@ def _pin_results(module: ir.Module, open_results) -> None:
 class _Rewriter:
     """Inserts islands into one module.
 
-    State: `rewritten` has the edges that are done; the constraints among them are gone. Edges read their operand when their
-    turn comes, so that a result site's island is what later sites on that value convert.
+    State: `rewritten` has the edges that are done; constraints among them are erased. An edge reads its operand when
+    its turn comes. So, after a site of a result, later sites on that value convert the result of its island.
     """
 
     def __init__(self, module: ir.Module, session: Session, emit: str):
@@ -136,8 +151,10 @@ class _Rewriter:
 
     @functools.cached_property
     def channels(self) -> Iterator[int]:
-        """Returns channel handles that no collective of the module has."""
-        from reshard.dialect_utils.emission import unused_channels  # with all that writes collectives, as below
+        """Yields channel handles that no collective of the module uses."""
+        from reshard.dialect_utils.emission.tile_emission import (
+            unused_channels,  # loads the writers of collectives, as below
+        )
 
         return unused_channels(self.module)
 
@@ -147,11 +164,15 @@ class _Rewriter:
             if _verdict(edge) == REWRITE:
                 by_site.setdefault(edge.site, []).append(edge)
             elif _verdict(edge) is None:
-                self.session.remark(edge.op, f"site {edge.site} is left to XLA: it has no verdict; run plan-sites first")
+                self.session.remark(
+                    edge.op, f"site {edge.site} is left to XLA: it has no verdict; run plan-sites first"
+                )
         sites = list(by_site.values())
         absorbed = {number for site in sites for edge in site for number in _merges(edge)}
         sources = {(edge.op, edge.number): edge.source for edge in edges if edge.kind != kinds.RESULT}
-        for edge in (edge for site in sites for edge in site if edge.kind == kinds.CONSTRAINT and edge.site not in absorbed):
+        for edge in (
+            edge for site in sites for edge in site if edge.kind == kinds.CONSTRAINT and edge.site not in absorbed
+        ):
             self._feed_from_constraint(edge, sources)
         for site in sorted(sites, key=lambda site: site[0].kind != kinds.RESULT):
             if site[0].site in absorbed:
@@ -164,10 +185,10 @@ class _Rewriter:
                 self._convert_uses(site)
 
     def _feed_from_constraint(self, constraint: Finding, sources: dict[tuple[ir.Operation, int], ir.Attribute]) -> None:
-        """Lets users of the value use the constraint on it, where that is what they convert, or what they ask for again.
+        """Makes users of a value use the constraint on it, if they convert from its layout or ask for its layout again.
 
-        Propagation and XLA do so themselves for a value that a loop or barrier hands on, but not once the constraint has
-        become an island. A constraint behind such a user moves in front of it.
+        Propagation and XLA do this themselves for a value that a loop or barrier hands on, but not after the constraint
+        has become an island. If the constraint comes after such a user, the constraint moves in front of the user.
 
         Args:
           sources: of all sites, by user and operand number.
@@ -176,7 +197,9 @@ class _Rewriter:
             if (user, number) in sources:
                 is_fed = sources[user, number] == constraint.target
             else:
-                is_fed = user.name in CONSTRAINTS and user.attributes["sharding"] == constraint.op.attributes["sharding"]
+                is_fed = (
+                    user.name in CONSTRAINTS and user.attributes["sharding"] == constraint.op.attributes["sharding"]
+                )
             around = _op_around(user, constraint.op.block) if is_fed else None
             if around is None:
                 continue
@@ -196,7 +219,7 @@ class _Rewriter:
             self.rewritten.append(edge)
 
     def _convert_chain(self, last: Finding, by_site) -> None:
-        """Replaces constraints of constraints, the last of which is `last`, by one island."""
+        """Replaces the chain of constraints that ends at `last` by one island."""
         chain = [by_site[number][0] for number in _merges(last) if number in by_site] + [last]
         value = chain[0].op.operands[0]
         with _insertion_before(value, [last.op]):
@@ -228,28 +251,30 @@ class _Rewriter:
         constraint.erase()
 
     def _island(self, edge: Finding, value: ir.Value, source: ir.Attribute) -> ir.Value | None:
-        """Returns the converted value, from an island at the current insertion point; None, with a remark, without a chain."""
+        """Inserts the conversion of an edge and returns its result; None, with a remark, if there is no chain."""
         try:
             chain = self._plan(edge, value.type, source)
         except ValueError as problem:  # NoPlanError is one
             self.session.remark(edge.op, f"site {edge.site} is left to XLA: no chain: {problem}")
             return None
-        if not chain.steps:  # the layouts at the ends of a merged chain are the same: the layout is all that is left
+        if not chain.steps:  # both ends of a merged chain have the same layout: a constraint keeps this layout
             return sdy.ShardingConstraintOp(value, edge.target, loc=edge.op.location).result
         name = f"reshard/{edge.site}"
         if self.emit == "sdy":
             return self._shardy_chain(edge, chain, value, source, name)
-        from reshard.dialect_utils.emission import Mark, emit_plan
+        from reshard.dialect_utils.emission.tile_emission import Mark, emit_plan
 
         self.session.count("islands")
         mark = Mark(self.channels, name, edge.op.location)
         around = mesh_of(edge.target, self.meshes) if edge.manual_axes else None
         return emit_plan(chain, value, source, edge.target, mark, around)
 
-    def _shardy_chain(self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str) -> ir.Value | None:
-        """Returns the converted value, from a chain of Shardy's collectives; None, with a remark, if there is none."""
-        from reshard.dialect_utils.sdy_chains import emit_sdy_chain  # for this form only
-        from reshard.synthesis.blocked_chains import blocked_chain
+    def _shardy_chain(
+        self, edge: Finding, best: Plan, value: ir.Value, source: ir.Attribute, name: str
+    ) -> ir.Value | None:
+        """Inserts a chain of Shardy's collectives and returns its result; None, with a remark, if there is no chain."""
+        from reshard.dialect_utils.emission.sdy_chains import emit_sdy_chain  # for this form only
+        from reshard.synthesis.programs.blocked_chains import blocked_chain
 
         is_plain = not edge.manual_axes and best.target_mesh is None and _divides(best)
         chain = blocked_chain(best.mesh, best.shape, best.source, best.target) if is_plain else None
@@ -260,12 +285,14 @@ class _Rewriter:
         self.session.count("islands")
         received = -(-chain.received_elements * best.bits // 8)
         if received > best.bytes_received:
-            more = f"receives {received:,} bytes per device, {best.bytes_received:,} with --emit=manual: {best.chain_text}"
+            more = (
+                f"receives {received:,} bytes per device, {best.bytes_received:,} with --emit=manual: {best.chain_text}"
+            )
             self.session.remark(edge.op, f"site {edge.site}: the chain of Shardy's collectives {more}")
         return emit_sdy_chain(chain, value, source, edge.target, name, edge.op.location)
 
     def _plan(self, edge: Finding, value_type: ir.Type, source: ir.Attribute) -> Plan:
-        from reshard.passes.site_plans import site_plan
+        from reshard.passes.sites.site_plans import site_plan
 
         mesh, goal = mesh_of(source, self.meshes), mesh_of(edge.target, self.meshes)
         if mesh is None or goal is None:
@@ -276,11 +303,18 @@ class _Rewriter:
 
 def _divides(plan: Plan) -> bool:
     """Returns whether all dimensions divide among the shards of both ends."""
-    return all(size % count == 0 for side in (plan.source, plan.target) for size, count in zip(plan.shape, side.shards(plan.mesh)))
+    return all(
+        size % count == 0
+        for side in (plan.source, plan.target)
+        for size, count in zip(plan.shape, side.shards(plan.mesh))
+    )
 
 
 def _state_result_sharding(op: ir.Operation, number: int, sharding: ir.Attribute) -> None:
-    """Makes `sharding` what the op states of a result, if it states any: else propagation would convert it for the island."""
+    """Sets the sharding of a result on the op, if the op states shardings.
+
+    With the old sharding on the op, propagation would convert the result before the island.
+    """
     stated = per_value(op)
     if stated is not None:
         stated[number] = sharding
@@ -297,7 +331,8 @@ def _insertion_after(value: ir.Value) -> ir.InsertionPoint:
 def _insertion_before(value: ir.Value, users: list[ir.Operation]) -> ir.InsertionPoint:
     """Returns the point before the first of the users, in the innermost block that holds them all.
 
-    A loop that the value enters from outside is not entered: what it would run again and again is done once before it.
+    The point is never inside a loop that the value enters from outside: the conversion runs once before such a loop,
+    not in every iteration.
     """
     block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
     paths = [_path(user, block) for user in users]
@@ -311,7 +346,7 @@ def _insertion_before(value: ir.Value, users: list[ir.Operation]) -> ir.Insertio
 
 
 def _op_around(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
-    """Returns the op of `block` that is `op` or around it; None if there is none."""
+    """Returns the op of `block` that is `op` or contains it; None if there is no such op."""
     around = op.operation
     while around is not None and around.block != block:
         around = around.parent.operation if around.parent is not None else None
@@ -325,7 +360,7 @@ def _is_behind(op: ir.Operation, other: ir.Operation) -> bool:
 
 
 def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:
-    """Returns the ops around `op`, outermost first, from the one in `block` down to itself."""
+    """Returns the ops that contain `op`, outermost first, from the one in `block` down to `op` itself."""
     path = [op.operation]
     while path[0].block != block:
         path.insert(0, path[0].parent.operation)
@@ -333,7 +368,7 @@ def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:
 
 
 def _share_a_block(paths: list[list[ir.Operation]]) -> bool:
-    """Returns whether the next ops of all paths are in one block, of the same op, which is no loop."""
+    """Returns whether the next ops of all paths are in the same block of one op, and this op is not a loop."""
     return paths[0][0].name not in LOOPS and all(path[1].block == paths[0][1].block for path in paths)
 
 
@@ -348,9 +383,9 @@ def _merges(edge: Finding) -> list[int]:
 
 
 def _note_in_report(session: Session, found: Findings, rewritten: set[int], left_alone: set[int]) -> None:
-    """Says in the newest report row of each site what became of it."""
+    """Writes into the newest report row of each site whether it was rewritten."""
     unnoted = {edge.site for edge in found.edges}
-    for row in reversed(session.report_rows):
+    for row in reversed(session.results.report_rows):
         if row["site"] in unnoted:
             unnoted.discard(row["site"])
             row["is_rewritten"] = row["site"] in rewritten

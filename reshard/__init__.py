@@ -13,43 +13,44 @@ Example:
 from importlib import import_module
 from pathlib import Path
 
-from reshard._version import __version__
-
 _PUBLIC = {
     # planning: no MLIR, no jax
-    "plan": "reshard.planning:plan",
-    "pareto": "reshard.planning:pareto",
+    "plan": "reshard.planning.entry:plan",
+    "pareto": "reshard.planning.entry:pareto",
     "visualize": "reshard.pictures.drawing:visualize",
     "Drawing": "reshard.pictures.drawing:Drawing",
-    "Plan": "reshard.synthesis.plan:Plan",
-    "NoPlanError": "reshard.synthesis.plan:NoPlanError",
-    "Mesh": "reshard.synthesis.mesh:Mesh",
-    "AxisRef": "reshard.synthesis.sharding:AxisRef",
-    "Sharding": "reshard.synthesis.sharding:Sharding",
-    "Topology": "reshard.synthesis.topology:Topology",
-    "MeshError": "reshard.synthesis.mesh:MeshError",
-    "ShardingError": "reshard.synthesis.sharding:ShardingError",
-    "TopologyError": "reshard.synthesis.topology:TopologyError",
-    "ElementTypeError": "reshard.element_types:ElementTypeError",
-    "ByteSizeError": "reshard.byte_sizes:ByteSizeError",
+    "Plan": "reshard.synthesis.planner.entry:Plan",
+    "NoPlanError": "reshard.synthesis.planner.entry:NoPlanError",
+    "Mesh": "reshard.synthesis.layouts.mesh:Mesh",
+    "AxisRef": "reshard.synthesis.layouts.sharding:AxisRef",
+    "Sharding": "reshard.synthesis.layouts.sharding:Sharding",
+    "Topology": "reshard.synthesis.network.topology:Topology",
+    "MeshError": "reshard.synthesis.layouts.mesh:MeshError",
+    "ShardingError": "reshard.synthesis.layouts.sharding:ShardingError",
+    "TopologyError": "reshard.synthesis.network.topology:TopologyError",
+    "ElementTypeError": "reshard.planning.element_types:ElementTypeError",
+    "ByteSizeError": "reshard.planning.byte_sizes:ByteSizeError",
     # compiling
-    "optimize": "reshard.optimizing:optimize",
-    "Result": "reshard.optimizing:Result",
-    "Report": "reshard.optimizing:Report",
-    "explain": "reshard.optimizing:explain",
-    "jit": "reshard.jitting:jit",
-    "enabled": "reshard.jitting:enabled",
-    "Program": "reshard.jitting:Program",
-    "options": "reshard.contexts:options",
+    "optimize": "reshard.compiling.optimizing:optimize",
+    "Result": "reshard.compiling.optimizing:Result",
+    "Report": "reshard.compiling.optimizing:Report",
+    "explain": "reshard.compiling.optimizing:explain",
+    "jit": "reshard.compiling.jitting:jit",
+    "enabled": "reshard.compiling.jitting:enabled",
+    "Program": "reshard.compiling.jitting:Program",
+    "options": "reshard.configuration.contexts:options",
     # live arrays
-    "redistribute": "reshard.redistributing:redistribute",
-    "plan_tree": "reshard.redistributing:plan_tree",
-    "Schedule": "reshard.redistributing:Schedule",
-    "RedistributeError": "reshard.redistributing:RedistributeError",
+    "redistribute": "reshard.live.redistributing:redistribute",
+    "plan_tree": "reshard.live.redistributing:plan_tree",
+    "Schedule": "reshard.live.tree_schedule:Schedule",
+    "RedistributeError": "reshard.live.leaves:RedistributeError",
     # many processes
-    "DisagreementError": "reshard.agreement:DisagreementError",
-    "PeerError": "reshard.agreement:PeerError",
+    "DisagreementError": "reshard.jobs.agreement:DisagreementError",
+    "PeerError": "reshard.jobs.agreement:PeerError",
 }
+
+# Each wing may import the wings before it; "." stands for the modules of this folder.
+WINGS = ("planning", "configuration", "pictures", "jobs", "compiling", "live", ".")
 
 __all__ = ["__version__", *_PUBLIC]
 
@@ -64,6 +65,8 @@ def _source_tree() -> Path | None:
 # In a checkout the phases are folders beside this one (synthesis/, passes/, ...); a wheel holds them inside it.
 if (_root := _source_tree()) is not None:
     __path__.append(str(_root))
+
+__version__ = import_module("reshard.synthesis.common.version").__version__
 
 
 def __getattr__(name: str):

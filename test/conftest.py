@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiers for pytest: `--tier quick` (default), `slow`, `device`, `tpu`, `cuda` or `all` (all but device).
 
-Tests marked tpu or cuda compile ahead of time: they need that compiler, no device, and are skipped where it is not installed.
+Tests marked tpu or cuda compile ahead of time. They need the compiler, but no device, and are skipped if the compiler
+is not installed.
 """
 
 import functools
@@ -16,12 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["RESHARD_PROGRESS"] = "off"  # on a busy machine anything takes long
-# LLVM's optimisations are a large part of compiling small programs. They change no metric, and no value that a test looks at.
+os.environ["RESHARD_PROGRESS"] = "off"  # on a busy machine even short work takes long enough for progress lines
+# LLVM's optimisations take a large part of the time to compile small programs. They change no metric, and no value that
+# a test looks at.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-CHEAP_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # for a child with stock XLA
+CHEAP_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # for a child with stock XLA
+)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a script runs in the background: children would not hear Ctrl-C
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # so it is in the background of a script, where the child processes would ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
@@ -52,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def default_signals():
-    """Ctrl-C, SIGTERM and SIGHUP as they are by default: in the background of a shell some are ignored."""
+    """Sets the default handlers of Ctrl-C, SIGTERM and SIGHUP, since a shell's background ignores some of them."""
     default = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in default.items()}
     yield
@@ -62,8 +68,8 @@ def default_signals():
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_xla_children():
-    """Children with stock XLA compile fast and run slowly."""
-    from reshard.dialect_utils import compat
+    """Makes children with stock XLA compile fast; their programs run slowly."""
+    from reshard.dialect_utils.platform import compat
 
     stock = compat.cpu_devices_environment
 
@@ -78,8 +84,11 @@ def cheap_xla_children():
 
 @pytest.fixture(scope="session")
 def lasting_xla_children():
-    """Returns what gives the one child for a cache directory, or for none; it stays when the command that uses it ends."""
-    from reshard.dialect_utils.xla_child import XlaChild
+    """Returns a function from a cache directory, or None, to the one child with this cache.
+
+    The child stays alive after the command that uses it.
+    """
+    from reshard.dialect_utils.xla.child import XlaChild
 
     class LastingXlaChild(XlaChild):
         def __exit__(self, *exception) -> None:
@@ -90,12 +99,12 @@ def lasting_xla_children():
 
 @pytest.fixture
 def lasting_xla_child(lasting_xla_children, monkeypatch):
-    """Gives all commands that run in this process the same child with stock XLA: starting one takes longer than using it."""
-    from reshard.dialect_utils import xla_child
-    from reshard.synthesis import cache_place
+    """Gives all commands in this process the same child with stock XLA, since the start of a child takes long."""
+    from reshard.dialect_utils.xla import child as xla_child
+    from reshard.synthesis.common import store as cache_place
 
     def child(*, uses_cache: bool = True, num_devices: int = 0):
-        return lasting_xla_children(xla_child.default_cache_dir() if uses_cache and cache_place.is_on() else None)
+        return lasting_xla_children(cache_place.cache_root() if uses_cache and cache_place.is_on() else None)
 
     monkeypatch.setattr(xla_child, "XlaChild", child)
 
@@ -105,6 +114,6 @@ def _tier(item: pytest.Item) -> str:
 
 
 def _missing_compiler(tier: str) -> str:
-    from reshard.dialect_utils.compile_targets import Target, missing_compiler
+    from reshard.dialect_utils.xla.compile_targets import Target, missing_compiler
 
     return missing_compiler(Target.parse(_COMPILERS[tier]))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what makes a lit test pass without testing: the Python FileCheck ignores all of these.
+"""Finds lines of lit tests that test nothing, since the Python FileCheck ignores them.
 
 F1 the first line is a RUN line.
-F2 a comment that looks like a check but is none: `CHECK-NXT:`, `CHECK-NEXT foo`, `CHEKC:`, a prefix no RUN line names.
+F2 a comment that looks like a check but is not: `CHECK-NXT:`, `CHECK-NEXT foo`, `CHEKC:`, a prefix of no RUN line.
 F3 a variable used before it is defined since the last CHECK-LABEL; the Python FileCheck keeps variables past labels.
-F4 arithmetic `[[#N+1]]` and variables in labels, which mean something else, or nothing, to one of the two FileChecks.
+F4 arithmetic `[[#N+1]]` and variables in labels, which one of the two FileChecks reads in another way or not at all.
 F5 an `expected-...` comment that --verify-diagnostics does not read.
 
 Usage: python test/lint_filecheck.py [FILE.mlir ...]; without files, every test beside this script.
@@ -23,13 +23,11 @@ _LIT_KEYWORDS = {"RUN", "COM", "REQUIRES", "UNSUPPORTED", "XFAIL", "DEFINE", "RE
 _COMMENT_HEAD = re.compile(r"//\s*([A-Za-z][\w-]*)(\s*:?)")
 _PREFIX_FLAG = re.compile(r"--?check-prefix(?:es)?[= ]([\w,-]+)")
 _VARIABLE = re.compile(r"\[\[(\$?\w+)(:?)")
-_EXPECTED = re.compile(
-    r"expected-(error|warning|remark|note)(-re)? *(@([+-]\d+|above|below|unknown))? *\{\{.*\}\} *$"
-)
+_EXPECTED = re.compile(r"expected-(error|warning|remark|note)(-re)? *(@([+-]\d+|above|below|unknown))? *\{\{.*\}\} *$")
 
 
 def lint(text: str) -> Iterator[tuple[int, str]]:
-    """Yields (line, complaint) for each line of a lit test that does not do what it seems to."""
+    """Yields (line, complaint) for each line of a lit test that looks like a check but has no effect."""
     lines = text.split("\n")
     if not lines[0].startswith("// RUN:"):
         yield 1, "F1: the first line is not a RUN line"
@@ -45,7 +43,7 @@ def lint(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _prefixes(text: str) -> set[str]:
-    """Returns the check prefixes that the RUN lines name; CHECK where a FileCheck names none."""
+    """Returns the check prefixes of the RUN lines; a FileCheck without a prefix has CHECK."""
     runs = [line for line in text.split("\n") if line.startswith("// RUN:")]
     named = {each for line in runs for flag in _PREFIX_FLAG.findall(line) for each in flag.split(",")}
     calls = re.split(r"\bFileCheck\b", "\n".join(runs))[1:]
@@ -90,7 +88,7 @@ def _variable_complaints(checks: list[tuple[int, str]]) -> Iterator[tuple[int, s
 
 
 def main(arguments: list[str]) -> int:
-    """Prints every complaint; returns 1 if there is one."""
+    """Prints every complaint; returns 1 if there is a complaint, and else 0."""
     here = Path(__file__).resolve().parent
     files = [Path(each) for each in arguments] or sorted(here.rglob("*.mlir"))
     complaints = [

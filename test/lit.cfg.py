@@ -16,15 +16,17 @@ config.test_format = TieredShTest(TIER)
 config.suffixes = [".mlir", ".test"]
 config.excludes = ["Inputs"]
 config.test_source_root = os.path.dirname(os.path.abspath(__file__))
-config.test_exec_root = os.path.join(ROOT, "build", f"test{os.path.basename(sys.prefix)}")  # runs of several environments go side by side
-if importlib.util.find_spec("flatbuffers"):  # what jax.export needs for its files
+config.test_exec_root = os.path.join(
+    ROOT, "build", f"test{os.path.basename(sys.prefix)}"
+)  # test runs of several environments may run at the same time
+if importlib.util.find_spec("flatbuffers"):  # jax.export needs this package for its files
     config.available_features.add("flatbuffers")
 if TIER in ("slow", "all"):
     config.available_features.add("slow")
 
 python = lit_config.params.get("python", sys.executable)
 file_check = f'"{python}" -m filecheck --reject-empty-vars'
-# lit sets a PYTHONPATH of its own for what follows its builtins `cat` and `diff`, so each command sets it again.
+# lit sets its own PYTHONPATH for commands after its builtins `cat` and `diff`, so each command sets PYTHONPATH again.
 in_tree = f'env PYTHONPATH="{ROOT}" "{python}"'
 config.substitutions += [
     ("%reshard-opt", f"{in_tree} -m reshard.tools.reshard_opt"),
@@ -33,5 +35,5 @@ config.substitutions += [
     (r"\bFileCheck\b", file_check),
 ]
 config.environment["JAX_PLATFORMS"] = "cpu"
-config.environment["RESHARD_PROGRESS"] = "off"  # on a busy machine anything takes long
+config.environment["RESHARD_PROGRESS"] = "off"  # on a busy machine even short work takes long enough for progress lines
 config.environment.update({name: os.environ[name] for name in ("HOME", "RESHARD_CACHE_DIR") if name in os.environ})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test format of lit.cfg.py, in a module of its own because lit sends it to other processes."""
+"""The test format of lit.cfg.py; it has its own module, since lit sends it to other processes."""
 
 import re
 
@@ -9,7 +9,7 @@ _REQUIRES_SLOW = re.compile(r"^//\s*REQUIRES:.*\bslow\b", re.MULTILINE)
 
 
 class TieredShTest(lit.formats.ShTest):
-    """Shell tests of one tier: `slow` leaves the quick ones out, so that the tiers add up to `all`."""
+    """Shell tests of one tier; `slow` leaves out the quick tests, so that both tiers together are `all`."""
 
     def __init__(self, tier: str):
         super().__init__(execute_external=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lit tests of this repository pass the lint, and the lint finds what it is there for."""
+"""The lit tests of this repository pass the lint, and the lint finds each kind of error."""
 
 import importlib.util
 from pathlib import Path

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a virtual environment for this checkout, and runs the demo or the tests in it. Standard library only."""
+"""Builds a virtual environment for this checkout, and runs the demo, the tests or the checks of the sources in it.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
@@ -20,10 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 11)
-MOST_JOBS = 8  # a worker with its XLA child takes about a gigabyte
+MOST_JOBS = 8  # a worker and its XLA child need about a gigabyte
 STAMP = "reshard-stamp"
 THEORY = "test/synthesis"  # depends on Python alone, not on jax
 PARTS = ("lit", "theory", "rest")
+LINTS = ("check", "format", "types")
 
 _EXAMPLES = """\
 examples:
@@ -32,16 +37,17 @@ examples:
   python3 tools/dev.py test --jobs 1                   one test at a time
   python3 tools/dev.py test --tier all --filter plan   every test whose name holds 'plan'
   python3 tools/dev.py test --python python3.12        another interpreter, in its own environment
+  python3 tools/dev.py lint                            what .ci/run checks before the tests
   python3 tools/dev.py test --jax 0.10.0               the oldest supported jax, in its own environment
 """
 
 
 class Failure(Exception):
-    """What went wrong and what to do, for the user."""
+    """An error for the user: the cause, and the next action."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 something failed, 2 wrong command line."""
+    """Returns the exit status: 0 for success, 1 after a failure, 2 for a wrong command line."""
     flags = _parser().parse_args(argv)
     try:
         return flags.run(flags)
@@ -76,8 +82,16 @@ def test(flags: argparse.Namespace) -> int:
     return 1 if outcomes["failed"] else 0
 
 
+def lint(flags: argparse.Namespace) -> int:
+    python = environment(flags)
+    _install_linters(python)
+    return subprocess.run(
+        [python, "tools/lint.py", *(f"--part={part}" for part in flags.part or ())], cwd=ROOT
+    ).returncode
+
+
 def clean(_flags: argparse.Namespace) -> int:
-    """Removes what this tool and the tests have made."""
+    """Removes the files that this tool and the tests made, and returns the exit status."""
     made = [*ROOT.glob(".venv*"), *ROOT.glob("*.egg-info"), *ROOT.glob("*/__pycache__"), *ROOT.glob("*/*/__pycache__")]
     made += [ROOT / name for name in ("build", "dist", ".pytest_cache", ".hypothesis")]
     for path in made:
@@ -89,7 +103,7 @@ def clean(_flags: argparse.Namespace) -> int:
 
 
 def environment(flags: argparse.Namespace) -> str:
-    """Returns the interpreter of the environment, which is made or renewed if pyproject.toml or Python changed."""
+    """Returns the environment's interpreter; makes the environment again if pyproject.toml or Python has changed."""
     base = _interpreter(flags.python)
     folder = ROOT / _environment_name(flags, base)
     python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
@@ -106,16 +120,32 @@ def environment(flags: argparse.Namespace) -> str:
     return python
 
 
+def _install_linters(python: str) -> None:
+    """Installs the pinned versions of ruff and pyright into an environment that lacks them."""
+    stamp = Path(python).parent.parent / "reshard-linters"
+    linters = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["lint"]
+    if stamp.is_file() and stamp.read_text() == str(linters):
+        return
+    _say(f"installing {' and '.join(linters)}")
+    _checked([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *linters], _NO_INSTALL)
+    stamp.write_text(str(linters))
+
+
 _NO_VENV = "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv"
 _NO_INSTALL = (
-    "pip could not install what pyproject.toml names (see above). The first run needs a package index: check the network, "
+    "pip could not install what pyproject.toml names (see above). The first run needs a package index: check the "
+    "network, "
     "or point PIP_INDEX_URL or PIP_FIND_LINKS at one; then run the same command again"
 )
 
 
 def _interpreter(path: str | None) -> dict[str, str]:
-    """Returns path and version of the interpreter that makes the environment."""
-    command = [path or sys.executable, "-c", "import sys; print(sys.base_prefix, sys.executable, *sys.version_info[:3], sep='\\n')"]
+    """Returns path, prefix and version of the interpreter that makes the environment. Raises: Failure."""
+    command = [
+        path or sys.executable,
+        "-c",
+        "import sys; print(sys.base_prefix, sys.executable, *sys.version_info[:3], sep='\\n')",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -127,7 +157,7 @@ def _interpreter(path: str | None) -> dict[str, str]:
 
 
 def _environment_name(flags: argparse.Namespace, base: dict[str, str]) -> str:
-    """Returns `.venv` for the interpreter that runs this file, `.venv-py3.12-jax0.10.0` for what flags select."""
+    """Returns the name of the environment's folder: `.venv`, or with flags such as `.venv-py3.12-jax0.10.0`."""
     minor = ".".join(base["version"].split(".")[:2])
     parts = [f"py{minor}"] if flags.python or flags.jax else []
     parts += [f"jax{flags.jax}"] if flags.jax else []
@@ -154,7 +184,16 @@ def _say(text: str) -> None:
 def _run_lit(python: str, flags: argparse.Namespace, results: Path) -> Counter:
     _say(f"lit, tier {flags.tier}")
     lit = [python, "-c", "import sys; from lit.main import main; sys.exit(main())"]
-    command = [*lit, "test", "--param", f"tier={flags.tier}", "--allow-empty-runs", "-o", str(results), f"-j{flags.jobs}"]
+    command = [
+        *lit,
+        "test",
+        "--param",
+        f"tier={flags.tier}",
+        "--allow-empty-runs",
+        "-o",
+        str(results),
+        f"-j{flags.jobs}",
+    ]
     command += ["--verbose" if flags.verbose else "--quiet"]
     command += ["--filter", flags.filter] if flags.filter else []
     return _counted(command, results, _lit_outcomes, {0})
@@ -167,11 +206,11 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
     command += ["-n", str(flags.jobs), "--dist", "worksteal"] if flags.jobs > 1 else []
     command += [THEORY] if "rest" not in parts else [f"--ignore={THEORY}"] if "theory" not in parts else []
     command += ["-k", flags.filter] if flags.filter else []
-    return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test selected
+    return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test was selected
 
 
 def _counted(command: list[str], results: Path, read, good: set[int]) -> Counter:
-    """Returns the outcomes of a test runner; one that fails without a failed test counts as one failure."""
+    """Returns how many tests had each outcome; a runner that fails without a failed test counts as one failure."""
     began = time.monotonic()
     status = subprocess.run(command, cwd=ROOT, env=_caching_bytecode()).returncode
     outcomes = read(results) if results.is_file() else Counter()
@@ -182,7 +221,7 @@ def _counted(command: list[str], results: Path, read, good: set[int]) -> Counter
 
 
 def _caching_bytecode() -> dict[str, str]:
-    """Returns an environment in which Python keeps what it compiles: tests start hundreds of processes."""
+    """Returns an environment in which Python keeps its bytecode, because tests start hundreds of processes."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -209,20 +248,31 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dev.py", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="setup|demo|test|clean")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="setup|demo|test|lint|clean")
     selection = argparse.ArgumentParser(add_help=False)
     selection.add_argument("--python", metavar="PATH", help="interpreter to use (default: the one that runs this)")
     selection.add_argument("--jax", metavar="VERSION", help="version of jax and jaxlib (default: the newest)")
     _add(commands, setup, "make the environment, which the other commands make too when they need it", selection)
     _add(commands, demo, "show what reshard does, on CPU devices", selection)
     tests = _add(commands, test, "run the tests: lit, then pytest", selection)
-    tests.add_argument("--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both")
     tests.add_argument(
-        "--part", choices=PARTS, action="append", help="lit tests; theory, which needs no jax; the rest; may be repeated (default: all)"
+        "--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both"
     )
-    tests.add_argument("--jobs", metavar="N", type=_jobs, default=_usable_cores(), help="tests that run at once (default: %(default)s)")
+    tests.add_argument(
+        "--part",
+        choices=PARTS,
+        action="append",
+        help="lit tests; theory, which needs no jax; the rest; may be repeated (default: all)",
+    )
+    tests.add_argument(
+        "--jobs", metavar="N", type=_jobs, default=_usable_cores(), help="tests that run at once (default: %(default)s)"
+    )
     tests.add_argument("--filter", metavar="WORD", help="only tests whose name holds this")
     tests.add_argument("-v", "--verbose", action="store_true", help="print each test")
+    linting = _add(commands, lint, "check the sources: ruff, its format, and types with pyright", selection)
+    linting.add_argument(
+        "--part", choices=LINTS, action="append", help="only this check; may be repeated (default: all)"
+    )
     _add(commands, clean, "remove environments, caches and build folders")
     return parser
 
@@ -234,7 +284,7 @@ def _jobs(text: str) -> int:
 
 
 def _usable_cores() -> int:
-    """Returns how many cores this process may use, and no more than MOST_JOBS."""
+    """Returns the number of cores that this process may use, at most MOST_JOBS."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, MOST_JOBS)
 
@@ -247,5 +297,6 @@ def _add(commands, run, help: str, *parents: argparse.ArgumentParser) -> argpars
 
 if __name__ == "__main__":
     if sys.version_info < OLDEST_PYTHON:
-        sys.exit("dev.py: error: this is Python %d.%d; run it with Python 3.11 or newer" % sys.version_info[:2])
+        version = ".".join(map(str, sys.version_info[:2]))
+        sys.exit(f"dev.py: error: this is Python {version}; run it with Python 3.11 or newer")
     sys.exit(main())

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard: plans redistributions of one array, explains them, measures networks, verifies modules, reads logs. Neither jax nor MLIR is imported at start-up."""
+"""reshard: the command that plans and explains redistributions of one array, and more, see `reshard --help`.
+
+Its other commands measure networks, verify modules, read logs, run benchmarks and clear caches. At start-up it imports
+neither jax nor MLIR.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,17 @@ import argparse
 import os
 import sys
 
-if not __package__:  # run as a file: this folder holds `reshard.py`, which must not shadow the package
+if not __package__:  # run as a file: `reshard.py` in this folder must not hide the package `reshard`
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from reshard.tools import command
+from reshard.tools.common import command
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 diagnosed; `verify` has more. Raises SystemExit(2) for a wrong command line."""
+    """Returns the exit status: 0 for success, 1 after a diagnostic; `verify` has more of them.
+
+    Raises SystemExit(2) for a wrong command line.
+    """
     is_command = argv is None
     if is_command:
         command.prepare_streams()
@@ -24,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _answer(argv: list[str], is_command: bool) -> int:
-    from reshard.tools.reshard_flags import make_parser, parse_flags
+    from reshard.tools.commands.flags import make_parser, parse_flags
 
     flags = parse_flags(argv)
     if flags.version:
@@ -36,19 +43,21 @@ def _answer(argv: list[str], is_command: bool) -> int:
 
 def _drive(flags: argparse.Namespace, is_command: bool) -> int:
     if flags.command == "calibrate":
-        from reshard.tools.reshard_calibrate import drive
+        from reshard.tools.commands.calibrate import drive
     elif flags.command == "verify":
-        from reshard.tools.reshard_module_verify import contained_drive, drive
+        from reshard.tools.commands.module_verify import contained_drive, drive
 
         drive = contained_drive if is_command else drive
     elif flags.command == "bench":
-        from reshard.tools.reshard_bench import drive
+        from reshard.tools.commands.bench import drive
+    elif flags.command == "cache":
+        from reshard.tools.commands.cache import drive
     elif flags.command == "fix-warnings":
-        from reshard.tools.reshard_fix_warnings import contained_drive, drive
+        from reshard.tools.commands.fix_warnings import contained_drive, drive
 
         drive = contained_drive if is_command else drive
     else:
-        from reshard.tools.reshard_plan import drive
+        from reshard.tools.commands.plan import drive
     return drive(flags)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard-opt: runs passes over StableHLO modules, in the manner of mlir-opt. jax is never imported at start-up."""
+"""reshard-opt: runs passes over StableHLO modules, as mlir-opt does. At start-up it does not import jax."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import gc
 import os
 import sys
 
-if not __package__:  # run as a file: this folder holds `reshard.py`, which must not shadow the package
+if not __package__:  # run as a file: `reshard.py` in this folder must not hide the package `reshard`
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from reshard.tools import command  # the rest where it is used: from here on Ctrl-C is answered
+from reshard.tools.common import command  # others are imported later: this one handles Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 diagnosed. Raises SystemExit(2) for a wrong command line.
+    """Returns the exit status: 0 for success, 1 after a diagnostic. Raises SystemExit(2) for a wrong command line.
 
-    Without `argv` it is the command itself: the work is done in a child process, whose death is a diagnostic, and this process
-    ends with the status instead of returning it.
+    Without `argv` it is the command itself. Then a child process does the work, and the child's death is a diagnostic;
+    this process ends with the status instead of returning it.
     """
     if argv is None:
         command.prepare_streams()
     given = sys.argv[1:] if argv is None else argv
     if argv is not None:
         return command.run(lambda: _answer(given), "reshard-opt", given)
-    from reshard.tools import contained
+    from reshard.tools.common import contained
 
     return contained.leave(command.run(lambda: _answer_contained(given), "reshard-opt", given, is_process=True))
 
 
 def _answer(given: list[str]) -> int:
-    from reshard.tools.reshard_opt_flags import parse_flags
+    from reshard.tools.opt.flags import parse_flags
 
     flags, parser = parse_flags(given)
     if flags.version:
@@ -43,21 +43,22 @@ def _answer(given: list[str]) -> int:
 
 
 def _answer_contained(given: list[str]) -> int:
-    from reshard.tools.reshard_opt_flags import asks_for_no_module, parse_flags
+    from reshard.tools.opt.flags import asks_for_no_module, parse_flags
 
     flags, parser = parse_flags(given)
     if flags.version or flags.completion or asks_for_no_module(flags):
         return _answer(given)
-    from reshard.tools import contained
-    from reshard.tools.reshard_opt_death import KeptStdin, leave_reproducer
+    from reshard.tools.common import contained
+    from reshard.tools.opt.death import KeptStdin, leave_reproducer
 
     name = "<stdin>" if flags.input in (None, "-") else flags.input
     outputs = [path for path in (flags.output, flags.report_file) if path and path != "-"]
     stdin = KeptStdin(is_input=flags.input in (None, "-"))
 
     def work() -> int:
-        gc.disable()  # what a run leaves in cycles is little, and to look for it among the objects of a large module takes long
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses
+        # a run leaves little garbage in cycles, and to search all objects of a large module for it takes long
+        gc.disable()
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, which are not used here
         stdin.read_in_child()
         return _drive(flags, parser)
 
@@ -69,8 +70,8 @@ def _answer_contained(given: list[str]) -> int:
 
 
 def _drive(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from reshard.tools.reshard_opt_driver import drive
-    from reshard.tools.reshard_opt_flags import pipeline_text
+    from reshard.tools.opt.driver import drive
+    from reshard.tools.opt.flags import pipeline_text
 
     return drive(flags, pipeline_text(flags), parser.error)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The atlas of what XLA's partitioner computes wrongly: one op at a time, in every layout, against one device."""
+"""The atlas of wrong values from XLA's partitioner: single ops in random layouts, compared with one device."""

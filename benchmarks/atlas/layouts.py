@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases: a program on a mesh, with a layout for each of its operands and results, as a module of StableHLO and Shardy.
 
-An operand is held in its layout as an argument is, by a constraint, or by an island, which is how `reshard` holds what it converts.
+An operand has its layout as an argument, by a constraint, or by an island. `reshard` writes islands for the values that
+it converts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 import math
 import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from benchmarks.atlas.programs import Operand, Program, Result, tensor
 
@@ -21,7 +22,7 @@ MESHES = (
     (("x", 12),), (("x", 3), ("y", 4)), (("x", 4), ("y", 3)), (("x", 2), ("y", 2), ("z", 3)),
 )  # fmt: skip
 
-Axes = tuple[tuple[str, ...], ...]  # of each dimension the axes that split it, major to minor
+Axes = tuple[tuple[str, ...], ...]  # for each dimension the axes that split it, major to minor
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Case:
 
     @staticmethod
     def from_json(given: dict) -> Case:
-        """Returns the case that `to_json` gave, lists made tuples again."""
+        """Returns the case that `to_json` described; JSON's lists become tuples."""
         return Case(*(_tuples(given[name]) for name in ("mesh", "holds", "before", "operands", "results")))
 
 
@@ -58,7 +59,7 @@ def _tuples(value):
 
 
 def drawn(program: Program, seed: str) -> Case:
-    """Returns a case of the program, the same for each seed."""
+    """Returns a random case of the program; the same seed gives the same case."""
     rng = random.Random(f"case {seed}")
     mesh = rng.choice(MESHES)
     values = [*program.operands, *program.results]
@@ -82,7 +83,7 @@ def drawn(program: Program, seed: str) -> Case:
 
 
 def _split_labels(rng: random.Random, mesh, values: Sequence[Operand | Result]) -> dict[str, tuple[str, ...]]:
-    """Returns for each label the axes that split what has it."""
+    """Returns random axes for each label; they split all dimensions with that label."""
     largest: dict[str, int] = {}
     for value in values:
         for label, size in zip(value.labels, value.shape):
@@ -117,7 +118,7 @@ def _random_layout(rng: random.Random, mesh, value: Operand | Result) -> Axes:
 
 
 def shards(axes: Sequence[str], sizes: dict[str, int]) -> int:
-    """Returns into how many parts these axes split a dimension."""
+    """Returns the number of parts into which these axes split a dimension."""
     return math.prod(sizes[axis] for axis in axes)
 
 
@@ -133,7 +134,7 @@ def _even_part(shape: Sequence[int], layout: Axes, sizes: dict[str, int]) -> Axe
 
 
 def sharding(layout: Axes) -> str:
-    """Returns a layout as Shardy writes it.
+    """Returns a layout in Shardy's notation.
 
     Example:
       >>> sharding((("x", "y"), ()))
@@ -153,7 +154,7 @@ def unsharded_text(program: Program) -> str:
 
 
 def text(program: Program, case: Case) -> str:
-    """Returns the program with the layouts of a case."""
+    """Returns the program as a module with the layouts of a case."""
     sizes = dict(case.mesh)
     arguments, lines = [], []
     for at, value in enumerate(program.operands):
@@ -165,7 +166,9 @@ def text(program: Program, case: Case) -> str:
     outs, types = [], []
     for at, result in enumerate(program.results):
         layout = case.results[at]
-        lines.append(f"%o{at} = sdy.sharding_constraint %r{at} {sharding(layout)} : {result.type}" if result.shape else "")
+        lines.append(
+            f"%o{at} = sdy.sharding_constraint %r{at} {sharding(layout)} : {result.type}" if result.shape else ""
+        )
         outs.append(f"%o{at}" if result.shape else f"%r{at}")
         out = layout if _divides(result.shape, layout, sizes) else ((),) * len(layout)
         types.append(f"{result.type} {{sdy.sharding = #sdy.sharding{sharding(out)}}}")
@@ -179,7 +182,7 @@ def text(program: Program, case: Case) -> str:
 
 
 def _held(at: int, value: Operand, case: Case, sizes: dict[str, int]) -> list[str]:
-    """Returns the lines that hold an operand in its layout."""
+    """Returns the lines of the module that give an operand its layout."""
     if case.holds[at] == ARGUMENT:
         return []
     layout = sharding(case.operands[at])
@@ -208,7 +211,8 @@ def _island(at: int, value: Operand, case: Case, sizes: dict[str, int], layout: 
         source = f"%p{at}"
     name = f"%h{at}" if is_even else f"%m{at}"
     lines.append(
-        f"{name} = sdy.manual_computation({source}) in_shardings=[{layout}] out_shardings=[{layout}] manual_axes={{{axes}}} "
+        f"{name} = sdy.manual_computation({source}) in_shardings=[{layout}] out_shardings=[{layout}] "
+        f"manual_axes={{{axes}}} "
         f"(%t{at}: {tile}) {{ sdy.return %t{at} : {tile} }} : ({kind}) -> {kind}"
     )
     if not is_even:

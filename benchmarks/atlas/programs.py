@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small StableHLO programs, one op or a few that share an operand: `drawn(number)` makes the same one each time.
+"""Small StableHLO programs, of one op or a few that share an operand; a number always draws the same program.
 
-A program is text with holes: `%h0`, `%h1`, ... are its operands, held in the layouts that a case asks for; `%r0`, ... its results.
-All entries of operands are small whole numbers, so that sums and products are exact in any order, unless `is_exact` says otherwise.
+A program is text with names to fill in: `%h0`, `%h1`, ... are its operands, in the layouts of a case; `%r0`, ... are
+its results. All entries of operands are small whole numbers. So sums and products are exact in any order, unless
+`is_exact` is false.
 
-Every dimension has a label, as in an einsum: what has the same label is split alike where an op's layouts fit together. That is how
-cases are drawn in which XLA converts nothing, beside those in which every layout is drawn by itself.
+Every dimension has a label, as in an einsum. In some cases dimensions with the same label are split alike; then the
+layouts of an op fit together, and XLA converts nothing. In other cases every layout is drawn by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 import math
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 INDEX = "index"  # an operand's role: its entries select elements of another operand
 _SIZES = (4, 5, 6, 8, 8, 10, 12, 16)
@@ -21,7 +22,7 @@ _SIZES = (4, 5, 6, 8, 8, 10, 12, 16)
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of a program. `bound`: its entries are whole numbers below that, from 0; None is from -8 to 8.
+    """An operand of a program. Its entries are whole numbers from 0, below `bound`; from -8 to 8 if that is None.
 
     `labels` has one letter for each dimension.
     """
@@ -51,7 +52,7 @@ class Result:
 
 @dataclass
 class Program:
-    """One program.
+    """One small program of the atlas.
 
     Attributes:
       family: the op it is about. traits: its attributes in words, such as "combiner=min".
@@ -91,13 +92,13 @@ FAMILIES: dict[str, Draw] = {}
 
 
 def family(draw: Draw) -> Draw:
-    """Registers what draws the programs of one op under its name."""
+    """Registers a function that draws programs of one op; the family has the function's name."""
     FAMILIES[draw.__name__.strip("_")] = draw
     return draw
 
 
 def drawn(number: int, families: Sequence[str] = ()) -> Program:
-    """Returns the program of a number; families take turns."""
+    """Returns the program with a number; the families take turns."""
     names = sorted(families or FAMILIES)
     name = names[number % len(names)]
     program = Program(name)
@@ -105,7 +106,7 @@ def drawn(number: int, families: Sequence[str] = ()) -> Program:
     return program
 
 
-# ---- what families share
+# ---- functions that families share
 
 
 def _shape(rng: random.Random, rank: int, most: int = 1024) -> list[int]:
@@ -140,18 +141,23 @@ def _literal(value: int, element: str) -> str:
 
 
 def _region(op: str, element: str = "f32") -> str:
-    """Returns the region that combines two scalars by an op."""
+    """Returns the region that combines two scalars with an op."""
     scalar = f"tensor<{element}>"
     result = "%q" if op == "second" else "%s"
     line = "" if op == "second" else f"%s = stablehlo.{op} %p, %q : {scalar} "
     return f"({{ ^bb0(%p: {scalar}, %q: {scalar}): {line}stablehlo.return {result} : {scalar} }})"
 
 
-_NEUTRAL = {"add": 0, "multiply": 1, "maximum": -1000, "minimum": 1000}  # other starts of reductions have no meaning in StableHLO
+_NEUTRAL = {
+    "add": 0,
+    "multiply": 1,
+    "maximum": -1000,
+    "minimum": 1000,
+}  # other starts of reductions have no meaning in StableHLO
 
 
 def _users(rng: random.Random, program: Program, most: int = 3) -> int:
-    """Returns how many ops use the first operand."""
+    """Returns a random number of ops that use the first operand, and notes it among the traits."""
     users = rng.choice([1, 1, 1, 2, 2, most])
     if users > 1:
         program.traits.append(f"users={users}")
@@ -205,10 +211,15 @@ def reduce_window(rng: random.Random, program: Program) -> None:
         name = _constant(program, f"%c{user}", _literal(_NEUTRAL[op], element), element)
         result = program.result(out, _labels(rank), element)
         rows = "[" + ", ".join(f"[{a}, {b}]" for a, b in pads) + "]"
-        attributes = f"window_dimensions = {_array(sizes)}, window_strides = {_array(strides)}, base_dilations = {_array(bases)}, "
+        attributes = (
+            f"window_dimensions = {_array(sizes)}, window_strides = {_array(strides)}, base_dilations = "
+            f"{_array(bases)}, "
+        )
         attributes += f"window_dilations = {_array(dilations)}, padding = dense<{rows}> : tensor<{rank}x2xi64>"
         kind = f"({tensor(shape, element)}, tensor<{element}>) -> {tensor(out, element)}"
-        program.lines.append(f'{result} = "stablehlo.reduce_window"({value}, {name}) <{{{attributes}}}> {_region(op, element)} : {kind}')
+        program.lines.append(
+            f'{result} = "stablehlo.reduce_window"({value}, {name}) <{{{attributes}}}> {_region(op, element)} : {kind}'
+        )
         program.traits.append(f"combiner={op}")
 
 
@@ -254,12 +265,20 @@ def select_and_scatter(rng: random.Random, program: Program) -> None:
     value, source = program.operand(shape, _labels(rank)), program.operand(out, _labels(rank))
     start = _constant(program, "%c0", "0.0")
     rows = "[" + ", ".join(f"[{a}, {b}]" for a, b in pads) + "]"
-    attributes = f"window_dimensions = {_array(sizes)}, window_strides = {_array(strides)}, padding = dense<{rows}> : tensor<{rank}x2xi64>"
-    pick = "({ ^bb0(%p: tensor<f32>, %q: tensor<f32>): %s = stablehlo.compare GE, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1> "
+    attributes = (
+        f"window_dimensions = {_array(sizes)}, window_strides = {_array(strides)}, padding = dense<{rows}> "
+        f": tensor<{rank}x2xi64>"
+    )
+    pick = (
+        "({ ^bb0(%p: tensor<f32>, %q: tensor<f32>): %s = stablehlo.compare GE, %p, %q : (tensor<f32>, "
+        "tensor<f32>) -> tensor<i1> "
+    )
     pick += "stablehlo.return %s : tensor<i1> }, " + _region("add")[1:]
     result = program.result(shape, _labels(rank))
     kind = f"({tensor(shape)}, {tensor(out)}, tensor<f32>) -> {tensor(shape)}"
-    program.lines.append(f'{result} = "stablehlo.select_and_scatter"({value}, {source}, {start}) <{{{attributes}}}> {pick} : {kind}')
+    program.lines.append(
+        f'{result} = "stablehlo.select_and_scatter"({value}, {source}, {start}) <{{{attributes}}}> {pick} : {kind}'
+    )
 
 
 @family
@@ -322,7 +341,12 @@ def _shuffled(rng: random.Random, items: list) -> list:
 
 @family
 def dot_general(rng: random.Random, program: Program) -> None:
-    batch, left, right, summed = rng.choice([0, 0, 1]), rng.choice([0, 1, 1, 2]), rng.choice([0, 1, 1]), rng.choice([1, 1, 2])
+    batch, left, right, summed = (
+        rng.choice([0, 0, 1]),
+        rng.choice([0, 1, 1, 2]),
+        rng.choice([0, 1, 1]),
+        rng.choice([1, 1, 2]),
+    )
     sizes = {}
     for letters in ("b"[:batch], "ij"[:left], "m"[:right], "kl"[:summed]):
         sizes |= {each: rng.choice(_SIZES) for each in letters}
@@ -336,8 +360,10 @@ def dot_general(rng: random.Random, program: Program) -> None:
     result = program.result([sizes[each] for each in out], "".join(out))
     batching = f"batching_dims = {_list(batches[0])} x {_list(batches[1])}, " if batch else ""
     program.lines.append(
-        f"{result} = stablehlo.dot_general {names[0]}, {names[1]}, {batching}contracting_dims = {_list(contracted[0])} x "
-        f"{_list(contracted[1])} : ({tensor(shapes[0])}, {tensor(shapes[1])}) -> {tensor([sizes[each] for each in out])}"
+        f"{result} = stablehlo.dot_general {names[0]}, {names[1]}, {batching}contracting_dims = "
+        f"{_list(contracted[0])} x "
+        f"{_list(contracted[1])} : ({tensor(shapes[0])}, {tensor(shapes[1])}) -> "
+        f"{tensor([sizes[each] for each in out])}"
     )
 
 
@@ -356,7 +382,8 @@ def reduce(rng: random.Random, program: Program) -> None:
         result = program.result(out, "".join(_labels(rank)[dim] for dim in kept), element)
         kind = f"({tensor(shape, element)}, tensor<{element}>) -> {tensor(out, element)}"
         program.lines.append(
-            f'{result} = "stablehlo.reduce"({value}, {start}) <{{dimensions = {_array(dims)}}}> {_region(op, element)} : {kind}'
+            f'{result} = "stablehlo.reduce"({value}, {start}) <{{dimensions = {_array(dims)}}}> '
+            f"{_region(op, element)} : {kind}"
         )
         program.traits.append(f"combiner={op}")
 
@@ -369,22 +396,31 @@ def argmax(rng: random.Random, program: Program) -> None:
     value, places = program.operand(shape, labels), program.operand(shape, labels, "i32", 64)
     _constant(program, "%c0", "-1000.0")
     _constant(program, "%c1", "0", "i32")
-    scalars = [f"%{name}: tensor<{element}>" for name, element in (("p", "f32"), ("i", "i32"), ("q", "f32"), ("j", "i32"))]
+    scalars = [
+        f"%{name}: tensor<{element}>" for name, element in (("p", "f32"), ("i", "i32"), ("q", "f32"), ("j", "i32"))
+    ]
     region = f"({{ ^bb0({', '.join(scalars)}): "
     region += "%g = stablehlo.compare GT, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1> "
     region += "%e = stablehlo.compare EQ, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1> "
     region += "%l = stablehlo.compare LT, %i, %j : (tensor<i32>, tensor<i32>) -> tensor<i1> "
     region += "%t = stablehlo.and %e, %l : tensor<i1> %u = stablehlo.or %g, %t : tensor<i1> "
-    region += "%m = stablehlo.select %u, %p, %q : tensor<i1>, tensor<f32> %n = stablehlo.select %u, %i, %j : tensor<i1>, tensor<i32> "
+    region += (
+        "%m = stablehlo.select %u, %p, %q : tensor<i1>, tensor<f32> %n = stablehlo.select %u, %i, %j : "
+        "tensor<i1>, tensor<i32> "
+    )
     region += "stablehlo.return %m, %n : tensor<f32>, tensor<i32> })"
     out, out_labels = [shape[each] for each in kept], "".join(labels[each] for each in kept)
     program.result(out, out_labels)
     program.result(out, out_labels, "i32")
-    kind = f"({tensor(shape)}, {tensor(shape, 'i32')}, tensor<f32>, tensor<i32>) -> ({tensor(out)}, {tensor(out, 'i32')})"
+    kind = (
+        f"({tensor(shape)}, {tensor(shape, 'i32')}, tensor<f32>, tensor<i32>) -> ({tensor(out)}, {tensor(out, 'i32')})"
+    )
     program.lines.append(
         f'%r:2 = "stablehlo.reduce"({value}, {places}, %c0, %c1) <{{dimensions = {_array([dim])}}}> {region} : {kind}'
     )
-    program.lines += [f"%r{at} = stablehlo.reshape %r#{at} : ({t}) -> {t}" for at, t in enumerate((tensor(out), tensor(out, "i32")))]
+    program.lines += [
+        f"%r{at} = stablehlo.reshape %r#{at} : ({t}) -> {t}" for at, t in enumerate((tensor(out), tensor(out, "i32")))
+    ]
 
 
 @family
@@ -395,7 +431,9 @@ def sort(rng: random.Random, program: Program) -> None:
     operands = [program.operand(shape, labels)] + ([program.operand(shape, labels, "i32", 99)] if is_pair else [])
     direction = rng.choice(["LT", "GT"])
     arguments = "%p: tensor<f32>, %q: tensor<f32>" + (", %i: tensor<i32>, %j: tensor<i32>" if is_pair else "")
-    region = f"({{ ^bb0({arguments}): %s = stablehlo.compare {direction}, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1> "
+    region = (
+        f"({{ ^bb0({arguments}): %s = stablehlo.compare {direction}, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1> "
+    )
     region += "stablehlo.return %s : tensor<i1> })"
     types = [tensor(shape)] + ([tensor(shape, "i32")] if is_pair else [])
     for element in ("f32", "i32")[: len(types)]:
@@ -419,60 +457,96 @@ def scatter(rng: random.Random, program: Program) -> None:
 
 @family
 def scatter_rows(rng: random.Random, program: Program) -> None:
-    """Rows selected by a vector, as x.at[i].op(u) writes it, in layouts that split the rows."""
+    """Draws a scatter to rows that a vector of indices selects, as x.at[i].op(u) writes it."""
     _scatter(rng, program, rng.choice(_COMBINERS), "rows")
 
 
 _COMBINERS = ("add", "minimum", "maximum", "multiply", "and", "or", "second")
 
 
-def _scatter(rng: random.Random, program: Program, op: str, form: str = "") -> None:
-    form = form or rng.choice(["rows", "windows", "pairs", "batched", "batch_dims"])
-    element = "i32" if op in ("and", "or") else rng.choice(["f32", "f32", "i32"])
+_INDEX_FORMS = ("rows", "windows", "pairs", "batched", "batch_dims")
+_SCATTER_NUMBERS = (
+    "update_window_dims",
+    "inserted_window_dims",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+    "scatter_dims_to_operand_dims",
+)
+_GATHER_NUMBERS = (
+    "offset_dims",
+    "collapsed_slice_dims",
+    "operand_batching_dims",
+    "start_indices_batching_dims",
+    "start_index_map",
+)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Entries of an array that a tensor of indices selects: scatter writes them, and gather reads them.
+
+    Attributes:
+      shapes, labels: of the array, of the indices, and of the selected entries.
+      numbers: the dimension numbers, in the order of _SCATTER_NUMBERS and _GATHER_NUMBERS.
+      index_vector_dim: the dimension of the indices that holds the parts of one index.
+      sizes: of the slice that one index selects. bound: every index is below it; outside: by how much it may be above.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    labels: tuple[str, str, str]
+    numbers: tuple[list[int], ...]
+    index_vector_dim: int
+    sizes: list[int]
+    bound: int
+    outside: int
+
+    def text_of_numbers(self, names: Sequence[str]) -> str:
+        """Returns the dimension numbers in the op's notation, without empty lists."""
+        lists = [f"{name} = {_list(dims)}" for name, dims in zip(names, self.numbers, strict=True) if dims]
+        return ", ".join([*lists, f"index_vector_dim = {self.index_vector_dim}"])
+
+
+def _selection(rng: random.Random, form: str) -> _Selection:
+    """Returns a selection with one of _INDEX_FORMS and random sizes."""
     rows, columns, count = rng.choice(_SIZES), rng.choice(_SIZES), rng.choice([4, 5, 6, 8, 10, 12])
     outside = 2 if rng.random() < 0.2 else 0
-    batching = ""
+    array, size = (rows, columns), max(1, rows // 2)
     if form == "rows":
-        shapes, labels = ((rows, columns), (count, 1), (count, columns)), ("ab", "c1", "cb")
-        numbers = "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
-        bound = rows
-    elif form == "windows":
-        size = max(1, rows // 2)
-        shapes, labels = ((rows, columns), (count, 1), (count, size, columns)), ("ab", "c1", "c2b")
-        numbers = "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
-        bound = rows - size + 1
-    elif form == "pairs":
-        shapes, labels = ((rows, columns), (count, 2), (count,)), ("ab", "c1", "c")
-        numbers = "inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1"
-        bound = min(rows, columns)
-    elif form == "batched":  # a vector of vectors of indices
-        more = rng.choice([4, 6, 8])
-        shapes, labels = ((rows, columns), (more, count, 1), (more, count, columns)), ("ab", "dc1", "dcb")
-        numbers = "update_window_dims = [2], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 2"
-        bound = rows
-    else:  # as vmap writes it
-        more = rng.choice([4, 6, 8])
-        shapes, labels = ((more, rows, columns), (more, count, 1), (more, count, columns)), ("dab", "dc1", "dcb")
-        numbers = "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], "
-        numbers += "scatter_dims_to_operand_dims = [1], index_vector_dim = 2"
-        bound = rows
-    if op == "second":
-        outside = 0
-    value = program.operand(shapes[0], labels[0], element, 3 if op == "multiply" else None)
-    indices = program.operand(shapes[1], labels[1], "i32", bound + outside)
-    update_bound = 3 if op == "multiply" else None
-    updates = program.operand(shapes[2], labels[2], element, update_bound)
-    if op == "second":  # equal updates, since their order is open
-        program.lines.append(f"%z = stablehlo.subtract {updates}, {updates} : {tensor(shapes[2], element)}")
-        _constant(program, "%c0", _literal(5, element), element)
-        program.lines.append(
-            f"%b = stablehlo.broadcast_in_dim %c0, dims = [] : (tensor<{element}>) -> {tensor(shapes[2], element)}"
-        )
-        program.lines.append(f"%w = stablehlo.add %z, %b : {tensor(shapes[2], element)}")
-        updates = "%w"
+        shapes, labels = (array, (count, 1), (count, columns)), ("ab", "c1", "cb")
+        return _Selection(shapes, labels, ([1], [0], [], [], [0]), 1, [1, columns], rows, outside)
+    if form == "windows":
+        shapes, labels = (array, (count, 1), (count, size, columns)), ("ab", "c1", "c2b")
+        return _Selection(shapes, labels, ([1, 2], [], [], [], [0]), 1, [size, columns], rows - size + 1, outside)
+    if form == "pairs":
+        shapes, labels = (array, (count, 2), (count,)), ("ab", "c1", "c")
+        return _Selection(shapes, labels, ([], [0, 1], [], [], [0, 1]), 1, [1, 1], min(array), outside)
+    more = rng.choice([4, 6, 8])
+    indices, selected = (more, count, 1), (more, count, columns)
+    if form == "batched":  # the indices are a vector of vectors
+        shapes, labels = (array, indices, selected), ("ab", "dc1", "dcb")
+        return _Selection(shapes, labels, ([2], [0], [], [], [0]), 2, [1, columns], rows, outside)
+    shapes, labels = ((more, *array), indices, selected), ("dab", "dc1", "dcb")  # the form that vmap makes
+    return _Selection(shapes, labels, ([2], [1], [0], [0], [1]), 2, [1, 1, columns], rows, outside)
+
+
+def _scatter(rng: random.Random, program: Program, op: str, form: str = "") -> None:
+    form = form or rng.choice(_INDEX_FORMS)
+    element = "i32" if op in ("and", "or") else rng.choice(["f32", "f32", "i32"])
+    selection = _selection(rng, form)
+    outside = 0 if op == "second" else selection.outside
+    entries = 3 if op == "multiply" else None
+    shapes, labels = selection.shapes, selection.labels
+    value = program.operand(shapes[0], labels[0], element, entries)
+    indices = program.operand(shapes[1], labels[1], "i32", selection.bound + outside)
+    updates = program.operand(shapes[2], labels[2], element, entries)
+    if op == "second":  # updates come in any order, so they have to be equal
+        updates = _equal_entries(program, updates, tensor(shapes[2], element), element)
     result = program.result(shapes[0], labels[0], element)
     types = (tensor(shapes[0], element), tensor(shapes[1], "i32"), tensor(shapes[2], element))
-    attributes = f"indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, unique_indices = false"
+    numbers = selection.text_of_numbers(_SCATTER_NUMBERS)
+    attributes = (
+        f"indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, unique_indices = false"
+    )
     program.lines.append(
         f'{result} = "stablehlo.scatter"({value}, {indices}, {updates}) <{{{attributes}}}> {_region(op, element)} : '
         f"({', '.join(types)}) -> {types[0]}"
@@ -480,48 +554,34 @@ def _scatter(rng: random.Random, program: Program, op: str, form: str = "") -> N
     program.traits += [f"combiner={op}", form] + (["outside"] if outside else [])
 
 
+def _equal_entries(program: Program, value: str, kind: str, element: str) -> str:
+    """Adds ops that depend on a value, and returns the name of their result, whose entries are all 5."""
+    program.lines.append(f"%z = stablehlo.subtract {value}, {value} : {kind}")
+    _constant(program, "%c0", _literal(5, element), element)
+    program.lines.append(f"%b = stablehlo.broadcast_in_dim %c0, dims = [] : (tensor<{element}>) -> {kind}")
+    program.lines.append(f"%w = stablehlo.add %z, %b : {kind}")
+    return "%w"
+
+
 @family
 def gather(rng: random.Random, program: Program) -> None:
-    form = rng.choice(["rows", "windows", "pairs", "batched", "batch_dims"])
-    rows, columns, count = rng.choice(_SIZES), rng.choice(_SIZES), rng.choice([4, 5, 6, 8, 10, 12])
-    outside = 2 if rng.random() < 0.2 else 0
-    if form == "rows":
-        shapes, labels = ((rows, columns), (count, 1), (count, columns)), ("ab", "c1", "cb")
-        numbers = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
-        sizes, bound = [1, columns], rows
-    elif form == "windows":
-        size = max(1, rows // 2)
-        shapes, labels = ((rows, columns), (count, 1), (count, size, columns)), ("ab", "c1", "c2b")
-        numbers = "offset_dims = [1, 2], start_index_map = [0], index_vector_dim = 1"
-        sizes, bound = [size, columns], rows - size + 1
-    elif form == "pairs":
-        shapes, labels = ((rows, columns), (count, 2), (count,)), ("ab", "c1", "c")
-        numbers = "collapsed_slice_dims = [0, 1], start_index_map = [0, 1], index_vector_dim = 1"
-        sizes, bound = [1, 1], min(rows, columns)
-    elif form == "batched":
-        more = rng.choice([4, 6, 8])
-        shapes, labels = ((rows, columns), (more, count, 1), (more, count, columns)), ("ab", "dc1", "dcb")
-        numbers = "offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2"
-        sizes, bound = [1, columns], rows
-    else:
-        more = rng.choice([4, 6, 8])
-        shapes, labels = ((more, rows, columns), (more, count, 1), (more, count, columns)), ("dab", "dc1", "dcb")
-        numbers = "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], "
-        numbers += "start_index_map = [1], index_vector_dim = 2"
-        sizes, bound = [1, 1, columns], rows
+    form = rng.choice(_INDEX_FORMS)
+    selection = _selection(rng, form)
+    shapes, labels = selection.shapes, selection.labels
     value = program.operand(shapes[0], labels[0])
-    indices = program.operand(shapes[1], labels[1], "i32", bound + outside)
+    indices = program.operand(shapes[1], labels[1], "i32", selection.bound + selection.outside)
     result = program.result(shapes[2], labels[2])
+    numbers = selection.text_of_numbers(_GATHER_NUMBERS)
     program.lines.append(
         f'{result} = "stablehlo.gather"({value}, {indices}) <{{dimension_numbers = #stablehlo.gather<{numbers}>, '
-        f"indices_are_sorted = false, slice_sizes = {_array(sizes)}}}> : "
+        f"indices_are_sorted = false, slice_sizes = {_array(selection.sizes)}}}> : "
         f"({tensor(shapes[0])}, {tensor(shapes[1], 'i32')}) -> {tensor(shapes[2])}"
     )
-    program.traits += [form] + (["outside"] if outside else [])
+    program.traits += [form] + (["outside"] if selection.outside else [])
 
 
 def _starts(rng: random.Random, program: Program, shape: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """Adds scalar operands, the first element along each dimension; some are so large that the op has to clamp them."""
+    """Adds scalar operands for the first index along each dimension; some are so large that the op clamps them."""
     outside = 3 if rng.random() < 0.3 else 0
     program.traits += ["outside"] if outside else []
     return [program.operand((), "", "i32", size - part + 1 + outside) for size, part in zip(shape, sizes)]
@@ -534,9 +594,13 @@ def dynamic_slice(rng: random.Random, program: Program) -> None:
     sizes = [rng.choice([size, max(1, size // 2), 1]) for size in shape]
     value = program.operand(shape, _labels(rank))
     starts = _starts(rng, program, shape, sizes)
-    result = program.result(sizes, "".join(a if x == y else str(i) for i, (a, x, y) in enumerate(zip(_labels(rank), shape, sizes))))
+    result = program.result(
+        sizes, "".join(a if x == y else str(i) for i, (a, x, y) in enumerate(zip(_labels(rank), shape, sizes)))
+    )
     kind = f"({', '.join([tensor(shape), *['tensor<i32>'] * rank])}) -> {tensor(sizes)}"
-    program.lines.append(f"{result} = stablehlo.dynamic_slice {', '.join([value, *starts])}, sizes = {_list(sizes)} : {kind}")
+    program.lines.append(
+        f"{result} = stablehlo.dynamic_slice {', '.join([value, *starts])}, sizes = {_list(sizes)} : {kind}"
+    )
 
 
 @family
@@ -545,7 +609,9 @@ def dynamic_update_slice(rng: random.Random, program: Program) -> None:
     shape = _shape(rng, rank)
     sizes = [rng.choice([size, max(1, size // 2), 1]) for size in shape]
     value = program.operand(shape, _labels(rank))
-    part = program.operand(sizes, "".join(a if x == y else str(i) for i, (a, x, y) in enumerate(zip(_labels(rank), shape, sizes))))
+    part = program.operand(
+        sizes, "".join(a if x == y else str(i) for i, (a, x, y) in enumerate(zip(_labels(rank), shape, sizes)))
+    )
     starts = _starts(rng, program, shape, sizes)
     result = program.result(shape, _labels(rank))
     kind = f"({', '.join([tensor(shape), tensor(sizes), *['tensor<i32>'] * rank])}) -> {tensor(shape)}"
@@ -603,7 +669,9 @@ def transpose(rng: random.Random, program: Program) -> None:
     shape, order = _shape(rng, rank), _shuffled(rng, list(range(rank)))
     value, out = program.operand(shape, _labels(rank)), [shape[at] for at in order]
     result = program.result(out, "".join(_labels(rank)[at] for at in order))
-    program.lines.append(f"{result} = stablehlo.transpose {value}, dims = {_list(order)} : ({tensor(shape)}) -> {tensor(out)}")
+    program.lines.append(
+        f"{result} = stablehlo.transpose {value}, dims = {_list(order)} : ({tensor(shape)}) -> {tensor(out)}"
+    )
 
 
 @family
@@ -626,14 +694,18 @@ def broadcast_in_dim(rng: random.Random, program: Program) -> None:
     out = _shape(rng, rank)
     dims = sorted(rng.sample(range(rank), rng.choice([1, rank - 1])))
     shape = [rng.choice([out[dim], out[dim], 1]) for dim in dims]
-    value = program.operand(shape, "".join(_labels(rank)[dim] if size > 1 else str(dim) for dim, size in zip(dims, shape)))
+    value = program.operand(
+        shape, "".join(_labels(rank)[dim] if size > 1 else str(dim) for dim, size in zip(dims, shape))
+    )
     result = program.result(out, _labels(rank))
-    program.lines.append(f"{result} = stablehlo.broadcast_in_dim {value}, dims = {_list(dims)} : ({tensor(shape)}) -> {tensor(out)}")
+    program.lines.append(
+        f"{result} = stablehlo.broadcast_in_dim {value}, dims = {_list(dims)} : ({tensor(shape)}) -> {tensor(out)}"
+    )
 
 
 @family
 def roll(rng: random.Random, program: Program) -> None:
-    """Two slices, put together the other way round."""
+    """Draws a concatenation of two slices of a value in the other order."""
     rank = rng.choice([1, 2])
     shape, dim = _shape(rng, rank), rng.randrange(rank)
     value, by = program.operand(shape, _labels(rank)), rng.choice([1, 2, shape[dim] // 2])
@@ -643,7 +715,9 @@ def roll(rng: random.Random, program: Program) -> None:
         parts.append(tensor([end - start if at == dim else size for at, size in enumerate(shape)]))
         program.lines.append(f"{name} = stablehlo.slice {value} [{cut}] : ({tensor(shape)}) -> {parts[-1]}")
     result = program.result(shape, _labels(rank))
-    program.lines.append(f"{result} = stablehlo.concatenate %x0, %x1, dim = {dim} : ({', '.join(parts)}) -> {tensor(shape)}")
+    program.lines.append(
+        f"{result} = stablehlo.concatenate %x0, %x1, dim = {dim} : ({', '.join(parts)}) -> {tensor(shape)}"
+    )
 
 
 @family
@@ -680,7 +754,9 @@ def fft(rng: random.Random, program: Program) -> None:
     value = program.operand(shape, labels)
     kind = tensor(shape, "complex<f32>")
     program.lines.append(f"%x0 = stablehlo.convert {value} : ({tensor(shape)}) -> {kind}")
-    program.lines.append(f"%x1 = stablehlo.fft %x0, type = FFT, length = {_list(shape[rank - count :])} : ({kind}) -> {kind}")
+    program.lines.append(
+        f"%x1 = stablehlo.fft %x0, type = FFT, length = {_list(shape[rank - count :])} : ({kind}) -> {kind}"
+    )
     result = program.result(shape, labels)
     program.lines.append(f"{result} = stablehlo.real %x1 : ({kind}) -> {tensor(shape)}")
     program.is_exact = False
@@ -697,7 +773,8 @@ def cholesky(rng: random.Random, program: Program) -> None:
         f"({tensor(shape)}, {tensor(shape)}) -> {tensor(shape)}",
         f"%x1 = stablehlo.iota dim = 1 : {tensor(shape, 'i32')}",
         f"%x2 = stablehlo.iota dim = 2 : {tensor(shape, 'i32')}",
-        f"%x3 = stablehlo.compare EQ, %x1, %x2 : ({tensor(shape, 'i32')}, {tensor(shape, 'i32')}) -> {tensor(shape, 'i1')}",
+        f"%x3 = stablehlo.compare EQ, %x1, %x2 : ({tensor(shape, 'i32')}, {tensor(shape, 'i32')}) -> "
+        f"{tensor(shape, 'i1')}",
         f"%x4 = stablehlo.convert %x3 : ({tensor(shape, 'i1')}) -> {tensor(shape)}",
         f"%x5 = stablehlo.add %x0, %x4 : {tensor(shape)}",
         f"{result} = stablehlo.cholesky %x5, lower = true : {tensor(shape)}",
@@ -711,16 +788,19 @@ def triangular_solve(rng: random.Random, program: Program) -> None:
     shape, right = (batch, size, size), (batch, size, columns)
     value, side = program.operand(shape, "abc", bound=2), program.operand(right, "abd")
     result = program.result(right, "abd")
-    attributes = "left_side = true, lower = true, transpose_a = #stablehlo<transpose NO_TRANSPOSE>, unit_diagonal = true"
+    attributes = (
+        "left_side = true, lower = true, transpose_a = #stablehlo<transpose NO_TRANSPOSE>, unit_diagonal = true"
+    )
     program.lines.append(
-        f'{result} = "stablehlo.triangular_solve"({value}, {side}) <{{{attributes}}}> : ({tensor(shape)}, {tensor(right)}) -> {tensor(right)}'
+        f'{result} = "stablehlo.triangular_solve"({value}, {side}) <{{{attributes}}}> : ({tensor(shape)}, '
+        f"{tensor(right)}) -> {tensor(right)}"
     )
     program.is_exact = False
 
 
 @family
 def _while(rng: random.Random, program: Program) -> None:
-    """A loop that adds rows of an array to what it carries."""
+    """Draws a loop that adds rows of an array to a value that the loop carries."""
     rows, columns = rng.choice([4, 5, 8]), rng.choice(_SIZES)
     value, carry = program.operand((rows, columns), "ab"), program.operand((columns,), "b")
     array, row = tensor((rows, columns)), tensor((columns,))
@@ -731,8 +811,10 @@ def _while(rng: random.Random, program: Program) -> None:
         "%c1 = stablehlo.constant dense<1> : tensor<i32>",
         f"%c2 = stablehlo.constant dense<{rows}> : tensor<i32>",
         f"%w:3 = stablehlo.while(%i = %c0, %s = {carry}, %k = {value}) : tensor<i32>, {row}, {array}",
-        "cond { %l = stablehlo.compare LT, %i, %c2 : (tensor<i32>, tensor<i32>) -> tensor<i1> stablehlo.return %l : tensor<i1> }",
-        f"do {{ %j = stablehlo.add %i, %c1 : tensor<i32> %d = stablehlo.dynamic_slice %k, %i, %c0, sizes = [1, {columns}] : "
+        "cond { %l = stablehlo.compare LT, %i, %c2 : (tensor<i32>, tensor<i32>) -> tensor<i1> stablehlo.return %l : "
+        "tensor<i1> }",
+        f"do {{ %j = stablehlo.add %i, %c1 : tensor<i32> %d = stablehlo.dynamic_slice %k, %i, %c0, sizes = [1, "
+        f"{columns}] : "
         f"({array}, tensor<i32>, tensor<i32>) -> {tensor((1, columns))} "
         f"%e = stablehlo.reshape %d : ({tensor((1, columns))}) -> {row} %t = stablehlo.add %s, %e : {row} "
         f"%f = stablehlo.reverse %t, dims = [0] : {row} "
@@ -749,8 +831,10 @@ def case(rng: random.Random, program: Program) -> None:
     value, choice = program.operand(shape, labels), program.operand((), "", "i32", 2)
     result, kind = program.result(shape, labels), tensor(shape)
     program.lines.append(
-        f'{result} = "stablehlo.case"({choice}) ({{ %n0 = stablehlo.negate {value} : {kind} stablehlo.return %n0 : {kind} }}, '
-        f"{{ %n1 = stablehlo.reverse {value}, dims = [0] : {kind} stablehlo.return %n1 : {kind} }}) : (tensor<i32>) -> {kind}"
+        f'{result} = "stablehlo.case"({choice}) ({{ %n0 = stablehlo.negate {value} : {kind} stablehlo.return %n0 : '
+        f"{kind} }}, "
+        f"{{ %n1 = stablehlo.reverse {value}, dims = [0] : {kind} stablehlo.return %n1 : {kind} }}) : (tensor<i32>) "
+        f"-> {kind}"
     )
 
 
@@ -762,7 +846,8 @@ def rng_bit_generator(rng: random.Random, program: Program) -> None:
     result, kind = program.result(shape, labels, "i32"), tensor(shape, "ui32")
     program.lines += [
         "%k = stablehlo.constant dense<[7, 9]> : tensor<2xui64>",
-        f"%s, %b = stablehlo.rng_bit_generator %k, algorithm = THREE_FRY : (tensor<2xui64>) -> (tensor<2xui64>, {kind})",
+        f"%s, %b = stablehlo.rng_bit_generator %k, algorithm = THREE_FRY : (tensor<2xui64>) -> (tensor<2xui64>, "
+        f"{kind})",
         f"%x = stablehlo.bitcast_convert %b : ({kind}) -> {tensor(shape, 'i32')}",
         f"{result} = stablehlo.add %x, {value} : {tensor(shape, 'i32')}",
     ]
@@ -772,11 +857,15 @@ def rng_bit_generator(rng: random.Random, program: Program) -> None:
 def batch_norm_training(rng: random.Random, program: Program) -> None:
     shape = _shape(rng, 3, 512)
     dim = rng.randrange(3)
-    value, scale, offset = (program.operand(s, x) for s, x in ((shape, "abc"), (shape[dim : dim + 1], "abc"[dim]), (shape[dim : dim + 1], "abc"[dim])))
+    value, scale, offset = (
+        program.operand(s, x)
+        for s, x in ((shape, "abc"), (shape[dim : dim + 1], "abc"[dim]), (shape[dim : dim + 1], "abc"[dim]))
+    )
     result, vector = program.result(shape, "abc"), tensor(shape[dim : dim + 1])
     kind = f"({tensor(shape)}, {vector}, {vector}) -> ({tensor(shape)}, {vector}, {vector})"
     program.lines += [
-        f'%n:3 = "stablehlo.batch_norm_training"({value}, {scale}, {offset}) <{{epsilon = 1.0 : f32, feature_index = {dim} : i64}}> : {kind}',
+        f'%n:3 = "stablehlo.batch_norm_training"({value}, {scale}, {offset}) <{{epsilon = 1.0 : f32, feature_index = '
+        f"{dim} : i64}}> : {kind}",
         f"{result} = stablehlo.reshape %n#0 : ({tensor(shape)}) -> {tensor(shape)}",
     ]
     program.is_exact = False
@@ -784,7 +873,7 @@ def batch_norm_training(rng: random.Random, program: Program) -> None:
 
 @family
 def mixed_windows(rng: random.Random, program: Program) -> None:
-    """A pad, a windowed sum and a windowed maximum of one value, whose windows reach equally far."""
+    """Draws two or three windowed ops and pads of one value, whose windows reach equally far."""
     rank = rng.choice([1, 2])
     shape, labels = _shape(rng, rank, 512), _labels(rank)
     dim, low, high = rng.randrange(rank), rng.choice([1, 2, 3]), rng.choice([0, 1, 2])
@@ -797,14 +886,20 @@ def mixed_windows(rng: random.Random, program: Program) -> None:
         name = _constant(program, f"%c{user}", f"{start}.0")
         if op == "pad":
             result = program.result(padded, labels)
-            attributes = f"low = {_list([a for a, _ in edges])}, high = {_list([b for _, b in edges])}, interior = {_list([0] * rank)}"
-            program.lines.append(f"{result} = stablehlo.pad {value}, {name}, {attributes} : ({kind}, tensor<f32>) -> {tensor(padded)}")
+            attributes = (
+                f"low = {_list([a for a, _ in edges])}, high = {_list([b for _, b in edges])}, interior = "
+                f"{_list([0] * rank)}"
+            )
+            program.lines.append(
+                f"{result} = stablehlo.pad {value}, {name}, {attributes} : ({kind}, tensor<f32>) -> {tensor(padded)}"
+            )
             continue
         reach = low + high + 1
         sizes = [reach if at == dim else 1 for at in range(rank)]
         result = program.result(shape, labels)
         attributes = f"window_dimensions = {_array(sizes)}, padding = dense<{rows}> : tensor<{rank}x2xi64>"
         program.lines.append(
-            f'{result} = "stablehlo.reduce_window"({value}, {name}) <{{{attributes}}}> {_region(op)} : ({kind}, tensor<f32>) -> {kind}'
+            f'{result} = "stablehlo.reduce_window"({value}, {name}) <{{{attributes}}}> {_region(op)} : ({kind}, '
+            f"tensor<f32>) -> {kind}"
         )
     program.traits += [f"combiner={op}" for op, _ in chosen]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases made simpler while something stays true of them."""
+"""Makes a case of the atlas simpler while a condition stays true for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.atlas.programs import Program
 
 
 def reduced(program: Program, case: Case, is_alike: Callable[[Case], bool]) -> Case:
-    """Returns a case of which nothing can be taken away: an axis of a layout, a conversion, an island."""
+    """Returns a case from which no more axis, conversion or island can be removed while `is_alike` stays true."""
     found = next((each for each in _simpler(program, case) if each != case and is_alike(each)), None)
     return case if found is None else reduced(program, found, is_alike)
 
@@ -19,7 +19,11 @@ def reduced(program: Program, case: Case, is_alike: Callable[[Case], bool]) -> C
 def _simpler(program: Program, case: Case) -> Iterator[Case]:
     for at, hold in enumerate(case.holds):
         if hold != ARGUMENT:
-            yield replace(case, before=_with(case.before, at, ((),) * len(case.before[at])), holds=_with(case.holds, at, CONSTRAINT))
+            yield replace(
+                case,
+                before=_with(case.before, at, ((),) * len(case.before[at])),
+                holds=_with(case.holds, at, CONSTRAINT),
+            )
             if hold != CONSTRAINT:
                 yield replace(case, holds=_with(case.holds, at, CONSTRAINT))
     for name in ("operands", "results"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the atlas found: counts for each op, and each difference beside the row of the table that explains it."""
+"""Prints the findings of the atlas: counts for each op, and for each row of the table of miscompilations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.atlas import layouts, programs
-from reshard.dialect_utils import miscompilations, shared_windows
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.sharding import AxisRef, Sharding
+from reshard.dialect_utils.analysis import miscompilations
+from reshard.dialect_utils.emission import shared_windows
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 SHARED = "shared windows"
 _STATUSES = ("right", "wrong", "refused", "died", "hung")
@@ -19,7 +20,7 @@ _STATUSES = ("right", "wrong", "refused", "died", "hung")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case that was run. `row`: the name of the row of the table that it meets, empty if it meets none."""
+    """A case that was run. `row` is the name of the row of the table that applies to it, empty if no row does."""
 
     number: int
     at: int
@@ -34,7 +35,7 @@ class Outcome:
 
 
 def outcomes(rows: Mapping[int, Sequence[dict]], families: Sequence[str]) -> Iterator[Outcome]:
-    """Yields every case with the row that it meets."""
+    """Yields the outcome of every case, with the row that applies to it."""
     with make_context() as context, ir.Location.unknown(context):
         for number, found in sorted(rows.items()):
             program = programs.drawn(number, families)
@@ -46,7 +47,7 @@ def outcomes(rows: Mapping[int, Sequence[dict]], families: Sequence[str]) -> Ite
 
 
 def explanation(program: programs.Program, case: layouts.Case, module: ir.Module) -> str:
-    """Returns the name of the row of the table that a case meets, empty if it meets none.
+    """Returns the name of the row of the table that applies to a case; empty if no row does.
 
     Args:
       module: the program unsharded; a current context is that of the module.
@@ -56,14 +57,16 @@ def explanation(program: programs.Program, case: layouts.Case, module: ir.Module
     held = {argument: _sharding(layout) for argument, layout in zip(main.arguments, case.operands)}
     given = dict(zip(main.operations[len(main.operations) - 1].operands, map(_sharding, case.results)))
     for op in (each.operation for each in main.operations):
-        at = miscompilations.AtOp(op, mesh, *([_layout(value, held, given) for value in side] for side in (op.operands, op.results)))
+        at = miscompilations.AtOp(
+            op, mesh, *([_layout(value, held, given) for value in side] for side in (op.operands, op.results))
+        )
         if (row := miscompilations.miscompilation_of(at)) is not None:
             return row.name
     return SHARED if shared_windows.are_confused(module, main.arguments) else ""
 
 
 def _layout(value: ir.Value, held: Mapping[ir.Value, Sharding], given: Mapping[ir.Value, Sharding]) -> Sharding | None:
-    """Returns the layout of an operand or result of the program; of what lies between, that of the first result of its shape."""
+    """Returns the layout of a value; a value inside the program has that of the first result of its shape."""
     if value in held or value in given:
         return held.get(value) or given.get(value)
     if not isinstance(value.type, ir.RankedTensorType):
@@ -78,8 +81,8 @@ def _sharding(layout: layouts.Axes) -> Sharding:
 
 
 def tell(found: Sequence[Outcome]) -> int:
-    """Prints the tables; returns 1 if a difference is unexplained."""
-    from reshard.tools.text_table import table
+    """Prints the tables, and returns 1 if no row of the table explains some difference, else 0."""
+    from reshard.synthesis.common.text_table import table
 
     print(f"{len(found):,} cases")
     print(table(*_by_family(found), "l" + "r" * len(_STATUSES)))

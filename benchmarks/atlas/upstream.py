@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case as a report for XLA's maintainers: a text with a module, a script that shows the difference, and what is expected."""
+"""Writes a case as a report for XLA's maintainers, with a script that shows the difference."""
 
 from __future__ import annotations
 
@@ -61,24 +61,30 @@ inputs = [
 ]
 for expected, found in zip(run(ON_ONE_DEVICE, jax.devices()[:1], inputs), run(SHARDED, jax.devices(), inputs)):
     print("right" if np.allclose(expected, found) else f"{{np.count_nonzero(expected != found)}} of {{expected.size}} entries are wrong")
-'''
+'''  # noqa: E501
 
 
 def report(number: int, program: programs.Program, case: layouts.Case, title: str, versions: str) -> str:
     """Returns the report of a case that XLA computes wrongly, as Markdown."""
     inputs = "\n".join(_input(each) for each in program.operands)
     script = _SCRIPT.format(
-        number=number, devices=case.devices, sharded=layouts.text(program, case), unsharded=layouts.unsharded_text(program), inputs=inputs
+        number=number,
+        devices=case.devices,
+        sharded=layouts.text(program, case),
+        unsharded=layouts.unsharded_text(program),
+        inputs=inputs,
     )
     return (
-        f"# SPMD partitioner: {title}\n\nSeen with jaxlib {versions} on CPU devices, with the Shardy partitioner. The program below gives "
-        "other values on a mesh than on one device;\nall entries are small whole numbers, so that this is not rounding.\n\n"
+        f"# SPMD partitioner: {title}\n\nSeen with jaxlib {versions} on CPU devices, with the Shardy partitioner. "
+        f"The program below gives "
+        "other values on a mesh than on one device;\nall entries are small whole numbers, so that this is not "
+        "rounding.\n\n"
         f"```python\n{script}```\n\nExpected: `right` for each output.\n"
     )
 
 
 def _input(operand: programs.Operand) -> str:
-    """Returns the line that draws what `worker.inputs_of` draws for an operand."""
+    """Returns the script's line that draws an operand's entries as `worker.inputs_of` does."""
     low, high = (-8, 9) if operand.bound is None else (0, operand.bound)
     dtype = {"f32": "float32", "i32": "int32"}[operand.element]
     return f"    random.integers({low}, {high}, {operand.shape}).astype(np.{dtype}),"

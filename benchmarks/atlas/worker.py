@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that compiles and runs the cases of the atlas; XLA may end it.
 
-Reads lines `{"program": number, "cases": [0, 1, ...], "families": [...]}` or `{"program": ..., "given": [case, ...]}`, and answers each
-case by a line `{"case": ..., "status": "right" | "wrong" | "refused", ...}`.
+Reads lines `{"program": number, "cases": [0, 1, ...], "families": [...]}` or `{"program": ..., "given": [case, ...]}`,
+and answers each case by a line `{"case": ..., "status": "right" | "wrong" | "refused", ...}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
 DEVICES = 12
-# Compiled fast; partitioning is what it always is.
+# Options for fast compilation; they do not change how XLA partitions.
 _FAST: dict[str, object] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-_FAST_OF_OLD = {"xla_cpu_use_fusion_emitters": False}  # takes two thirds of the time away; jaxlib 0.12 has no such flag
+_FAST_OF_OLD = {"xla_cpu_use_fusion_emitters": False}  # saves two thirds of the time; jaxlib 0.12 has no such flag
 
 
 def main() -> None:
-    """Answers the questions of stdin until it ends, in a child of its own that is made again when XLA has ended it.
+    """Answers the questions on stdin until its end, in a child process; if XLA ends the child, the next one goes on.
 
-    The child is forked from a process that has loaded XLA and not begun to use it: it is there in no time.
+    The child is forked from a process that has loaded XLA but not used it yet, so it starts at once.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     from jax._src import compiler  # noqa: F401
 
-    from reshard.dialect_utils import compat  # noqa: F401
+    from reshard.dialect_utils.platform import compat  # noqa: F401
 
     answers, sys.stdout = sys.stdout, sys.stderr
     while True:
@@ -48,7 +48,7 @@ def _answer_all(answers: TextIO) -> None:
 
 
 def outcomes(request: dict) -> Iterator[dict]:
-    """Yields what becomes of each case of a request."""
+    """Yields the outcome of each case of a request."""
     from benchmarks.atlas import layouts, programs
 
     number = request["program"]
@@ -60,13 +60,13 @@ def outcomes(request: dict) -> Iterator[dict]:
         cases = [(at, layouts.drawn(program, f"{number} {at}")) for at in request["cases"]]
     try:
         expected = run(layouts.unsharded_text(program), 1, inputs)
-    except Exception as problem:  # as below
+    except Exception as problem:  # XLA refuses, as below
         yield from ({"case": at, "status": "no reference", "message": _first_line(problem)} for at, _ in cases)
         return
     for at, case in cases:
         try:
             found = run(layouts.text(program, case), case.devices, inputs)
-        except Exception as problem:  # XLA refuses: its errors have many types
+        except Exception as problem:  # XLA refuses the module: its errors have many types
             yield {"case": at, "status": "refused", "message": _first_line(problem)}
             continue
         wrong = [where for where, pair in enumerate(zip(expected, found)) if differs(*pair, program.is_exact)]
@@ -78,7 +78,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def inputs_of(program, number: int) -> list:
-    """Returns an array for each operand."""
+    """Returns random entries for each operand of a program, as arrays."""
     import numpy as np
 
     random = np.random.default_rng(number)
@@ -93,26 +93,30 @@ def inputs_of(program, number: int) -> list:
 def run(text: str, devices: int, inputs: list) -> list:
     """Returns the outputs of a module as numpy arrays."""
     import jax
-    from jaxlib.mlir import ir
     import numpy as np
+    from jaxlib.mlir import ir
 
-    from reshard.dialect_utils import compat
+    from reshard.dialect_utils.platform import compat
 
     own = jax.devices()[:devices]
     context = compat.jax_context()
     module = compat.parse_module(context, text)
     fast = _FAST | (_FAST_OF_OLD if compat.jaxlib_version() < "0.11" else {})
     main = next(op for op in module.body.operations if op.operation.name == "func.func")
+    results = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).results
     options = compat.compile_options(
-        own, fast, propagates_to_parameters=[False] * len(inputs), propagates_to_results=[False] * len(main.type.results)
+        own,
+        fast,
+        propagates_to_parameters=[False] * len(inputs),
+        propagates_to_results=[False] * len(results),
     )
     with context:
         executable = compat.load_executable(module, own, options)
     placed = [compat.array_sharding(each, own) for each in compat.parameter_shardings(executable, len(inputs))]
     arguments = [jax.device_put(value, each) for value, each in zip(inputs, placed, strict=True)]
     shards = compat.execute_sharded(executable, arguments)
-    given = [compat.array_sharding(each, own) for each in compat.output_shardings(executable, len(main.type.results))]
-    shapes = [tuple(ir.RankedTensorType(each).shape) for each in main.type.results]
+    given = [compat.array_sharding(each, own) for each in compat.output_shardings(executable, len(results))]
+    shapes = [tuple(ir.RankedTensorType(each).shape) for each in results]
     return [np.asarray(jax.make_array_from_single_device_arrays(*each)) for each in zip(shapes, given, shards)]
 
 

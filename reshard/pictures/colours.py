@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours that the colour-blind can tell apart and black letters are legible on, in light and dark pages; patterns beside them.
+"""Colours and patterns for light and dark pages.
 
-Source: Paul Tol, "Colour schemes", SRON technical note 3.2 (2021): the qualitative scheme "light", made for labelled cells; the
-sequential ramp of the heat maps has steps of equal lightness.
+The colour-blind can tell the colours apart, and black letters are legible on them.
+
+Source: Paul Tol, "Colour schemes", SRON technical note 3.2 (2021): the qualitative scheme "light", made for labelled
+cells; the sequential ramp of the heat maps has steps of equal lightness.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ PATTERNS = ("", "stripes", "dots")
 
 
 def fill_of(block: int, blocks: int) -> tuple[int, str]:
-    """Returns the index into FILLS and the pattern over it: different for up to 27 blocks; of more, neighbours share theirs.
+    """Returns the index of a block's colour in FILLS, and the pattern over it.
+
+    Up to 27 blocks look different; if there are more, neighbouring blocks share a colour.
 
     Example:
       >>> fill_of(0, 4), fill_of(10, 20), fill_of(63, 64)
@@ -37,13 +41,16 @@ def fill_of(block: int, blocks: int) -> tuple[int, str]:
 
 
 def heat(share: float) -> tuple[str, str]:
-    """Returns the CSS colours of a share of the most, 0 to 1, and of letters on it; the more, the further from the page's own."""
+    """Returns two CSS colours: for a share of the maximum, 0 to 1, and for letters on it.
+
+    The larger the share, the more the colour differs from the page's own colour.
+    """
     step = 0 if share <= 0 else 1 + min(len(RAMP) - 2, int(share * (len(RAMP) - 1) - 1e-9))
     return f"var(--h{step})", f"var(--i{step})"
 
 
 def ramp(is_dark: bool) -> tuple[tuple[str, str], ...]:
-    """Returns (fill, colour of letters on it) for each step of `heat`, the first for nothing at all."""
+    """Returns (fill, colour of letters on it) for each step of `heat`; the first step is for a share of 0."""
     fills = ("#262b34", *RAMP[:0:-1]) if is_dark else RAMP
     light = {"#262b34", *RAMP[6:]}
     return tuple((fill, "#ffffff" if fill in light else "#111111") for fill in fills)

@@ -7,27 +7,30 @@ import functools
 import os
 from pathlib import Path
 
-from reshard.byte_sizes import byte_size
 from reshard.pictures import colours, memory, traffic_map
 from reshard.pictures.markup import Markup, element, joined
 from reshard.pictures.page import card, facts, in_frame, page, svg, twin
 from reshard.pictures.placements import Placements, State, differing, originals, placements
-from reshard.pictures.sizes import bytes_text, time_text
 from reshard.pictures.tile_pictures import TilePictures, shown_devices, state_text
-from reshard.synthesis.plan import Plan
-from reshard.synthesis.tile_program import collectives_by_step
-from reshard.synthesis.topology import Topology
+from reshard.planning.byte_sizes import byte_size
+from reshard.synthesis.common.numbers import bandwidth, bytes_text, counted, time_text
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.planner.entry import Plan
+from reshard.synthesis.programs.tile_program import collectives_by_step
 
 _SUFFIXES = (".svg", ".html", ".htm", ".txt")
-_LEGEND = "letter and colour: the block of the source that a part is of; number: the block of the target that it goes to"
+_LEGEND = (
+    "letter and colour: the block of the source that a part is of; number: the block of the target that it goes to"
+)
 
 
 def visualize(plan: Plan, *, topology: Topology | str | None = None, memory_limit: int | str | None = None) -> Drawing:
-    """Returns a drawing of a plan: the tile of each device before, between and after its steps, memory and traffic.
+    """Returns a drawing of a plan: each device's tile before and after each step, the memory and the traffic.
 
     Args:
       plan: what `reshard.plan` returns.
-      topology: that of the plan, a `Topology` or what `Topology.parse` reads; where it is left out it is looked up by name.
+      topology: that of the plan, a `Topology` or what `Topology.parse` reads; where it is left out it is looked up by
+        name.
       memory_limit: bytes per device, or text such as "2GiB"; drawn as a line over the memory.
     Raises:
       TopologyError: the topology does not fit the mesh, or the plan's is no preset and has to be given.
@@ -52,7 +55,9 @@ def visualize(plan: Plan, *, topology: Topology | str | None = None, memory_limi
     if not isinstance(plan, Plan):
         raise TypeError(f"visualize takes what reshard.plan returns, not {type(plan).__name__}")
     network = (
-        topology if isinstance(topology, Topology) else Topology.parse(plan.topology if topology is None else os.fspath(topology))
+        topology
+        if isinstance(topology, Topology)
+        else Topology.parse(plan.topology if topology is None else os.fspath(topology))
     )
     return Drawing(plan, network.fitted(plan.devices), None if memory_limit is None else byte_size(memory_limit))
 
@@ -60,19 +65,22 @@ def visualize(plan: Plan, *, topology: Topology | str | None = None, memory_limi
 class Drawing:
     """The pictures of one plan; equal plans give equal bytes.
 
-    In a notebook it shows itself. A picture of many devices shows some of them, its text names the others.
+    A notebook shows the drawing as a page. If a plan has many devices, the pictures show only some of them; the text
+    covers all of them.
     """
 
     def __init__(self, plan: Plan, topology: Topology, memory_limit: int | None = None):
         self.plan, self.topology, self.memory_limit = plan, topology, memory_limit
 
     def text(self) -> str:
-        """Returns all that the pictures say as plain text, ends in a newline."""
+        """Returns the content of the pictures as plain text, which ends in a newline."""
         parts = [head_text(self.plan), self._tiles_text(), self._memory_text(), self._traffic_text()]
         return "\n\n".join(each for each in parts if each) + "\n"
 
     def svg(self, part: str = "all") -> str:
-        """Returns all states one below the other, the array on the left, the devices on the right, then memory.
+        """Returns an SVG of all states, one below the other, and then the memory.
+
+        Each state has the array on the left and the devices on the right.
 
         Args:
           part: "tiles" or "memory" is that alone.
@@ -90,7 +98,9 @@ class Drawing:
             width, y = self._add_states(drawn, width, y)
         if part != "tiles" and self._memory:
             if part == "all":
-                drawn.append(element("text", "memory per device", x=20, y=y + 26, class_="sub", style="font-weight:600"))
+                drawn.append(
+                    element("text", "memory per device", x=20, y=y + 26, class_="sub", style="font-weight:600")
+                )
             drawn.append(
                 element(
                     "g",
@@ -102,7 +112,7 @@ class Drawing:
         return _sheet(f"{title_of(self.plan)}: {self.plan.chain_text}", width, y + 16, drawn)
 
     def _add_states(self, drawn: list[Markup], width: float, y: float) -> tuple[float, float]:
-        """Adds all states below `y`; returns the width and where they end."""
+        """Adds all states below `y`; returns the width, and the `y` at which the states end."""
         for line in (f"from {self.plan.source}", f"to {self.plan.target}", _LEGEND):
             y += 17
             drawn.append(element("text", line, x=20, y=y, class_="sub soft"))
@@ -113,17 +123,23 @@ class Drawing:
         return width, y
 
     def html(self) -> str:
-        """Returns one file that needs no other: a slider over the steps, memory and traffic."""
+        """Returns an HTML page that needs no other file: a slider over the steps, the memory and the traffic."""
         return page(
-            title_of(self.plan), element("h1", title_of(self.plan)), card(plan_facts(self.plan)), card(self.sections("plan"))
+            title_of(self.plan),
+            element("h1", title_of(self.plan)),
+            card(plan_facts(self.plan)),
+            card(self.sections("plan")),
         )
 
     def sections(self, name: str) -> Markup:
-        """Returns the parts of a page about this plan; name: of the slider, unique in the page."""
+        """Returns the parts of a page about this plan; `name` is the slider's name, unique in the page."""
         parts = [self._steps_html(name)]
         if self._memory:
             plot = svg(
-                *memory.SIZE, memory.picture(self._memory, self.memory_limit), "memory per device over the steps", fits=False
+                *memory.SIZE,
+                memory.picture(self._memory, self.memory_limit),
+                "memory per device over the steps",
+                fits=False,
             )
             shown = element("div", plot, class_="wide", tabindex="0")
             parts += [element("h3", "Memory per device"), shown, twin(self._memory_text())]
@@ -136,7 +152,7 @@ class Drawing:
         return in_frame(self.html(), 760 + 90 * rows)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the drawing in the form that the name's ending asks for: .svg, .html, .txt.
+        """Writes the drawing as SVG, HTML or text, by the ending of the file's name: .svg, .html, .htm or .txt.
 
         Raises: ValueError for another ending.
         """
@@ -147,7 +163,9 @@ class Drawing:
         Path(path).write_text(made[suffix](), encoding="utf-8")
 
     def __repr__(self) -> str:
-        return f"<Drawing of {title_of(self.plan)}: {self.plan.chain_text}; it has .text(), .svg(), .html(), .save(path)>"
+        return (
+            f"<Drawing of {title_of(self.plan)}: {self.plan.chain_text}; it has .text(), .svg(), .html(), .save(path)>"
+        )
 
     # ---- what is drawn
 
@@ -208,7 +226,11 @@ class Drawing:
             x, y = left + i % per_row * (wide + 16), 42 + i // per_row * (high + 42)
             note = self._pictures.note(state, device, first_of)
             words = element(
-                "text", element("tspan", device, style="font-weight:600"), f" {note or self._found.place(device)}", x=0, y=11
+                "text",
+                element("tspan", device, style="font-weight:600"),
+                f" {note or self._found.place(device)}",
+                x=0,
+                y=11,
             )
             tile = element("g", self._pictures.tile(state, device).content, transform="translate(0 17)")
             drawn.append(
@@ -224,11 +246,12 @@ class Drawing:
         return left + per_row * (wide + 16), 42 + max(array.height, rows * (high + 42)), joined(drawn)
 
     def _card_size(self, state: State) -> tuple[float, float]:
-        """Returns the size of the largest tile that is drawn; a name needs some width too."""
+        """Returns the size of the largest tile that is drawn, or the width of the longest name if that is wider."""
         boxes = [self._pictures.tile(state, device) for device in self._shown]
         first_of = originals(state)
         names = [
-            f"{device} {self._pictures.note(state, device, first_of) or self._found.place(device)}" for device in self._shown
+            f"{device} {self._pictures.note(state, device, first_of) or self._found.place(device)}"
+            for device in self._shown
         ]
         width = max(48.0, *(box.width for box in boxes), *(6.3 * len(name) for name in names))
         return width, max(box.height for box in boxes)
@@ -236,11 +259,17 @@ class Drawing:
     def _steps_html(self, name: str) -> Markup:
         states = self._found.states
         shown = [self._state_html(i, state) for i, state in enumerate(states)]
-        slider = element("input", type="range", min=0, max=len(states) - 1, value=0, step=1, aria_label="step of the chain")
-        back, on = (element("button", said, type="button", class_=cls) for said, cls in (("back", "back"), ("next", "on-")))
+        slider = element(
+            "input", type="range", min=0, max=len(states) - 1, value=0, step=1, aria_label="step of the chain"
+        )
+        back, on = (
+            element("button", said, type="button", class_=cls) for said, cls in (("back", "back"), ("next", "on-"))
+        )
         bar = element("div", back, slider, on, element("output", "", aria_live="polite"), class_="bar")
         said = [element("p", each, class_="soft") for each in self._left_out()]
-        key = element("p", f"{_LEGEND}. Point at a part to find it everywhere; arrow keys move the slider.", class_="key")
+        key = element(
+            "p", f"{_LEGEND}. Point at a part to find it everywhere; arrow keys move the slider.", class_="key"
+        )
         return joined([element("div", bar, *shown, key, id=name, class_="steps"), *said, twin(self._tiles_text())])
 
     def _state_html(self, i: int, state: State) -> Markup:
@@ -289,14 +318,22 @@ class Drawing:
         wide, high, content = traffic_map.between_picture(found)
         bins = "devices" if found.devices_per_bin == 1 else f"groups of {found.devices_per_bin} devices"
         parts = [
-            element("div", element("h4", f"Who sends to whom, {bins}"), svg(wide, high, content, "bytes from device to device"))
+            element(
+                "div",
+                element("h4", f"Who sends to whom, {bins}"),
+                svg(wide, high, content, "bytes from device to device"),
+            )
         ]
         for each in found.levels:
             wide, high, content = traffic_map.level_picture(each)
-            speed = f"{each.level.name}, {each.level.kind}, {each.level.bandwidth_bytes_per_s / 1e9:g} GB/s"
+            speed = f"{each.level.name}, {each.level.kind}, {bandwidth(each.level.bandwidth_bytes_per_s)}"
             said = "load of each link" if each.links is not None else "bytes that enter each"
             parts.append(
-                element("div", element("h4", f"{speed}: {said}"), svg(wide, high, content, f"traffic at level {each.level.name}"))
+                element(
+                    "div",
+                    element("h4", f"{speed}: {said}"),
+                    svg(wide, high, content, f"traffic at level {each.level.name}"),
+                )
             )
         return element("div", *parts, class_="pair")
 
@@ -311,8 +348,8 @@ def _sheet(title: str, width: float, height: float, drawn: list[Markup]) -> str:
 
 
 def title_of(plan: Plan) -> str:
-    """Returns e.g. `f32[16,16] on 8 devices`."""
-    return f"{_tensor(plan)} on {plan.devices:,} device{'s' * (plan.devices != 1)}"
+    """Returns the title of a plan, e.g. `f32[16,16] on 8 devices`."""
+    return f"{_tensor(plan)} on {counted(plan.devices, 'device')}"
 
 
 def _tensor(plan: Plan) -> str:
@@ -320,7 +357,7 @@ def _tensor(plan: Plan) -> str:
 
 
 def head_text(plan: Plan) -> str:
-    """Returns what the plan is about, as `reshard plan` prints it."""
+    """Returns the plan's problem and chain as text, as `reshard plan` prints them."""
     devices = f"{plan.devices} device{'s' * (plan.devices != 1)}"
     to_mesh = f" on {plan.target_mesh}" if plan.target_mesh else ""
     return "\n".join(
@@ -334,23 +371,31 @@ def head_text(plan: Plan) -> str:
 
 
 def plan_facts(plan: Plan) -> Markup:
-    """Returns ends, chain and totals of a plan."""
+    """Returns a list of a plan's mesh, source, target, chain and totals."""
     ratio = f", {plan.ratio_to_bound:.2f}x the least that any method needs" if plan.bound_bytes else ""
     return facts(
         [
             ("mesh", element("code", _short_mesh(plan.mesh))),
             ("from", element("code", plan.source)),
-            ("to", joined([element("code", plan.target), f" on {_short_mesh(plan.target_mesh)}" if plan.target_mesh else ""])),
+            (
+                "to",
+                joined(
+                    [element("code", plan.target), f" on {_short_mesh(plan.target_mesh)}" if plan.target_mesh else ""]
+                ),
+            ),
             ("chain", element("code", plan.chain_text)),
             ("received", f"{plan.bytes_received:,} bytes by the busiest device{ratio}"),
             ("memory", f"peak {plan.peak_bytes:,} bytes per device; largest tile {plan.largest_tile_bytes:,}"),
-            ("time", f"{time_text(plan.time_s)} modelled, {plan.collectives} collective{'s' * (plan.collectives != 1)}"),
+            (
+                "time",
+                f"{time_text(plan.time_s)} modelled, {counted(plan.collectives, 'collective')}",
+            ),
         ]
     )
 
 
 def _short_mesh(mesh) -> str:
-    """Returns the mesh; of a long order of devices its beginning."""
+    """Returns the mesh as text; a long order of devices is cut off after its beginning."""
     text = str(mesh)
     return text if len(text) <= 200 else f"{text[:180]} ...>"
 
@@ -376,4 +421,8 @@ def _array_head(pictures: TilePictures) -> str:
 
 
 def _devices_head(found: Placements, shown: tuple[int, ...]) -> str:
-    return "each device's tile" if len(shown) == found.devices else f"the tiles of {len(shown)} of {found.devices:,} devices"
+    return (
+        "each device's tile"
+        if len(shown) == found.devices
+        else f"the tiles of {len(shown)} of {found.devices:,} devices"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reshard explain --html`: one plan as a page, with its steps, its pictures, what was rejected, and the explanation in words."""
+"""`reshard explain --html`: one plan as a page, with its steps, pictures, rejected ways and explanation in words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from reshard.pictures import plan_parts
 from reshard.pictures.drawing import Drawing, plan_facts, title_of
 from reshard.pictures.markup import element
 from reshard.pictures.page import card, page
-from reshard.synthesis.alternatives import Alternative
-from reshard.synthesis.plan import Plan
-from reshard.synthesis.topology import Topology
+from reshard.synthesis.explain.alternatives import Alternative
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.planner.entry import Plan
 
 
-def page_of(plan: Plan, topology: Topology, ways: tuple[Alternative, ...], words: str, memory_limit: int | None = None) -> str:
+def page_of(
+    plan: Plan, topology: Topology, ways: tuple[Alternative, ...], words: str, memory_limit: int | None = None
+) -> str:
     """Returns the page.
 
     Args:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 import html
 import re
+from collections.abc import Iterable
 
-# XML has no place for these, escaped or not; a lone half of a pair of surrogates cannot be written as UTF-8 either.
+# XML cannot hold these characters, escaped or not. A surrogate without its pair cannot be written as UTF-8 either.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _VOID = frozenset({"br", "hr", "input", "meta", "rect", "line", "path", "use", "circle", "polygon"})
 
@@ -25,24 +25,31 @@ def escaped(text: object) -> Markup:
       >>> print(escaped('<b title="1">'))
       &lt;b title=&quot;1&quot;&gt;
     """
-    return text if isinstance(text, Markup) else Markup(html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", str(text))))
+    return (
+        text if isinstance(text, Markup) else Markup(html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", str(text))))
+    )
 
 
 def element(name: str, /, *content: object, **attributes: object) -> Markup:
-    """Returns an element. `class_` is `class`, other underscores are hyphens; an attribute that is None is left out, True is bare.
+    """Returns an element of SVG or HTML.
+
+    `class_` becomes `class`, and other underscores become hyphens. An attribute that is None or False is left out, and
+    one that is True has no value.
 
     Example:
       >>> print(element("rect", x=1.50, class_="a & b", hidden=None))
       <rect x="1.5" class="a &amp; b"/>
     """
-    written = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None and value is not False)
+    written = "".join(
+        _attribute(key, value) for key, value in attributes.items() if value is not None and value is not False
+    )
     if name in _VOID and not content:
         return Markup(f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{joined(content)}</{name}>")
 
 
 def joined(parts: Iterable[object], between: str = "") -> Markup:
-    """Returns the parts one after the other, those that are no markup escaped."""
+    """Returns the parts one after the other; every part that is not markup is escaped."""
     return Markup(between.join(map(escaped, parts)))
 
 
@@ -57,13 +64,17 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def table(headings: Iterable[object], rows: Iterable[Iterable[object]], sides: str, caption: str | None = None) -> Markup:
-    """Returns an HTML table that scrolls by itself where the window is narrow; sides has "l" or "r" for each column."""
+def table(
+    headings: Iterable[object], rows: Iterable[Iterable[object]], sides: str, caption: str | None = None
+) -> Markup:
+    """Returns an HTML table that scrolls by itself if the window is narrow; `sides` has "l" or "r" for each column."""
     classes = ["n" if side == "r" else None for side in sides]
     head = element("tr", *(element("th", each, scope="col", class_=cls) for each, cls in zip(headings, classes)))
     body = [element("tr", *(element("td", each, class_=cls) for each, cls in zip(row, classes))) for row in rows]
     said = element("caption", caption) if caption else Markup("")
-    return element("div", element("table", said, element("thead", head), element("tbody", *body)), class_="wide", tabindex="0")
+    return element(
+        "div", element("table", said, element("thead", head), element("tbody", *body)), class_="wide", tabindex="0"
+    )
 
 
 def _attribute(name: str, value: object) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device holds during each step of a plan, as a plot with the limit, and as text. Modelled, see `synthesis.peak`.
+"""The modelled memory of a device during each step of a plan, as a plot and as text; see `synthesis.peak`.
 
->>> from reshard.planning import plan
+>>> from reshard.planning.entry import plan
 >>> print(as_text(memory_of(plan('[{"x"}, {}]', '[{}, {"x"}]', mesh="x=4", shape=(64, 64))), limit=16384))
 memory per device, in bytes
   step 1   4,096 source + 4,096 target + 4,096 temporaries = 12,288  relayout 16x4x16 by [1, 0, 2]
@@ -14,15 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reshard.pictures.markup import Markup, element, joined
-from reshard.pictures.sizes import bytes_text
-from reshard.synthesis.peak import temporary_bytes_by_step
-from reshard.synthesis.plan import Plan
-from reshard.synthesis.plan_json import tile_bytes
+from reshard.synthesis.common.numbers import bytes_text
+from reshard.synthesis.planner.entry import Plan
+from reshard.synthesis.plans.plan_json import tile_bytes
+from reshard.synthesis.programs.peak import temporary_bytes_by_step
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOfStep:
-    """Bytes per device during one step; the source tile is the caller's and stays, padding to fill counts with it."""
+    """Bytes per device during one step.
+
+    The source tile belongs to the caller and stays. If its padding has to be filled, the filled copy counts with it.
+    """
 
     number: int
     title: str
@@ -36,7 +39,7 @@ class MemoryOfStep:
 
 
 def memory_of(plan: Plan) -> tuple[MemoryOfStep, ...]:
-    """Returns what each step holds; the largest total is the plan's peak. Nothing for the empty chain."""
+    """Returns the memory of each step; the largest total is the plan's peak. The empty chain has no steps."""
     if not plan.steps:
         return ()
     temporaries = temporary_bytes_by_step(plan.tile_program, plan.bits)
@@ -47,11 +50,12 @@ def memory_of(plan: Plan) -> tuple[MemoryOfStep, ...]:
 
 
 def as_text(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> str:
-    """Returns a line per step, then the peak; limit: in bytes per device, None if there is none."""
+    """Returns a line per step, then the peak; `limit` is in bytes per device, None if there is none."""
     if not steps:
         return "memory per device: nothing is allocated"
     numbers = [
-        f"{each.source_bytes:,} source + {each.target_bytes:,} target + {each.temporary_bytes:,} temporaries" for each in steps
+        f"{each.source_bytes:,} source + {each.target_bytes:,} target + {each.temporary_bytes:,} temporaries"
+        for each in steps
     ]
     totals = [f"{each.total_bytes:,}" for each in steps]
     widths = [max(map(len, column)) for column in (numbers, totals)]
@@ -98,7 +102,13 @@ def picture(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> Markup
             title = element("title", f"{what}: {part} {value:,} bytes")
             drawn.append(
                 element(
-                    "rect", title, x=left, y=at(below + value), width=column, height=at(below) - at(below + value), class_=cls
+                    "rect",
+                    title,
+                    x=left,
+                    y=at(below + value),
+                    width=column,
+                    height=at(below) - at(below + value),
+                    class_=cls,
                 )
             )
             below += value
@@ -106,7 +116,11 @@ def picture(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> Markup
         if slot > 22:
             drawn.append(
                 element(
-                    "text", f"step {each.number}" if slot > 46 else each.number, x=left + column / 2, y=floor + 17, class_="mid"
+                    "text",
+                    f"step {each.number}" if slot > 46 else each.number,
+                    x=left + column / 2,
+                    y=floor + 17,
+                    class_="mid",
                 )
             )
     drawn += _legend()
@@ -120,7 +134,11 @@ def _lines(limit: int | None, top: float, at, wide: float) -> list[Markup]:
     if limit is None:
         return []
     if limit > top:
-        return [element("text", f"limit {bytes_text(limit)}, above this plot", x=_LEFT + wide, y=_TOP - 12, class_="end soft")]
+        return [
+            element(
+                "text", f"limit {bytes_text(limit)}, above this plot", x=_LEFT + wide, y=_TOP - 12, class_="end soft"
+            )
+        ]
     line = element("path", d=f"M{_LEFT} {at(limit):.1f}H{_LEFT + wide}", class_="limit")
     return [line, element("text", f"limit {bytes_text(limit)}", x=_LEFT + wide, y=at(limit) - 6, class_="end halo")]
 

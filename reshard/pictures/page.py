@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML file that needs nothing else: its style, its script and its pictures are in it, and it may not reach the network.
+"""One HTML file that needs no other: it contains its style, script and pictures, and may not use the network.
 
-Light and dark follow the reader's settings; on paper all steps are shown; sliders and buttons work with the keyboard, and a page
-that is opened as `page.html#site-0=2` starts with step 2 of that site. Without scripts all steps are there, one below the other.
+Light and dark follow the reader's settings; on paper all steps are shown; sliders and buttons work with the keyboard,
+and a page that is opened as `page.html#site-0=2` starts with step 2 of that site. Without scripts all steps are there,
+one below the other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ code{overflow-wrap:anywhere}
 pre{overflow:auto;background:var(--bg);border:1px solid var(--line);border-radius:6px;
 padding:10px 12px;margin:8px 0;line-height:1.45;max-height:420px}
 .soft{color:var(--soft)}
-.card{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin:18px 0;break-inside:avoid-page}
+.card{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin:18px 0;
+break-inside:avoid-page}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:12px;margin:16px 0}
 .tiles .card{margin:0;padding:14px 16px}
 .figure{font-size:23px;font-weight:650;line-height:1.2;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
@@ -89,11 +91,12 @@ _DARK = (
     ".pic .edge{stroke:#0b0c0f}.pic .cell{stroke:#16191f}rect.hot{stroke:#fff!important}}"
 )
 
-# Plain functions on the elements of one slider each; a page may have none.
+# Plain functions; each works on the elements of one slider. A page may have no slider.
 _SCRIPT = """
 document.documentElement.classList.add("scripted");
 for (const box of document.querySelectorAll(".steps")) {
-  const states = [...box.querySelectorAll(".state")], slider = box.querySelector("input"), said = box.querySelector("output");
+  const states = [...box.querySelectorAll(".state")];
+  const slider = box.querySelector("input"), said = box.querySelector("output");
   const show = at => {
     at = Math.max(0, Math.min(states.length - 1, at));
     states.forEach((each, i) => each.classList.toggle("now", i === at));
@@ -125,7 +128,7 @@ follow();
 
 
 def page(title: str, *body: Markup) -> str:
-    """Returns the file; its parts are markup."""
+    """Returns the text of the HTML file; `body` is markup."""
     head = [
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -133,19 +136,21 @@ def page(title: str, *body: Markup) -> str:
         element("title", title),
         element("style", Markup(colours.styles() + _STYLE + _DARK)),
     ]
-    patterns = element("svg", colours.definitions(), width="0", height="0", style="position:absolute", aria_hidden="true")
+    patterns = element(
+        "svg", colours.definitions(), width="0", height="0", style="position:absolute", aria_hidden="true"
+    )
     parts = [patterns, element("main", *body), element("script", Markup(_SCRIPT))]
     return f'<!doctype html>\n<html lang="en">{element("head", *head)}{element("body", *parts, class_="pic")}</html>\n'
 
 
 def in_frame(html: str, height: int) -> str:
-    """Returns a frame that holds a page, for notebooks: its styles and its script stay inside."""
+    """Returns a frame for notebooks that contains a page; the styles and the script of the page stay inside."""
     style = f"width:100%;height:{height}px;border:0"
     return element("iframe", title="reshard", sandbox="allow-scripts", style=style, srcdoc=str(html))
 
 
 def svg(width: float, height: float, content: object, label: str, *, fits: bool = True) -> Markup:
-    """Returns a picture of so many pixels; if it fits, it shrinks with a narrow window."""
+    """Returns a picture of this width and height in pixels; if `fits` is true, it shrinks in a narrow window."""
     size = f"0 0 {width:.0f} {height:.0f}"
     return element(
         "svg",
@@ -160,7 +165,7 @@ def svg(width: float, height: float, content: object, label: str, *, fits: bool 
 
 
 def twin(text: str, said: str = "as text") -> Markup:
-    """Returns the text twin of a picture, folded."""
+    """Returns a folded block with the text that belongs to a picture."""
     return element("details", element("summary", said), element("pre", text))
 
 
@@ -169,5 +174,5 @@ def card(*content: object, **attributes: object) -> Markup:
 
 
 def facts(rows: list[tuple[str, object]]) -> Markup:
-    """Returns a list of terms and what they are; those that are empty are left out."""
+    """Returns a list of terms with their values; terms with an empty value are left out."""
     return element("dl", joined(joined([element("dt", term), element("dd", what)]) for term, what in rows if what))

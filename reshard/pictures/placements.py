@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which part of an array before the first step of a plan and after each one.
+"""The parts of an array that each device holds, before the first step of a plan and after each step.
 
-Dimensions are cut wherever any placement on the way cuts them; the pieces of a dimension are its *cells*. What a device holds
-is a set of cells along each dimension, since digits, boxes and what exchanges make of them are all of that kind. A part of
-the array is known by the block of the source that it comes from, a letter, and by the block of the target that it goes
-to, a number: `B3` is what the second block of the source gives to the fourth one of the target.
+Dimensions are cut wherever any placement on the way cuts them; the pieces of a dimension are its *cells*. A device
+holds a set of cells along each dimension: this is true of digits, of boxes, and of the results of exchanges. A part of
+the array has a letter, for the block of the source that it comes from, and a number, for the block of the target that
+it goes to: `B3` goes from the second block of the source to the fourth block of the target.
 
-    >>> from reshard.planning import plan
+    >>> from reshard.planning.entry import plan
     >>> found = placements(plan('[{"x"}, {}]', '[{}, {"x"}]', mesh="x=2", shape=(4, 4)))
-    >>> [(each.title, part_names(found, each, 0)) for each in found.states]
-    [('before', [[['A0', 'A1']]]), ('relayout 2x2x2 by [1, 0, 2]', [[['A0', 'A1']]]), ('all_to_all x: dim 0 -> 1', [[['A0'], ['B0']]])]
+    >>> for each in found.states:
+    ...     print(f"{each.title}: {part_names(found, each, 0)}")
+    before: [[['A0', 'A1']]]
+    relayout 2x2x2 by [1, 0, 2]: [[['A0', 'A1']]]
+    all_to_all x: dim 0 -> 1: [[['A0'], ['B0']]]
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 import functools
 import itertools
 import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from reshard.synthesis.blocks import Blocks, both_ends
-from reshard.synthesis.layout import Factor, Layout, coordinates, unreduced_factors
-from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import Plan
-from reshard.synthesis.plan_layouts import layouts
-from reshard.synthesis.semantics import run
-from reshard.synthesis.sharding import Sharding
-from reshard.synthesis.tile_program import KeepFirst, On, PutOwn, Reduce, ReduceOwn, TileProgram
+from reshard.synthesis.layouts.blocks import Blocks, both_ends
+from reshard.synthesis.layouts.layout import Factor, Layout, coordinates, unreduced_factors
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.planner.entry import Plan
+from reshard.synthesis.plans.plan_layouts import layouts
+from reshard.synthesis.programs.interpreter import run
+from reshard.synthesis.programs.tile_program import KeepFirst, On, PutOwn, Reduce, ReduceOwn, TileProgram
 
 MOST_RUN_ELEMENTS = 1 << 21  # of all tiles together, where layouts between the steps are found by running the plan
 MOST_CELLS = 1 << 12  # along a dimension
@@ -36,7 +40,7 @@ MOST_CELLS = 1 << 12  # along a dimension
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """What the devices hold at one time.
+    """The parts of the array that the devices hold at one time.
 
     Attributes:
       title: "before", or the step that leads here. number: of the step, 0 before the first.
@@ -55,7 +59,7 @@ class State:
 
     @property
     def key(self) -> bytes:
-        """Returns what tells placements apart."""
+        """Returns a key that differs for different placements."""
         sums = b"" if self.partial_sum is None else self.partial_sum.tobytes()
         return b"|".join([*(np.packbits(each).tobytes() for each in self.holds), sums, str(self.tile_shape).encode()])
 
@@ -119,30 +123,47 @@ class Placements:
 
 
 def placements(plan: Plan) -> Placements:
-    """Returns who holds what at each stage of a plan.
+    """Returns the placement of the array on the devices at each stage of a plan.
 
-    Where no layouts of digits lead from step to step (padded tiles, two meshes), tiles of element numbers are run through the
-    plan; if they are too large for that, source and target alone are there.
+    If no layouts of digits lead from step to step (padded tiles, two meshes), the plan is run on tiles of element
+    numbers. If these tiles are too large to run the plan, the result has only the source and the target.
     """
     finders = _states(plan)
-    cut_at = [sorted(set().union(*(each.cuts(dim) for _, each in finders), {0, size})) for dim, size in enumerate(plan.shape)]
+    cut_at = [
+        sorted(set().union(*(each.cuts(dim) for _, each in finders), {0, size})) for dim, size in enumerate(plan.shape)
+    ]
     edges = tuple(tuple(_thinned(each)) if plan.shape[dim] else (0, 0) for dim, each in enumerate(cut_at))
     firsts = [np.array(each[:-1], np.int64) for each in edges]
     states = tuple(_state(plan, number, finder, firsts) for number, finder in finders)
     ends = [tuple(_classes(each) for each in state.holds) for state in (states[0], states[-1])]
-    left_out = tuple(number for number in range(1, len(plan.steps) + 1) if number not in {each.number for each in states})
-    counts = [tuple(max(each, default=0) + 1 for each in blocks) for blocks in ends]
-    return Placements(plan.shape, edges, states, *ends, *counts, plan.devices, plan.mesh, plan.goal_mesh, left_out)
+    left_out = tuple(
+        number for number in range(1, len(plan.steps) + 1) if number not in {each.number for each in states}
+    )
+    source, target = ends
+    sources, targets = (tuple(max(each, default=0) + 1 for each in blocks) for blocks in ends)
+    return Placements(
+        plan.shape,
+        edges,
+        states,
+        source,
+        target,
+        sources,
+        targets,
+        plan.devices,
+        plan.mesh,
+        plan.goal_mesh,
+        left_out,
+    )
 
 
 def differing(found: Placements) -> Placements:
-    """Returns the placements without states that place everything as the one before, such as those after relayouts."""
+    """Returns the placements without the states that equal the state before them, such as those after relayouts."""
     kept = [state for i, state in enumerate(found.states) if i == 0 or state.key != found.states[i - 1].key]
     return replace(found, states=tuple(kept))
 
 
 def letters(number: int) -> str:
-    """Returns A to Z, then AA, AB, ...
+    """Returns the letters that stand for a block's number: A to Z, then AA, AB, ...
 
     Example:
       >>> [letters(each) for each in (0, 25, 26, 701, 702)]
@@ -157,7 +178,7 @@ def letters(number: int) -> str:
 
 
 def part_name(found: Placements, part: tuple[int, int]) -> str:
-    """Returns e.g. `B3`; the number is left out where the target is one block."""
+    """Returns the name of a part, e.g. `B3`; without the number if the target is one block."""
     source, target = part
     return letters(source) + (str(target) if found.target_blocks > 1 else "")
 
@@ -180,7 +201,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which dimension goes down, which one to the right, and which ones are shown slice by slice; None where there is none."""
+    """The dimensions that go down and to the right, None if there is none, and those that are shown slice by slice."""
 
     rows: int | None
     columns: int | None
@@ -188,15 +209,20 @@ class View:
 
 
 def view_of(found: Placements) -> View:
-    """Returns the view that has the dimensions with the most cells as rows and columns, in their order; the last of equals."""
+    """Returns the view with the two dimensions that have the most cells as rows and columns, in their order.
+
+    Of dimensions with equally many cells the later ones are taken.
+    """
     dims = sorted(found.cut_dims, key=lambda dim: (found.cells[dim], dim))
     shown = sorted(dims[-2:])
     rows = shown[0] if shown else None
     return View(rows, shown[1] if len(shown) > 1 else None, tuple(sorted(dims[:-2])))
 
 
-def runs(found: Placements, dim: int | None, cells: tuple[int, ...], also: tuple[int, ...] | None = None) -> tuple[Run, ...]:
-    """Returns the cells of a dimension as runs; also: of each cell another number that has to be equal."""
+def runs(
+    found: Placements, dim: int | None, cells: tuple[int, ...], also: tuple[int, ...] | None = None
+) -> tuple[Run, ...]:
+    """Returns the cells of a dimension as runs; `also` has one more number for each cell, equal within a run."""
     if dim is None:
         return (Run((0,), 1, ""),)
     grouped: list[list[int]] = []
@@ -222,7 +248,7 @@ def _run(edges: tuple[int, ...], cells: list[int]) -> Run:
 
 
 def part_names(found: Placements, state: State, device: int) -> list[list[list[str]]]:
-    """Returns the parts that a device holds as tables, one for each slice; none if it holds nothing."""
+    """Returns the names of the parts that a device holds, a table for each slice; empty if it holds nothing."""
     held = found.held_cells(state, device)
     if held is None:
         return []
@@ -255,12 +281,16 @@ def block_classes(state: State) -> tuple[tuple[int, ...], ...]:
 
 def holders(state: State, cells: tuple[int, ...]) -> list[int]:
     """Returns the devices that hold a cell of the array."""
-    held = np.logical_and.reduce([each[:, cell] for each, cell in zip(state.holds, cells)]) if cells else np.array([], bool)
+    held = (
+        np.logical_and.reduce([each[:, cell] for each, cell in zip(state.holds, cells)])
+        if cells
+        else np.array([], bool)
+    )
     return np.flatnonzero(held).tolist()
 
 
 def originals(state: State) -> dict[int, int]:
-    """Returns for each device that holds something the first one that holds just the same."""
+    """Returns for each device that holds something the first device that holds exactly the same."""
     first: dict[bytes, int] = {}
     found = {}
     for device in range(len(state.holds[0]) if state.holds else 0):
@@ -276,7 +306,7 @@ def originals(state: State) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Digits:
-    """A layout of digits: whose coordinate is the digit of an index."""
+    """A layout of digits: each device holds the indices whose owned digits equal its coordinates."""
 
     mesh: Mesh
     layout: Layout
@@ -328,7 +358,7 @@ class _Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What a run of the plan left on each device: for each dimension, a bool array (devices, size of the dimension)."""
+    """The indices that each device held in a run of the plan: for each dimension a bool array (devices, size)."""
 
     held: tuple[np.ndarray, ...]
     tile_shape: tuple[int, ...]
@@ -343,7 +373,7 @@ class _Seen:
 
 
 def _states(plan: Plan) -> list[tuple[int, _Digits | _Boxes | _Seen]]:
-    """Returns (number of the step, who holds what after it), the source first, the target last."""
+    """Returns (number of the step, placement after it); the source is first, the target last."""
     found = layouts(plan)
     if found is not None and all(plan.shape):
         return [(number, _Digits(plan.mesh, layout, plan.devices)) for number, layout in enumerate(found)]
@@ -361,12 +391,18 @@ def _ends(plan: Plan) -> list[_Boxes]:
 
 
 def _of_rank(blocks: Blocks, rank: int) -> Blocks:
-    """Returns the blocks as those of an array of this rank: a scalar that some devices lack comes as an array of one element."""
+    """Returns the blocks as those of an array of this rank.
+
+    A scalar that some devices lack comes as an array of one element.
+    """
     return blocks if len(blocks.shape) == rank else Blocks((), (), blocks.starts[:, :0], blocks.stops[:, :0])
 
 
 def _run_between(plan: Plan) -> list[tuple[int, _Seen]]:
-    """Returns the states between the first and the last step, as far as every device holds a set of cells along each dimension."""
+    """Returns the states between the first and the last step.
+
+    It leaves out states in which a device does not hold a set of cells along each dimension.
+    """
     program = plan.tile_program
     tile_bits = max(8 * max(each.tile_bytes_before, each.tile_bytes_after) for each in plan.steps)
     if plan.devices * tile_bits // max(1, plan.bits) > MOST_RUN_ELEMENTS or not plan.shape or not all(plan.shape):
@@ -376,7 +412,8 @@ def _run_between(plan: Plan) -> list[tuple[int, _Seen]]:
     mesh, shape, found = program.mesh, program.in_shape, []
     summed = {piece for factor in unreduced_factors(mesh, plan.source) for piece in factor.primes()}
     for number, (_, operations) in enumerate(program.steps[:-1], 1):
-        piece = TileProgram(mesh, shape, shape, ((None, operations),), "max")  # of equal numbers the largest is any of them
+        steps: Any = ((None, operations),)  # the interpreter reads the operations alone
+        piece = TileProgram(mesh, shape, shape, steps, "max")  # the numbers are equal, so the largest is any of them
         tiles = run(piece, tiles)
         mesh = next((each.mesh for each in reversed(operations) if isinstance(each, On)), mesh)
         summed = _summed_after(operations, summed)
@@ -416,7 +453,7 @@ def _seen(plan: Plan, tiles: dict[int, np.ndarray], partial_sum: np.ndarray | No
         if math.prod(int(each[device].sum()) for each in held) != len(valid):
             return None
     shape = tuple(next(iter(tiles.values())).shape)
-    if len(shape) != len(plan.shape):  # in the middle of a copy
+    if len(shape) != len(plan.shape):  # the step ends in the middle of a copy
         shape = tuple(int(each.sum(axis=1).max()) for each in held)
     return _Seen(held, shape, partial_sum)
 
@@ -427,7 +464,9 @@ def _state(plan: Plan, number: int, finder, firsts: list[np.ndarray]) -> State:
     first_bytes = -(-math.prod(plan.tile_program.in_shape) * plan.bits // 8)
     tile_bytes = step.tile_bytes_after if step else first_bytes
     received = step.bytes_received if step else 0
-    return State(step.text if step else "before", number, holds, finder.tile_shape, tile_bytes, received, finder.partial_sum)
+    return State(
+        step.text if step else "before", number, holds, finder.tile_shape, tile_bytes, received, finder.partial_sum
+    )
 
 
 def _by_device(mesh: Mesh, by_position: np.ndarray, devices: int) -> np.ndarray:
@@ -449,13 +488,16 @@ def _partial_sums(mesh: Mesh, factors, devices: int) -> np.ndarray | None:
 
 
 def _thinned(cuts: list[int]) -> list[int]:
-    """Returns at most MOST_CELLS cells: of more, every so many-th cut."""
+    """Returns the cuts; if they make more than MOST_CELLS cells, only every n-th cut."""
     stride = -(-(len(cuts) - 1) // MOST_CELLS)
     return cuts if stride <= 1 else [*cuts[:-1:stride], cuts[-1]]
 
 
 def _classes(holds: np.ndarray) -> tuple[int, ...]:
-    """Returns the number of the block that each cell is in: cells that the same devices hold are in one; by first appearance."""
+    """Returns the number of the block that each cell is in, by first appearance.
+
+    Cells that the same devices hold are in one block.
+    """
     seen: dict[bytes, int] = {}
     columns = np.packbits(holds.T, axis=1)
     return tuple(seen.setdefault(column.tobytes(), len(seen)) for column in columns)

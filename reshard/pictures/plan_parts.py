@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reshard.pictures.markup import Markup, element, joined, table
-from reshard.pictures.sizes import bytes_text, time_text
-from reshard.synthesis.alternatives import Alternative
-from reshard.synthesis.plan import Plan
-from reshard.tools import text_table
+from reshard.synthesis.common import text_table
+from reshard.synthesis.common.numbers import bytes_text, count, time_text
+from reshard.synthesis.explain.alternatives import Alternative
+from reshard.synthesis.planner.entry import Plan
 
 _STEPS = ("step", "what", "tile before", "after", "received", "time")
 _REJECTED = ("rejected way", "received", "time", "peak", "collectives", "why not", "its chain")
 
 
 def steps_html(plan: Plan) -> Markup:
-    """Returns the table of the steps; sizes in full are their titles."""
+    """Returns the table of the steps; the title of each size gives it in full."""
     rows = [
         (
             number,
@@ -30,7 +30,7 @@ def steps_html(plan: Plan) -> Markup:
 
 
 def steps_text(plan: Plan) -> str:
-    rows = [(number, what, *(f"{each:,}" for each in sizes), time_text(time_s)) for number, what, sizes, time_s in _steps(plan)]
+    rows = [(number, what, *map(count, sizes), time_text(time_s)) for number, what, sizes, time_s in _steps(plan)]
     return text_table.table(_STEPS, rows, "rlrrrr") if rows else "no step: source and target place everything alike"
 
 
@@ -42,7 +42,7 @@ def _steps(plan: Plan) -> Iterator[tuple[str, str, tuple[int, int, int], float]]
 
 
 def rejected_html(plan: Plan, ways: tuple[Alternative, ...]) -> Markup:
-    """Returns the table of the other ways below the plan itself."""
+    """Returns the table of the rejected ways, below a row for the plan itself."""
     rows = [(joined([element("strong", "this plan")]), *_numbers(plan), "", element("code", plan.chain_text))]
     rows += [(each.way, *_numbers(each.plan), each.reason, element("code", each.plan.chain_text)) for each in ways]
     return table(_REJECTED, rows, "lrrrrll")

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One state of a plan drawn twice: the array with who holds which block, and every device with its tile; and both as text.
+"""One state of a plan in two pictures and as text: the array with the devices of each block, and each device's tile.
 
-Colour and letter say from which block of the source a part comes, the number to which block of the target it goes. Before the
-first step a device has one letter, after the last one it has one number.
+The colour and the letter of a part name the block of the source that it comes from. Its number names the block of the
+target that it goes to.
+Before the first step a device has one letter, after the last one it has one number.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import functools
+from dataclasses import dataclass
 
 from reshard.pictures import colours
 from reshard.pictures.markup import Markup, element, joined, number
@@ -27,7 +28,7 @@ from reshard.pictures.placements import (
     view_of,
 )
 
-MOST_DEVICES = 32  # drawn; of more, some
+MOST_DEVICES = 32  # all are drawn; of more devices, SOME_DEVICES
 SOME_DEVICES = 12
 MOST_RUNS = 16  # of a dimension, drawn
 MOST_SLICES = 8
@@ -35,7 +36,7 @@ MOST_TEXT_TILES = 32
 MOST_NAMES = 16
 _GAP = 10
 _LEGIBLE, _LARGEST = 24.0, 208.0  # pixels of a part with its name, and of a tile
-_NARROWEST = 26.0  # pixels of a tile; what would be narrower is not to scale
+_NARROWEST = 26.0  # pixels of a tile; a narrower one is widened, not to scale
 _ONE_COLUMN = 84.0  # pixels, of an array that is cut along one dimension at most
 
 
@@ -63,10 +64,16 @@ class TilePictures:
         self.tile_scale = {dim: self._zoomed(dim) for dim in dims}
 
     def _zoomed(self, dim: int) -> dict[int, float]:
-        """Returns the scale of the array, enlarged as far as the largest tile that is drawn permits, but no further than legible."""
+        """Returns the scale of the array, enlarged for tiles, in pixels of each cell.
+
+        It is enlarged until names are legible, as far as the largest tile that is drawn permits.
+        """
         scale = self.scale[dim]
         held = [
-            cells[dim] for state in self.found.states for device in self.shown if (cells := self.found.held_cells(state, device))
+            cells[dim]
+            for state in self.found.states
+            for device in self.shown
+            if (cells := self.found.held_cells(state, device))
         ]
         lengths = [sum(scale[cell] for cell in run.cells) for cells in held for run in runs(self.found, dim, cells)]
         largest = max((sum(scale[cell] for cell in cells) for cells in held), default=1.0)
@@ -80,7 +87,10 @@ class TilePictures:
         return tuple(tuple(range(count)) for count in self.found.cells)
 
     def logical(self, state: State) -> Box:
-        """Returns the array, one slice beside the other, with heavy lines around the blocks and the devices that hold them."""
+        """Returns the picture of the array, one slice beside the other.
+
+        It has heavy lines around the blocks, and in each block the devices that hold it.
+        """
         classes = block_classes(state)
         drawn, x, height = [], 0.0, 0.0
         every = slices(self.found, self.view, self._whole)
@@ -133,14 +143,15 @@ class TilePictures:
     # ---- a device
 
     def tile(self, state: State, device: int) -> Box:
-        """Returns the tile of a device in the order of the array's indices, without the device's name."""
+        """Returns the picture of a device's tile, in the order of the array's indices, without the device's name."""
         held = self.found.held_cells(state, device)
         if held is None or not all(self.found.shape):
             return Box(46, 24, joined([element("rect", x=1, y=1, width=44, height=22, class_="none")]))
         drawn, x, height = [], 0.0, 0.0
         for at in slices(self.found, self.view, held)[:MOST_SLICES]:
             rows, columns = (
-                self._along(dim, () if dim is None else held[dim], self.tile_scale) for dim in (self.view.rows, self.view.columns)
+                self._along(dim, () if dim is None else held[dim], self.tile_scale)
+                for dim in (self.view.rows, self.view.columns)
             )
             parts = [
                 self._part(part_at(self.found, self.view, held, at, row, column), left, top, wide, high)
@@ -156,7 +167,7 @@ class TilePictures:
         return Box(x - 3, height, joined(drawn))
 
     def note(self, state: State, device: int, first_of: dict[int, int]) -> str:
-        """Returns what is special about a tile: a replica, a partial sum, nothing."""
+        """Returns a note about a device's tile: a replica, a partial sum, or nothing at all; else empty."""
         if device not in first_of:
             return "holds nothing"
         said = []
@@ -171,8 +182,13 @@ class TilePictures:
     def _cells(self, dim: int | None) -> tuple[int, ...]:
         return () if dim is None else self._whole[dim]
 
-    def _along(self, dim: int | None, cells: tuple[int, ...], scales, classes=None) -> list[tuple[Run, tuple[float, float]]]:
-        """Returns the runs of a dimension with (start, length) in pixels, at most MOST_RUNS: of more, several in one."""
+    def _along(
+        self, dim: int | None, cells: tuple[int, ...], scales, classes=None
+    ) -> list[tuple[Run, tuple[float, float]]]:
+        """Returns the runs of a dimension with (start, length) in pixels.
+
+        There are at most MOST_RUNS; if the dimension has more, neighbours are drawn as one.
+        """
         found = runs(self.found, dim, cells, None if dim is None or classes is None else classes[dim])
         if dim is None:
             return [(found[0], (0.0, 26.0))]
@@ -190,12 +206,24 @@ class TilePictures:
         colour, pattern = colours.fill_of(part[0], self.found.source_blocks)
         name = part_name(self.found, part)
         drawn = [
-            element("rect", x=left, y=top, width=wide, height=high, class_=f"cell k{colour}", data_p=name if with_name else None)
+            element(
+                "rect",
+                x=left,
+                y=top,
+                width=wide,
+                height=high,
+                class_=f"cell k{colour}",
+                data_p=name if with_name else None,
+            )
         ]
         if pattern:
-            drawn.append(element("rect", x=left, y=top, width=wide, height=high, fill=f"url(#{pattern})", pointer_events="none"))
+            drawn.append(
+                element("rect", x=left, y=top, width=wide, height=high, fill=f"url(#{pattern})", pointer_events="none")
+            )
         if with_name and wide >= 7 * len(name) + 1 and high >= 11:
-            drawn.append(element("text", name, x=left + wide / 2, y=top + high / 2 + 4, class_="on", pointer_events="none"))
+            drawn.append(
+                element("text", name, x=left + wide / 2, y=top + high / 2 + 4, class_="on", pointer_events="none")
+            )
         return joined(drawn)
 
     def _caption(self, at: tuple[Run, ...]) -> str:
@@ -209,7 +237,7 @@ class TilePictures:
 
 
 def shown_devices(found: Placements, partners: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the devices to draw: all of a few; of many some, `partners`, which work together, before others."""
+    """Returns the devices to draw: all if they are few, else some; `partners`, which work together, go first."""
     if found.devices <= MOST_DEVICES:
         return tuple(range(found.devices))
     chosen = list(partners[: SOME_DEVICES - 2])
@@ -218,7 +246,7 @@ def shown_devices(found: Placements, partners: tuple[int, ...]) -> tuple[int, ..
 
 
 def _scale(found: Placements, dim: int) -> dict[int, float]:
-    """Returns the pixels of each cell of a dimension: in proportion to its elements, within reason."""
+    """Returns the pixels of each cell of a dimension: in proportion to its elements, within limits."""
     count = found.cells[dim]
     edges = found.edges[dim]
     unit = min(30.0, max(14.0, 208.0 / count)) if count <= MOST_RUNS else 208.0 / count
@@ -252,7 +280,7 @@ def _with_caption(box: Box, caption: str) -> Box:
 
 
 def _pill(said: str, x: float, y: float) -> Markup:
-    """Returns words on white, legible wherever colours meet behind them."""
+    """Returns words on a white ground, so that they are legible on all colours."""
     wide = 6.6 * len(said) + 5
     return joined(
         [
@@ -273,7 +301,7 @@ def _pill(said: str, x: float, y: float) -> Markup:
 
 
 def _fitting(ids: list[int], wide: float, high: float) -> str:
-    """Returns the devices in as many words as fit; nothing if none do."""
+    """Returns the numbers of the devices as text, shortened if necessary; empty if no text fits."""
     if high < 14 or not ids:
         return ""
     for said in (" ".join(map(str, ids)), f"{ids[0]} +{len(ids) - 1}" if len(ids) > 1 else str(ids[0])):
@@ -291,7 +319,10 @@ def _list(ids: list[int], most: int) -> str:
 
 
 def state_text(found: Placements, state: State) -> str:
-    """Returns the tiles of a state, equal ones once with their devices, `/` between rows and `//` between slices."""
+    """Returns the tiles of a state as text, a line for all devices with equal tiles.
+
+    `/` stands between rows, `//` between slices.
+    """
     head = f"{_headline(state)}: tile {list(state.tile_shape)}, {state.tile_bytes:,} bytes"
     if state.number:
         head += f"; {state.bytes_received:,} bytes received"
@@ -332,4 +363,7 @@ def _clipped(parts: list) -> list:
     if len(parts) <= MOST_NAMES:
         return parts
     more = f"... {len(parts) - MOST_NAMES} more"
-    return [*parts[:MOST_NAMES], more if isinstance(parts[0], str) else [more] if isinstance(parts[0][0], str) else [[more]]]
+    return [
+        *parts[:MOST_NAMES],
+        more if isinstance(parts[0], str) else [more] if isinstance(parts[0][0], str) else [[more]],
+    ]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modelled schedule of a plan in Chrome's trace event format, which ui.perfetto.dev and chrome://tracing show.
 
-One track has the steps; one for each level of the network what crosses it, first the latency, then the transfer; one the copies
-on the device; a counter the memory. A loop over chunks has its rounds, at most `MOST_CHUNKS` of them, inside. All devices do the
-same at the same time in the model, so one device stands for all. Times are microseconds.
+One track shows the steps. Each level of the network has a track for the traffic that crosses it: first the latency,
+then the transfer. One track shows the copies on the device, and a counter shows the memory. A loop over chunks contains
+its rounds, at most `MOST_CHUNKS` of them. In the model all devices do the same at the same time, so one device stands
+for all. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import json
 
 from reshard.pictures.drawing import title_of
 from reshard.pictures.memory import memory_of
-from reshard.synthesis.plan import Plan, PlannedStep
-from reshard.synthesis.step_costs import StepCost, step_costs
-from reshard.synthesis.topology import Topology
+from reshard.synthesis.explain.step_costs import StepCost, step_costs
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.planner.entry import Plan, PlannedStep
+from reshard.synthesis.programs.steps import Chunked
 
 MOST_CHUNKS = 64
 _PROCESS = 1
@@ -22,7 +24,7 @@ _STEPS = 1  # the tracks: steps, then a level each, then copies
 
 
 def as_json(plan: Plan, topology: Topology) -> str:
-    """Returns the trace as JSON text; topology: the plan's. Equal plans give equal text."""
+    """Returns the trace as JSON text; `topology` is that of the plan. Equal plans give equal text."""
     return json.dumps(as_dict(plan, topology), indent=1) + "\n"
 
 
@@ -34,7 +36,11 @@ def as_dict(plan: Plan, topology: Topology) -> dict:
     events = [_named("process_name", f"reshard, modelled: {title_of(plan)}")]
     events += [
         _named("thread_name", name, track)
-        for name, track in (("steps", _STEPS), *((f"level {n}", t) for n, t in tracks.items()), ("copies on the device", copies))
+        for name, track in (
+            ("steps", _STEPS),
+            *((f"level {n}", t) for n, t in tracks.items()),
+            ("copies on the device", copies),
+        )
     ]
     held = [each.total_bytes for each in memory_of(plan)]
     at_s = 0.0
@@ -45,7 +51,9 @@ def as_dict(plan: Plan, topology: Topology) -> dict:
         crossing_s = parts.latency_s + parts.transfer_s
         if parts.level is not None and parts.level.name in tracks:
             track = tracks[parts.level.name]
-            events.append(_slice(f"{step.op}: latency", at_s, parts.latency_s, track, {"collectives": parts.collectives}))
+            events.append(
+                _slice(f"{step.op}: latency", at_s, parts.latency_s, track, {"collectives": parts.collectives})
+            )
             events.append(
                 _slice(
                     f"{step.op}: transfer",
@@ -81,9 +89,13 @@ def _arguments(step: PlannedStep, parts: StepCost) -> dict:
 
 
 def _chunks(step: PlannedStep, start_s: float) -> list[dict]:
-    """Returns the steps of each chunk of a loop, inside the loop's own slice; what is left of its time is the loop's."""
+    """Returns the steps of each chunk of a loop, inside the slice of the loop.
+
+    The rest of the slice is the time of the loop itself.
+    """
     if not step.inside:
         return []
+    assert isinstance(step.step, Chunked)  # no other step has steps inside
     count = step.step.count
     each_s = step.time_s / count
     events = []

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the bytes of a plan go: who sends to whom, what enters each unit of each level of the network, and the load of each link.
+"""The traffic of a plan: bytes between devices, bytes that enter each unit of each level, and the load of each link.
 
-What a collective moves is counted as sent straight from the device that has it to the one that gets it; on a ring or torus along
-the shortest way, one dimension after the other. A library that passes pieces on in a ring loads other links with the same bytes.
+The bytes of a collective count as sent directly from the device that has them to the device that gets them. On a ring
+or torus they take the shortest way, one dimension after the other. A library that passes pieces on in a ring loads
+other links with the same bytes.
 
->>> from reshard.planning import plan
->>> from reshard.synthesis.topology import Topology
+>>> from reshard.planning.entry import plan
+>>> from reshard.synthesis.network.topology import Topology
 >>> found = plan('[{"x"}, {}]', '[{}, {"x"}]', mesh="x=4", shape=(64, 64), topology="h100:2x2")
 >>> print(as_text(traffic_of(found, Topology.parse("h100:2x2"))))
 traffic, in bytes, as sent straight to whom it is for
@@ -19,20 +20,20 @@ traffic, in bytes, as sent straight to whom it is for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-import math
 
 import numpy as np
 
 from reshard.pictures.colours import heat
 from reshard.pictures.markup import Markup, element, joined
-from reshard.pictures.sizes import bytes_text
-from reshard.synthesis.cost import network_of
-from reshard.synthesis.plan import Plan
-from reshard.synthesis.tile_program import collectives_by_step
-from reshard.synthesis.topology import Level, Topology
-from reshard.synthesis.traffic import Collective, received_in_group
+from reshard.synthesis.common.numbers import bandwidth, bytes_text
+from reshard.synthesis.network.cost import network_of
+from reshard.synthesis.network.topology import Level, Topology
+from reshard.synthesis.planner.entry import Plan
+from reshard.synthesis.programs.tile_program import collectives_by_step
+from reshard.synthesis.programs.traffic import Collective, received_in_group
 
 MOST_BINS = 32
 MOST_COLUMNS, MOST_ROWS = 32, 16  # of units
@@ -47,8 +48,8 @@ class LevelTraffic:
     Attributes:
       level: with its kind and bandwidth. around: the number of units that surround those of this level.
       entering: bytes that come into each unit from others of the same surrounding unit, float64 (units,).
-      links: of a ring or torus, for each dimension the bytes on the link from each node upwards, the fuller direction counts;
-        float64 (dimensions, units); None where pairs are too many to route.
+      links: of a ring or torus, for each dimension the bytes on the link from each node upwards, the fuller direction
+        counts; float64 (dimensions, units); None where pairs are too many to route.
     """
 
     level: Level
@@ -59,10 +60,11 @@ class LevelTraffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """All bytes of a plan.
+    """All bytes that a plan sends.
 
     Attributes:
-      between: bytes from each bin of devices to each other one, float64 (bins, bins); bins are of neighbours in the network.
+      between: bytes from each bin of devices to each other one, float64 (bins, bins); bins are of neighbours in the
+        network.
       devices_per_bin: 1 where every device has its own. levels: outer to inner, those of one unit left out.
     """
 
@@ -85,7 +87,11 @@ def traffic_of(plan: Plan, topology: Topology) -> Traffic:
 
 
 def _flows(collectives: list[Collective], network) -> Iterator[tuple[np.ndarray, float, bool]]:
-    """Yields (positions, bytes, are pairs): the members of a group that each send so much to each other one, or rows (from, to)."""
+    """Yields (positions, bytes, are pairs) for each group and each set of pairs of the collectives.
+
+    The positions are the members of a group, each of which sends these bytes to each other member; or they are rows
+    (from, to), and each row sends these bytes.
+    """
     for each in collectives:
         if each.pairs:
             pairs = network.positions_of(np.array(each.pairs))
@@ -124,19 +130,18 @@ def _of_level(view, network, collectives: list[Collective]) -> LevelTraffic:
                 here = there = weight = np.zeros(0, np.int64)
                 routed += len(parts) ** 2
             else:
-                one, other = (each.ravel() for each in np.meshgrid(np.arange(len(parts)), np.arange(len(parts)), indexing="ij"))
+                one, other = (
+                    each.ravel() for each in np.meshgrid(np.arange(len(parts)), np.arange(len(parts)), indexing="ij")
+                )
                 meet = (surrounding[one] == surrounding[other]) & (one != other)
                 here, there = parts[one[meet]], parts[other[meet]]
                 weight = num_bytes * counts[one[meet]] * counts[other[meet]]
         routed += len(here)
         pairs.append((here, there, weight))
     links = None
-    if view.is_grid and routed <= MOST_PAIRS:
-        links = (
-            _links(view, *(np.concatenate([np.zeros(0, np.int64), *column]) for column in zip(*pairs)), len(entering))
-            if pairs
-            else None
-        )
+    if view.is_grid and routed <= MOST_PAIRS and pairs:
+        here, there, weight = (np.concatenate([np.zeros(0, np.int64), *column]) for column in zip(*pairs))
+        links = _links(view, here, there, weight, len(entering))
     return LevelTraffic(view.level, len(entering) // size, entering, links)
 
 
@@ -168,12 +173,12 @@ def _links(view, here: np.ndarray, there: np.ndarray, num_bytes: np.ndarray, uni
 
 
 def as_text(found: Traffic) -> str:
-    """Returns a line per level, with the busiest unit and link, then who sends how much to whom."""
+    """Returns a line per level, with the busiest unit and link, then the bytes from each device to the others."""
     lines = ["traffic, in bytes, as sent straight to whom it is for"]
     width = max((len(each.level.name) for each in found.levels), default=0)
     for each in found.levels:
         most, least = each.entering.max(), each.entering.min()
-        line = f"  {each.level.name:<{width}}  {each.level.kind}, {each.level.bandwidth_bytes_per_s / 1e9:g} GB/s: "
+        line = f"  {each.level.name:<{width}}  {each.level.kind}, {bandwidth(each.level.bandwidth_bytes_per_s)}: "
         line += f"enters the busiest of {len(each.entering)} units {most:,.0f}, the idlest {least:,.0f}"
         if each.links is not None:
             line += "; on the busiest link along " + ", along ".join(
@@ -184,7 +189,9 @@ def as_text(found: Traffic) -> str:
         return "traffic: nothing is sent"
     if found.devices_per_bin > 1:
         lines.append(f"  between groups of {found.devices_per_bin} devices:")
-    return "\n".join([*lines, *(line for source, row in enumerate(found.between.tolist()) for line in _sent_text(source, row))])
+    return "\n".join(
+        [*lines, *(line for source, row in enumerate(found.between.tolist()) for line in _sent_text(source, row))]
+    )
 
 
 def _sent_text(source: int, row: list[float]) -> Iterator[str]:
@@ -198,7 +205,7 @@ def _sent_text(source: int, row: list[float]) -> Iterator[str]:
 
 
 def between_picture(found: Traffic) -> tuple[float, float, Markup]:
-    """Returns width, height and the matrix of who sends how much to whom."""
+    """Returns width, height and the matrix of the bytes from each device, or bin of devices, to each other."""
     count, most = len(found.between), found.between.max(initial=0)
     cell = 12.0 if count > 16 else 18.0 if count > 8 else 26.0
     left, top = 46.0, 40.0
@@ -253,29 +260,42 @@ def level_picture(each: LevelTraffic) -> tuple[float, float, Markup]:
             drawn.append(element("rect", title, x=x + 1, y=y + 1, width=cell - 2, height=24, style=f"fill:{fill}"))
             if cell > 40:
                 drawn.append(
-                    element("text", _short(num_bytes), x=x + cell / 2, y=y + 17, class_="mid", style=f"fill:{ink};font-size:10px")
+                    element(
+                        "text",
+                        _short(num_bytes),
+                        x=x + cell / 2,
+                        y=y + 17,
+                        class_="mid",
+                        style=f"fill:{ink};font-size:10px",
+                    )
                 )
     drawn.append(_scale(0, rows * 26 + 8, most))
     return max(columns * cell, 250.0), rows * 26 + 30, joined(drawn)
 
 
 def _grid(each: LevelTraffic) -> tuple[float, float, Markup]:
-    dims = each.level.dims
-    rows, columns = (dims[-2] if len(dims) > 1 else 1), dims[-1]
-    sheets = math.prod(dims[:-2]) * each.around
-    pitch, most = 30.0, each.links.max(initial=0)
+    *outer, columns = each.level.dims
+    assert each.links is not None  # else it is no grid
+    rows = outer[-1] if outer else 1
+    links = each.links
+    sheets = math.prod(outer[:-1]) * each.around
+    pitch, most = 30.0, links.max(initial=0)
     wide, high = columns * pitch + 26, rows * pitch + 26
     across = max(1, min(sheets, int(640 // wide)))
     drawn = []
     for sheet in range(sheets):
         x, y = sheet % across * wide, sheet // across * high
-        drawn.append(element("g", _sheet(each, sheet, rows, columns, pitch, most), transform=f"translate({x:.0f} {y:.0f})"))
+        drawn.append(
+            element("g", _sheet(each, sheet, rows, columns, pitch, most), transform=f"translate({x:.0f} {y:.0f})")
+        )
     down = -(-sheets // across) * high
     drawn.append(_scale(8, down + 6, most))
     return max(across * wide, 260.0), down + 30, joined(drawn)
 
 
 def _sheet(each: LevelTraffic, sheet: int, rows: int, columns: int, pitch: float, most: float) -> Markup:
+    loads = each.links
+    assert loads is not None  # else it is no grid
     links, nodes = [], []
     for row in range(rows):
         for column in range(columns):
@@ -285,21 +305,21 @@ def _sheet(each: LevelTraffic, sheet: int, rows: int, columns: int, pitch: float
             if rows > 1:
                 ways.append((len(each.level.dims) - 2, 0.0, pitch if row < rows - 1 else -14.0))
             for dim, over, under in ways:
-                num_bytes = each.links[dim, unit]
+                num_bytes = loads[dim, unit]
                 is_around = over < 0 or under < 0
                 if is_around and not each.level.wraps[dim]:
                     continue
                 fill, _ = heat(num_bytes / most if most else 0)
                 # the link around the end leaves on the far side
                 over, under = (abs(over), abs(under)) if is_around else (over, under)
-                title = element(
-                    "title",
-                    f"{each.level.name} {unit}, dim {dim}: {num_bytes:,.0f} bytes{' around the end' if is_around else ''}",
-                )
+                around = " around the end" if is_around else ""
+                title = element("title", f"{each.level.name} {unit}, dim {dim}: {num_bytes:,.0f} bytes{around}")
                 ends = {"x1": x, "y1": y, "x2": x + over, "y2": y + under}
                 dashes = "3 2" if is_around else None
                 links.append(element("line", **ends, style="stroke:var(--soft)", stroke_width="7"))
-                links.append(element("line", title, **ends, style=f"stroke:{fill}", stroke_width="5", stroke_dasharray=dashes))
+                links.append(
+                    element("line", title, **ends, style=f"stroke:{fill}", stroke_width="5", stroke_dasharray=dashes)
+                )
             nodes.append(
                 element(
                     "circle",
@@ -316,7 +336,9 @@ def _sheet(each: LevelTraffic, sheet: int, rows: int, columns: int, pitch: float
 
 def _scale(x: float, y: float, most: float) -> Markup:
     """Returns the legend of the heat maps."""
-    steps = [element("rect", x=x + 16 + i * 16, y=y, width=16, height=10, style=f"fill:{heat(i / 8)[0]}") for i in range(9)]
+    steps = [
+        element("rect", x=x + 16 + i * 16, y=y, width=16, height=10, style=f"fill:{heat(i / 8)[0]}") for i in range(9)
+    ]
     return joined(
         [
             element("text", "0", x=x, y=y + 9, class_="soft"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the benchmark of targets; what the compilers say is not tested."""
+"""The rows of the benchmark of targets; the answers of the compilers are not tested."""
 
 from math import prod
 
@@ -8,10 +8,10 @@ import pytest
 from benchmarks import ahead_of_time
 from benchmarks.ahead_of_time import Row, scaled_axes
 from examples.programs import PROGRAMS
-from reshard.dialect_utils import compile_targets
-from reshard.dialect_utils.compile_targets import Target
-from reshard.dialect_utils.xla_child import Compiled
-from reshard.passes.whole_module_check import Check
+from reshard.dialect_utils.xla import compile_targets
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.results.whole_module_check import Check
 
 TARGET = Target.parse("tpu:v5e:4x4")
 
@@ -27,7 +27,12 @@ def test_meshes_grow_with_their_smallest_axis_first(devices):
 
 def test_a_row_has_stock_beside_ours_and_what_was_given_back():
     stock = Compiled(
-        "ok", bytes_received=1 << 20, temp_bytes=0, final_bytes_received=1 << 19, peak_memory_bytes=1 << 21, estimated_seconds=1e-3
+        "ok",
+        bytes_received=1 << 20,
+        temp_bytes=0,
+        final_bytes_received=1 << 19,
+        peak_memory_bytes=1 << 21,
+        estimated_seconds=1e-3,
     )
     ours = Compiled("abort", "SIGABRT")
     row = Row("fft", TARGET, "x=4", 3, 1, Check(stock, ours, (((0, 2), "worse"),), True, TARGET), 1.0)
@@ -39,7 +44,11 @@ def test_a_row_has_stock_beside_ours_and_what_was_given_back():
 
 @pytest.mark.parametrize(
     ("targets", "said"),
-    [("tpu:v9:4x4", "names no TPU"), ("tpu:v5p:8x8x8", "has 512 devices; the programs want 8, 16, ... or 256"), ("cpu:24", "has 24")],
+    [
+        ("tpu:v9:4x4", "names no TPU"),
+        ("tpu:v5p:8x8x8", "has 512 devices; the programs want 8, 16, ... or 256"),
+        ("cpu:24", "has 24"),
+    ],
 )
 def test_targets_that_do_not_do_are_refused(targets, said, monkeypatch, capsys):
     monkeypatch.setattr(compile_targets, "_is_installed", lambda _: True)

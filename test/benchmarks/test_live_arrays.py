@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the benchmark of live arrays, on a small tree; what they measure is not tested."""
+"""The rows of the benchmark of live arrays, on a small tree; the measured numbers are not tested."""
 
 import re
 

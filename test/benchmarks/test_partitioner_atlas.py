@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The atlas of what XLA partitions wrongly: its programs, its cases, and what it says of them."""
+"""The atlas of programs that XLA partitions wrongly: its programs, its cases, and its texts about them."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.atlas import layouts, programs, reducing, report
 from benchmarks.atlas.layouts import ARGUMENT, CONSTRAINT, Case
-from reshard.dialect_utils import miscompilations
-from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.analysis import miscompilations
+from reshard.dialect_utils.platform.bindings import ir, make_context
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = ROOT / "benchmarks" / "partitioner_atlas.py"
@@ -30,7 +30,9 @@ def test_programs_of_every_family_are_valid_on_one_device_and_in_layouts(at):
 
 
 def test_the_same_number_draws_the_same_case():
-    first, again = (layouts.text(program, layouts.drawn(program, "7 3")) for program in (programs.drawn(7), programs.drawn(7)))
+    first, again = (
+        layouts.text(program, layouts.drawn(program, "7 3")) for program in (programs.drawn(7), programs.drawn(7))
+    )
     assert first == again
 
 
@@ -40,7 +42,7 @@ def test_a_case_comes_back_from_json():
 
 
 def test_cases_are_reduced_to_what_matters():
-    """All that matters here is that x splits dimension 0 of the first operand."""
+    """Only one fact matters in this case: x splits dimension 0 of the first operand."""
     program = programs.drawn(FAMILIES.index("scatter_rows"))
     case = Case(
         (("x", 2), ("y", 3)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other projects' tests: how files are taken apart, what becomes of parts, and what is counted."""
+"""Other projects' tests: the parts of their files, the outcome of each part, and the counts."""
 
 import subprocess
 import sys
@@ -15,7 +15,9 @@ func.func @main(%a: tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}
   return %a : tensor<6xf32>
 }
 """
-EDGE = 'sdy.mesh @mesh = <["x"=4]>\n' + NOTHING.replace("return %a", "%0 = sdy.data_flow_edge %a : tensor<8xf32>\nreturn %0")
+EDGE = 'sdy.mesh @mesh = <["x"=4]>\n' + NOTHING.replace(
+    "return %a", "%0 = sdy.data_flow_edge %a : tensor<8xf32>\nreturn %0"
+)
 
 
 def test_files_are_split_at_the_marker_and_empty_parts_are_left_out(tmp_path):
@@ -34,7 +36,7 @@ def test_files_are_split_at_the_marker_and_empty_parts_are_left_out(tmp_path):
 def test_what_becomes_of_a_part_is_told(form, text, kind, monkeypatch):
     monkeypatch.setenv("RESHARD_CACHE", "off")
     if (form, kind) == ("local", "left"):
-        kind = "refused"  # it writes all, or nothing
+        kind = "refused"  # the form `local` writes the whole module or refuses it
     assert peer_tests._answer({"text": text, "form": form, "check": False})["kind"] == kind
 
 

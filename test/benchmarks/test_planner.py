@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the planner's benchmark; what they measure is not tested."""
+"""The rows of the planner's benchmark; the measured numbers are not tested."""
 
 import importlib.util
 import random
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks import planner
-from benchmarks.pairs import random_pair
+from benchmarks.conversions.pairs import random_pair
 from benchmarks.planner import MANY_AXES, MANY_DEVICES, Run
 
 

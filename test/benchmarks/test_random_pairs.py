@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everybody's chains, compiled: who is asked, what is kept, and what is counted."""
+"""The compiled chains of all planners: the questions to each planner, the stored answers, and the counts."""
 
 import dataclasses
 import json
@@ -7,20 +7,23 @@ import json
 import pytest
 
 from benchmarks import random_pairs
-from benchmarks.compiled import NAMES, PEERS, WHO, Compiler, Found, tensor_type
-from benchmarks.pairs import Pair, random_pairs as drawn_pairs
-from benchmarks.pairs_report import CONSTANTS, Row, as_curves, as_markdown, failings
-from reshard.dialect_utils import peers_dtensor
-from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.sharding import Sharding
+from benchmarks.conversions.compiled import NAMES, PEERS, WHO, Compiler, Found, tensor_type
+from benchmarks.conversions.pairs import Pair
+from benchmarks.conversions.pairs import random_pairs as drawn_pairs
+from benchmarks.conversions.pairs_report import CONSTANTS, Row, as_curves, as_markdown, failings
+from reshard.dialect_utils.compare import peers_dtensor
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
 
-ISSUE = Pair(Mesh.parse("x=4,y=2"), (16, 16, 16), Sharding.parse('[{"y"}, {}, {"x"}]'), Sharding.parse('[{}, {"x","y"}, {}]'))
+ISSUE = Pair(
+    Mesh.parse("x=4,y=2"), (16, 16, 16), Sharding.parse('[{"y"}, {}, {"x"}]'), Sharding.parse('[{}, {"x","y"}, {}]')
+)
 HERE = tuple(who for who in WHO if who != "dtensor" or peers_dtensor.is_installed())
 SAID = Found("ok", "", "all_to_all", True, 100, 1, 1000, 2000, 50, 100, 64)
 
 
 def a_row(ours: Found = SAID, **theirs) -> Row:
-    """Returns a row in which everybody does what we do, but for those that are given."""
+    """Returns a row in which all peers have the same outcome, except those in `theirs`."""
     return Row(ISSUE, "f32", {"ours": ours, **{who: theirs.get(who, SAID) for who in WHO[1:]}})
 
 
@@ -32,7 +35,7 @@ def but(**changes) -> Found:
     return dataclasses.replace(SAID, **changes)
 
 
-# ---- what is compiled
+# ---- modules that are compiled
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +58,9 @@ def test_chains_are_compiled_and_torch_is_priced(issue):
 
 
 def test_lowered_chains_of_peers_move_what_their_steps_cost():
-    from benchmarks.normal_form import normal_form
-    from reshard.synthesis import traffic
-    from reshard.synthesis.tile_program import collectives, lower
+    from benchmarks.conversions.normal_form import normal_form
+    from reshard.synthesis.programs import traffic
+    from reshard.synthesis.programs.tile_program import collectives, lower
 
     with Compiler(8) as compiler:
         for pair in drawn_pairs(7, 6, (8,)):
@@ -68,7 +71,7 @@ def test_lowered_chains_of_peers_move_what_their_steps_cost():
 
 
 def test_a_planner_that_crashes_is_an_answer(monkeypatch):
-    monkeypatch.setattr("benchmarks.compiled.plan", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("benchmarks.conversions.compiled.plan", lambda *_, **__: 1 // 0)
     with Compiler(8) as compiler:
         assert compiler.ask("ours", ISSUE) == Found("crash", "ZeroDivisionError: integer division or modulo by zero")
 
@@ -91,7 +94,7 @@ def test_types_are_as_mlir_prints_them():
 
 
 def counted(monkeypatch, most: int) -> list:
-    """Returns the list of what is asked; a Ctrl-C comes after so many."""
+    """Returns the list of the questions that are asked; a Ctrl-C comes after `most` questions."""
     asked = []
 
     def ask(self, who, pair):
@@ -156,7 +159,7 @@ def test_files_have_what_was_found(tmp_path, monkeypatch, capsys):
     assert names["curves"].read_text().startswith("<svg") and '"reshard.curves/1"' in names["ratios"].read_text()
 
 
-# ---- what is counted
+# ---- counts
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,10 @@ def test_files_have_what_was_found(tmp_path, monkeypatch, capsys):
         (a_row(xla=Found("abort"), paper=Found("unsupported")), []),
         (a_row(Found("no plan")), ["ours: refusals, crashes and what XLA does not compile"]),
         (a_row(but(temp_bytes=1064 + CONSTANTS)), []),
-        (a_row(but(temp_bytes=1065 + CONSTANTS)), ["temporaries, ours: above XLA's and the copies around one of our collectives"]),
+        (
+            a_row(but(temp_bytes=1065 + CONSTANTS)),
+            ["temporaries, ours: above XLA's and the copies around one of our collectives"],
+        ),
         (
             a_row(fewest=but(temp_bytes=1065 + CONSTANTS)),
             ["temporaries, ours by bytes: above XLA's and the copies around one of our collectives"],
@@ -182,7 +188,10 @@ def test_promises_are_counted(row, titles):
 
 def test_tables_have_a_line_per_device_count_and_all_peers():
     text = as_markdown([a_row(xla=but(bytes_received=250, temp_bytes=4000)), a_row(xla=Found("abort"))], WHO, show=1)
-    assert "| devices | pairs | have to move | ours ÷ bound: geomean, max | ours by bytes ÷ bound: geomean, max | XLA | Shardy | DTensor | normal form | " in text
+    assert (
+        "| devices | pairs | have to move | ours ÷ bound: geomean, max | ours by bytes ÷ bound: geomean, max | XLA | "
+        "Shardy | DTensor | normal form | " in text
+    )
     assert "| 8 | 2 | 2 | 1.000, 1.00 | 1.000, 1.00 | 2.500, 2.50, 2.50 | 1.000, 1.00, 1.00 |" in text
     assert "| 8 | 2 | 0 | 0 | 1 abort | 0 | 0 | 0 | 0% |" in text
     assert "| 8 | 2 | 0.250, 0.25 | 0 | 0 | 0.250, 0.25 | 0 | 0 | 1.000, 1.00, 1.00 |" in text
@@ -190,18 +199,27 @@ def test_tables_have_a_line_per_device_count_and_all_peers():
 
 def test_the_worst_are_listed_with_their_chains():
     text = as_markdown([a_row(xla=but(bytes_received=50))], WHO, show=1)
-    assert "received bytes: above XLA: 1\n\n    # 2.000  " in text and "#   ours 100, temporaries 1,000: all_to_all" in text
+    assert (
+        "received bytes: above XLA: 1\n\n    # 2.000  " in text
+        and "#   ours 100, temporaries 1,000: all_to_all" in text
+    )
 
 
 def test_curves_are_sorted_and_by_devices_and_peers():
-    rows = [a_row(xla=but(bytes_received=each)) for each in (300, 100, 200)] + [a_row(but(bound_bytes=0, bytes_received=0))]
+    rows = [a_row(xla=but(bytes_received=each)) for each in (300, 100, 200)] + [
+        a_row(but(bound_bytes=0, bytes_received=0))
+    ]
     by_devices, by_peer = as_curves(rows, WHO, "reshard 1").panels
     assert [(each.name, each.ratios) for each in by_devices.curves] == [("8 devices", (1.0, 2.0, 3.0))]
-    assert [each.name for each in by_peer.curves] == [NAMES[who] for who in PEERS] and by_peer.title.endswith("on 8 devices")
+    assert [each.name for each in by_peer.curves] == [NAMES[who] for who in PEERS] and by_peer.title.endswith(
+        "on 8 devices"
+    )
 
 
 def test_pairs_that_need_no_traffic_are_not_in_the_mean_and_who_moves_there_is_counted():
     still = but(bound_bytes=0, bytes_received=0)
-    text = as_markdown([a_row(xla=but(bytes_received=200)), a_row(still, fewest=still), a_row(still, xla=still)], WHO, show=1)
+    text = as_markdown(
+        [a_row(xla=but(bytes_received=200)), a_row(still, fewest=still), a_row(still, xla=still)], WHO, show=1
+    )
     assert "| 8 | 3 | 1 | 1.000, 1.00 | 1.000, 1.00 | 2.000, 2.00, 2.00 |" in text
     assert "| 2.000, 2.00, 2.00 | 1 |" in text

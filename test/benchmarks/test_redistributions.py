@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison with the peers: what it keeps, what it counts, and a seeded 2 % of it."""
+"""The comparison with the peers: its stored answers, its counts, and a run of 2 % of its cases."""
 
 import dataclasses
 import doctest
@@ -12,25 +12,30 @@ import shutil
 import pytest
 
 from benchmarks import redistributions
-from benchmarks.answers import PEERS, Ours, Peers, as_answer, as_entry, our_answer
-from benchmarks.cases import Case, fitting_presets, network_cases, random_cases
-from benchmarks.journal import Journal
-from benchmarks.pairs import Pair, random_pairs
+from benchmarks.conversions.answers import PEERS, Ours, Peers, as_answer, as_entry, our_answer
+from benchmarks.conversions.cases import Case, fitting_presets, network_cases, random_cases
+from benchmarks.conversions.pairs import Pair, random_pairs
+from benchmarks.conversions.report import Row, Theirs, as_markdown, beyond_rules, failings
+from benchmarks.harness.journal import Journal
 from benchmarks.redistributions import DEVICES, Benchmark, question
-from benchmarks.report import Row, Theirs, as_markdown, beyond_rules, failings
-from reshard.dialect_utils.peers import Answer
-from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import forget, plan
-from reshard.synthesis.sharding import Sharding
-from reshard.synthesis.topology import Topology
-from reshard.synthesis.traffic import Collective
-from reshard.tools.reshard_flags import parse_flags
+from reshard.dialect_utils.compare.peers import Answer
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.planner.entry import forget, plan
+from reshard.synthesis.programs.traffic import Collective
+from reshard.tools.commands.flags import parse_flags
 
 TWO_PERCENT = 20
 
 
 def a_case(source='[{"x"}, {}]', target='[{}, {"x"}]') -> Case:
-    return Case(Pair(Mesh.parse("x=4"), (8, 8), Sharding.parse(source), Sharding.parse(target)), "f32", ("uniform",), "4 devices")
+    return Case(
+        Pair(Mesh.parse("x=4"), (8, 8), Sharding.parse(source), Sharding.parse(target)),
+        "f32",
+        ("uniform",),
+        "4 devices",
+    )
 
 
 def a_row(cost: float, theirs: float | None, *, rounds=1, **fields) -> Row:
@@ -40,7 +45,7 @@ def a_row(cost: float, theirs: float | None, *, rounds=1, **fields) -> Row:
 
 
 def timed_row(ours: tuple[float, float], theirs: tuple[float, float | None], *, rounds=1, is_beyond_ends=False) -> Row:
-    """Returns a row by time; each of us takes (in collectives, with copies); None are copies that nobody knows."""
+    """Returns a row by time; each side is (time of the collectives, time with copies); None means unknown copies."""
     talk_s, whole_s = theirs
     cost = talk_s if whole_s is None else whole_s
     peer = Theirs("ok", cost, 1, 1, is_beyond_ends, talk_s, whole_s is not None)
@@ -107,7 +112,9 @@ def test_presets_that_cannot_be_built_are_left_out():
 
 def test_networks_have_distinct_pairs_that_divide():
     cases = network_cases(30, 0)
-    assert len({(str(case), case.topologies) for case in cases}) == len(cases) == 30 * 9 and {len(case.topologies) for case in cases} == {1}
+    assert len({(str(case), case.topologies) for case in cases}) == len(cases) == 30 * 9 and {
+        len(case.topologies) for case in cases
+    } == {1}
     for case in cases:
         pair = case.pair
         for side in (pair.source, pair.target):
@@ -125,7 +132,7 @@ def test_the_command_line_of_a_case_can_be_read():
 
 
 def counted(monkeypatch, most: int) -> list:
-    """Returns the list to which each plan that is made is added; a Ctrl-C comes after so many."""
+    """Returns the list of the cases that are planned; a Ctrl-C comes after `most` cases."""
     asked = []
 
     def answer(case, on):
@@ -168,11 +175,11 @@ def test_a_report_asks_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_a_crash_of_the_planner_is_an_answer(monkeypatch):
-    monkeypatch.setattr("benchmarks.answers.plan", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("benchmarks.conversions.answers.plan", lambda *_, **__: 1 // 0)
     assert our_answer(a_case(), None).status == "crash"
 
 
-# ---- what must be 0
+# ---- counts that must be 0
 
 
 @pytest.mark.parametrize(
@@ -209,8 +216,11 @@ def test_the_worst_come_first_with_the_command_that_shows_them():
 
 
 def test_a_peer_whose_tile_is_above_both_ends_is_told(tmp_path):
-    """XLA gathers the whole array before it slices: 256 bytes, and each end has a tile of 128."""
-    case, gather = a_case('[{"x":(1)2}, {}]', '[{}, {"x":(1)2}]'), Collective("all_gather", 64, 256, groups=((0, 2), (1, 3)))
+    """XLA gathers the whole array, 256 bytes, before it slices; the tile at each end has only 128 bytes."""
+    case, gather = (
+        a_case('[{"x":(1)2}, {}]', '[{}, {"x":(1)2}]'),
+        Collective("all_gather", 64, 256, groups=((0, 2), (1, 3))),
+    )
     assert case.largest_tile_bytes == 128
     benchmark = Benchmark([case], tmp_path)
     for name, collectives in (("xla", (gather,)), ("shardy", ())):
@@ -230,7 +240,13 @@ def test_who_is_faster_with_a_tile_above_both_ends_breaks_no_promise_and_is_list
 def test_who_is_faster_than_a_plan_with_as_large_a_tile_breaks_a_promise():
     row = timed_row((1.1, 1.1), (1.0, 1.0), is_beyond_ends=True)
     theirs = {name: dataclasses.replace(each, largest_tile_bytes=4096) for name, each in row.theirs.items()}
-    for time_s, titles in ((1.0, []), (1.05, ["modelled time: above XLA, given as large a tile", "modelled time: above Shardy, given as large a tile"])):
+    for time_s, titles in (
+        (1.0, []),
+        (
+            1.05,
+            ["modelled time: above XLA, given as large a tile", "modelled time: above Shardy, given as large a tile"],
+        ),
+    ):
         given = {4096: Ours("ok", rounds=1, collectives_time_s=time_s, time_s=time_s)}
         again = dataclasses.replace(row, theirs=theirs, given=given)
         assert failing_titles(again) == titles
@@ -238,7 +254,7 @@ def test_who_is_faster_than_a_plan_with_as_large_a_tile_breaks_a_promise():
 
 
 def test_a_pair_is_planned_again_with_the_tile_of_a_peer_that_is_faster_with_it(tmp_path):
-    """XLA gathers all of a small array in one collective where R2 needs two."""
+    """XLA gathers a whole small array in one collective; a plan within R2 needs two collectives."""
     sides = Sharding.parse('[{}, {"x":(2)2, "y"}, {}, {}]'), Sharding.parse('[{}, {}, {"x"}, {}]')
     case = Case(Pair(Mesh.parse("x=4,y=4"), (1, 16, 4, 2), *sides), "f32", ("uniform",), "16 devices")
     groups = tuple(tuple(x * 4 + y for x in range(start, start + 2) for y in range(4)) for start in (0, 2))
@@ -267,7 +283,7 @@ def test_our_time_is_the_plans_own_and_plans_on_disk_are_left_alone(tmp_path, mo
         answer = our_answer(case, "h100")
         assert not any(tmp_path.iterdir()) and "RESHARD_CACHE" not in os.environ
         found = plan(pair.mesh, pair.shape, case.bits, pair.source, pair.target, **options)
-        assert math.isclose(answer.time_s, found.time_s, rel_tol=1e-5, abs_tol=1e-11)  # steps are in whole picoseconds
+        assert math.isclose(answer.time_s, found.time_s, rel_tol=1e-5, abs_tol=1e-11)  # steps have whole picoseconds
         forget()
         for each in tmp_path.iterdir():
             shutil.rmtree(each)
@@ -292,7 +308,7 @@ def test_a_wrong_flag_is_named(tmp_path, capsys, flag, value, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["cases", "journal", "progress"])
+@pytest.mark.parametrize("name", ["conversions.cases", "harness.journal", "harness.progress"])
 def test_examples_of(name):
     assert doctest.testmod(importlib.import_module(f"benchmarks.{name}")).failed == 0
 
@@ -313,7 +329,7 @@ def test_questions_after_the_death_of_shardys_process_are_answered():
 
 @pytest.fixture(scope="module")
 def two_percent(tmp_path_factory) -> list[Row]:
-    """Rows by bytes of the first 2 % of `benchmarks/redistributions.py`."""
+    """Returns the rows by bytes of the first 2 % of the cases of `benchmarks/redistributions.py`."""
     cases = random_cases(DEVICES, TWO_PERCENT, 0, ("uniform",))
     benchmark = Benchmark(cases, tmp_path_factory.mktemp("state"))
     benchmark.ask_peers()
@@ -325,7 +341,9 @@ def two_percent(tmp_path_factory) -> list[Row]:
 
 @pytest.mark.slow
 def test_two_percent_by_bytes_breaks_no_promise(two_percent):
-    broken = {each.title: [row.case.command("bytes") for _, row in each.rows] for each in failings(two_percent) if each.rows}
+    broken = {
+        each.title: [row.case.command("bytes") for _, row in each.rows] for each in failings(two_percent) if each.rows
+    }
     assert not broken
 
 
@@ -335,7 +353,9 @@ def test_two_percent_by_time_break_no_promise(preset, tmp_path):
     benchmark = Benchmark(random_cases(DEVICES, TWO_PERCENT, 0, (preset,)), tmp_path)
     benchmark.ask_peers()
     benchmark.plan(("time",))
-    broken = {each.title: [row.case.command("time", preset) for _, row in each.rows] for each in failings(benchmark.rows())}
+    broken = {
+        each.title: [row.case.command("time", preset) for _, row in each.rows] for each in failings(benchmark.rows())
+    }
     assert not {title: commands for title, commands in broken.items() if commands}
 
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from benchmarks import run_times
-from benchmarks.testbed import CannotShape, Failed, Network, Testbed, run_together, why_not
-from reshard.passes.oracle import KEEP, REWRITE, Verdict
-from reshard.synthesis.topology import Topology
+from benchmarks.networks.testbed import CannotShape, Failed, Network, Testbed, run_together, why_not
+from reshard.passes.sites.oracle import KEEP, REWRITE, Verdict
+from reshard.synthesis.network.topology import Topology
 
 pytestmark = pytest.mark.slow
 needs_namespaces = pytest.mark.skipif(why_not() is not None, reason=f"platform: {why_not()}")
@@ -43,7 +43,10 @@ def test_a_link_that_is_slower_than_said_is_an_error():
 
 
 def test_one_process_that_fails_ends_the_others():
-    sleeping, failing = [sys.executable, "-c", "import time; time.sleep(60)"], [sys.executable, "-c", "exit('no such thing')"]
+    sleeping, failing = (
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        [sys.executable, "-c", "exit('no such thing')"],
+    )
     with pytest.raises(Failed, match="process 1 ended with 1: no such thing"):
         run_together([sleeping, failing], timeout_s=50)
     with pytest.raises(Failed, match="process 0 did not end in time"):
@@ -61,11 +64,13 @@ def test_pairs_run_on_cpu_devices_and_stopped_runs_go_on(tmp_path, capsys):
     first = capsys.readouterr().out
     assert "0 failures" in first and "| pairs | geomean |" in first and "rank correlation" in first
     assert run_times.main(command) == 0
-    assert capsys.readouterr().out == first  # answers are read, nothing is measured again
+    assert capsys.readouterr().out == first  # the answers are read from the file; nothing is measured again
 
 
 @pytest.mark.parametrize("fast_with, asked_for", [(6, [2, 6]), (18, [2, 6, 18]), (54, [2, 6, 18])])
-def test_pairs_slower_than_stock_are_measured_again_with_more_turns(fast_with, asked_for, tmp_path, monkeypatch, capsys):
+def test_pairs_slower_than_stock_are_measured_again_with_more_turns(
+    fast_with, asked_for, tmp_path, monkeypatch, capsys
+):
     def run(batch, devices, testbed, turns):
         asked.append((len(batch), turns))
         seconds = {"stock": [1.0] * turns, "ours": [0.5 if turns >= fast_with else 2.0] * turns}
@@ -75,7 +80,19 @@ def test_pairs_slower_than_stock_are_measured_again_with_more_turns(fast_with, a
     monkeypatch.setattr(run_times, "_run", run)
     topology = tmp_path / "flat.toml"
     topology.write_text(Topology.parse("uniform").to_toml())
-    command = ["--count", "3", "--mib", "1", "--turns", "2", "--state", str(tmp_path), "--topology", str(topology), "--no-others"]
+    command = [
+        "--count",
+        "3",
+        "--mib",
+        "1",
+        "--turns",
+        "2",
+        "--state",
+        str(tmp_path),
+        "--topology",
+        str(topology),
+        "--no-others",
+    ]
     assert run_times.main(command) == 0
     ((count, _), *_) = asked
     assert count and asked == [(count, turns) for turns in asked_for]

@@ -2,12 +2,12 @@
 """docs/jax.md: its examples run, and its table has every option."""
 
 import os
-from pathlib import Path
 import re
 import subprocess
 import sys
+from pathlib import Path
 
-from reshard.settings import SETTINGS
+from reshard.configuration.settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "jax.md"

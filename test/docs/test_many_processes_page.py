@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/many-processes.md: its links and its settings. What its examples print is tested beside the jobs, in end_to_end."""
+"""docs/many-processes.md: its links and its settings; the tests in end_to_end check the output of its examples."""
 
-from pathlib import Path
 import re
+from pathlib import Path
 
-from reshard.agreement import DEFAULT_TIMEOUT_S, MODES
+from reshard.jobs.agreement import DEFAULT_TIMEOUT_S, MODES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "many-processes.md"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of the page on live arrays run."""
+"""The examples on the page about live arrays run."""
 
 import os
-from pathlib import Path
 import subprocess
 import sys
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 

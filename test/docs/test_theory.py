@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of the theory and of the topologies run; what the theory says of exhaustive search and of its gap holds."""
+"""The examples on the pages about the theory and topologies run.
+
+The statements of the theory about exhaustive search and about the heuristic's gap are true.
+"""
 
 import doctest
 import importlib.util
@@ -11,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard.synthesis.cost_to_go import CostToGo
-from reshard.synthesis.digits import Digits
-from reshard.synthesis.layout import Factor, Layout, LayoutError, Slot, blocked
-from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.problem import Problem
+from reshard.synthesis.layouts.layout import Factor, Layout, LayoutError, Slot, blocked
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.refinement import Problem
+from reshard.synthesis.search.cost_to_go import CostToGo
+from reshard.synthesis.search.digits import Digits
 
 ROOT = Path(__file__).resolve().parents[2]
-_BRUTE_FORCE = importlib.util.spec_from_file_location("brute_force", ROOT / "test/synthesis/test_brute_force.py")
+_BRUTE_FORCE = importlib.util.spec_from_file_location(
+    "brute_force", ROOT / "test/synthesis/planner/test_brute_force.py"
+)
 brute_force = importlib.util.module_from_spec(_BRUTE_FORCE)
 _BRUTE_FORCE.loader.exec_module(brute_force)
 
@@ -37,7 +42,7 @@ def test_links_lead_somewhere():
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
-# Section 3 and 4: what exhaustive search finds
+# Section 3 and 4: the results of exhaustive search
 
 
 def _is_blocked(layout: Layout) -> bool:
@@ -75,7 +80,7 @@ def test_no_chain_turns_the_pencil_below_five_quarters_of_a_tile(shape):
 
 
 def _random_layouts(rng: random.Random) -> tuple[Layout, Layout]:
-    """Returns any layout X and a blocked T of one array, of factors that mostly own a digit in both."""
+    """Returns a random layout X and a random blocked layout T of one array; most factors own a digit in both."""
     factors = [Factor(name, 1, rng.choice((2, 2, 3, 3, 4, 6))) for name in "abcd"[: rng.randint(2, 4)]]
     shape = tuple(rng.choice((12, 24, 36, 48, 72, 144, 216)) for _ in range(rng.choice((1, 1, 1, 2))))
     pieces = [[] for _ in shape]
@@ -91,7 +96,10 @@ def _random_layouts(rng: random.Random) -> tuple[Layout, Layout]:
 
 
 def _most_lacked(mesh: Mesh, before: Layout, after: Layout) -> int:
-    """Returns max over devices of |after's tile less before's|, by looking at each index of each dimension."""
+    """Returns the most elements that a device lacks: those in its tile after, but not in its tile before.
+
+    It looks at each index of each dimension.
+    """
     found = 0
     for place in itertools.product(*(range(size) for _, size in mesh.axes)):
         coordinate = dict(zip(mesh.axis_names, place))
@@ -107,7 +115,7 @@ def _most_lacked(mesh: Mesh, before: Layout, after: Layout) -> int:
 
 
 def _is_in_the_gap(before: Layout, after: Layout) -> bool:
-    """Returns whether two factors have both of their slots, different and agreeing ones, in one misaligned cluster."""
+    """Returns whether two factors each move between two agreeing slots of the same misaligned cluster of slots."""
     clusters: list[set[Slot]] = []
     for slot in {slot for layout in (before, after) for _, slot in layout.owners}:
         joined = [each for each in clusters if any(not slot.agrees_with(other) for other in each)]

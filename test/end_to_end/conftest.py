@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight CPU devices for the tests that run jax in this process; jax reads the flag when it first asks for its devices."""
+"""Sets the flag for eight CPU devices, before a test makes jax in this process look for its devices."""
 
 import os
 

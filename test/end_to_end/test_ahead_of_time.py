@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules compiled for TPU slices and GPUs that are not there, by their own compilers; skipped where these are not installed."""
+"""Modules are compiled for TPU slices and GPUs without the devices; skipped if their compilers are not installed."""
 
-from functools import cache
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
-from reshard.dialect_utils.compile_targets import Target
-from reshard.dialect_utils.xla_child import Compiled, KindCount, XlaChild
+from reshard.dialect_utils.xla.child import Compiled, KindCount, XlaChild
+from reshard.dialect_utils.xla.compile_targets import Target
 
 TILE = 64 * 64 * 64 * 4 // 8
 
@@ -46,8 +46,17 @@ def compiled_for(child):
 
 @cache
 def shown(target: str, *flags: str) -> tuple[int, str]:
-    """Returns exit status and stderr of reshard-opt for the cube, its spaces made one."""
-    command = [sys.executable, "-m", "reshard.tools.reshard_opt", "-", f"--compile-for={target}", "-o", "/dev/null", *flags]
+    """Returns the exit status and the stderr of reshard-opt for the cube, with single spaces."""
+    command = [
+        sys.executable,
+        "-m",
+        "reshard.tools.reshard_opt",
+        "-",
+        f"--compile-for={target}",
+        "-o",
+        "/dev/null",
+        *flags,
+    ]
     done = subprocess.run(command, input=TO_COLUMNS, capture_output=True, text=True, timeout=300)
     return done.returncode, "\n".join(" ".join(line.split()) for line in done.stderr.splitlines())
 
@@ -58,9 +67,13 @@ class TestTpu:
         compiled = compiled_for("tpu:v5e:2x4")
         assert compiled.is_ok, compiled.message
         assert compiled.bytes_received == compiled.bytes_sent == 7 * TILE
-        assert compiled.argument_bytes == compiled.output_bytes == 2 * TILE  # rows are padded to the 128 lanes of a chip
+        assert (
+            compiled.argument_bytes == compiled.output_bytes == 2 * TILE
+        )  # rows are padded to the 128 lanes of a chip
         assert compiled.peak_memory_bytes >= 4 * TILE
-        assert compiled.final_bytes_received == 7 * TILE and compiled.final_collectives == (KindCount("all_gather", 1, 1),)
+        assert compiled.final_bytes_received == 7 * TILE and compiled.final_collectives == (
+            KindCount("all_gather", 1, 1),
+        )
 
     def test_texts_on_request(self, compiled_for):
         compiled = compiled_for("tpu:v5e:2x4", keeps_hlo=True, keeps_propagated=True)
@@ -73,7 +86,7 @@ class TestTpu:
         assert on_tpu.output_shardings == on_cpu.output_shardings
 
     def test_the_time_of_a_program_with_nothing_asynchronous_is_estimated_too(self, compiled_for):
-        """Its only collective is an all-to-all, which the compiler leaves synchronous unless it is told otherwise."""
+        """The program's only collective is an all-to-all, which the compiler makes synchronous by default."""
         compiled = compiled_for("tpu:v5e:2x4", SWAP_OF_TWO)
         assert compiled.collectives == (KindCount("all_to_all", 1, 1),)
         assert compiled.estimated_seconds > 0
@@ -97,12 +110,17 @@ class TestTpu:
         status, report = shown("tpu:v5e:2x4", "--report=text")
         assert status == 0
         assert "whole module, compiled for tpu:v5e:2x4 (bytes per device):" in report
-        assert f"stock {7 * TILE:,} {7 * TILE:,} 1 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all" in report
+        assert (
+            f"stock {7 * TILE:,} {7 * TILE:,} 1 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all"
+            in report
+        )
         assert "estimate: the compiler's own, by bandwidth" in report
 
     def test_a_slice_of_another_size_is_an_error_with_both_numbers(self):
         status, said = shown("tpu:v5e:4x4")
-        assert status == 1 and said.splitlines()[0] == "<stdin>:1:1: error: the module is for 8 devices, the target has 16"
+        assert (
+            status == 1 and said.splitlines()[0] == "<stdin>:1:1: error: the module is for 8 devices, the target has 16"
+        )
 
     def test_a_slice_that_there_is_not_is_refused(self, compiled_for):
         compiled = compiled_for("tpu:v5p:3x3x3", TO_COLUMNS)
@@ -139,4 +157,7 @@ class TestCuda:
     def test_reshard_opt_reports_stock_beside_ours(self):
         status, report = shown("cuda:h100:1x1x8", "--report=text")
         assert status == 0
-        assert f"stock {7 * TILE:,} {7 * TILE:,} 2 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all" in report
+        assert (
+            f"stock {7 * TILE:,} {7 * TILE:,} 2 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all"
+            in report
+        )

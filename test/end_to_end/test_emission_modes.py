@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`emit="local"` computes what one device computes, and leaves XLA's partitioner nothing to do; `emit="sdy"` is not for XLA."""
+"""`emit="local"` gives the values of the unsharded program, and XLA's partitioner has nothing to do.
+
+XLA cannot compile the output of `emit="sdy"`.
+"""
 
 import re
 
@@ -8,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
 from examples.programs import PROGRAMS
-from reshard.dialect_utils import hlo
-from reshard.dialect_utils.diagnostics import DiagnosedError
-from reshard.dialect_utils.xla_child import XlaChild
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.xla import hlo_collectives
+from reshard.dialect_utils.xla.child import XlaChild
 
 COLLECTIVE = re.compile(r"stablehlo\.(all_gather|all_to_all|all_reduce|reduce_scatter|collective_permute)\b")
 RNG = np.random.default_rng(0)
@@ -41,7 +45,7 @@ def mesh():
     return jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
 
 
-CONSTRAINTS = {"mesh": None}  # the mesh while a program is traced for devices, None while it is traced for one
+CONSTRAINTS = {"mesh": None}  # the mesh while a program is traced for several devices, None for one device
 
 
 def constrained(value, *spec):
@@ -96,7 +100,11 @@ def mlp_loss(x, w, u):
     return (constrained(jax.nn.relu(x @ w), "x", "y") @ u).var()
 
 
-MLP = (floats(16, 32, spec=("x",)), floats(32, 64, spec=(None, "y"), scale=0.2), floats(64, 32, spec=("y", None), scale=0.2))
+MLP = (
+    floats(16, 32, spec=("x",)),
+    floats(32, 64, spec=(None, "y"), scale=0.2),
+    floats(64, 32, spec=("y", None), scale=0.2),
+)
 
 
 def test_mlp_step_with_gradients(mesh):
@@ -149,7 +157,7 @@ def test_partitioner_adds_no_collective(mesh, program):
         compiled = child.compile(result.module, 8, keeps_hlo=True)
     assert compiled.is_ok, compiled.message
     ours = sorted(COLLECTIVE.findall(result.module))
-    assert ours and sorted(each.kind for each in hlo.collectives_in(compiled.hlo_text).collectives) == ours
+    assert ours and sorted(each.kind for each in hlo_collectives.collectives_in(compiled.hlo_text).collectives) == ours
 
 
 def test_arguments_stay_donated_and_placed(mesh):
@@ -167,7 +175,7 @@ def test_a_module_without_split_values_is_left(mesh):
     assert not result.is_rewritten and result.lowered is lowered
 
 
-# Ops: each in layouts in which running it on tiles as it stands would be wrong, or has to be arranged
+# Ops, each in layouts in which the unchanged op on tiles would be wrong, or needs extra work
 
 PICKS = Placed(np.array([3, 1, 15, 0, 7, 7, 2, 9], np.int32), "x")
 STACK = floats(8, 16, 4, spec=("x", "y"))
@@ -195,8 +203,10 @@ OPS = {
     "complex_numbers": (lambda a: (a.sum(1), jnp.conj(a) @ a.T, a + 1j), COMPLEX),
     "complex_constants": (lambda a: a + jnp.asarray(COMPLEX.array * 2) + 1j, COMPLEX),
     "dot": (lambda a, b: a @ b, rows(), floats(32, 8, spec=("y", "x"))),
-    "dot_contracted_otherwise": (lambda a, b: constrained(a @ b, "y", "x"), rows(("x", None)), floats(32, 8, spec=("x",))),
-    "dot_scattered": (lambda a, b: constrained(jnp.einsum("ij,ij->i", a, b), ("y", "x")), rows(("y", "x")), rows(("y", "x"))),
+    "dot_contracted_otherwise": (lambda a, b: constrained(a @ b, "y", "x"), rows(("x", None)),
+                                 floats(32, 8, spec=("x",))),
+    "dot_scattered": (lambda a, b: constrained(jnp.einsum("ij,ij->i", a, b), ("y", "x")), rows(("y", "x")),
+                      rows(("y", "x"))),
     "dot_of_batches": (lambda a, b: a @ b, STACK, floats(8, 4, 16, spec=("x", None, "y"))),
     "dot_on_one_axis_twice": (lambda u, v: jnp.outer(u, v), floats(16, spec=("x",)), floats(32, spec=("x",))),
     "iota": (lambda a: a + jnp.arange(32) + jnp.arange(16)[:, None] * 2 + jnp.tril(a), rows()),
@@ -207,13 +217,16 @@ OPS = {
     "broadcast": (lambda v: constrained(jnp.broadcast_to(v, (16, 32)), "x", "y"), floats(32, spec=("y",))),
     "slices": (lambda a: (a[2:10], a[:, 3:7], a[::2, 1::3]), rows()),
     "pads": (lambda a: (jnp.pad(a, ((1, 3), (0, 0))), lax.pad(a, np.float32(7), ((0, 0, 0), (2, -3, 1)))), rows()),
-    "concatenate": (lambda a, b: (jnp.concatenate([a, b]), jnp.stack([a, b]), jnp.roll(a, 3, 0)), rows(), rows(("y", "x"))),
+    "concatenate": (lambda a, b: (jnp.concatenate([a, b]), jnp.stack([a, b]), jnp.roll(a, 3, 0)), rows(),
+                    rows(("y", "x"))),
     "reverse": (lambda a: a[::-1, ::-1], rows()),
     "sort": (lambda a: (jnp.sort(a, 0), jnp.sort(a, 1), jnp.argsort(a, 1)), rows()),
     "top_k": (lambda a: lax.top_k(a, 3), rows()),
     "running_sums": (lambda a: (jnp.cumsum(a, 0), jnp.cumsum(a, 1)), rows()),
-    "pooling": (jax.grad(lambda a: (lax.reduce_window(a, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID") ** 2).sum()), rows()),
-    "dynamic_slice": (lambda a, i: (lax.dynamic_slice(a, (i, 0), (4, 32)), lax.dynamic_slice(a, (i, i), (16, 8))), rows(),
+    "pooling": (jax.grad(lambda a: (lax.reduce_window(a, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID") ** 2).sum()),
+                rows()),
+    "dynamic_slice": (lambda a, i: (lax.dynamic_slice(a, (i, 0), (4, 32)), lax.dynamic_slice(a, (i, i), (16, 8))),
+                      rows(),
                       Placed(np.int32(30))),
     "dynamic_update": (lambda a, u, i: lax.dynamic_update_slice(a, u, (i, 0)), rows(), floats(4, 32, spec=(None, "y")),
                        Placed(np.int32(-3))),
@@ -226,19 +239,23 @@ OPS = {
     "fft": (lambda a: (jnp.abs(jnp.fft.fft(a, axis=1)), jnp.abs(jnp.fft.rfft(a.real))), COMPLEX),
     "convolution": (conv, IMAGES, KERNELS),
     "convolution_of_split_images": (conv, floats(8, 12, 8, 8, spec=(None, None, "x", "y")), KERNELS),
-    "convolution_in_groups": (lambda x, k: conv(x, k, feature_group_count=12), IMAGES, floats(24, 1, 3, 3, spec=("y",))),
+    "convolution_in_groups": (lambda x, k: conv(x, k, feature_group_count=12), IMAGES,
+                              floats(24, 1, 3, 3, spec=("y",))),
     "gradients_of_a_convolution": (jax.grad(lambda x, k: (conv(x, k) ** 2).sum(), argnums=(0, 1)), IMAGES, KERNELS),
     "random_numbers": (lambda a: a + jax.random.normal(jax.random.key(3, impl="rbg"), (16, 32))
                        + jax.random.normal(jax.random.key(3), (16, 32)), rows()),
-    "while": (lambda a: lax.while_loop(lambda c: c[1].sum() < 100, lambda c: (c[0] + 1, c[1] + constrained(c[1], "y", "x") ** 2),
+    "while": (lambda a: lax.while_loop(lambda c: c[1].sum() < 100,
+                                       lambda c: (c[0] + 1, c[1] + constrained(c[1], "y", "x") ** 2),
                                        (0, a)), rows()),
     "cond": (lambda a, i: lax.cond(i > 0, lambda a: constrained(a * 2, "y", "x"), lambda a: a - 1, a), rows(),
              Placed(np.int32(1))),
     "switch": (lambda a, i: lax.switch(i, [jnp.sin, lambda a: constrained(a.T, "x", "y").T, jnp.cos], a), rows(),
                Placed(np.int32(1))),
-    "loop_invariants": (lambda a, b: lax.fori_loop(0, 3, lambda i, c: c + a @ b, constrained(jnp.zeros((16, 8)), "y", None)),
+    "loop_invariants": (lambda a, b: lax.fori_loop(0, 3, lambda i, c: c + a @ b,
+                                                   constrained(jnp.zeros((16, 8)), "y", None)),
                         rows(), floats(32, 8, spec=("y", "x"))),
-    "calls": (lambda a: jax.jit(lambda x: constrained(x * 2, "y"))(a) + jax.jit(jnp.sin)(constrained(a, None, "x")), rows()),
+    "calls": (lambda a: jax.jit(lambda x: constrained(x * 2, "y"))(a) + jax.jit(jnp.sin)(constrained(a, None, "x")),
+              rows()),
     "chlo": (lambda a: (jnp.sinh(a), jnp.arcsinh(a), lax.erf_inv(a / 9), jax.nn.gelu(a, approximate=False)), rows()),
     "bits": (lambda a: (lax.bitcast_convert_type(a, jnp.int8), lax.bitcast_convert_type(a, jnp.int32)), rows()),
     "barrier": (lambda a: lax.optimization_barrier((a, constrained(a, "y", "x")))[1], rows()),
@@ -261,12 +278,16 @@ def test_shard_map_over_all_axes(mesh):
 
     a = rows()
     result, args = local(mesh, function, (a,))
-    np.testing.assert_allclose(np.asarray(result.compile()(*args)), 2 * a.array.reshape(4, 4, 32).sum(0) + 1, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(result.compile()(*args)), 2 * a.array.reshape(4, 4, 32).sum(0) + 1, rtol=1e-5, atol=1e-5
+    )
 
 
 REFUSED = {
     "shard_map_over_some": (
-        lambda mesh: jax.shard_map(lambda t: lax.psum(t, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"}),
+        lambda mesh: jax.shard_map(
+            lambda t: lax.psum(t, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"}
+        ),
         "cannot convert sdy.manual_computation: it is manual along x only",
     ),
     "lapack": (lambda mesh: lambda a: jnp.linalg.qr(a)[1], "cannot convert stablehlo.custom_call @lapack_"),

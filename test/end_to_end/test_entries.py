@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example programs through every JAX entry: equal outputs, equal plans."""
+"""The example programs have equal outputs and equal plans with every JAX entry."""
 
 import json
 
@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from examples.programs import PROGRAMS
 import reshard
+from examples.programs import PROGRAMS
 
 pytestmark = pytest.mark.slow
 
 
 class JaxWith:
-    """jax, with another jit."""
+    """The module jax with another `jit`."""
 
     def __init__(self, jit):
         self.jit = jit
@@ -30,12 +30,12 @@ def plans(report: dict) -> list[tuple]:
 
 
 def copied(args):
-    """Returns other arrays of the same values, since a training step donates its state."""
+    """Returns copies of the arrays, since a training step donates its state."""
     return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), leaf.sharding), args)
 
 
 def through_jit(_, args, entry, patch, folder):
-    """Built with our jit in the place of jax's."""
+    """Builds and runs the program with `reshard.jit` in the place of `jax.jit`."""
     options = {"dump_to": str(folder)}
     ours = JaxWith(lambda *args, **kwargs: reshard.jit(*args, reshard_options=options, **kwargs))
     patch.setattr("examples.programs.jax", ours)
@@ -59,9 +59,14 @@ def through_lowered(function, args, *_):
 
 
 def through_exported(function, args, *_):
-    """The state of a training step is a pytree of flax's own types, which an export holds but does not serialize."""
+    """Runs the program through an export of a function on leaves.
+
+    The state of a training step is a pytree of flax's own types, which an export can hold but not serialize.
+    """
     leaves, tree = jax.tree.flatten(args)
-    result = reshard.optimize(jax.export.export(jax.jit(lambda leaves: function(*jax.tree.unflatten(tree, leaves))))(leaves))
+    result = reshard.optimize(
+        jax.export.export(jax.jit(lambda leaves: function(*jax.tree.unflatten(tree, leaves))))(leaves)
+    )
     return jax.jit(result.exported.call)(leaves), [plans(result.report.to_dict())]
 
 
@@ -79,7 +84,9 @@ def test_outputs_and_plans_are_equal(entry, monkeypatch, tmp_path):
         assert len(leaves) == len(stock)
         for mine, theirs in zip(leaves, stock):
             assert mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim), through.__name__
-            np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-4, atol=1e-5, err_msg=through.__name__)
+            np.testing.assert_allclose(
+                np.asarray(mine), np.asarray(theirs), rtol=1e-4, atol=1e-5, err_msg=through.__name__
+            )
         expected = expected or found
         assert expected[0], "there is no site"
         assert found == expected, through.__name__

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that test/fuzz has found, each with what was wrong with it."""
+"""Programs that test/fuzz has found; each test describes the error that it found."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.xla_child import shared_child
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def mesh():
 
 
 def assert_like_stock(function, *args, policy: str = "always", check: bool = False) -> dict:
-    """Asserts that the rewritten program has the outputs of the stock one, and their shardings; returns the report."""
+    """Asserts that the rewritten program has stock's outputs and output shardings; returns the report."""
     jax.clear_caches()
     lowered = function.lower(*args)
     result = reshard.optimize(lowered, policy=policy, check=check)
@@ -33,7 +34,7 @@ def assert_like_stock(function, *args, policy: str = "always", check: bool = Fal
 
 
 def test_a_loop_that_hands_through_complex_numbers(mesh):
-    """The bindings have no Python class for attributes of complex numbers; the analysis raised TypeError."""
+    """The bindings have no Python class for attributes of complex numbers; the analysis once raised TypeError."""
     a = jax.device_put(np.ones((8, 8), np.complex64), NamedSharding(mesh, P("x")))
 
     @jax.jit
@@ -46,7 +47,7 @@ def test_a_loop_that_hands_through_complex_numbers(mesh):
 
 @pytest.mark.parametrize("policy", ["better", "always"])
 def test_an_open_output_that_propagation_leaves_replicated_stays_so(mesh, policy):
-    """An island drew the output into its own layout, which the check then took back."""
+    """Propagation once gave the output the layout of an island; the whole-module check then took the rewrite back."""
     a = jax.device_put(np.arange(576, dtype=np.int32).reshape(24, 24), NamedSharding(mesh, P("z", "y")))
     function = jax.jit(lambda a: (jnp.einsum("ij,ji->i", a, a),))
     report = assert_like_stock(function, a, policy=policy, check=True)
@@ -55,18 +56,23 @@ def test_an_open_output_that_propagation_leaves_replicated_stays_so(mesh, policy
 
 
 def test_an_open_output_has_the_layout_that_xla_propagates(mesh):
-    """XLA of jaxlib 0.10 propagates nothing through erf; outputs were pinned to what our analysis says."""
+    """XLA of jaxlib 0.10 propagates nothing through erf; outputs once got the layouts of our analysis instead."""
     a = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
 
     @jax.jit
     def function(a, b):
-        return jax.lax.erf(a), with_sharding_constraint(jax.lax.optimization_barrier(b), NamedSharding(mesh, P(None, "y")))
+        return jax.lax.erf(a), with_sharding_constraint(
+            jax.lax.optimization_barrier(b), NamedSharding(mesh, P(None, "y"))
+        )
 
     assert_like_stock(function, a, a)
 
 
 def test_a_convolution_keeps_the_layouts_in_which_xla_computes_it_rightly(mesh):
-    """XLA sums over the axes of the output features if a spatial dimension is split too; stock XLA did not go there."""
+    """If a spatial dimension is split too, XLA wrongly sums over the axes of the output features.
+
+    The stock program does not use these layouts.
+    """
     a = np.arange(16 * 8 * 8, dtype=np.float32).reshape(16, 8, 8) % 5 - 2
     weights = np.arange(8 * 8 * 3, dtype=np.float32).reshape(8, 8, 3) % 3 - 1
     replicated, features_and_space = NamedSharding(mesh, P()), NamedSharding(mesh, P(None, "y", "x"))
@@ -82,7 +88,7 @@ def test_a_convolution_keeps_the_layouts_in_which_xla_computes_it_rightly(mesh):
 
 
 def test_a_dot_whose_sums_are_scattered_keeps_the_layouts_in_which_xla_computes_it_rightly(mesh):
-    """XLA computes ij,ij->i from [{"y"}, {"x", "z"}] to [{"y", "z"}] wrongly; stock XLA did not go there."""
+    """XLA computes ij,ij->i from [{"y"}, {"x", "z"}] to [{"y", "z"}] wrongly; stock XLA does not use these layouts."""
     a = np.arange(4 * 16, dtype=np.float32).reshape(4, 16) % 5 - 2
     placed = jax.device_put(a, NamedSharding(mesh, P(None, ("x", "z"))))
     function = jax.jit(lambda a: jnp.einsum("ij,ij->i", a, a), out_shardings=NamedSharding(mesh, P(("y", "z"))))
@@ -92,7 +98,7 @@ def test_a_dot_whose_sums_are_scattered_keeps_the_layouts_in_which_xla_computes_
 
 
 def test_an_update_beyond_the_end_is_clamped_though_stock_xla_drops_it(mesh):
-    """Stock XLA does not clamp the offset along a dimension that it splits; the island's layout leaves that dimension whole."""
+    """Stock XLA does not clamp the offset along a dimension that it splits; the island leaves that dimension whole."""
     a = np.arange(8 * 2, dtype=np.float32).reshape(8, 2)
     placed = jax.device_put(a, NamedSharding(mesh, P(("x", "y"))))
 
@@ -115,11 +121,11 @@ TWO_IN_A_ROW = """module @m attributes {mhlo.num_partitions = 12 : i32, mhlo.num
     %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {"z"}]> : tensor<12x24xf32>
     return %1, %0 : tensor<12x24xf32>, tensor<12x24xf32>
   }
-}"""
+}"""  # noqa: E501
 
 
 def test_islands_in_a_row_whose_transposes_cancel_compile():
-    """XLA of jaxlib 0.10 hands parts of one all_to_all on to the next, and its verifier refuses them."""
+    """XLA of jaxlib 0.10 passes parts of one all_to_all to the next one, and its verifier then refuses the program."""
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(TWO_IN_A_ROW)
         Pipeline.default().with_options({"policy": "always"}).run(module, Session())

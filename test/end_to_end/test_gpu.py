@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Smoke tests on one GPU; skipped where jax finds none. Each runs in a process of its own, since tests have CPU devices."""
+"""Smoke tests on one GPU; skipped where jax finds no GPU.
+
+Each test runs in its own process, since the process of the tests has CPU devices.
+"""
 
 import os
 import subprocess
@@ -33,8 +36,10 @@ lowered = step.lower(a, b)
 
 def run_on_gpu(program: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    done = subprocess.run([sys.executable, "-c", _HEAD + program], env=environment, capture_output=True, text=True, timeout=600)
-    if done.returncode == _NO_GPU:  # of the device tier, which is asked for by name; what a GPU does cannot be faked
+    done = subprocess.run(
+        [sys.executable, "-c", _HEAD + program], env=environment, capture_output=True, text=True, timeout=600
+    )
+    if done.returncode == _NO_GPU:  # only the device tier, selected by name, has these tests; a GPU cannot be faked
         pytest.skip("needs a GPU and jax's CUDA plug-in")
     assert done.returncode == 0, done.stderr
 
@@ -50,8 +55,8 @@ np.testing.assert_array_equal(np.asarray(found), np.asarray(lowered.compile()(a,
 
 def test_ahead_of_time_the_compiler_needs_as_much_memory_for_inputs_and_outputs_as_on_the_gpu():
     run_on_gpu("""
-from reshard.dialect_utils.compile_targets import Target
-from reshard.dialect_utils.xla_child import XlaChild
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.child import XlaChild
 with XlaChild(uses_cache=False, num_devices=1) as child:
     ahead = child.compile(lowered.as_text(), 1, target=Target.parse("cuda:h100:1x1x1"))
 assert ahead.is_ok, ahead.message

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One program lowered with Shardy's shardings and with GSPMD's: the same sites, the same values, on 8 CPU devices."""
+"""A program lowered with Shardy's shardings and with GSPMD's has the same sites and values on 8 CPU devices."""
 
 import functools
 
 import jax
 import numpy as np
 import pytest
-import reshard
 from jax.sharding import NamedSharding, PartitionSpec
 
-from reshard.dialect_utils import compat
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
+import reshard
+from reshard.dialect_utils.platform import compat
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 
 SWITCH = "jax_use_shardy_partitioner"
 
@@ -54,7 +54,9 @@ def test_both_lowerings_are_rewritten_alike_and_give_the_same_integers(partition
     assert ("mhlo.sharding" in lowered.as_text()) == (partitioner == "gspmd")
     result = reshard.optimize(lowered, policy="always")
     assert result.is_rewritten and "mhlo.sharding" not in result.module
-    chains = [str(site["chain"]).replace("axis_0", "x").replace("axis_1", "y") for site in result.report.to_dict()["sites"]]
+    chains = [
+        str(site["chain"]).replace("axis_0", "x").replace("axis_1", "y") for site in result.report.to_dict()["sites"]
+    ]
     assert chains and chains == FIRST_SEEN.setdefault("chains", chains)
     ours, stock = result.compile()(a, b), lowered.compile()(a, b)
     c = np.asarray(a) + np.asarray(b)
@@ -85,12 +87,13 @@ ORDERS = {
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_xla_places_arguments_and_results_as_the_gspmd_strings_say(name):
-    text = """module @m attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
-      func.func public @main(%%a: tensor<24x24xi32> {mhlo.sharding = "%s"}, %%b: tensor<24x24xi32> {mhlo.sharding = "%s"})
-          -> (tensor<24x24xi32> {mhlo.sharding = "%s"}) {
-        %%0 = stablehlo.add %%a, %%b : tensor<24x24xi32>
-        return %%0 : tensor<24x24xi32>
-      } }""" % ORDERS[name]
+    first, second, result = ORDERS[name]
+    text = f"""module @m attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32}} {{
+      func.func public @main(%a: tensor<24x24xi32> {{mhlo.sharding = "{first}"}}, %b: tensor<24x24xi32> {{mhlo.sharding = "{second}"}})
+          -> (tensor<24x24xi32> {{mhlo.sharding = "{result}"}}) {{
+        %0 = stablehlo.add %a, %b : tensor<24x24xi32>
+        return %0 : tensor<24x24xi32>
+      }} }}"""  # noqa: E501
     session = Session()
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
@@ -114,7 +117,7 @@ def test_xla_places_arguments_and_results_as_the_gspmd_strings_say(name):
 
 
 def _indices(text, devices):
-    """Returns which part of a 24x24 array each device holds, as XLA reads the string."""
+    """Returns the part of a 24x24 array that each device holds, as XLA reads the string."""
     from jaxlib import xla_client
 
     sharding = xla_client.HloSharding.from_string(text)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every form of input that docs/inputs.md names, read by reshard-opt, rewritten at every site and run on 8 CPU devices.
+"""reshard-opt reads every form of input in docs/inputs.md, and rewrites every site; the results run on 8 CPU devices.
 
-`reshard verify` does that: it runs the file as stock XLA partitions it, as we rewrite it, and unsharded on one device, and compares.
+`reshard verify` does this: it runs the file as stock XLA partitions it, as we rewrite it, and unsharded on one device,
+and compares the values.
 """
 
 import json
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from reshard.dialect_utils.bindings import ir, make_context, passmanager
-from reshard.passes.module_verification import RIGHT
+from reshard.dialect_utils.platform.bindings import ir, make_context, passmanager
+from reshard.passes.results.module_verification import RIGHT
 from reshard.tools.reshard import main as tool
 from reshard.tools.reshard_opt import main as reshard_opt
 
@@ -44,7 +45,7 @@ def gspmd(before: str, after: str) -> str:
     return %0 : tensor<16x16xi32>
   }}
 }}
-"""
+"""  # noqa: E501
 
 
 NEGATED = shardy("stablehlo.negate %arg0")
@@ -58,11 +59,15 @@ CONSTRAINT = f"""module @m attributes {{{HEAD}}} {{
     return %2 : tensor<16x16xi32>
   }}
 }}
-"""
+"""  # noqa: E501
 
 
 def in_tiles(ends: tuple[str, str], around: str, inside: str, tile: str) -> str:
-    """Returns a module with a region of tiles: the sharding around it, what its ops state inside, and the type of a tile."""
+    """Returns a module with a region that computes on tiles.
+
+    Args:
+      around, inside: the shardings of the value around the region and of the ops inside. tile: the type of a tile.
+    """
     array = "tensor<16x16xi32>"
     return f"""module @m attributes {{{HEAD}}} {{
   func.func public @main(%arg0: {array} {{mhlo.sharding = "{ends[0]}"}}) -> ({array} {{mhlo.sharding = "{ends[1]}"}}) {{
@@ -77,7 +82,9 @@ def in_tiles(ends: tuple[str, str], around: str, inside: str, tile: str) -> str:
 """
 
 
-MANUAL = in_tiles(("{devices=[8,1]<=[8]}", "{devices=[4,2]<=[8]}"), "{devices=[2,4]<=[8]}", "{manual}", "tensor<8x4xi32>")
+MANUAL = in_tiles(
+    ("{devices=[8,1]<=[8]}", "{devices=[4,2]<=[8]}"), "{devices=[2,4]<=[8]}", "{manual}", "tensor<8x4xi32>"
+)
 SUBGROUPS = in_tiles(
     ("{devices=[1,8]<=[8]}", "{devices=[8,1]<=[8]}"),
     "{devices=[2,1,4]<=[8] last_tile_dim_replicate}",
@@ -92,15 +99,19 @@ ROUND_TRIP = f"""module @m attributes {{{HEAD}, mhlo.frontend_attributes = {{xla
     return %1 : tensor<16x16xi32>
   }}
 }}
-"""
+"""  # noqa: E501
 
 TEXTS = {
     "StableHLO text": NEGATED,
-    "CHLO": shardy("chlo.erf %arg0").replace(": tensor<16x16xf32>\n    return", ": tensor<16x16xf32> -> tensor<16x16xf32>\n    return"),
+    "CHLO": shardy("chlo.erf %arg0").replace(
+        ": tensor<16x16xf32>\n    return", ": tensor<16x16xf32> -> tensor<16x16xf32>\n    return"
+    ),
     "lists of devices": gspmd("{devices=[2,4]0,1,2,3,4,5,6,7}", "{devices=[4,2]0,4,1,5,2,6,3,7}"),
     "a list that no mesh explains": CONSTRAINT.replace("{devices=[8,1]<=[8]}", "{devices=[4,2]0,7,4,5,2,3,6,1}"),
     "iotas": gspmd("{devices=[4,2]<=[8]}", "{devices=[2,4]<=[4,2]T(1,0)}"),
-    "last_tile_dim_replicate": gspmd("{devices=[4,1,2]<=[4,2] last_tile_dim_replicate}", "{devices=[1,4,2]<=[8] last_tile_dim_replicate}"),
+    "last_tile_dim_replicate": gspmd(
+        "{devices=[4,1,2]<=[4,2] last_tile_dim_replicate}", "{devices=[1,4,2]<=[8] last_tile_dim_replicate}"
+    ),
     "last_tile_dims": gspmd("{devices=[4,1,2]<=[8] last_tile_dims={replicated}}", "{devices=[2,4]<=[8]}"),
     "named meshes": gspmd("{mesh['x'=2,'y'=4], [{'y'}, {'x'}]}", "{mesh['x'=2,'y'=4], [{'x'}, {'y'}]}"),
     "replicated": gspmd("{replicated}", "{devices=[2,4]<=[8]}"),
@@ -155,7 +166,10 @@ LINEAR_ALGEBRA = {
 
 
 def linear_algebra(name: str) -> jax.stages.Lowered:
-    """Returns a program that XLA's HLO calls LAPACK in: such a call returns a tuple there, and has Shardy's rule as a string."""
+    """Returns a program whose HLO calls LAPACK.
+
+    Such a call returns a tuple in HLO, and holds Shardy's rule as a string.
+    """
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     rows, columns = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("x", "y"), ("y", "x")))
 
@@ -180,4 +194,4 @@ def test_hlo_of_linear_algebra_gives_what_it_gives_unsharded(name, tmp_path, cap
     (tmp_path / "module.hlo").write_text(linear_algebra(name).compiler_ir("hlo").as_hlo_text())
     assert tool(["verify", str(tmp_path / "module.hlo"), "--policy", "always", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["is_rewritten"] and found["ours"]["status"] in RIGHT, found  # LAPACK rounds as its blocks are
+    assert found["is_rewritten"] and found["ours"]["status"] in RIGHT, found  # LAPACK's rounding depends on its blocks

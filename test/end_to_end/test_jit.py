@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reshard.jit` and `reshard.enabled`: whatever jax.jit does, with rewritten programs, and nothing left behind."""
+"""`reshard.jit` and `reshard.enabled` act like jax.jit, with rewritten programs, and leave no change in jax behind."""
 
-from functools import partial, wraps
 import sys
 import threading
+from functools import partial, wraps
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from jax._src import compiler
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
 
@@ -32,7 +33,7 @@ def mesh():
 
 @pytest.fixture
 def cube(mesh):
-    """Returns a cube that lies so that stock XLA gathers all of it to bring it into COLUMNS."""
+    """Returns a cube in a layout from which stock XLA gathers the whole cube to reach COLUMNS."""
     return placed(mesh, np.arange(16**3, dtype=np.float32).reshape(SHAPE))
 
 
@@ -53,7 +54,7 @@ def assert_equal_trees(ours, stock):
 
 
 def compared(function, *args, rewritten=True, **kwargs):
-    """Returns what a function gives with both jits, which is the same; one of its programs is rewritten."""
+    """Returns the result of a function; asserts that it is the same under both jits and whether ours is rewritten."""
     stock = jax.jit(function)(*args, **kwargs)
     with reshard.enabled() as programs:
         ours = jax.jit(function)(*args, **kwargs)
@@ -109,7 +110,7 @@ class TestWhatAFunctionMayHave:
         compared(function, np.asarray(cube))
 
     def test_gradients_inside(self, mesh, cube):
-        small = placed(mesh, np.asarray(cube) % 5)  # sums of which are exact, in any order
+        small = placed(mesh, np.asarray(cube) % 5)  # the sums of these values are exact in any order
         compared(jax.value_and_grad(lambda a: jnp.sum(into_columns(mesh, a * a) ** 2)), small)
 
     def test_vmap_inside(self, mesh, cube):
@@ -181,12 +182,14 @@ class TestHostCallbacks:
     def test_pure_callback(self, mesh, cube):
         def function(a):
             moved = into_columns(mesh, a)
-            return moved + jax.pure_callback(lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct((), np.float32), jnp.sum(a))
+            return moved + jax.pure_callback(
+                lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct((), np.float32), jnp.sum(a)
+            )
 
         compared(function, cube)
 
     def test_io_callback(self, mesh, cube):
-        """jax has no ordered ones over several devices."""
+        """The callback is unordered, since jax has no ordered callbacks over several devices."""
         from jax.experimental import io_callback
 
         seen = []
@@ -214,7 +217,9 @@ class TestExplicitMeshes:
     def test_reshard_in_the_types(self):
         mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:8])
         with jax.sharding.set_mesh(mesh):
-            cube = jax.device_put(np.arange(16**3, dtype=np.float32).reshape(SHAPE), NamedSharding(mesh, ROWS_AND_PLANES))
+            cube = jax.device_put(
+                np.arange(16**3, dtype=np.float32).reshape(SHAPE), NamedSharding(mesh, ROWS_AND_PLANES)
+            )
             found = compared(lambda a: jax.sharding.reshard(a, COLUMNS) + 1, cube)
             assert jax.typeof(found).sharding.spec == P(None, ("x", "y"), None)
 
@@ -226,7 +231,7 @@ class TestTheJittedObject:
         assert isinstance(function, jax.stages.Wrapped)
 
     def test_a_call_that_is_compiled_for_runs_no_python(self, mesh, cube):
-        """jax dispatches in C++: nothing of ours is called, and nothing of jax's Python."""
+        """jax dispatches in C++: the call runs no Python code of ours or of jax."""
         function = reshard.jit(lambda a: into_columns(mesh, a) + 1)
         function(cube).block_until_ready()
         called = []
@@ -256,7 +261,7 @@ class TestTheJittedObject:
         assert_equal_trees(result.compile()(cube), function(cube))
 
     def test_has_its_own_programs(self, mesh, cube):
-        """The same function with jax.jit, with reshard.jit and with other options: three programs."""
+        """The same function with jax.jit, with reshard.jit, and with other options gives three programs."""
 
         def function(a):
             return into_columns(mesh, a) + 1
@@ -301,7 +306,10 @@ class TestTheJittedObject:
         assert (mine.primitive, mine.params["name"]) == (theirs.primitive, theirs.params["name"])
 
     def test_what_is_around_it_is_lowered_and_traced_as_itself(self, mesh, cube):
-        """jax.jit and functools.wraps copy the attributes of what they are given: not those of ours that make it ours."""
+        """A function around ours does not become ours.
+
+        jax.jit and functools.wraps copy the attributes of a function, but not those that mark a function as ours.
+        """
         ours = reshard.jit(lambda a: into_columns(mesh, a) + 1)
         outer = jax.jit(ours)
         assert [eqn.primitive.name for eqn in outer.trace(cube).jaxpr.eqns] == ["jit"]
@@ -389,22 +397,28 @@ class TestFaultsOfOurs:
         def fail(*_):
             raise AssertionError("no such layout")
 
-        monkeypatch.setattr("reshard.jitting.optimized_module", fail)
+        monkeypatch.setattr("reshard.compiling.jitting.optimized_module", fail)
 
     def test_are_a_warning_and_the_program_of_stock(self, mesh, cube, broken):
         def function(a):
             return into_columns(mesh, a) + 5
 
-        with pytest.warns(RuntimeWarning, match="jit_function is compiled as it is, by a fault of reshard: AssertionError: no such"):
+        with pytest.warns(
+            RuntimeWarning, match="jit_function is compiled as it is, by a fault of reshard: AssertionError: no such"
+        ):
             ours = reshard.jit(function)(cube)
         assert_equal_trees(ours, jax.jit(function)(cube))
 
 
 class TestMistakes:
     def test_options_at_the_decorator(self):
-        with pytest.raises(ValueError, match="reshard_options: unknown option 'polcy'; known: policy, .*did you mean 'policy'"):
+        with pytest.raises(
+            ValueError, match="reshard_options: unknown option 'polcy'; known: policy, .*did you mean 'policy'"
+        ):
             reshard.jit(jnp.sin, reshard_options={"polcy": "always"})
-        with pytest.raises(ValueError, match="reshard_options: policy=never is not available; choose from better, always"):
+        with pytest.raises(
+            ValueError, match="reshard_options: policy=never is not available; choose from better, always"
+        ):
             reshard.jit(jnp.sin, reshard_options={"policy": "never"})
 
     def test_what_xla_does_not_read(self):

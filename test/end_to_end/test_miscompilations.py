@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that stock XLA computes rightly, and that an island next to an op turned wrong: see docs/miscompilations.md."""
+"""Programs that stock XLA computes rightly, and that were once wrong with an island next to an op.
+
+The page docs/miscompilations.md describes these cases.
+"""
 
 import functools
 import itertools
 
 import jax
-from jax import lax
 import jax.numpy as jnp
-from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import numpy as np
 import pytest
+from jax import lax
+from jax.lax import with_sharding_constraint
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
 
@@ -28,7 +32,7 @@ def whole_numbers(*shape: int, low: int = -8, high: int = 9, dtype=np.float32) -
 
 
 def assert_right(function, arguments, shardings, policy: str, tolerance: float = 0.0):
-    """Asserts that the optimized program has the outputs of one device; returns it."""
+    """Asserts that the optimized program gives the outputs of one device; returns the result of `optimize`."""
     expected = jax.tree.leaves(jax.jit(function)(*arguments))
     placed = [jax.device_put(value, each) for value, each in zip(arguments, shardings, strict=True)]
     result = reshard.optimize(jax.jit(function).lower(*placed), policy=policy)
@@ -59,7 +63,11 @@ _RUNNING = (_running, _in_a_scan, jax.checkpoint(_running))
 @POLICIES
 @pytest.mark.parametrize("function", [_padded, *(pytest.param(each, marks=pytest.mark.slow) for each in _RUNNING)])
 def test_users_of_one_converted_value_do_not_share_what_their_windows_are_filled_with(function, policy):
-    """Equal constraints become one island; XLA gave the second pad the ones of the first, and running sums' zeros to a maximum."""
+    """Users of one island once shared the fill value of their windows.
+
+    Equal constraints become one island. XLA filled the second pad with the ones of the first, and the windows of a
+    running maximum with the zeros of a running sum.
+    """
     tolerance = 0.0 if function is _padded else 1e-4
     result = assert_right(function, [whole_numbers(16, 16, 16)], [sharded((4, 2), "y", None, "x")], policy, tolerance)
     assert result.is_rewritten
@@ -71,12 +79,18 @@ def test_users_of_one_converted_value_do_not_share_what_their_windows_are_filled
     [
         ("min", 10, "indices"),
         ("multiply", 10, "updates"),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in itertools.product(("min", "max", "add"), (10, 12), ("indices", "updates"))),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in itertools.product(("min", "max", "add"), (10, 12), ("indices", "updates"))
+        ),
         pytest.param("set", 16, "indices", marks=pytest.mark.slow),
     ],
 )
 def test_a_scatter_whose_indices_do_not_divide(method, count, constrained, policy):
-    """XLA fills uneven tiles of indices with zeros: row 0 got a zero, which a minimum, a maximum and a product do not ignore."""
+    """XLA fills uneven tiles of indices with zeros, so row 0 got an update of zero.
+
+    A minimum, a maximum and a product do not ignore this zero.
+    """
     place = functools.partial(sharded, (2, 4))
 
     def function(a, i, u):
@@ -95,7 +109,7 @@ def test_a_scatter_whose_indices_do_not_divide(method, count, constrained, polic
 @pytest.mark.slow
 @POLICIES
 def test_a_batched_scatter_min_whose_indices_do_not_divide(policy):
-    """As vmap writes it, with batching dimensions."""
+    """The scatter has batching dimensions, as vmap writes it."""
     place = functools.partial(sharded, (2, 4))
 
     def function(a, i, u):

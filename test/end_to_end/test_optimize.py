@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reshard.optimize(lowered)`: the compiled program is called like the stock one and computes the same."""
 
-from functools import partial
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.passes.pipeline import Pipeline
+from reshard.passes.driver.pipeline import Pipeline
 
 ROWS_AND_PLANES, COLUMNS = P("y", None, "x"), P(None, ("x", "y"), None)
 
@@ -25,7 +26,7 @@ def mesh():
 
 @pytest.fixture
 def cube(mesh):
-    """Returns a cube that lies so that stock XLA gathers all of it to bring it into COLUMNS."""
+    """Returns a cube in a layout from which stock XLA gathers the whole cube to reach COLUMNS."""
     return jax.device_put(np.arange(16**3, dtype=np.float32).reshape(16, 16, 16), NamedSharding(mesh, ROWS_AND_PLANES))
 
 
@@ -34,7 +35,7 @@ def into_columns(mesh, value):
 
 
 def optimized(function, *args, **options):
-    """Returns the lowered function and what optimize makes of it, rewritten."""
+    """Returns the lowered function and the result of optimize; asserts that it is rewritten."""
     jax.clear_caches()
     lowered = function.lower(*args)
     result = reshard.optimize(lowered, **options)
@@ -85,7 +86,9 @@ class TestCalledLikeStock:
         assert compiled.memory_analysis().alias_size_in_bytes == 16**3 * 4 // 8
 
     def test_a_donated_buffer_that_is_converted(self, mesh, cube):
-        function = jax.jit(lambda a: into_columns(mesh, a) * 2, donate_argnums=0, out_shardings=NamedSharding(mesh, ROWS_AND_PLANES))
+        function = jax.jit(
+            lambda a: into_columns(mesh, a) * 2, donate_argnums=0, out_shardings=NamedSharding(mesh, ROWS_AND_PLANES)
+        )
         expected = np.asarray(cube) * 2
         _, result = optimized(function, cube, policy="always")
         np.testing.assert_array_equal(np.asarray(result.compile()(cube)), expected)
@@ -110,12 +113,16 @@ class TestCalledLikeStock:
 
     @pytest.mark.parametrize("dtype", ["bool", "uint8", "bfloat16", "complex64", "int4", "float8_e4m3fn"])
     def test_dtypes(self, mesh, dtype):
-        """Cast inside: jax 0.10 compiles for packed int4 arguments and has unpacked ones, with or without us."""
+        """The cast is inside, since jax 0.10 compiles int4 arguments as packed but passes them unpacked."""
         values = (np.arange(16**3) % 7).reshape(16, 16, 16)
         placed = jax.device_put(values, NamedSharding(mesh, ROWS_AND_PLANES))
-        function = jax.jit(lambda a: into_columns(mesh, jax.lax.optimization_barrier(a.astype(dtype))).astype("complex64"))
+        function = jax.jit(
+            lambda a: into_columns(mesh, jax.lax.optimization_barrier(a.astype(dtype))).astype("complex64")
+        )
         _, result = optimized(function, placed, policy="always")
-        np.testing.assert_array_equal(np.asarray(result.compile()(placed)), values.astype(jnp.dtype(dtype)).astype("complex64"))
+        np.testing.assert_array_equal(
+            np.asarray(result.compile()(placed)), values.astype(jnp.dtype(dtype)).astype("complex64")
+        )
 
     def test_a_compiled_object_of_jax(self, mesh, cube):
         _, result = optimized(jax.jit(partial(into_columns, mesh)), cube)
@@ -139,7 +146,7 @@ class TestTheLoweredObject:
         assert "all-to-all" not in lowered.compile().as_text()
 
     def test_one_that_is_compiled_already_is_compiled_anew(self, mesh, cube):
-        """jit may hand out a lowering that it has compiled before."""
+        """jit may return a lowering that it has compiled before."""
         function = jax.jit(partial(into_columns, mesh))
         function(cube)
         lowered = function.lower(cube)
@@ -176,7 +183,7 @@ class TestTheLoweredObject:
 class TestKeptOnDisk:
     @pytest.fixture
     def runs(self, tmp_path, monkeypatch):
-        """Counts the runs of pipelines beside an empty cache."""
+        """Returns the list of the pipelines that ran since the start with an empty cache."""
         monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path))
         monkeypatch.delenv("RESHARD_CACHE", raising=False)
         found, run = [], Pipeline.run
@@ -190,7 +197,7 @@ class TestKeptOnDisk:
 
     def test_the_same_program_is_read_and_computes_the_same(self, mesh, cube, runs):
         function = jax.jit(lambda x: into_columns(mesh, x) + 1)
-        found = [(*optimized(function, cube), len(runs)) for _ in range(2)]  # on one line: locations hold the callers
+        found = [(*optimized(function, cube), len(runs)) for _ in range(2)]  # one line: locations hold the call's line
         (_, first, ran), (lowered, again, ran_again) = found
         assert ran_again == ran
         assert again.module == first.module and again.report.to_dict() == first.report.to_dict()
@@ -204,7 +211,11 @@ class TestKeptOnDisk:
         assert len(runs) == ran and again.lowered is lowered and again.module == first.module
 
     def test_another_location_option_or_program_is_not(self, mesh, cube, runs):
-        for function in (lambda x: into_columns(mesh, x) + 1, lambda x: into_columns(mesh, x) + 1, lambda x: into_columns(mesh, x) + 2):
+        for function in (
+            lambda x: into_columns(mesh, x) + 1,
+            lambda x: into_columns(mesh, x) + 1,
+            lambda x: into_columns(mesh, x) + 2,
+        ):
             ran = len(runs)
             optimized(jax.jit(function), cube)
             assert len(runs) > ran
@@ -225,7 +236,11 @@ class TestReport:
         assert json.loads(json.dumps(data)) == data
         assert data["schema"] == "reshard.report/1"
         (site,) = data["sites"]
-        assert (site["kind"], site["source"], site["target"]) == ("constraint", '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')
+        assert (site["kind"], site["source"], site["target"]) == (
+            "constraint",
+            '[{"y"}, {}, {"x"}]',
+            '[{}, {"x", "y"}, {}]',
+        )
         assert data["checks"][0]["ours"]["bytes_received"] == 1792
 
 

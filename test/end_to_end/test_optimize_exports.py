@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.platform.bindings import ir, make_context
 
 ROWS_AND_PLANES, COLUMNS = P("y", None, "x"), P(None, ("x", "y"), None)
 SHAPE = (16, 16, 16)
@@ -27,7 +28,7 @@ def mesh():
 
 @pytest.fixture(scope="module")
 def cube(mesh):
-    """Returns a cube of small numbers that lies so that stock XLA gathers all of it to bring it into COLUMNS."""
+    """Returns a cube of small numbers in a layout from which stock XLA gathers the whole cube to reach COLUMNS."""
     values = np.arange(16**3, dtype=np.float32).reshape(SHAPE) % 7
     return jax.device_put(values, NamedSharding(mesh, ROWS_AND_PLANES))
 
@@ -39,7 +40,7 @@ def function(mesh):
 
 @pytest.fixture(scope="module")
 def there_and_back(mesh):
-    """Returns a function whose derivative has as many sites."""
+    """Returns a function whose derivative has as many sites as the function."""
 
     def into(value, spec):
         return with_sharding_constraint(value, NamedSharding(mesh, spec))
@@ -69,7 +70,16 @@ class TestExported:
         result = reshard.optimize(exported)
         assert result.is_rewritten and result.lowered is None
         ours = result.exported
-        for name in ("fun_name", "in_tree", "in_avals", "out_tree", "out_avals", "nr_devices", "platforms", "calling_convention_version"):
+        for name in (
+            "fun_name",
+            "in_tree",
+            "in_avals",
+            "out_tree",
+            "out_avals",
+            "nr_devices",
+            "platforms",
+            "calling_convention_version",
+        ):
             assert getattr(ours, name) == getattr(exported, name), name
         assert (all_to_alls(ours), all_to_alls(exported)) == (2, 0)
         assert "all-to-all" in hlo(ours, *args) and "all-to-all" not in hlo(exported, *args)
@@ -103,7 +113,7 @@ class TestExported:
         assert_equal_trees(loss(again.call)(cube), loss(exported.call)(cube))
 
     def test_that_was_read_from_a_file(self, cube, function):
-        """The bytes that `serialize` wrote, and what `deserialize` makes of them."""
+        """Optimizes the bytes that `serialize` wrote, and the export that `deserialize` reads from them."""
         exported = jax.export.export(jax.jit(function))(cube)
         content = exported.serialize()
         for given in (content, bytes(content), jax.export.deserialize(content)):
@@ -127,7 +137,9 @@ class TestExported:
 
     def test_has_nothing_to_compile(self, cube, function):
         result = reshard.optimize(jax.export.export(jax.jit(function))(cube))
-        with pytest.raises(ValueError, match=r"only a lowered program can be compiled; write jax.jit\(result.exported.call\)"):
+        with pytest.raises(
+            ValueError, match=r"only a lowered program can be compiled; write jax.jit\(result.exported.call\)"
+        ):
             result.compile()
 
 
@@ -225,7 +237,7 @@ class TestDumps:
 
 
 class TestNames:
-    """Ops of chains are `reshard/<site>/<step>` in what XLA compiles, which is what profiles show."""
+    """XLA compiles the ops of chains under the names `reshard/<site>/<step>`, which profiles show."""
 
     def names(self, text):
         return {part for part in text.split('"') if part.startswith("reshard/")}
@@ -238,12 +250,14 @@ class TestNames:
         def spread(a, spec):
             return with_sharding_constraint(a, NamedSharding(mesh, spec))
 
-        move = jax.jit(lambda a: spread(jnp.sin(spread(a, P("x"))), P(None, "x")), out_shardings=NamedSharding(mesh, P()))
+        move = jax.jit(
+            lambda a: spread(jnp.sin(spread(a, P("x"))), P(None, "x")), out_shardings=NamedSharding(mesh, P())
+        )
         result = reshard.optimize(move.lower(jnp.ones((10, 5))), policy="always", check=False)
         assert result.is_rewritten
         names = [name.split("/") for name in self.names(result.compile().as_text())]
         assert {site for _, site, *_ in names} <= {"0", "1", "2"}
-        steps = {step for _, _, *rest in names for step in rest}  # an island as a whole has none
+        steps = {step for _, _, *rest in names for step in rest}  # the name of a whole island has no step
         assert steps & {"all_to_all", "exchange"} and "pad" in steps
 
     def test_survive_reading_and_writing(self, cube, function):

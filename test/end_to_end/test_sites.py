@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sites of every kind: named rightly, rewritten, and run by XLA with the values that the stock program has."""
+"""Sites of every kind are named rightly and rewritten, and XLA runs them with the values of the stock program."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.canary import devices_of
-from reshard.dialect_utils.xla_child import shared_child
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 
 STEPS = Path(__file__).parent.parent / "passes" / "steps"
 MESH = 'sdy.mesh @mesh = <["x"=4, "y"=2]>'
@@ -30,7 +31,7 @@ def rewritten(text: str, policy: str = "always") -> tuple[str, list[dict]]:
         module = ir.Module.parse(text)
         Pipeline.default().with_options({"policy": policy}).run(module, session)
         assert module.operation.verify()
-        return str(module), session.report_rows
+        return str(module), session.results.report_rows
 
 
 def devices(text: str) -> int:
@@ -43,7 +44,7 @@ def sites(rows: Sequence[dict]) -> list[tuple[str, str]]:
 
 
 def runs_like_stock(text: str, inputs=None, *, exact: bool = True) -> tuple:
-    """Rewrites every site, runs both forms and returns our outputs once they are equal to stock's."""
+    """Rewrites every site, runs both forms, asserts that the outputs are equal, and returns ours."""
     module, _ = rewritten(text)
     assert module.count("sdy.manual_computation(") > text.count("sdy.manual_computation("), "no site is rewritten"
     stock = shared_child().run(text, inputs, devices(text))
@@ -76,11 +77,14 @@ def constraint(name: str, value: str, layout: str) -> str:
 
 def main(arguments: dict[str, str], results: Sequence[str], body: str, mesh: str = MESH) -> str:
     given = ", ".join(tensor(f"{name}: ", layout) for name, layout in arguments.items())
-    return f"{mesh}\nfunc.func public @main({given}) -> ({', '.join(tensor('', each) for each in results)}) {{\n{body}\n}}\n"
+    return (
+        f"{mesh}\nfunc.func public @main({given}) -> ({', '.join(tensor('', each) for each in results)}) {{\n"
+        f"{body}\n}}\n"
+    )
 
 
 def loop(initial: str, body: str) -> str:
-    """Returns three turns of a loop that carries %v, for which `body` computes %next; the result is %l#1."""
+    """Returns a loop with three turns that carries %v; `body` computes the next value, %next; the result is %l#1."""
     return f"""
       %zero = stablehlo.constant dense<0> : tensor<i32>
       %l:2 = stablehlo.while(%i = %zero, %v = {initial}) : tensor<i32>, {T}
@@ -125,7 +129,9 @@ BY_HAND = {
         main(
             {"%a": ROWS, "%b": BY_Y},
             [BY_Y],
-            f"%k = stablehlo.negate %a : {T}\n" + constraint("%c", "%k", ROWS) + f"%r = stablehlo.subtract %c, %b : {T}\nreturn %r : {T}",
+            f"%k = stablehlo.negate %a : {T}\n"
+            + constraint("%c", "%k", ROWS)
+            + f"%r = stablehlo.subtract %c, %b : {T}\nreturn %r : {T}",
         ),
         [("operand", "subtract")],
         lambda a, b: [-a - b],
@@ -137,19 +143,32 @@ BY_HAND = {
         lambda a, b: [a - b],
     ),
     "loop": (
-        main({"%a": ROWS}, [ROWS], loop("%a", constraint("%k", "%v", COLUMNS) + f"%next = stablehlo.negate %k : {T}") + f"return %l#1 : {T}"),
+        main(
+            {"%a": ROWS},
+            [ROWS],
+            loop("%a", constraint("%k", "%v", COLUMNS) + f"%next = stablehlo.negate %k : {T}") + f"return %l#1 : {T}",
+        ),
         [("constraint", "sharding_constraint"), ("loop", "return")],
         lambda a: [-a],
     ),
     "loop_that_starts_otherwise": (
-        main({"%a": ROWS}, [COLUMNS], loop("%a", constraint("%k", "%v", COLUMNS) + f"%next = stablehlo.negate %k : {T}") + f"return %l#1 : {T}"),
+        main(
+            {"%a": ROWS},
+            [COLUMNS],
+            loop("%a", constraint("%k", "%v", COLUMNS) + f"%next = stablehlo.negate %k : {T}") + f"return %l#1 : {T}",
+        ),
         [("loop", "while")],
         lambda a: [-a],
     ),
     "a_private_function_in_a_loop_and_after_it": (
-        main({"%a": ROWS}, [ROWS], loop("%a", f"%next = func.call @f(%v) : ({T}) -> {T}") + f"%r = func.call @f(%l#1) : ({T}) -> {T}\nreturn %r : {T}")
-        + f"func.func private @f(%a: {T}) -> {T} {{\n{constraint('%0', '%a', COLUMNS)} %1 = stablehlo.add %0, %0 : {T}\n"
-        + f"{constraint('%2', '%1', ROWS)} %3 = stablehlo.optimization_barrier %2 : {T}\nreturn %3 : {T} }}",
+        main(
+            {"%a": ROWS},
+            [ROWS],
+            loop("%a", f"%next = func.call @f(%v) : ({T}) -> {T}")
+            + f"%r = func.call @f(%l#1) : ({T}) -> {T}\nreturn %r : {T}",
+        )
+        + f"func.func private @f(%a: {T}) -> {T} {{\n{constraint('%0', '%a', COLUMNS)} %1 = stablehlo.add %0, %0 : "
+        f"{T}\n" + f"{constraint('%2', '%1', ROWS)} %3 = stablehlo.optimization_barrier %2 : {T}\nreturn %3 : {T} }}",
         [("loop", "while"), ("loop", "return"), ("result", "add")],
         lambda a: [16 * a],
     ),
@@ -162,7 +181,11 @@ BY_HAND = {
         main(
             {"%a": ROWS},
             [COLUMNS, BY_Y],
-            BARRIER + constraint("%r", "%k", COLUMNS) + constraint("%s", "%k", COLUMNS) + constraint("%u", "%s", BY_Y) + f"return %r, %u : {T}, {T}",
+            BARRIER
+            + constraint("%r", "%k", COLUMNS)
+            + constraint("%s", "%k", COLUMNS)
+            + constraint("%u", "%s", BY_Y)
+            + f"return %r, %u : {T}, {T}",
         ),
         [("constraint", "sharding_constraint"), ("constraint", "sharding_constraint")],
         lambda a: [a, a],
@@ -178,39 +201,52 @@ BY_HAND = {
         lambda a: [a],
     ),
     "device_order": (
-        main({"%a": ROWS}, ['[{"y"}, {"x"}]'], f"return %a : {T}", 'sdy.mesh @mesh = <["x"=4, "y"=2], device_ids=[3, 1, 4, 7, 5, 0, 2, 6]>'),
+        main(
+            {"%a": ROWS},
+            ['[{"y"}, {"x"}]'],
+            f"return %a : {T}",
+            'sdy.mesh @mesh = <["x"=4, "y"=2], device_ids=[3, 1, 4, 7, 5, 0, 2, 6]>',
+        ),
         [("function_result", "return")],
         lambda a: [a],
     ),
     "axes_of_size_one": (
         main(
-            {"%a": '[{"one", "x"}, {"uno"}]'}, ['[{"uno"}, {"y", "one", "x"}]'], f"return %a : {T}",
+            {"%a": '[{"one", "x"}, {"uno"}]'},
+            ['[{"uno"}, {"y", "one", "x"}]'],
+            f"return %a : {T}",
             'sdy.mesh @mesh = <["one"=1, "x"=4, "uno"=1, "y"=2]>',
         ),
         [("function_result", "return")],
         lambda a: [a],
     ),
     "two_names_of_one_mesh": (
-        main({"%a": ROWS}, [COLUMNS], f"return %a : {T}", MESH + '\nsdy.mesh @other = <["x"=4, "y"=2]>').replace("@mesh, [{}", "@other, [{}"),
+        main({"%a": ROWS}, [COLUMNS], f"return %a : {T}", MESH + '\nsdy.mesh @other = <["x"=4, "y"=2]>').replace(
+            "@mesh, [{}", "@other, [{}"
+        ),
         [("function_result", "return")],
         lambda a: [a],
     ),
     "around_a_manual_computation": (
         main(
-            {"%a": ROWS}, [COLUMNS],
+            {"%a": ROWS},
+            [COLUMNS],
             f"""%m = sdy.manual_computation(%a) in_shardings=[<@mesh, {BY_Y}>] out_shardings=[<@mesh, {BY_Y}>] manual_axes={{"y"}} (%t: tensor<8x16xi32>) {{
                   %s = stablehlo.add %t, %t : tensor<8x16xi32>
                   sdy.return %s : tensor<8x16xi32>
                 }} : ({T}) -> {T}
-                return %m : {T}""",
+                return %m : {T}""",  # noqa: E501
         ),
         [("argument", "manual_computation"), ("function_result", "return")],
         lambda a: [2 * a],
     ),
     "a_sharding_group": (
         main(
-            {"%a": ROWS, "%b": COLUMNS}, [COLUMNS],
-            BARRIER + constraint("%c", "%k", COLUMNS) + f"""sdy.sharding_group %c group_id=0 : {T}
+            {"%a": ROWS, "%b": COLUMNS},
+            [COLUMNS],
+            BARRIER
+            + constraint("%c", "%k", COLUMNS)
+            + f"""sdy.sharding_group %c group_id=0 : {T}
                 %n = stablehlo.negate %b : {T}
                 sdy.sharding_group %n group_id=0 : {T}
                 %r = stablehlo.add %c, %n : {T}
@@ -254,7 +290,9 @@ def test_only_the_branch_that_is_taken_converts(branch):
 
 class TestLeftAlone:
     def test_meshes_over_different_devices(self):
-        text = main({"%a": ROWS}, ['[{}, {"z"}]'], f"return %a : {T}", MESH + '\nsdy.mesh @half = <["z"=4]>').replace('@mesh, [{}, {"z"}', '@half, [{}, {"z"}')
+        text = main({"%a": ROWS}, ['[{}, {"z"}]'], f"return %a : {T}", MESH + '\nsdy.mesh @half = <["z"=4]>').replace(
+            '@mesh, [{}, {"z"}', '@half, [{}, {"z"}'
+        )
         module, (row,) = rewritten(text)
         assert "sdy.manual_computation" not in module
         assert row["reason"].startswith("source and target are on meshes over different devices")
@@ -266,7 +304,7 @@ class TestLeftAlone:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Meshes whose size is no power of two: stock XLA may abort, ours must not
+# Meshes whose size is no power of two: stock XLA may abort, our programs must not
 # ---------------------------------------------------------------------------------------------------------------------
 
 SIX, TWENTY_FOUR = 'sdy.mesh @mesh = <["x"=3, "y"=2]>', 'sdy.mesh @mesh = <["a"=2, "b"=3, "c"=4]>'
@@ -301,7 +339,7 @@ def test_meshes_that_are_no_power_of_two(mesh, shape, source, target):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The chains that test/passes/steps shows, run
+# Runs of the chains that test/passes/steps shows
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -356,7 +394,9 @@ def programs(mesh):
         return jnp.sum(h**2) + jnp.sum(sums)
 
     def moved(a):
-        return jax.lax.scan(lambda c, _: (into(into(c, None, "x") * 2, "x", None), into(c.T, "y", "x")), a, None, length=3)
+        return jax.lax.scan(
+            lambda c, _: (into(into(c, None, "x") * 2, "x", None), into(c.T, "y", "x")), a, None, length=3
+        )
 
     h, w = placed("x"), placed(None, "y")
     return {
@@ -367,7 +407,10 @@ def programs(mesh):
     }
 
 
-@pytest.mark.parametrize("name", ["moved", pytest.param("forward"), pytest.param("backward", marks=pytest.mark.slow), "backward_of_a_checkpoint"])
+@pytest.mark.parametrize(
+    "name",
+    ["moved", pytest.param("forward"), pytest.param("backward", marks=pytest.mark.slow), "backward_of_a_checkpoint"],
+)
 def test_jax_programs(mesh, name):
     function, arguments = programs(mesh)[name]
     jax.clear_caches()

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of test/passes/structure, run: as rewritten at every site they give what they give unsharded and by stock XLA."""
+"""The modules of test/passes/structure, rewritten at every site, give the values of their unsharded and stock forms."""
 
-from pathlib import Path
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.dialect_utils import watched_modules
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.canary import devices_of
-from reshard.dialect_utils.xla_child import shared_child
-from reshard.passes import module_verification
-from reshard.passes.base import Session
-from reshard.passes.module_verification import UNKNOWN, Verification
-from reshard.passes.pipeline import Pipeline
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.compare import instrumented as watched_modules
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import module_verification
+from reshard.passes.results.module_verification import UNKNOWN, Verification
 
 MODULES = Path(__file__).parent.parent / "passes" / "structure"
 DO_NOT_RUN = {
@@ -40,7 +41,7 @@ def modules() -> dict[str, str]:
 
 
 def rewritten(text: str, policy: str = "always") -> tuple[ir.Module, ir.Module, Session]:
-    """Returns the module and what becomes of it, both with numbered ops; a context is active."""
+    """Returns the module and its rewritten form, both with numbered ops; a context is active."""
     original = ir.Module.parse(text)
     watched_modules.number_ops(original)
     module = ir.Module.parse(original.operation.get_asm(enable_debug_info=True))
@@ -67,8 +68,10 @@ def parameters(names) -> list:
 def test_every_corner_gives_what_it_gives_unsharded(name):
     found = verified(modules()[name])
     assert found.ours.is_right, found.ours
-    # A manual computation has no unsharded form: there the two are compared.
-    assert found.stock.is_right or (found.stock.status == UNKNOWN and name.startswith("manual_computations")), found.stock
+    # A manual computation has no unsharded form, so our program is compared with stock's.
+    assert found.stock.is_right or (found.stock.status == UNKNOWN and name.startswith("manual_computations")), (
+        found.stock
+    )
 
 
 @pytest.mark.parametrize("name", modules())
@@ -82,14 +85,17 @@ def test_what_comes_out_stays_as_it_is(name):
 
 @pytest.mark.parametrize("name", [name for name in modules() if name.startswith("uneven")])
 def test_zeros_around_an_island_cost_nothing(name):
-    """What XLA receives is what the plans of the sites say, and no more for padding and slicing."""
+    """XLA's program receives at most the bytes in the plans of the sites: padding and slicing receive nothing."""
     text = modules()[name]
     with make_context() as context, ir.Location.unknown(context):
         _, module, session = rewritten(text)
         compiled = shared_child().compile(watched_modules.without_numbers(module), devices_of(module))
     turns = 3 if "stablehlo.while" in text else 1
-    planned = sum(row["bytes_received"] * (turns if row["kind"] in ("constraint", "loop", "result") else 1) for row in session.report_rows)
-    assert all(row["is_rewritten"] for row in session.report_rows)
+    planned = sum(
+        row["bytes_received"] * (turns if row["kind"] in ("constraint", "loop", "result") else 1)
+        for row in session.results.report_rows
+    )
+    assert all(row["is_rewritten"] for row in session.results.report_rows)
     assert compiled.is_ok and compiled.bytes_received <= planned
 
 
@@ -135,17 +141,26 @@ def programs(mesh) -> dict:
     def backward(a, b):
         return jax.grad(lambda a: jnp.sum(helper(into(helper(into(a, "x")) @ b, "y")) ** 2))(a)
 
-    return {each.__name__: each for each in (called_twice, called_in_a_scan_and_behind_it, partly_manual, uneven, backward)}
+    return {
+        each.__name__: each for each in (called_twice, called_in_a_scan_and_behind_it, partly_manual, uneven, backward)
+    }
 
 
 @pytest.mark.parametrize(
     "name",
-    ["called_twice", "partly_manual", "uneven", *(pytest.param(each, marks=pytest.mark.slow) for each in ("called_in_a_scan_and_behind_it", "backward"))],
+    [
+        "called_twice",
+        "partly_manual",
+        "uneven",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("called_in_a_scan_and_behind_it", "backward")),
+    ],
 )
 def test_jax_programs(mesh, name):
     function = programs(mesh)[name]
     values = np.random.default_rng(0).normal(size=(2, 16, 16)).astype(np.float32)
-    arguments = [jax.device_put(each, NamedSharding(mesh, P(*axes))) for each, axes in zip(values, (("x",), (None, "y")))]
+    arguments = [
+        jax.device_put(each, NamedSharding(mesh, P(*axes))) for each, axes in zip(values, (("x",), (None, "y")))
+    ]
     jax.clear_caches()
     lowered = jax.jit(function).lower(*arguments)
     result = reshard.optimize(lowered, policy="always", check=False)

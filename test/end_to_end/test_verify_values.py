@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`verify_values` in every entry: optimize, jit, options, the environment and reshard-opt."""
+"""`verify_values` works in every entry: optimize, jit, options, the environment and reshard-opt."""
 
 import json
-from pathlib import Path
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import pytest
+from jax.lax import with_sharding_constraint
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
 
@@ -24,7 +25,9 @@ def own_cache(monkeypatch, tmp_path):
 
 
 def checks_of(**options) -> list[dict] | None:
-    return reshard.optimize(TINY.read_text(), policy="always", check=False, **options).report.to_dict().get("value_checks")
+    return (
+        reshard.optimize(TINY.read_text(), policy="always", check=False, **options).report.to_dict().get("value_checks")
+    )
 
 
 def test_what_was_asked_for_is_kept_with_the_result_and_asked_for_apart(monkeypatch):
@@ -59,13 +62,24 @@ def test_jit_runs_both_before_the_first_call():
 
 def test_reshard_opt_reports_the_check(tmp_path):
     report = tmp_path / "report.json"
-    flags = ["--policy=always", "--verify-values", "--report=json", f"--report-file={report}", "-o", tmp_path / "out.mlir"]
-    done = subprocess.run([sys.executable, "-m", "reshard.tools.reshard_opt", TINY, *flags], capture_output=True, text=True)
+    flags = [
+        "--policy=always",
+        "--verify-values",
+        "--report=json",
+        f"--report-file={report}",
+        "-o",
+        tmp_path / "out.mlir",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "reshard.tools.reshard_opt", TINY, *flags], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(report.read_text())["value_checks"][0]["status"] == "equal"
 
 
 def test_reshard_opt_refuses_what_is_no_size():
     flags = ["--verify-values-bytes", "many"]
-    done = subprocess.run([sys.executable, "-m", "reshard.tools.reshard_opt", TINY, *flags], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "reshard.tools.reshard_opt", TINY, *flags], capture_output=True, text=True
+    )
     assert done.returncode == 2 and "'many' is no number of bytes; write 2GiB, 512MB or 4096" in done.stderr

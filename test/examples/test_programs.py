@@ -1,4 +1,4 @@
-"""The example programs lower, compile and run under stock XLA, and their checked-in StableHLO is in order."""
+"""The example programs lower, compile and run under stock XLA, and their checked-in StableHLO is up to date."""
 
 import functools
 import json
@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("issue_21562", "llama_train_step", "moe_layer", "sequence_parallel_attention", "fft_pencil")
-QUICK = ("issue_21562", "fft_pencil")  # the others take seconds each to compile or to lower
+QUICK = ("issue_21562", "fft_pencil")  # each of the others takes seconds to compile or to lower
 TIERED = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 MORE = ("vision_transformer", "recommender", "heat_adi", "decode_step")
 
-# Prints {name: what its outputs are like}. XLA may abort, and wants its flags before jax starts: hence a child.
+# Prints {name: facts about its outputs}. It runs in a child, since XLA may abort and reads its flags at jax's start.
 RUN = """
 import json, sys
 import jax, numpy as np
@@ -35,7 +35,7 @@ def run(entry):
 print(json.dumps({name: run(program(name)) for name in sys.argv[1:]}))
 """
 
-# Prints {name: [number of rewritten sites, whether all outputs are equal but for rounding]}.
+# Prints {name: [number of rewritten sites, whether all outputs are equal within rounding]}.
 OPTIMIZE_MORE = """
 import json
 import jax, numpy as np
@@ -73,7 +73,7 @@ print(json.dumps({entry.name: run(entry) for entry in (*PROGRAMS, *MORE_PROGRAMS
 
 PARSE_ALL = """
 import sys
-from reshard.dialect_utils.bindings import ir, make_context
+from reshard.dialect_utils.platform.bindings import ir, make_context
 
 for path in sys.argv[1:]:
     with open(path) as file:

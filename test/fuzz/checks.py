@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks one random program: what `reshard` makes of it against stock XLA. Run as a script it is the worker of `run.py`.
+"""Checks one random program: the program that `reshard` rewrites is compared with stock XLA's.
 
-Each failure has a kind:
-  crash       our code raised.
-  refused     XLA does not compile our form, though it compiles the stock one.
-  values      our outputs are neither stock's nor those of one device. Where only stock's are wrong, that is counted. Where
-              stock XLA compiles nothing and the policy is always, which is tried without the check, it is a note if the check,
-              which is on by default, gives it back.
+As a script, this file is the worker of `run.py`. Each failure has a kind:
+  crash       our code raised an exception.
+  refused     XLA does not compile our form, although it compiles the stock form.
+  values      our outputs are neither stock's nor those of one device. If only stock's are wrong, this is counted. If
+              stock XLA compiles nothing and the policy is always, which runs here without the whole-module check, a
+              wrong output is a note if that check, which is on by default, gives the rewrite back.
   shardings   an output has another sharding than stock's.
   worse       under the policy better: more received bytes or temporaries than stock.
-  changed     the lowered program is not what it was, or findings cannot be stripped again.
-  again       under the policy better: the pipeline rewrites its own output once more. Under always this is counted only: with a
-              chain of constraints gone, other users of its first value may get a conversion of their own.
+  changed     the lowered program has changed, or findings cannot be stripped again.
+  again       under the policy better: the pipeline rewrites its own output once more. Under always this is only
+              counted: if a chain of constraints is gone, other users of its first value may get their own conversion.
 
-Asked for the reference, it compares with one device also what stock and ours agree on, and what nothing was rewritten in. An
-output that is wrong in both alike is a note: `wrong_alike` where something was rewritten, `wrong_left` where nothing was.
+With the reference, outputs on which stock and ours agree are also compared with one device, and so are programs in
+which nothing was rewritten. An output that is wrong in both is a note: it is counted in `wrong_alike` if something was
+rewritten, and in `wrong_left` if nothing was.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 import json
 import os
 import sys
@@ -29,20 +28,22 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-
-import jax
-import numpy as np
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import extended  # noqa: F401 - its operations are in recipes
+import jax
+import numpy as np
 from programs import Program
+
 import reshard
-from reshard.dialect_utils import compat
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.canary import devices_of
-from reshard.dialect_utils.xla_child import shared_child
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
-from reshard.passes.whole_module_check import what_is_worse
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.platform import compat
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results.whole_module_check import what_is_worse
 
 TIMEOUT_S = 60.0
 _FINDINGS = "find-mismatches,strip-findings"
@@ -50,7 +51,11 @@ _FINDINGS = "find-mismatches,strip-findings"
 
 @dataclass
 class Outcome:
-    """What became of one program. stock, ours: how XLA's compilation ended, and the run of what stock XLA compiled; ours is "" where nothing was rewritten."""
+    """The outcome of one program.
+
+    `stock` and `ours` say how XLA's compilation ended, `stock` also if the stock program failed when it ran; `ours` is
+    "" if nothing was rewritten.
+    """
 
     seed: int
     failures: list[list[str]] = field(default_factory=list)
@@ -75,7 +80,7 @@ class Outcome:
 
 
 class Subject:
-    """One program and what stock XLA and one device make of it; each part is made when it is first asked for.
+    """One program, its form compiled by stock XLA, and its outputs; each part is computed when it is first used.
 
     Attributes:
       has_failed: whether what stock XLA compiled failed when it ran: its FFT wants another layout, say.
@@ -99,7 +104,7 @@ class Subject:
 
     @cached_property
     def outputs(self) -> Sequence[jax.Array] | None:
-        """What stock XLA computes; None where it does not compile the program, or where that fails."""
+        """The outputs of stock XLA; None if it does not compile the program, or if the run fails."""
         if not self.compiled.is_ok:
             return None
         try:
@@ -127,7 +132,7 @@ def check(recipe: Mapping, policy: str, with_reference: bool = False, verifies_v
     outcome, start = Outcome(recipe["seed"]), time.perf_counter()
     subject = _subject(json.dumps(recipe))
     try:
-        subject.text
+        _ = subject.text  # makes the module
     except Exception as error:
         outcome.invalid = f"{type(error).__name__}: {error}"[:300]
         return outcome
@@ -143,10 +148,13 @@ def check(recipe: Mapping, policy: str, with_reference: bool = False, verifies_v
 
 
 def _refused_by_jax(subject: Subject) -> str:
-    """Returns why jax has no form for what stock XLA compiled: gradients are left open, and XLA may split them unevenly."""
+    """Returns the error with which jax refuses stock XLA's program; "" if jax accepts it.
+
+    The layouts of gradients are left open, and XLA may split them unevenly, which jax does not support.
+    """
     try:
         subject.lowered.compile() if subject.compiled.is_ok else None
-        list(map(np.asarray, subject.outputs or ()))  # jax puts no array together of tiles that do not divide it
+        list(map(np.asarray, subject.outputs or ()))  # jax cannot join tiles into an array that they do not divide
     except ValueError as error:
         return f"{type(error).__name__}: {error}"[:300]
     except Exception:
@@ -188,7 +196,7 @@ def _compiled(text: str):
         return shared_child().compile(str(module), devices_of(module), timeout_s=TIMEOUT_S)
 
 
-def _count(result: reshard.optimizing.Result, outcome: Outcome) -> None:
+def _count(result: reshard.compiling.optimizing.Result, outcome: Outcome) -> None:
     for row in result.report.to_dict()["sites"]:
         outcome.found[row["kind"]] += 1
         if row.get("is_rewritten"):
@@ -221,14 +229,14 @@ def _check_stripping(source: str, outcome: Outcome) -> None:
             outcome.fail("changed", "strip-findings does not restore the module")
 
 
-def _check_again(result: reshard.optimizing.Result, policy: str, outcome: Outcome) -> None:
+def _check_again(result: reshard.compiling.optimizing.Result, policy: str, outcome: Outcome) -> None:
     if outcome.dropped or outcome.kept or outcome.skipped:
-        return  # what was left to XLA may be judged otherwise around islands
+        return  # a site that was left to XLA may get another verdict next to islands
     session = Session()
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(result.module)
         Pipeline.default().with_options({"policy": policy}).run(module, session)
-    rows = [row for row in session.report_rows if row.get("is_rewritten")]
+    rows = [row for row in session.results.report_rows if row.get("is_rewritten")]
     if rows and policy == "always":
         outcome.again += 1
     elif rows:
@@ -237,7 +245,7 @@ def _check_again(result: reshard.optimizing.Result, policy: str, outcome: Outcom
 
 
 def _is_given_back(subject: Subject, number: int) -> bool:
-    """Returns whether an output is right in what `optimize` makes of the program with every site and its checks, which are on by default."""
+    """Returns whether an output is right if `optimize` rewrites every site and its checks run, as by default."""
     result = reshard.optimize(subject.lowered, policy="always")
     if not result.is_rewritten:
         return True
@@ -273,16 +281,20 @@ def _check_values(subject: Subject, result, with_reference: bool, policy: str, o
             outcome.stock_wrong += 1
             continue
         if not has_stock and policy == "always" and _is_given_back(subject, number):
-            outcome.notes.append(f"output {number} is wrong where stock XLA fails, unless the module is checked: {problem}")
+            outcome.notes.append(
+                f"output {number} is wrong where stock XLA fails, unless the module is checked: {problem}"
+            )
             continue
         stock_problem = _difference(theirs, reference, is_exact) or "equal"
-        outcome.fail("values", f"output {number} against one device: {problem}; stock against one device: {stock_problem}")
+        outcome.fail(
+            "values", f"output {number} against one device: {problem}; stock against one device: {stock_problem}"
+        )
     if with_reference and has_stock:
         outcome.wrong_alike = _note_what_is_wrong(subject, outcome, alike)
 
 
 def _note_what_is_wrong(subject: Subject, outcome: Outcome, among: Sequence[int] | None = None) -> int:
-    """Returns how many of stock's outputs one device contradicts; in words they are notes."""
+    """Returns the number of stock's outputs that differ from those of one device; adds a note for each."""
     if subject.outputs is None:
         outcome.stock = "error" if subject.has_failed else outcome.stock
         return 0
@@ -299,12 +311,14 @@ def _note_what_is_wrong(subject: Subject, outcome: Outcome, among: Sequence[int]
 
 def _run(program: Program, compiled: jax.stages.Compiled) -> Sequence[jax.Array]:
     shardings = compiled.input_shardings[0]
-    arguments = [jax.device_put(value, sharding) for value, sharding in zip(program.arguments(), shardings, strict=True)]
+    arguments = [
+        jax.device_put(value, sharding) for value, sharding in zip(program.arguments(), shardings, strict=True)
+    ]
     return jax.block_until_ready(compiled(*arguments))
 
 
 def _difference(mine: np.ndarray, theirs: np.ndarray, is_exact: bool) -> str:
-    """Returns in words how two outputs differ; empty if they do not, but for rounding where that may be."""
+    """Returns a text on how two outputs differ; it is empty if they are equal, or within rounding where allowed."""
     if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
         return f"{mine.dtype}{mine.shape} for {theirs.dtype}{theirs.shape}"
     mine, theirs = _wide(mine), _wide(theirs)
@@ -317,7 +331,7 @@ def _difference(mine: np.ndarray, theirs: np.ndarray, is_exact: bool) -> str:
 
 
 def _is_rounding(mine: np.ndarray, theirs: np.ndarray, reference: np.ndarray, epsilon: float) -> bool:
-    """Returns whether ours may be right too: stock may gather what it sums, and then rounds no partial sums."""
+    """Returns whether the difference may be rounding: stock may gather before a sum and round no partial sums."""
     mine, theirs, reference = map(_wide, (mine, theirs, reference))
     return _error(mine, reference) <= 8 * _error(theirs, reference) + max(1e-3, 2 * epsilon)
 
@@ -337,10 +351,15 @@ def _error(mine: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _hurry_the_child() -> None:
-    """Lets the child with stock XLA compile with the flags of this process. Temporaries of small programs come out otherwise, values do not."""
+    """Lets the child with stock XLA compile with the flags of this process.
+
+    With these flags small programs may have other temporaries, but the values are the same.
+    """
     stock = compat.cpu_devices_environment
     own = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
-    compat.cpu_devices_environment = lambda count: stock(count) | {"XLA_FLAGS": " ".join([stock(count)["XLA_FLAGS"], *own])}
+    compat.cpu_devices_environment = lambda count: (
+        stock(count) | {"XLA_FLAGS": " ".join([stock(count)["XLA_FLAGS"], *own])}
+    )
 
 
 def main() -> None:
@@ -351,7 +370,9 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         request = json.loads(line)
-        outcome = check(request["recipe"], request["policy"], request.get("reference", False), request.get("values", False))
+        outcome = check(
+            request["recipe"], request["policy"], request.get("reference", False), request.get("values", False)
+        )
         print(json.dumps(vars(outcome)), file=answers, flush=True)
 
 

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs of operations that adversarial tests found wrong: `recipe(seed)` draws one, as data like those of `programs`.
+"""Random programs with operations that were wrong in adversarial tests; `recipe(seed)` draws one.
 
-A program plays one scene: a few inputs that fit one family of operations (`SCENES`), each constrained, often in shards that do
-not divide it, and often twice with equal shardings. Several operations of the family use the same constrained value with
-different attributes: other paddings, dimensions, combiners. Some steps of any kind follow, with bodies of loops, branches and
-calls, in which operations of the scene come up again.
+The programs are data like those of `programs`. A program has one scene: a few inputs that fit one family of operations
+(`SCENES`). Each input is constrained, often in shards that do not divide it, and often twice with equal shardings.
+Several operations of the family use the same constrained value with different attributes: other paddings, dimensions,
+combiners. Some steps of any kind follow, with bodies of loops, branches and calls, which use operations of the scene
+again.
 
-Values are whole numbers without 0; products are taken of integers, which wrap alike in any order.
+Values are whole numbers without 0. Only integers are multiplied, since they wrap to the same value in every order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 import math
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import jax
-from jax import lax
 import jax.numpy as jnp
-
+from jax import lax
 from programs import FLOATS, MESHES, NUMBERS, OPS, WIDE_MESHES, Kind, Run, Writer, _draw_outputs, op
 
 GROUP = "extended"
@@ -30,7 +30,7 @@ _PADDING_VALUES = (0, 0, 1, -1, 7, -5)
 
 
 def extended(name: str, draw, **properties):
-    """Registers an operation that programs of this file alone draw."""
+    """Registers an operation that only the programs of this file draw."""
     return op(name, draw, group=GROUP, **{"has_gradient": False, **properties})
 
 
@@ -98,7 +98,11 @@ def _draw_running(which: Sequence[str]):
         name, kind = _some(writer, *dtypes)
         if not name:
             return None
-        return [name], {"does": does, "axis": writer.random.randrange(kind.rank), "reverse": writer.random.random() < 0.3}
+        return [name], {
+            "does": does,
+            "axis": writer.random.randrange(kind.rank),
+            "reverse": writer.random.random() < 0.3,
+        }
 
     return draw
 
@@ -111,11 +115,13 @@ def _bound_of_running(kinds, shape):
     return kinds[0].bound * max(shape)
 
 
-extended("running", _draw_running(["sum", "sum", "prod", "max", "min"]), bound=_bound_of_running, weight=3.0)(_run_running)
-extended("running_sum", _draw_running(["sum"]), bound=_bound_of_running, has_gradient=True)(_run_running)
-extended("running_logsumexp", _draw_running(["logsumexp"]), bound=lambda kinds, shape: kinds[0].bound + 4, keeps_exact=False)(
+extended("running", _draw_running(["sum", "sum", "prod", "max", "min"]), bound=_bound_of_running, weight=3.0)(
     _run_running
 )
+extended("running_sum", _draw_running(["sum"]), bound=_bound_of_running, has_gradient=True)(_run_running)
+extended(
+    "running_logsumexp", _draw_running(["logsumexp"]), bound=lambda kinds, shape: kinds[0].bound + 4, keeps_exact=False
+)(_run_running)
 
 
 def _window(rng: random.Random, kind: Kind, *, dilates: bool) -> dict:
@@ -169,7 +175,9 @@ def _draw_pool(writer: Writer):
     return [name], {**options, "mode": writer.random.choice(["backward", "backward", "forward"])}
 
 
-@extended("pool_gradient", _draw_pool, bound=lambda kinds, shape: max(kinds[0].bound, 5 * 3.0 ** len(shape)), weight=2.0)
+@extended(
+    "pool_gradient", _draw_pool, bound=lambda kinds, shape: max(kinds[0].bound, 5 * 3.0 ** len(shape)), weight=2.0
+)
 def _(run, options, a):
     monoid, start = (lax.max, -jnp.inf) if options["does"] == "max" else (lax.min, jnp.inf)
     padding = [tuple(each) for each in options["padding"]]
@@ -184,7 +192,7 @@ def _(run, options, a):
 
 
 def _ramp(shape: Sequence[int], period: int, dtype=jnp.float32):
-    """Returns the numbers 0, 1, ..., period - 1 over and over."""
+    """Returns an array of the numbers 0, 1, ..., period - 1, repeated."""
     return jnp.remainder(lax.iota(jnp.int32, math.prod(shape)), period).astype(dtype).reshape(shape)
 
 
@@ -205,12 +213,17 @@ def _draw_scatter(writer: Writer):
     wanted = (*rows[:axis], index_kind.shape[-1], *rows[axis + 1 :])
     wanted = (kind.shape[0], *wanted) if is_batched else wanted
     updates = combiner != "set" and writer.pick(lambda other: other.type == (wanted, kind.dtype))
-    options = {"combiner": combiner, "axis": axis, "is_batched": is_batched, "mode": writer.random.choice(["drop", "clip", "in"])}
+    options = {
+        "combiner": combiner,
+        "axis": axis,
+        "is_batched": is_batched,
+        "mode": writer.random.choice(["drop", "clip", "in"]),
+    }
     return [name, indices, *([updates] if updates else [])], options
 
 
 def _pick_indices(writer: Writer, kind: Kind) -> tuple[str | None, Kind | None, bool]:
-    """Returns indices into a value, and whether they are batched: one list of indices for each entry of dimension 0."""
+    """Returns indices into a value, their kind, and whether they are batched, with a list for each row of the value."""
     rows = writer.pick(lambda other: other.dtype == "int32" and other.rank == 2 and other.shape[0] == kind.shape[0])
     if kind.rank > 1 and rows and writer.random.random() < 0.6:
         return rows, writer.kinds[rows], True
@@ -219,7 +232,7 @@ def _pick_indices(writer: Writer, kind: Kind) -> tuple[str | None, Kind | None, 
 
 
 def _positions(indices, size: int, mode: str):
-    """Returns the indices within a dimension; under the mode drop some are beyond its end."""
+    """Returns the indices modulo the size of a dimension; in the mode `drop` some are beyond its end."""
     return jnp.remainder(indices, size + 3 if mode == "drop" else size)
 
 
@@ -291,7 +304,9 @@ def _draw_segments(writer: Writer):
     return ids and ([name, ids], {"does": does, "segments": writer.random.choice(_SIZES)})
 
 
-@extended("segments", _draw_segments, bound=lambda kinds, shape: max(64.0, kinds[0].bound * kinds[0].shape[0]), weight=2.0)
+@extended(
+    "segments", _draw_segments, bound=lambda kinds, shape: max(64.0, kinds[0].bound * kinds[0].shape[0]), weight=2.0
+)
 def _(run, options, a, ids):
     count = options["segments"]
     found = getattr(jax.ops, f"segment_{options['does']}")(a, jnp.remainder(ids, count), count)
@@ -305,7 +320,9 @@ def _draw_sort(writer: Writer):
     name, kind = _some(writer, *_REAL, exact=True)
     if not name:
         return None
-    others = [writer.pick(lambda other: other.shape == kind.shape and other.dtype in (*FLOATS, "int32") and other.is_exact)]
+    others = [
+        writer.pick(lambda other: other.shape == kind.shape and other.dtype in (*FLOATS, "int32") and other.is_exact)
+    ]
     others = others if writer.random.random() < 0.6 else []
     return [name, *others], {
         "axis": writer.random.randrange(kind.rank),
@@ -357,7 +374,12 @@ def _draw_convolution(writer: Writer):
 
 def _is_kernel(other: Kind, kind: Kind, groups: int) -> bool:
     is_small = other.rank == kind.rank and max((*other.shape[2:], 0)) <= 5
-    return is_small and other.dtype == "float32" and other.shape[1] * groups == kind.shape[1] and other.shape[0] % groups == 0
+    return (
+        is_small
+        and other.dtype == "float32"
+        and other.shape[1] * groups == kind.shape[1]
+        and other.shape[0] % groups == 0
+    )
 
 
 def _bound_of_convolution(kinds, shape):
@@ -367,7 +389,9 @@ def _bound_of_convolution(kinds, shape):
 @extended("convolution", _draw_convolution, bound=_bound_of_convolution, weight=3.0, has_gradient=True)
 def _(run, options, a, *kernels):
     kernel = kernels[0] if kernels else _ramp(options["kernel"], 3) - 1
-    padding = options["padding"] if isinstance(options["padding"], str) else [tuple(each) for each in options["padding"]]
+    padding = (
+        options["padding"] if isinstance(options["padding"], str) else [tuple(each) for each in options["padding"]]
+    )
 
     def convolve(*operands):
         return lax.conv_general_dilated(
@@ -403,7 +427,7 @@ def _(run, options, a, offset):
 
 
 def _starts(offset, shape) -> list:
-    """Returns an offset per dimension; some are too large by a bit and are clamped."""
+    """Returns an offset for each dimension; some are slightly too large, so that they are clamped."""
     return [jnp.remainder(offset * (dim + 1), size + 2) for dim, size in enumerate(shape)]
 
 
@@ -414,7 +438,11 @@ def _draw_update(writer: Writer):
     kind = writer.kinds[drawn[0][0]]
 
     def fits(other: Kind) -> bool:
-        return other.rank == kind.rank and other.dtype == kind.dtype and all(b <= a for a, b in zip(kind.shape, other.shape))
+        return (
+            other.rank == kind.rank
+            and other.dtype == kind.dtype
+            and all(b <= a for a, b in zip(kind.shape, other.shape))
+        )
 
     return [*drawn[0], writer.pick(fits)], drawn[1]
 
@@ -469,10 +497,19 @@ def _(run, options, a):
 
 def _draw_transform(writer: Writer):
     name, kind = _some(writer, "complex64", "float32")
-    return name and ([name], {"dims": writer.random.randint(1, min(2, kind.rank)), "is_inverse": writer.random.random() < 0.4})
+    return name and (
+        [name],
+        {"dims": writer.random.randint(1, min(2, kind.rank)), "is_inverse": writer.random.random() < 0.4},
+    )
 
 
-@extended("transform", _draw_transform, bound=lambda kinds, shape: kinds[0].bound * kinds[0].size, keeps_exact=False, weight=2.0)
+@extended(
+    "transform",
+    _draw_transform,
+    bound=lambda kinds, shape: kinds[0].bound * kinds[0].size,
+    keeps_exact=False,
+    weight=2.0,
+)
 def _(run, options, a):
     axes = tuple(range(a.ndim - options["dims"], a.ndim))
     if a.dtype.kind == "f":
@@ -482,7 +519,10 @@ def _(run, options, a):
 
 def _draw_bits(writer: Writer):
     name, kind = _some(writer, *_REAL)
-    return name and ([name], {"key": writer.random.randrange(1 << 16), "how": writer.random.choice(["generator", "keys"])})
+    return name and (
+        [name],
+        {"key": writer.random.randrange(1 << 16), "how": writer.random.choice(["generator", "keys"])},
+    )
 
 
 @extended("bits", _draw_bits, bound=lambda kinds, shape: kinds[0].bound + 11, weight=2.0)
@@ -527,7 +567,12 @@ def _two_arrays(*dtypes: str):
 
 
 def _array_and_indices(rng: random.Random):
-    rows, count, batch, rest = rng.choice(_SIZES), rng.choice(_SIZES), rng.choice(_SIZES), rng.choice([(), (4,), (6,), (8,)])
+    rows, count, batch, rest = (
+        rng.choice(_SIZES),
+        rng.choice(_SIZES),
+        rng.choice(_SIZES),
+        rng.choice([(), (4,), (6,), (8,)]),
+    )
     dtype = rng.choice(["float32", "int32", "int32"])
     if rng.random() < 0.5:
         return [((batch, rows, *rest), dtype), ((batch, count), "int32"), ((batch, count, *rest), dtype)]
@@ -557,7 +602,9 @@ def _array_and_part(rng: random.Random):
 
 
 SCENES = {
-    "padding": Scene(("padding", "padding", "padding", "joined_with_itself"), _one_array("float32", "int32", "bfloat16")),
+    "padding": Scene(
+        ("padding", "padding", "padding", "joined_with_itself"), _one_array("float32", "int32", "bfloat16")
+    ),
     "running": Scene(("running", "running", "running", "running_logsumexp"), _one_array("float32", "int32")),
     "windows": Scene(("windows", "windows", "running", "padding"), _one_array("float32", "int32")),
     "pools": Scene(("pool_gradient", "pool_gradient", "windows"), _one_array("float32", ranks=(2, 3, 4))),
@@ -573,7 +620,16 @@ SCENES = {
     "transforms": Scene(("transform", "padding"), _one_array("complex64", "float32")),
     "bits": Scene(("bits", "sort_several"), _one_array("float32", "int32")),
     "gradients": Scene(
-        ("padding", "running_sum", "scatter_rows", "gather", "convolution", "dynamic_window", "dynamic_update", "roll_dims"),
+        (
+            "padding",
+            "running_sum",
+            "scatter_rows",
+            "gather",
+            "convolution",
+            "dynamic_window",
+            "dynamic_update",
+            "roll_dims",
+        ),
         lambda rng: [*_array_and_indices(rng), *_image_and_kernel(rng)[:1]],
     ),
     "reductions": Scene(("sum", "max", "min", "argmax", "mean", "dot"), _two_arrays("float32", "int32")),
@@ -605,7 +661,7 @@ class SceneWriter(Writer):
             super().step()
 
     def act(self) -> str | None:
-        """Adds a step of the scene; None if none fits."""
+        """Adds a step of the scene and returns its value; None if no operation fits."""
         for _ in range(6):
             name = self.random.choice(self.favourites)
             drawn = OPS[name].draw(self)
@@ -614,7 +670,7 @@ class SceneWriter(Writer):
         return None
 
     def enter(self) -> str | None:
-        """Adds a loop, a branch, a call or a batch of the scene; None if none fits."""
+        """Adds a loop, a branch, a call or a batch of the scene and returns its value; None if none of them fits."""
         names = [name for name in _WITH_BODIES if OPS[name].has_gradient or not self.has_gradient]
         for name in self.random.sample(names, len(names)):
             drawn = OPS[name].draw(self)
@@ -623,7 +679,7 @@ class SceneWriter(Writer):
         return None
 
     def share(self, name: str) -> None:
-        """Constrains a value, often twice alike, and has the next steps use that."""
+        """Constrains a value, sometimes twice in the same layout, so that the next steps use the constrained values."""
         name = self._tamed(name)
         spec = self.spec(self.kinds[name].shape, uneven=self.random.random() < 0.9)
         for _ in range(self.random.choice([1, 1, 2])):
@@ -635,12 +691,22 @@ def recipe(seed: int, is_wide: bool = False) -> dict:
     rng = random.Random(f"{GROUP} {seed} {is_wide}")
     mesh = dict(rng.choice(WIDE_MESHES if is_wide else (*MESHES[:4] * 2, *MESHES, {"x": 4}, {"x": 2, "y": 2})))
     devices = math.prod(mesh.values())
-    outline = {"seed": seed, "mesh": mesh, "device_order": rng.sample(range(devices), devices) if rng.random() < 0.06 else None}
+    outline = {
+        "seed": seed,
+        "mesh": mesh,
+        "device_order": rng.sample(range(devices), devices) if rng.random() < 0.06 else None,
+    }
     name = rng.choice(_SCENES_BY_WEIGHT)
     has_gradient = name == "gradients"
     scene, run = SCENES[name], Run(outline, is_abstract=True)
     writer = SceneWriter(
-        rng, mesh, run, has_gradient, list(_SIZES), groups=("base", GROUP), favourites=tuple(_allowed(scene.ops, has_gradient))
+        rng,
+        mesh,
+        run,
+        has_gradient,
+        list(_SIZES),
+        groups=("base", GROUP),
+        favourites=tuple(_allowed(scene.ops, has_gradient)),
     )
     inputs = [_input(writer, shape, dtype) for shape, dtype in scene.inputs(rng)]
     inputs.append(_input(writer, (), "int32"))
@@ -673,7 +739,7 @@ def recipe(seed: int, is_wide: bool = False) -> dict:
 
 
 def _state_what_does_not_divide(end: dict, shape: Sequence[int], devices: int) -> None:
-    """Replicates an input or output that XLA might otherwise split unevenly, which jax refuses."""
+    """Makes an input or output replicated if XLA might otherwise split it unevenly, which jax refuses."""
     if end["spec"] is None and any(size % devices for size in shape):
         end["spec"] = [None] * len(shape)
 

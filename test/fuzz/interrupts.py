@@ -1,24 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupts `reshard.optimize` and `reshard-opt` at random moments, each with a fresh cache on disk; what is answered next has
-to be what a process answers that was never interrupted, in the same process and in later ones that read the same cache.
+"""Interrupts `reshard.optimize` and `reshard-opt` at random moments, each with a fresh cache on disk; what is answered
+next has to be what a process answers that was never interrupted, in the same process and in later ones that read the
+same cache.
 
     python3 test/fuzz/interrupts.py --seed 0 --count 200          # half of the moments in each of the two
     python3 test/fuzz/interrupts.py --seed 17 --count 1 --of opt  # one moment again, as far as time can be repeated
 
-`optimize` gets Ctrl-C. `reshard-opt` gets SIGINT, SIGTERM or SIGHUP, alone or with all of its process group: its status is 130,
-143 or 129 at once, and there is no output and nothing in the temporary directory; or it was done before, and the output is right.
+`optimize` gets Ctrl-C. `reshard-opt` gets SIGINT, SIGTERM or SIGHUP, alone or with its whole process group. It has to
+end at once with status 130, 143 or 129, without an output and with an empty temporary directory; or it ended before the
+signal, and its output is right.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 import json
 import os
-from pathlib import Path
 import random
 import shutil
 import signal
@@ -26,10 +24,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
-PROMPT_S = 3.0  # from the signal to the end of reshard-opt; a machine that has other things to do included
+PROMPT_S = 3.0  # from the signal to the end of reshard-opt, also on a busy machine
 ANSWER_TIMEOUT_S = 300.0
 _PAIRS = (
     ('[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]'),
@@ -41,14 +43,17 @@ _PAIRS = (
 
 
 def module_text(variant: int, sites: int = 2) -> str:
-    """Returns a module of 8 devices with sites that all differ, so that each question to XLA has an answer of its own."""
+    """Returns a module of 8 devices; all its sites differ, so that each question to XLA has a different answer."""
     arguments, results, body = [], [], []
     for site in range(sites):
         source, target = _PAIRS[(variant + site) % len(_PAIRS)]
         kind = f"tensor<{16 + 8 * site}x16x{16 + 8 * variant}xf32>"
         arguments += [f"%a{site}: {kind} {_sharding(source)}", f"%b{site}: {kind} {_sharding(target)}"]
         results.append(f"{kind} {_sharding(target)}")
-        body += [f"  %t{site} = stablehlo.tanh %a{site} : {kind}", f"  %s{site} = stablehlo.add %t{site}, %b{site} : {kind}"]
+        body += [
+            f"  %t{site} = stablehlo.tanh %a{site} : {kind}",
+            f"  %s{site} = stablehlo.add %t{site}, %b{site} : {kind}",
+        ]
     kinds = ", ".join(each.partition(" {")[0] for each in results)
     body.append(f"  return {', '.join(f'%s{site}' for site in range(sites))} : {kinds}")
     head = f"func.func public @main({', '.join(arguments)}) -> ({', '.join(results)}) {{"
@@ -65,7 +70,7 @@ def _sharding(text: str) -> str:
 
 
 class Asker:
-    """A process that calls `reshard.optimize` when told to, and goes on after Ctrl-C; it tells when it begins."""
+    """A process that calls `reshard.optimize` for each question, reports each start, and continues after Ctrl-C."""
 
     def __init__(self, cache: Path, temporary: Path):
         self._process = subprocess.Popen(
@@ -84,10 +89,10 @@ class Asker:
         self._process.wait()
 
     def ask(self, variant: int, interrupt_after_s: float | None = None, is_cold: bool = False) -> str | None:
-        """Returns the answer, None if it was interrupted before it was there."""
+        """Returns the answer; None if Ctrl-C came before the answer was complete."""
         self._process.stdin.write(json.dumps({"variant": variant, "is_cold": is_cold}).encode() + b"\n")
         self._process.stdin.flush()
-        self._line()  # it has begun
+        self._line()  # the call has started
         if interrupt_after_s is not None:
             time.sleep(interrupt_after_s)
             self._process.send_signal(signal.SIGINT)
@@ -101,7 +106,7 @@ class Asker:
 
 
 def serve() -> None:
-    """Answers on stdin's lines; Ctrl-C counts only while something is asked."""
+    """Answers each line of stdin with a line; Ctrl-C interrupts only while a question is open."""
     is_asking = False
 
     def interrupt(number, frame) -> None:
@@ -109,8 +114,8 @@ def serve() -> None:
             signal.default_int_handler(number, frame)
 
     signal.signal(signal.SIGINT, interrupt)
-    from reshard.dialect_utils import xla_child
-    from reshard.optimizing import optimize
+    from reshard.compiling.optimizing import optimize
+    from reshard.dialect_utils.xla import child as xla_child
 
     for line in sys.stdin:
         asked = json.loads(line)
@@ -123,7 +128,7 @@ def serve() -> None:
             answer = answer_of(optimize(text))
         except KeyboardInterrupt:
             pass
-        except Exception as error:  # an answer too, and none of a clean process's
+        except Exception as error:  # this is an answer too, which differs from the answer of a clean process
             answer = f"{type(error).__name__}: {error}"
         finally:
             is_asking = False
@@ -136,7 +141,7 @@ def answer_of(result) -> str:
 
 
 def _difference(answer: str | None, clean: str) -> str:
-    """Returns where an answer begins to differ."""
+    """Returns a text that shows the first place where an answer differs from the clean one."""
     answer = answer or "none"
     at = next((i for i, (here, there) in enumerate(zip(answer, clean)) if here != there), min(len(answer), len(clean)))
     return f"{answer[max(0, at - 60) : at + 120]!r} and not {clean[max(0, at - 60) : at + 120]!r}"
@@ -144,13 +149,21 @@ def _difference(answer: str | None, clean: str) -> str:
 
 def _without_times(value):
     if isinstance(value, dict):
-        return {name: _without_times(each) for name, each in value.items() if "seconds" not in name and name != "from_cache"}
+        return {
+            name: _without_times(each) for name, each in value.items() if "seconds" not in name and name != "from_cache"
+        }
     return [_without_times(each) for each in value] if isinstance(value, list) else value
 
 
 def _environment(cache: Path, temporary: Path) -> dict[str, str]:
     search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": search, "RESHARD_CACHE_DIR": str(cache), "TMPDIR": str(temporary), "RESHARD_CACHE": "on"}
+    return {
+        **os.environ,
+        "PYTHONPATH": search,
+        "RESHARD_CACHE_DIR": str(cache),
+        "TMPDIR": str(temporary),
+        "RESHARD_CACHE": "on",
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +173,7 @@ def _environment(cache: Path, temporary: Path) -> dict[str, str]:
 
 @dataclass
 class Found:
-    """What became of the moments so far."""
+    """The outcomes of the moments so far."""
 
     outcomes: Counter = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -172,7 +185,7 @@ class Found:
 
 
 class Optimizing:
-    """Moments of `optimize`: the process that is interrupted, one that reads the cache after it, and clean answers."""
+    """Moments of `optimize`: the process that is interrupted, a later reader of its cache, and the clean answers."""
 
     VARIANTS = 2
 
@@ -201,7 +214,9 @@ class Optimizing:
         draw = random.Random(seed)
         variant, is_cold = draw.randrange(self.VARIANTS), draw.random() < 0.3
         after_s = draw.random() * self.seconds[variant, is_cold]
-        name = f"seed {seed}, optimize variant {variant}, {'a cold' if is_cold else 'a warm'} child, after {after_s:.3f} s"
+        name = (
+            f"seed {seed}, optimize variant {variant}, {'a cold' if is_cold else 'a warm'} child, after {after_s:.3f} s"
+        )
         self._clear()
         first = self.asker.ask(variant, after_s, is_cold)
         self.found.outcomes["optimize interrupted" if first is None else "optimize done before"] += 1
@@ -217,14 +232,16 @@ class Optimizing:
 
     def _compare(self, name: str, who: str, asker: Asker, variant: int) -> None:
         if (answer := asker.ask(variant)) != self.clean[variant]:
-            self.found.fault(name, f"{who} answers otherwise on variant {variant}: {_difference(answer, self.clean[variant])}")
+            self.found.fault(
+                name, f"{who} answers otherwise on variant {variant}: {_difference(answer, self.clean[variant])}"
+            )
 
     def _clear(self) -> None:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
 class Opting:
-    """Moments of `reshard-opt`, each in a process of its own."""
+    """Moments of `reshard-opt`, each in its own process."""
 
     VARIANT = 0
 
@@ -261,7 +278,9 @@ class Opting:
 
     def _judge(self, name: str, number: signal.Signals, status: int, said: str, seconds: float) -> None:
         fault, output = self.found.fault, self.output.read_bytes() if self.output.exists() else None
-        is_unborn = "KeyboardInterrupt" in said and "in main\n    return contained" not in said  # Python was still starting
+        is_unborn = (
+            "KeyboardInterrupt" in said and "in main\n    return contained" not in said
+        )  # Python was still starting
         what = "done before" if status == 0 else "Python was starting" if is_unborn else f"ended with {128 + number}"
         self.found.outcomes[f"reshard-opt: {what}"] += 1
         if status == 0 and output != self.clean:
@@ -293,19 +312,19 @@ class Opting:
 
     @staticmethod
     def _finish(process: subprocess.Popen) -> tuple[int, str]:
-        """Returns the status as a shell tells it, and what was written to stderr."""
+        """Returns the exit status as a shell shows it, and the text of stderr."""
         said = process.communicate(timeout=ANSWER_TIMEOUT_S)[1]
         return process.returncode if process.returncode >= 0 else 128 - process.returncode, said
 
 
 def _with_default_signals() -> None:
-    """In the background of a shell, and under nohup, some would be ignored, and reshard-opt leaves that so."""
+    """Sets the default handlers: in a shell's background and under nohup some signals would stay ignored."""
     for name in ENDING:
         signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
 def _processes_with(path: Path) -> list[str]:
-    """Returns the command lines of processes that have a path in them (Linux)."""
+    """Returns the command lines of processes that contain the path (Linux)."""
     found = []
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -321,7 +340,7 @@ def _processes_with(path: Path) -> list[str]:
 
 
 def run(seeds: Sequence[int], of: str, progress: Callable[[str], None]) -> Found:
-    """Returns what became of one moment per seed."""
+    """Returns the outcomes of one moment per seed."""
     found = Found()
     kinds = {"both": ("optimize", "opt")}.get(of, (of,))
     with tempfile.TemporaryDirectory(prefix="reshard-interrupts-") as folder:
@@ -337,7 +356,9 @@ def run(seeds: Sequence[int], of: str, progress: Callable[[str], None]) -> Found
     return found
 
 
-def _moments(moment: Callable[[int], None], seeds: Sequence[int], found: Found, progress: Callable[[str], None]) -> None:
+def _moments(
+    moment: Callable[[int], None], seeds: Sequence[int], found: Found, progress: Callable[[str], None]
+) -> None:
     for seed in seeds:
         moment(seed)
         progress(f"{sum(found.outcomes.values())} moments, {len(found.faults)} faults")

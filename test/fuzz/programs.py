@@ -5,42 +5,43 @@ A recipe is plain data (JSON), so that it can be stored, sent to a worker and re
 
     {"seed": 7, "mesh": {"x": 4, "y": 2}, "device_order": null,
      "inputs": [{"name": "v0", "shape": [8, 16], "dtype": "float32", "spec": ["x", null]}],     spec null: left open
-     "steps": [{"name": "v1", "op": "transpose", "args": ["v0"], "options": {"axes": [1, 0]}, "kind": [[16, 8], "float32"]}],
-     "outputs": [{"value": "v1", "spec": null}], "donate": ["v0"], "grad": false}
+     "steps": [{"name": "v1", "op": "transpose", "args": ["v0"], "options": {"axes": [1, 0]}, "kind": [[16, 8],
+     "float32"]}], "outputs": [{"value": "v1", "spec": null}], "donate": ["v0"], "grad": false}
 
-An input with a `spread` holds whole numbers from -spread to spread without 0, others from -2 to 2.
+An input with a `spread` holds whole numbers from -spread to spread without 0; other inputs hold those from -2 to 2.
 Steps with a body (loops, branches, calls) have further steps in `options`; these may use values of the steps before.
 
-Values are whole numbers for as long as they are exact (`Kind.is_exact`): any order of a sum gives the same bits. What jumps
-(comparisons, sorting, remainders, and where gradients are taken what has kinks) is applied to exact values only, so that
-rounding stays small elsewhere.
+A value is a whole number as long as it is exact (`Kind.is_exact`): any order of a sum gives the same bits. Operations
+that jump (comparisons, sorting, remainders, and with gradients also operations with kinks) use only exact values, so
+that rounding errors stay small elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
-from functools import partial
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
-from jax import lax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 UNCONSTRAINED = "?"  # in the spec of a constraint: the dimension is left to propagation
 FLOATS, NUMBERS = ("float32", "bfloat16"), ("float32", "bfloat16", "int32", "complex64")
 MESHES = ({"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2}, {"x": 8}, {"x": 2, "y": 4}, {"x": 3, "y": 2}, {"x": 2, "y": 3})
 WIDE_MESHES = (
-    {"x": 4}, {"x": 2, "y": 2}, {"x": 3, "y": 2}, {"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2}, {"x": 2, "y": 4}, {"x": 8},
-    {"x": 3, "y": 4}, {"x": 2, "y": 2, "z": 3}, {"x": 4, "y": 4}, {"x": 2, "y": 8}, {"x": 2, "y": 4, "z": 2}, {"x": 16},
+    {"x": 4}, {"x": 2, "y": 2}, {"x": 3, "y": 2}, {"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2}, {"x": 2, "y": 4},
+    {"x": 8}, {"x": 3, "y": 4}, {"x": 2, "y": 2, "z": 3}, {"x": 4, "y": 4}, {"x": 2, "y": 8},
+    {"x": 2, "y": 4, "z": 2}, {"x": 16},
 )  # fmt: skip
 _MOST_EXACT = {"float32": 2.0**22, "bfloat16": 2.0**7, "complex64": 2.0**20}
-_TAME = 64.0  # what is larger is brought down before it is used again
+_TAME = 64.0  # larger values are reduced before they are used again
 _MOST_ELEMENTS = 8192
 # Their gradients jump where two values are nearly equal.
 _KINKED = frozenset(["maximum", "minimum", "abs", "relu", "max", "min", "sort", "top_k", "reduce_window"])
@@ -50,7 +51,7 @@ Spec = list  # per dimension: None, an axis, a list of axes, or UNCONSTRAINED
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of a value. bound: of its magnitude. is_exact: whether all its entries are small whole numbers."""
+    """The known facts about a value. bound: of its magnitude. is_exact: whether all its entries are small integers."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -71,7 +72,7 @@ class Kind:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Operations: how each is drawn, and what it does
+# Operations: the draw of each operation, and the function that computes it
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -85,7 +86,8 @@ class Op:
       bound: (kinds of the arguments, shape of the result) -> bound of the result.
       keeps_exact: whether whole numbers give whole numbers.
       weight: how often it is drawn.
-      group: which programs it is drawn for, see `Writer.groups`; seeds of other groups give the recipes that they always gave.
+      group: which programs it is drawn for, see `Writer.groups`; seeds of other groups give the recipes that they
+        always gave.
     """
 
     draw: Callable[[Writer], tuple[list[str], dict] | None]
@@ -129,7 +131,7 @@ def two_alike(*dtypes: str, exact: bool = False):
             return None
         kind = writer.kinds[first]
         second = writer.pick(lambda other: other.type == kind.type and (other.is_exact or not exact))
-        return None if first == second else ([first, second], {})  # x - x is 0, in a layout that only XLA knows
+        return None if first == second else ([first, second], {})  # XLA makes x - x a 0 in a layout of its choice
 
     return draw
 
@@ -373,7 +375,10 @@ def _(run, options, a):
 
 def _draw_pad(writer: Writer):
     drawn = _draw_dim(writer)
-    return drawn and (drawn[0], {**drawn[1], "low": writer.random.choice([0, 1, 2]), "high": writer.random.choice([0, 1, 4])})
+    return drawn and (
+        drawn[0],
+        {**drawn[1], "low": writer.random.choice([0, 1, 2]), "high": writer.random.choice([0, 1, 4])},
+    )
 
 
 @op("pad", _draw_pad)
@@ -427,7 +432,9 @@ for _name, _function, _dtypes, _bound, _exact in (
     ("logsumexp", jax.nn.logsumexp, ("float32",), lambda kinds, shape: kinds[0].bound + 10, False),
 ):
     op(_name, _draw_reduction(*_dtypes), bound=_bound, keeps_exact=_exact)(
-        lambda run, options, a, function=_function: function(a, axis=tuple(options["axes"]), keepdims=options["keepdims"])
+        lambda run, options, a, function=_function: function(
+            a, axis=tuple(options["axes"]), keepdims=options["keepdims"]
+        )
     )
 
 
@@ -477,7 +484,13 @@ def _(run, options, a):
     return lax.reduce_window(a, -jnp.inf, lax.max, window, window, "SAME")
 
 
-@op("fft", any_of("complex64", rank=1), bound=lambda kinds, shape: kinds[0].bound * shape[-1], keeps_exact=False, weight=0.5)
+@op(
+    "fft",
+    any_of("complex64", rank=1),
+    bound=lambda kinds, shape: kinds[0].bound * shape[-1],
+    keeps_exact=False,
+    weight=0.5,
+)
 def _(run, options, a):
     return jnp.fft.fft(a, axis=-1)
 
@@ -520,7 +533,10 @@ def _draw_conv(writer: Writer):
 
 @op("conv", _draw_conv, bound=lambda kinds, shape: kinds[0].bound * kinds[0].shape[1] * 6, weight=1.5)
 def _(run, options, a):
-    weights = jnp.arange(options["outputs"] * a.shape[1] * 3, dtype=a.dtype).reshape(options["outputs"], a.shape[1], 3) % 3 - 1
+    weights = (
+        jnp.arange(options["outputs"] * a.shape[1] * 3, dtype=a.dtype).reshape(options["outputs"], a.shape[1], 3) % 3
+        - 1
+    )
     return lax.conv_general_dilated(a, weights, (options["stride"],), "SAME")
 
 
@@ -590,7 +606,12 @@ def _draw_island(writer: Writer):
     used = [axis for entry in spec for axis in _axes(entry)]
     free = [axis for axis in writer.mesh if axis not in used]
     does = writer.random.choice(["double", "psum" if used else "double", "gather" if used else "double"])
-    return [name], {"spec": spec, "does": does, "axis": used[-1] if used else None, "open": writer.random.choice([[], free])}
+    return [name], {
+        "spec": spec,
+        "does": does,
+        "axis": used[-1] if used else None,
+        "open": writer.random.choice([[], free]),
+    }
 
 
 @op("island", _draw_island, bound=lambda kinds, shape: kinds[0].bound * 16, weight=1.5)
@@ -603,7 +624,9 @@ def _(run, options, a):
             return tile * 2
         if options["does"] == "psum":
             return lax.psum(tile, axis)
-        return lax.all_gather(tile, axis, axis=next(dim for dim, entry in enumerate(spec) if axis in _axes(entry)), tiled=True)
+        return lax.all_gather(
+            tile, axis, axis=next(dim for dim, entry in enumerate(spec) if axis in _axes(entry)), tiled=True
+        )
 
     out = spec if options["does"] == "double" else without
     names = set(run.mesh.axis_names) - set(options["open"])
@@ -612,7 +635,8 @@ def _(run, options, a):
     )(a)
 
 
-# Control flow. Bodies: {"params": names, "steps": steps, "results": names, "bound": of the results, "exact": see `Kind`}
+# Control flow. Bodies: {"params": names, "steps": steps, "results": names, "bound": of the results, "exact": see
+# `Kind`}
 
 
 def _draw_loop(trips: Sequence[int]):
@@ -640,7 +664,9 @@ def _(run, options, *carry):
     def body(state):
         return state[0] + 1, run.body(options["body"], state[1])
 
-    return lax.while_loop(lambda state: state[0] < options["trips"], body, (jnp.int32(0), tuple(carry)))[1][options["take"]]
+    return lax.while_loop(lambda state: state[0] < options["trips"], body, (jnp.int32(0), tuple(carry)))[1][
+        options["take"]
+    ]
 
 
 def _draw_scan(writer: Writer):
@@ -733,7 +759,7 @@ def _(run, options, a):
 
 
 def _outer_names(body: Mapping) -> set[str]:
-    """Returns the values from outside that a body uses."""
+    """Returns the names of the values that a body uses from outside of it."""
     own, used = set(body["params"]), set(body["results"])
     for step in body["steps"]:
         used |= set(step["args"])
@@ -744,7 +770,7 @@ def _outer_names(body: Mapping) -> set[str]:
 
 
 def bodies_of(step: Mapping) -> list[dict]:
-    """Returns the bodies of a step."""
+    """Returns the bodies of a step, such as those of a loop or of branches."""
     options = step["options"]
     return [*([options["body"]] if "body" in options else []), *options.get("branches", [])]
 
@@ -781,7 +807,7 @@ class Writer:
         return f"v{self.count - 1}"
 
     def pick(self, fits: Callable[[Kind], bool]) -> str | None:
-        """Returns a value that fits, newer ones more often."""
+        """Returns the name of a random value that fits, of a newer one more often; None if none of them fits."""
         fitting = [name for name, kind in self.kinds.items() if fits(kind)]
         if not fitting:
             return None
@@ -818,7 +844,9 @@ class Writer:
     def step(self) -> None:
         """Adds one random step."""
         names = [
-            name for name, each in OPS.items() if each.group in self.groups and (each.has_gradient or not self.has_gradient)
+            name
+            for name, each in OPS.items()
+            if each.group in self.groups and (each.has_gradient or not self.has_gradient)
         ]
         for _ in range(20):
             name = self.random.choices(names, [OPS[each].weight for each in names])[0]
@@ -827,7 +855,7 @@ class Writer:
                 return
 
     def add(self, name: str, args: list[str], options: dict) -> str | None:
-        """Adds a step; None if what it gives is too large, or not exact where that is asked for."""
+        """Adds a step and returns its value; None if the value is too large, or not exact where it has to be."""
         args = [self._tamed(each) for each in args]
         kinds = [self.kinds[each] for each in args]
         if self.has_gradient and name in _KINKED and not all(kind.is_exact for kind in kinds):
@@ -846,7 +874,9 @@ class Writer:
         self.steps.append({**step, "kind": [list(kind.shape), dtype]})
         return step["name"]
 
-    def _accuracy(self, op: Op, kinds: list[Kind], shape: tuple[int, ...], dtype: str, options: dict) -> tuple[float, bool]:
+    def _accuracy(
+        self, op: Op, kinds: list[Kind], shape: tuple[int, ...], dtype: str, options: dict
+    ) -> tuple[float, bool]:
         if dtype in ("int32", "bool"):
             return 1.0, True
         bodies = bodies_of({"options": options})
@@ -865,10 +895,14 @@ class Writer:
         new = self.new_name()
         bound = {"wrap": 6.0, "wrap_complex": 12.0}.get(taming, 1.0)
         self.kinds[new] = replace(kind, bound=bound)
-        self.steps.append({"name": new, "op": taming, "args": [name], "options": {}, "kind": [list(kind.shape), kind.dtype]})
+        self.steps.append(
+            {"name": new, "op": taming, "args": [name], "options": {}, "kind": [list(kind.shape), kind.dtype]}
+        )
         return new
 
-    def body(self, args: list[str], *, is_loop: bool, is_exact: bool, slices: Sequence[Kind] = (), captures: bool = True) -> dict:
+    def body(
+        self, args: list[str], *, is_loop: bool, is_exact: bool, slices: Sequence[Kind] = (), captures: bool = True
+    ) -> dict:
         """Returns a body with a parameter for each argument and slice.
 
         Args:
@@ -883,7 +917,9 @@ class Writer:
         if is_exact:
             self.kinds = {name: kind for name, kind in self.kinds.items() if kind.is_exact}
         for name, kind in zip(params, kinds):
-            self.kinds[name] = replace(kind, bound=max(kind.bound, 12.0), is_exact=is_exact or kind.dtype in ("int32", "bool"))
+            self.kinds[name] = replace(
+                kind, bound=max(kind.bound, 12.0), is_exact=is_exact or kind.dtype in ("int32", "bool")
+            )
         self.steps, self.depth, self.only_exact = [], self.depth + 1, is_exact or outer.only_exact
         for _ in range(self.random.randint(1, 4)):
             self.step()
@@ -896,12 +932,16 @@ class Writer:
 
     def _result(self, wanted: Kind | None, params: list[str]) -> str:
         own = [*params, *(step["name"] for step in self.steps)]
-        fitting = [name for name in own if name in self.kinds and (wanted is None or self.kinds[name].type == wanted.type)]
+        fitting = [
+            name for name in own if name in self.kinds and (wanted is None or self.kinds[name].type == wanted.type)
+        ]
         made = [name for name in fitting if name not in params]
         name = self.random.choice(made if made and self.random.random() < 0.8 else fitting)
         if wanted is None or self.kinds[name].bound <= wanted.bound:
             return name
-        return self._tamed(name) if self.kinds[name].bound > _TAME else self._add_quietly(_taming(self.kinds[name]), name)
+        return (
+            self._tamed(name) if self.kinds[name].bound > _TAME else self._add_quietly(_taming(self.kinds[name]), name)
+        )
 
 
 def _taming(kind: Kind) -> str:
@@ -919,7 +959,9 @@ def recipe(seed: int, is_wide: bool = False) -> dict:
     is_even = rng.random() < 0.8
     shards = math.prod(mesh.values())
     base = [6, 12, 18] if shards == 6 else [8, 16, 24] if shards <= 8 else [shards, 2 * shards, 3 * shards]
-    sizes = [rng.choice([*base, base[0], base[1], shards // 2 if is_even else rng.choice([5, 7, 10])]) for _ in range(3)]
+    sizes = [
+        rng.choice([*base, base[0], base[1], shards // 2 if is_even else rng.choice([5, 7, 10])]) for _ in range(3)
+    ]
     outline = {"seed": seed, "mesh": mesh, "device_order": order}
     writer = Writer(rng, mesh, Run(outline, is_abstract=True), has_gradient, sizes)
     inputs = [_draw_input(writer) for _ in range(rng.randint(2, 4))]
@@ -989,7 +1031,10 @@ def _partition(spec: Spec) -> PartitionSpec:
 
 @dataclass
 class Run:
-    """Applies steps. is_abstract: only shapes are asked for, without devices. is_unsharded: constraints are left out."""
+    """Applies steps to values.
+
+    is_abstract: only shapes are computed, without devices. is_unsharded: constraints are left out.
+    """
 
     outline: Mapping
     is_abstract: bool = False
@@ -1006,7 +1051,7 @@ class Run:
         return _mesh(axes, tuple(self.outline["device_order"] or ()))
 
     def apply(self, step: Mapping, values: dict[str, Any]) -> Any:
-        """Returns what a step makes of the values."""
+        """Returns the result of a step on the values."""
         self.outer.append(values)
         try:
             return OPS[step["op"]].apply(self, step["options"], *(values[name] for name in step["args"]))
@@ -1019,13 +1064,13 @@ class Run:
         return values
 
     def body(self, body: Mapping, arguments: Sequence[Any]) -> tuple:
-        """Returns the results of a body; the values of the steps before it are in sight."""
+        """Returns the results of a body, which may use the values of the steps before it."""
         values = {**self.outer[-1], **dict(zip(body["params"], arguments, strict=True))}
         values = self.steps(body["steps"], values)
         return tuple(values[name] for name in body["results"])
 
     def function(self, body: Mapping, how: str) -> Callable:
-        """Returns a body as a function that is traced once, however often it is called."""
+        """Returns a body as a function that jax traces only once, even if it is called several times."""
 
         def function(*arguments):
             return self.body(body, arguments)
@@ -1035,7 +1080,9 @@ class Run:
         if how == "checkpoint":
             return jax.checkpoint(function)
         wrapped = jax.custom_vjp(function)
-        wrapped.defvjp(lambda *arguments: jax.vjp(function, *arguments), lambda backward, gradients: backward(gradients))
+        wrapped.defvjp(
+            lambda *arguments: jax.vjp(function, *arguments), lambda backward, gradients: backward(gradients)
+        )
         return wrapped
 
     def constrained(self, value, spec: Spec):
@@ -1044,7 +1091,7 @@ class Run:
         return lax.with_sharding_constraint(value, NamedSharding(self.mesh, _partition(spec)))
 
     def axes_in(self, body: Mapping) -> set[str]:
-        """Returns the axes that the shardings in a body name."""
+        """Returns the axes in the shardings of a body."""
         found: set[str] = set()
         for step in body["steps"]:
             specs = [step["options"].get("spec"), *step["options"].get("between", [])]
@@ -1100,9 +1147,11 @@ class Program:
         return jitted.lower(*(jax.ShapeDtypeStruct(self.kinds[n]["shape"], self.kinds[n]["dtype"]) for n in self.names))
 
     def unsharded(self) -> list[np.ndarray]:
-        """Returns the results of the program on one device, which knows of no mesh but in its manual computations."""
+        """Returns the results of the program on one device, where only manual computations have a mesh."""
         values = [jnp.asarray(each) for each in self.arguments()]
-        return [np.asarray(each) for each in jax.jit(partial(self.function, Run(self.recipe, is_unsharded=True)))(*values)]
+        return [
+            np.asarray(each) for each in jax.jit(partial(self.function, Run(self.recipe, is_unsharded=True)))(*values)
+        ]
 
     def arguments(self) -> list[np.ndarray]:
         """Returns whole numbers for the inputs."""
@@ -1143,7 +1192,7 @@ def _numbers(kind: Mapping, seed: int) -> np.ndarray:
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     whole = rng.integers(-2, 3, shape)
-    if "spread" in kind:  # none is 0, which hides what is multiplied
+    if "spread" in kind:  # without 0, since a factor of 0 would hide the other factor
         whole = rng.integers(1, kind["spread"] + 1, shape) * rng.choice([-1, 1], shape)
     if dtype == "complex64":
         return (whole + 1j * rng.integers(-2, 3, shape)).astype(np.complex64)

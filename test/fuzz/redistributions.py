@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random requests to the planner, all of its options crossed, and what must hold of every answer.
+"""Random requests to the planner with all combinations of options, and the checks of every answer.
 
 `draw(seed)` gives a case; the same seed gives the same case in every process. `check(case)` asserts
 
-- the numpy interpreter: every device ends with the elements that the target puts there;
-- traffic: what the tile program's collectives bring is what the plan says, and no less than the bound; likewise time;
-- R2, the memory limit, and that a plan is no better than a bound that its own certificate claims;
-- that all that is said of a plan (JSON, explanations, alternatives) can be said.
+- elements: in the numpy interpreter every device ends with the elements of the target;
+- traffic: the bytes of the tile program's collectives are those of the plan and at least the bound; likewise time;
+- limits: the plan keeps R2 and the memory limit, and its alternatives do not contradict its certificate;
+- texts: the JSON, the explanations and the alternatives of the plan can be written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import json
 import math
 import random
 import re
+from dataclasses import dataclass
 
-from reshard.synthesis import semantics, traffic
-from reshard.synthesis.alternatives import rejected
-from reshard.synthesis.cost import relayout_time_s
-from reshard.synthesis.mesh import Mesh
-from reshard.synthesis.plan import NoPlanError, Plan, plan
-from reshard.synthesis.plan_json import bound_bytes_sent, bound_tile_bytes
-from reshard.synthesis.sharding import AxisRef, Sharding
-from reshard.synthesis.step_costs import step_costs
-from reshard.synthesis.tile_program import Resize, collectives
-from reshard.synthesis.topology import Topology, TopologyError
+from reshard.synthesis.explain.alternatives import rejected
+from reshard.synthesis.explain.step_costs import step_costs
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import AxisRef, Sharding
+from reshard.synthesis.network.cost import relayout_time_s
+from reshard.synthesis.network.topology import Topology, TopologyError
+from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
+from reshard.synthesis.plans.plan_json import bound_bytes_sent, bound_tile_bytes
+from reshard.synthesis.programs import interpreter as semantics
+from reshard.synthesis.programs import traffic
+from reshard.synthesis.programs.tile_program import Resize, collectives
 
 DEVICES = (*range(1, 25), 2, 4, 4, 6, 8, 8, 12, 16)
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 24)
@@ -40,7 +41,7 @@ _SLACK_S = 2e-12  # the model counts whole picoseconds
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request; `limit` is a part of the peak of the plan without one, None for no limit."""
+    """One request; `limit` is a fraction of the peak of the plan without a limit; None means no limit."""
 
     seed: int
     mesh: Mesh
@@ -111,7 +112,10 @@ def _mesh(rng: random.Random, devices: int) -> Mesh:
 
 
 def _other_mesh(rng: random.Random, mesh: Mesh) -> Mesh | None:
-    """Returns a mesh over the same devices, perhaps in another order, or over fewer or more; or one device."""
+    """Returns a mesh over the same devices, sometimes in another order, or over another number of devices.
+
+    Sometimes it is a mesh of a single device.
+    """
     kind = rng.random()
     if kind < 0.15:
         return Mesh((), (rng.randrange(mesh.devices),)) if rng.random() < 0.7 else Mesh(())
@@ -121,7 +125,7 @@ def _other_mesh(rng: random.Random, mesh: Mesh) -> Mesh | None:
 
 
 def _sharding(rng: random.Random, mesh: Mesh, rank: int, sums: float) -> Sharding:
-    """Each piece of an axis goes to a random place of a random dimension, makes partial sums, or stays replicated."""
+    """Returns a sharding in which each piece of an axis splits a random dimension, has partial sums, or is unused."""
     dims: list[list[AxisRef]] = [[] for _ in range(rank)]
     unreduced = []
     for name, size in mesh.axes:
@@ -139,7 +143,7 @@ def _sharding(rng: random.Random, mesh: Mesh, rank: int, sums: float) -> Shardin
 
 
 def _joined(mesh: Mesh, axes: list[AxisRef]) -> tuple[AxisRef, ...]:
-    """Returns the axes with adjacent pieces of one axis joined, as Shardy's verifier demands."""
+    """Returns the axes, with adjacent pieces of one axis joined, as Shardy's verifier requires."""
     found: list[tuple[str, int, int]] = []
     for axis in axes:
         pre, size = axis.resolve(mesh)
@@ -168,7 +172,7 @@ def _shape(rng: random.Random, shards, rank: int) -> tuple[int, ...]:
 
 
 def check(case: Case) -> str:
-    """Returns what became of a case: "planned", "limited", or "refused". Raises: AssertionError."""
+    """Returns the outcome of a case: "planned", "limited", or "refused". Raises: AssertionError."""
     try:
         found = case.planned()
     except TopologyError:
@@ -190,7 +194,7 @@ def _check_refusal(case: Case) -> None:
 
 
 def check_limit(case: Case, unlimited: Plan) -> str:
-    """Asserts that a limit is kept, or that the limit which the refusal names is kept and the one below it is not."""
+    """Asserts that a plan keeps the limit, or else the higher limit in the refusal; returns "limited"."""
     limit = int(unlimited.peak_bytes * case.limit)
     try:
         found = case.planned(memory_limit=limit)
@@ -201,12 +205,14 @@ def check_limit(case: Case, unlimited: Plan) -> str:
         assert found.peak_bytes == least, f"the least limit {least} is met with {found.peak_bytes}"
         limit = least
     check_plan(case, found, limit)
-    assert _cost(found, case.objective) >= _cost(unlimited, case.objective) * (1 - 1e-9) or not unlimited.is_optimal, "a limit makes a plan cheaper than an optimal one"
+    assert _cost(found, case.objective) >= _cost(unlimited, case.objective) * (1 - 1e-9) or not unlimited.is_optimal, (
+        "a limit makes a plan cheaper than an optimal one"
+    )
     return "limited"
 
 
 def check_plan(case: Case, found: Plan, limit: int | None) -> None:
-    """Asserts what the module's docstring says."""
+    """Asserts everything that the docstring of this module lists."""
     check_program(found)
     check_costs(found, case.topology, limit)
     check_words(case, found, limit)
@@ -247,16 +253,20 @@ def check_costs(found: Plan, topology: Topology, limit: int | None) -> None:
 
 
 def tile_sizes(found: Plan) -> tuple[int, int]:
-    """Returns the bytes of the source's and the target's tile."""
+    """Returns the bytes of the source tile and of the target tile."""
     shapes = found.source.tile_shape(found.mesh, found.shape), found.target.tile_shape(found.goal_mesh, found.shape)
     return tuple(-(-math.prod(shape) * found.bits // 8) for shape in shapes)
 
 
 def _is_resized(found: Plan) -> bool:
-    """Returns whether tiles are padded, or cut, on the way: then they may be larger than both ends."""
+    """Returns whether steps pad or cut tiles; then tiles may be larger than those at both ends."""
     shards = found.source.shards(found.mesh), found.target.shards(found.goal_mesh)
     is_padded = any(size % n for each in shards for size, n in zip(found.shape, each))
-    return is_padded or any(isinstance(each, Resize) for each in found.tile_program.operations) or any(each.inside for each in found.steps)
+    return (
+        is_padded
+        or any(isinstance(each, Resize) for each in found.tile_program.operations)
+        or any(each.inside for each in found.steps)
+    )
 
 
 def _cost(found: Plan, objective: str) -> float:
@@ -264,29 +274,40 @@ def _cost(found: Plan, objective: str) -> float:
 
 
 def _in_collectives_s(found: Plan) -> float:
-    """Returns the time that the search counts: that of the collectives, and of the copy behind a gather along several dimensions."""
+    """Returns the time that the search counts.
+
+    It is the time of the collectives and of the copies after gathers along several dimensions.
+    """
     topology = Topology.parse(found.topology)
-    joint = (each for each in found.steps if each.op == "all_gather" and len(set(re.findall(r"dim (\d+)", each.text))) > 1)
+    joint = (
+        each for each in found.steps if each.op == "all_gather" and len(set(re.findall(r"dim (\d+)", each.text))) > 1
+    )
     copied_s = sum(relayout_time_s(topology.fitted(found.devices), each.tile_bytes_after) for each in joint)
     return copied_s + sum(each.latency_s + each.transfer_s for each in step_costs(found, topology))
 
 
 def check_words(case: Case, found: Plan, limit: int | None) -> None:
-    """Asserts that the plan can be told, and that no alternative shows its certificate wrong."""
+    """Asserts that the texts of the plan can be written, and that no alternative contradicts its certificate."""
     said = found.to_dict()
     assert json.loads(json.dumps(said)) == said
     assert said["bounds"]["largest_tile_bytes"] == bound_tile_bytes(found)
-    for other in rejected(found, case.topology, memory_limit=limit):
+    for other in rejected(found):
         json.dumps(other.as_dict())
         check_program(other.plan)
-        keeps_rules = other.plan.largest_tile_bytes <= found.largest_tile_bytes and (limit is None or other.plan.peak_bytes <= limit)
+        keeps_rules = other.plan.largest_tile_bytes <= found.largest_tile_bytes and (
+            limit is None or other.plan.peak_bytes <= limit
+        )
         if keeps_rules:
             check_certificate(found, other.plan)
 
 
 def check_certificate(found: Plan, other: Plan) -> None:
-    """Asserts that a chain of steps is no cheaper than the certificate allows; of exchanges it says nothing."""
-    if _has_exchange(other) or found.proved_gap is None or (found.bits % 8 and other.largest_tile_bytes * 8 % found.bits):
+    """Asserts that another chain is not cheaper than the certificate allows; exchanges and chunks are not compared."""
+    if (
+        _has_exchange(other)
+        or found.proved_gap is None
+        or (found.bits % 8 and other.largest_tile_bytes * 8 % found.bits)
+    ):
         return
     ours, theirs = (_cost(each, found.objective) for each in (found, other))
     assert theirs * found.proved_gap * (1 + 1e-9) + 2 >= ours, f"gap {found.proved_gap}, but {other.chain_text}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces a failing recipe: what can go without the failure going away goes, until nothing can."""
+"""Reduces a failing recipe: removes parts as long as the program still fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ def _fails(outcome: Mapping, kinds: set[str]) -> bool:
 
 
 def _smaller(recipe: dict) -> Iterator[dict]:
-    """Yields recipes that are one move smaller, larger moves first."""
+    """Yields the recipes that are one change smaller, the larger changes first."""
+    for changes in (_with_simpler_ends, _with_fewer_steps, _with_simpler_bodies, _with_fewer_layouts):
+        yield from changes(recipe)
+
+
+def _with_simpler_ends(recipe: dict) -> Iterator[dict]:
+    """Yields the recipe without its gradient, without one output, without donation and without its device order."""
     if recipe["grad"]:
         yield _edited(recipe, lambda new: new.update(grad=False))
     for number in range(len(recipe["outputs"])):
@@ -40,21 +46,33 @@ def _smaller(recipe: dict) -> Iterator[dict]:
         yield _edited(recipe, lambda new: new.update(donate=[]))
     if recipe["device_order"]:
         yield _edited(recipe, lambda new: new.update(device_order=None))
-    for number, step in enumerate(recipe["steps"]):
+
+
+def _with_fewer_steps(recipe: dict) -> Iterator[dict]:
+    """Yields the recipe with one step replaced by an input, then by an earlier value of the same type."""
+    for number in range(len(recipe["steps"])):
         yield _edited(recipe, lambda new: _replace_by_input(new, number))
-    for number, step in enumerate(recipe["steps"]):
+    for number in range(len(recipe["steps"])):
         same = _earlier_alike(recipe, number)
         if same is not None:
             yield _edited(recipe, lambda new: _rename(new, new["steps"].pop(number)["name"], same))
+
+
+def _with_simpler_bodies(recipe: dict) -> Iterator[dict]:
+    """Yields the recipe with one step less in the body of a loop or branch, or with one result that is a parameter."""
     for path in _bodies(recipe):
         body = _at(recipe, path)
-        for number, step in enumerate(body["steps"]):
+        for number in range(len(body["steps"])):
             same = _alike_in_body(recipe, body, number)
             if same is not None:
-                yield _edited(recipe, lambda new: _rename(_at(new, path), _at(new, path)["steps"].pop(number)["name"], same))
-        for number, name in enumerate(body["results"]):
-            if number < len(body["params"]) and name != body["params"][number]:
-                yield _edited(recipe, lambda new: _at(new, path)["results"].__setitem__(number, body["params"][number]))
+                yield _edited(recipe, lambda new: _drop_step(_at(new, path), number, same))
+        for number, (name, parameter) in enumerate(zip(body["results"], body["params"])):
+            if name != parameter:
+                yield _edited(recipe, lambda new: _at(new, path)["results"].__setitem__(number, parameter))
+
+
+def _with_fewer_layouts(recipe: dict) -> Iterator[dict]:
+    """Yields the recipe without one layout, without one constraint, and with one loop that runs once."""
     for group in ("inputs", "outputs"):
         for number, each in enumerate(recipe[group]):
             if each["spec"] is not None:
@@ -64,6 +82,11 @@ def _smaller(recipe: dict) -> Iterator[dict]:
             yield _edited(recipe, lambda new: new["steps"][number]["options"]["between"].pop())
         if step["options"].get("trips", 1) > 1:
             yield _edited(recipe, lambda new: new["steps"][number]["options"].update(trips=1))
+
+
+def _drop_step(body: dict, number: int, same: str) -> None:
+    """Removes a step of a body; the value `same` replaces its value."""
+    _rename(body, body["steps"].pop(number)["name"], same)
 
 
 def _edited(recipe: dict, edit: Callable[[dict], object]) -> dict:
@@ -90,7 +113,7 @@ def _alike_in_body(recipe: dict, body: dict, number: int) -> str | None:
     kinds |= _kinds(recipe)
     own = set(body["params"])
     fitting = [name for name in step["args"] if name in kinds and kinds[name] == step["kind"]]
-    # The kinds of parameters are not written down; elementwise steps have the kind of their argument.
+    # The recipe does not hold the kinds of parameters; elementwise steps have the kind of their argument.
     return next(iter(fitting), None) or next((name for name in step["args"] if name in own), None)
 
 

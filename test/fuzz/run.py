@@ -2,20 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzzes the pipeline with random JAX programs, each against stock XLA, in a worker process that may die.
 
-    python3 test/fuzz/run.py --seed 0 --count 100 --policy better
-    python3 test/fuzz/run.py --seed 0 --count 2000 --wide    # the long tier: meshes of 4 to 16 devices
-    python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on
-    python3 test/fuzz/run.py --seed 17 --reduce              # the smallest recipe that still fails, as JSON
-    python3 test/fuzz/run.py --recipe failing.json
+python3 test/fuzz/run.py --seed 0 --count 100 --policy better
+python3 test/fuzz/run.py --seed 0 --count 2000 --wide    # the long tier: meshes of 4 to 16 devices
+python3 test/fuzz/run.py --ops extended --policy both --jobs 2 --count 4000 --journal found.jsonl    # goes on
+python3 test/fuzz/run.py --seed 17 --reduce              # the smallest recipe that still fails, as JSON
+python3 test/fuzz/run.py --recipe failing.json
 """
 
 from __future__ import annotations
 
 import argparse
-from importlib import metadata
 import json
 import os
-from pathlib import Path
 import queue
 import resource
 import selectors
@@ -26,6 +24,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -34,15 +34,18 @@ POLICIES = ("better", "always")
 PROGRAM_TIMEOUT_S = 180.0
 _FAST_FLAGS = ["--xla_backend_optimization_level=0"]
 if metadata.version("jaxlib").startswith("0.10."):  # later ones do not have it
-    _FAST_FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # the partitioner is the same, the rest takes a third of the time
+    _FAST_FLAGS.append(
+        "--xla_cpu_use_fusion_emitters=false"
+    )  # the partitioner stays the same, and the rest of XLA takes a third of the time
 _COUNTED = ("found", "rewritten", "kept", "skipped", "values")
 _SUMMED = ("dropped", "again", "stock_wrong", "wrong_alike", "wrong_left")
 
 
 class Worker:
-    """A process that checks programs; started again when it has died or hung.
+    """A process that checks programs; after a death or hang the next check starts a new process.
 
-    What it runs is compiled fast and runs slowly. What is compared in bytes is compiled in a child of its own, as always.
+    The programs that it runs are compiled fast and run slowly. The programs whose bytes are compared are compiled in
+    its own child, as always.
     """
 
     def __init__(self, devices: int = DEVICES, is_fast: bool = False):
@@ -69,14 +72,16 @@ class Worker:
         if answer:
             return json.loads(answer)
         if not is_ready:
-            self.kill()  # or its answer would be there for the next recipe
+            self.kill()  # otherwise its late answer would be taken for the next recipe's
         outcome = {"seed": recipe["seed"], "invalid": "", "stock": "", "ours": "", "seconds": 0.0}
         outcome |= {name: 0 for name in _SUMMED} | {"notes": []}
         outcome |= {name: {} for name in _COUNTED}
-        return outcome | {"failures": [["died", self._last_words()] if is_ready else ["hang", f"{PROGRAM_TIMEOUT_S} s"]]}
+        return outcome | {
+            "failures": [["died", self._last_words()] if is_ready else ["hang", f"{PROGRAM_TIMEOUT_S} s"]]
+        }
 
     def close(self) -> None:
-        """Stops the process; the next check starts another."""
+        """Stops the process; the next check starts another process."""
         if self._process is not None:
             self._process.stdin.close()
             try:
@@ -159,7 +164,7 @@ def _recipes(flags: argparse.Namespace) -> Iterator[dict]:
 
 
 def _outcomes(flags: argparse.Namespace, journal: Journal) -> Iterator[tuple[str, dict]]:
-    """Yields each policy with its outcome, as they come: `--jobs` workers take recipe by recipe."""
+    """Yields pairs of a policy and an outcome as they are ready; each of the `--jobs` workers takes the next recipe."""
     recipes, found, lock = _recipes(flags), queue.Queue(), threading.Lock()
     deadline = time.monotonic() + flags.seconds if flags.seconds else float("inf")
 
@@ -193,12 +198,14 @@ def _outcome(worker: Worker, recipe: dict, policy: str, flags: argparse.Namespac
     if outcome["failures"] and flags.reduce:
         from reducing import reduced
 
-        outcome["smallest"] = reduced(recipe, lambda each: worker.check(each, policy, verifies_values=flags.verify_values), failing_kinds(outcome))
+        outcome["smallest"] = reduced(
+            recipe, lambda each: worker.check(each, policy, verifies_values=flags.verify_values), failing_kinds(outcome)
+        )
     return outcome
 
 
 class Journal:
-    """The outcomes of a run in a file, a line of JSON each, from which another run goes on.
+    """The outcomes of a run in a file, one line of JSON each; another run continues from this file.
 
     Attributes:
       known: outcomes in the file of checks that the flags ask for.
@@ -210,7 +217,9 @@ class Journal:
         policies = POLICIES if flags.policy == "both" else (flags.policy,)
         seeds = range(flags.seed, flags.seed + flags.count)
         rows = [row for row in self._rows() if all(row[name] == value for name, value in self.which.items())]
-        self._known = {(row["policy"], row["seed"]): row for row in rows if row["policy"] in policies and row["seed"] in seeds}
+        self._known = {
+            (row["policy"], row["seed"]): row for row in rows if row["policy"] in policies and row["seed"] in seeds
+        }
         self.known = list(self._known.values())
 
     def has(self, policy: str, seed: int) -> bool:
@@ -222,7 +231,7 @@ class Journal:
                 file.write(json.dumps({**self.which, "policy": policy, **outcome}) + "\n")
 
     def _rows(self) -> Iterator[dict]:
-        """Yields what the file holds; a last line that was cut short when a run was ended is taken out."""
+        """Yields the rows of the file; removes an incomplete last line, which an interrupted run leaves."""
         if self.path is None or not self.path.exists():
             return
         text = self.path.read_text()
@@ -257,7 +266,8 @@ class Totals:
         found, rewritten = (sum(self.counted[name].values()) for name in ("found", "rewritten"))
         return (
             f"{self.programs} checks ({self.invalid} invalid), {found} sites, {rewritten} rewritten in "
-            f"{self.with_rewrites} programs, {sum(self.failures.values())} failures, {time.monotonic() - self.start:.0f} s"
+            f"{self.with_rewrites} programs, {sum(self.failures.values())} failures, "
+            f"{time.monotonic() - self.start:.0f} s"
         )
 
     def text(self) -> str:
@@ -273,7 +283,7 @@ class Totals:
 
 
 def _processor_seconds() -> float:
-    """Returns what this process and the workers that have ended took."""
+    """Returns the processor seconds of this process and of the workers that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -286,9 +296,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", choices=(*POLICIES, "both"), default="better")
     parser.add_argument("--ops", choices=("base", "extended"), default="base", help="which programs; see extended.py")
     parser.add_argument("--reference", action="store_true", help="compare every program with one device, too")
-    parser.add_argument("--verify-values", action="store_true", help="have optimize check values, too; what it gives back is noted")
+    parser.add_argument(
+        "--verify-values", action="store_true", help="have optimize check values, too; what it gives back is noted"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="workers")
-    parser.add_argument("--fast", action="store_true", help="let XLA's child compile as fast as it can: for values, not for temporaries")
+    parser.add_argument(
+        "--fast", action="store_true", help="let XLA's child compile as fast as it can: for values, not for temporaries"
+    )
     parser.add_argument("--journal", type=Path, help="write outcomes to this file, and leave out what is in it already")
     parser.add_argument("--recipe", type=Path, help="check the recipe in this JSON file")
     parser.add_argument("--wide", action="store_true", help=f"programs on meshes of 4 to {WIDE_DEVICES} devices")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interrupts at some random moments; `test/fuzz/interrupts.py` has more of them."""
 
-import pytest
-
 import interrupts
+import pytest
 
 
 @pytest.mark.slow

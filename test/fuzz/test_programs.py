@@ -3,11 +3,10 @@
 
 import json
 
-import numpy as np
-import pytest
-
 import extended
+import numpy as np
 import programs
+import pytest
 from reducing import reduced
 from run import Journal, Worker, _parser, failing_kinds
 
@@ -24,7 +23,9 @@ def worker():
 
 def assert_passes(worker: Worker, seed: int, policy: str, draw=programs.recipe) -> dict:
     outcome = worker.check(draw(seed), policy)
-    assert not outcome["invalid"] and not outcome["failures"], "\n".join(": ".join(each) for each in outcome["failures"])
+    assert not outcome["invalid"] and not outcome["failures"], "\n".join(
+        ": ".join(each) for each in outcome["failures"]
+    )
     return outcome
 
 
@@ -111,7 +112,10 @@ def _has_uneven_constraint(recipe) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2000, 2020))
 def test_what_counts_as_exact_is_whole_and_small(seed):
-    """Every value of a program that counts as exact, on one device: else a sum in another order would pass for a wrong value."""
+    """Every output that counts as exact holds small whole numbers on one device.
+
+    Otherwise a sum in another order would count as a wrong value.
+    """
     recipe = extended.recipe(seed)
     writer_says = {each["value"]: each["exact"] for each in recipe["outputs"]}
     for value, each in zip(programs.Program({**recipe, "grad": False}).unsharded(), recipe["outputs"], strict=True):
@@ -123,7 +127,7 @@ def test_what_counts_as_exact_is_whole_and_small(seed):
 
 
 def test_a_run_goes_on_from_its_journal(tmp_path):
-    """Another policy or another kind of program is not in it; a line that was cut short is forgotten."""
+    """The journal keeps policies and kinds of programs apart, and ignores an incomplete last line."""
     flags = _parser().parse_args(["--ops", "extended", "--policy", "both", "--journal", str(tmp_path / "journal")])
     journal = Journal(flags)
     assert not journal.known
@@ -182,9 +186,19 @@ def test_what_stock_alone_computes_wrongly_is_counted_and_is_no_failure(worker):
 
 
 def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_asked(worker):
-    """The gradient of a pool with overlapping windows, in shards that do not divide it."""
-    window = {"sizes": [1, 2, 2], "strides": [2, 1, 1], "padding": [[0, 0], [0, 0], [1, 1]], "window_dilation": [1, 1, 1]}
-    pool = {"name": "v2", "op": "pool_gradient", "args": ["v1"], "options": {**window, "does": "min", "mode": "backward"}}
+    """The program is the gradient of a pool with overlapping windows, in shards that do not divide the array."""
+    window = {
+        "sizes": [1, 2, 2],
+        "strides": [2, 1, 1],
+        "padding": [[0, 0], [0, 0], [1, 1]],
+        "window_dilation": [1, 1, 1],
+    }
+    pool = {
+        "name": "v2",
+        "op": "pool_gradient",
+        "args": ["v1"],
+        "options": {**window, "does": "min", "mode": "backward"},
+    }
     constraint = {"name": "v1", "op": "constraint", "args": ["v0"], "options": {"spec": ["x", "z", "y"]}}
     recipe = {
         "seed": 1058,
@@ -197,14 +211,29 @@ def test_what_is_wrong_in_stock_and_ours_alike_is_noted_where_one_device_is_aske
         "grad": False,
     }
     outcome = worker.check(recipe, "better", True)
-    assert outcome["stock_wrong"] + outcome["wrong_alike"] + outcome["wrong_left"] == 1 and not outcome["failures"], outcome
+    assert outcome["stock_wrong"] + outcome["wrong_alike"] + outcome["wrong_left"] == 1 and not outcome["failures"], (
+        outcome
+    )
 
 
 @pytest.mark.slow
 def test_where_stock_xla_compiles_nothing_values_are_checked_unasked(worker):
-    """XLA refuses the gradient of the second pool; with islands around it compiles, and XLA computes the first one wrongly."""
-    first = {"sizes": [3, 3, 2], "strides": [3, 1, 1], "padding": [[0, 0], [1, 2], [0, 1]], "window_dilation": [1, 1, 1]}
-    second = {"sizes": [3, 2, 1], "strides": [1, 2, 1], "padding": [[0, 2], [0, 0], [0, 0]], "window_dilation": [1, 1, 1]}
+    """XLA refuses the gradient of the second pool, but compiles it with islands around it.
+
+    XLA then computes the gradient of the first pool wrongly.
+    """
+    first = {
+        "sizes": [3, 3, 2],
+        "strides": [3, 1, 1],
+        "padding": [[0, 0], [1, 2], [0, 1]],
+        "window_dilation": [1, 1, 1],
+    }
+    second = {
+        "sizes": [3, 2, 1],
+        "strides": [1, 2, 1],
+        "padding": [[0, 2], [0, 0], [0, 0]],
+        "window_dilation": [1, 1, 1],
+    }
     made = [
         ("v1", "constraint", ["v0"], {"spec": ["y", None, "x"]}, [12, 10, 12]),
         ("v2", "pool_gradient", ["v1"], {**first, "does": "min", "mode": "backward"}, [12, 10, 12]),
@@ -215,7 +244,9 @@ def test_where_stock_xla_compiles_nothing_values_are_checked_unasked(worker):
         "mesh": {"x": 2, "y": 4},
         "device_order": None,
         "inputs": [{"name": "v0", "shape": [12, 10, 12], "dtype": "float32", "spec": None, "spread": 8}],
-        "steps": [dict(zip(("name", "op", "args", "options", "kind"), (*each[:4], [each[4], "float32"]))) for each in made],
+        "steps": [
+            dict(zip(("name", "op", "args", "options", "kind"), (*each[:4], [each[4], "float32"]))) for each in made
+        ],
         "outputs": [{"value": "v3", "spec": ["x", None, None], "exact": True}],
         "donate": [],
         "grad": False,
@@ -228,7 +259,10 @@ def test_where_stock_xla_compiles_nothing_values_are_checked_unasked(worker):
 
 @pytest.mark.slow
 def test_no_island_is_put_where_rows_are_written_into_their_own_array(worker):
-    """XLA writes into what an island gives in place, and read rows that it had overwritten: docs/upstream/update-in-place.md."""
+    """XLA wrote into the result of an island in place, and then read rows that it had overwritten.
+
+    The page docs/upstream/update-in-place.md describes this error.
+    """
     made = [("v3", "constraint", ["v0"], {"spec": [None, "y", None]}, [5, 6, 8])]
     made += [("v4", "constraint", ["v1"], {"spec": [None, None, None]}, [2, 2, 8])]
     made += [("v5", "slice", ["v4"], {"axis": 1, "start": 0, "stop": 1, "stride": 1}, [2, 1, 8])]
@@ -240,7 +274,9 @@ def test_no_island_is_put_where_rows_are_written_into_their_own_array(worker):
         "seed": 1053,
         "mesh": {"x": 3, "y": 2},
         "device_order": None,
-        "inputs": [{"name": n, "shape": s, "dtype": "int32", "spec": [None] * len(s), "spread": 50} for n, s in shapes.items()],
+        "inputs": [
+            {"name": n, "shape": s, "dtype": "int32", "spec": [None] * len(s), "spread": 50} for n, s in shapes.items()
+        ],
         "steps": [{"name": n, "op": op, "args": a, "options": o, "kind": [s, "int32"]} for n, op, a, o, s in made],
         "outputs": [{"value": name, "spec": spec, "exact": True} for name, spec in specs.items()],
         "donate": [],

@@ -1,28 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random redistributions, all options of the planner crossed; a sample runs in XLA on CPU devices."""
+"""Random redistributions with all combinations of the planner's options; a sample runs in XLA on CPU devices."""
 
-from dataclasses import replace
 import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
-
 from redistributions import Case, check, check_costs, check_words, draw
-from reshard.dialect_utils.mini_modules import rewritten_pair
-from reshard.dialect_utils.tile_modules import tile_module
-from reshard.dialect_utils.xla_child import XlaChild
-from reshard.element_types import element_type, mlir_type
-from reshard.synthesis.alternatives import rejected
-from reshard.synthesis.plan import NoPlanError, Plan, pareto
-from reshard.synthesis.topology import TopologyError
-from reshard.tools.reshard_explain import as_text as explanation
-from reshard.tools.reshard_plan import Answered
-from reshard.tools.reshard_plan_text import as_text
-from reshard.tools.reshard_verify import refusal, verify
 
-ELEMENTS = {1: ("bool",), 4: ("i4", "u4"), 8: ("i8", "f8E5M2"), 16: ("bf16", "i16"), 32: ("f32", "u32"), 64: ("f64", "c64"), 128: ("c128",)}
+from reshard.dialect_utils.emission.mini_modules import rewritten_pair
+from reshard.dialect_utils.emission.tile_modules import tile_module
+from reshard.dialect_utils.xla.child import XlaChild
+from reshard.planning.element_types import element_type, mlir_type
+from reshard.synthesis.explain.alternatives import rejected
+from reshard.synthesis.network.topology import TopologyError
+from reshard.synthesis.planner.entry import NoPlanError, Plan, pareto
+from reshard.tools.commands.explain import as_text as explanation
+from reshard.tools.commands.plan import Answered
+from reshard.tools.commands.plan_text import as_text
+from reshard.tools.commands.plan_verify import refusal, verify
+
+ELEMENTS = {
+    1: ("bool",),
+    4: ("i4", "u4"),
+    8: ("i8", "f8E5M2"),
+    16: ("bf16", "i16"),
+    32: ("f32", "u32"),
+    64: ("f64", "c64"),
+    128: ("c128",),
+}
 SUMS = {"and": "bool", "or": "bool", "min": "f32", "max": "bf16", "sum": "i32", "prod": "f64"}
 
 
@@ -59,16 +67,23 @@ def planned_or_none(case: Case, **options) -> Plan | None:
 
 
 def check_against_others(case: Case) -> None:
-    """Asserts that more effort, exchanges and a place on the Pareto list do not show a plan wrong."""
+    """Asserts that plans with more effort, with exchanges, and on the Pareto list agree with a plan's claims."""
     found = planned_or_none(case, with_exchange=True)
     if found is None:
         return
     more = case.planned(with_exchange=True, effort=20)
     assert cost_of(more, case.objective) <= cost_of(found, case.objective) * (1 + 1e-9), "more effort, a dearer plan"
     if (chain := planned_or_none(case, with_exchange=False)) is not None:
-        assert cost_of(found, case.objective) <= cost_of(chain, case.objective) * (1 + 1e-9), "with exchanges it is dearer"
+        assert cost_of(found, case.objective) <= cost_of(chain, case.objective) * (1 + 1e-9), (
+            "with exchanges it is dearer"
+        )
     ends = case.mesh, case.shape, case.bits, case.source, case.target
-    options = {"topology": case.topology, "reduction": case.reduction, "target_mesh": case.target_mesh, "with_exchange": True}
+    options = {
+        "topology": case.topology,
+        "reduction": case.reduction,
+        "target_mesh": case.target_mesh,
+        "with_exchange": True,
+    }
     plans = pareto(*ends, **options)
     for plan in plans:
         check_costs(plan, case.topology, None)
@@ -102,8 +117,8 @@ DIGESTS = """
 import hashlib, sys
 sys.path.insert(0, {here!r})
 from redistributions import draw
-from reshard.synthesis.plan import NoPlanError
-from reshard.synthesis.topology import TopologyError
+from reshard.synthesis.planner.entry import NoPlanError
+from reshard.synthesis.network.topology import TopologyError
 for seed in range(600, 700):
     try:
         found = draw(seed).planned()
@@ -116,7 +131,9 @@ for seed in range(600, 700):
 
 def digests(**environment: str) -> str:
     program = DIGESTS.format(here=os.path.dirname(__file__))
-    ran = subprocess.run([sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
     return ran.stdout
 
 
@@ -136,7 +153,7 @@ def child():
 
 
 def check_in_xla(seed: int, child: XlaChild) -> None:
-    """Asserts that XLA ends with the target's elements, receives what the plan says, and that all can be told."""
+    """Asserts that XLA ends with the target's elements and receives the plan's bytes, and that texts can be written."""
     case, name = with_element(draw(seed, most_devices=8))
     found = planned_or_none(case, with_exchange=True)
     if found is None:
@@ -145,7 +162,13 @@ def check_in_xla(seed: int, child: XlaChild) -> None:
     for plan in filter(None, (found, least)):
         check_words(case, plan, None)
         tensor = mlir_type(element_type(name), case.shape)
-        told = Answered(replace(plan, dtype=name), tensor, case.topology.fitted(plan.devices), rejected(plan, case.topology), (plan,))
+        told = Answered(
+            replace(plan, dtype=name),
+            tensor,
+            case.topology.fitted(plan.devices),
+            rejected(plan),
+            (plan,),
+        )
         assert as_text(told) and explanation(told)
         if not plan.steps or refusal(plan):
             continue
@@ -157,9 +180,13 @@ def check_in_xla(seed: int, child: XlaChild) -> None:
 
 
 def with_element(case: Case) -> tuple[Case, str]:
-    """Returns the case with an element type that XLA runs on CPU devices; on two bits it writes behind its buffers."""
+    """Returns the case with an element type that XLA runs on CPU devices; of two bits XLA writes beyond its buffers."""
     has_sums = case.source.unreduced or case.target.unreduced
-    name = SUMS[case.reduction] if has_sums else random.Random(case.seed).choice(ELEMENTS[4 if case.bits == 2 else case.bits])
+    name = (
+        SUMS[case.reduction]
+        if has_sums
+        else random.Random(case.seed).choice(ELEMENTS[4 if case.bits == 2 else case.bits])
+    )
     return replace(case, bits=element_type(name).bits), name
 
 

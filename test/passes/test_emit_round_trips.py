@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written comes back as it was, in every form; what is not rewritten stays as it was; a second run changes nothing."""
+"""A written module is read back unchanged in every form of file; a second run changes nothing.
+
+The ops that are not rewritten stay as they were.
+"""
 
 import functools
-from pathlib import Path
 import re
+from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import module_files, propagation
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.module_files import ModuleFile
-from reshard.dialect_utils.sdy_chains import COLLECTIVES
-from reshard.dialect_utils.sdy_shardings import SHARDING
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
+from reshard.dialect_utils.emission.sdy_chains import COLLECTIVES
+from reshard.dialect_utils.ir import module_files
+from reshard.dialect_utils.ir.functions import is_public
+from reshard.dialect_utils.ir.module_files import ModuleFile
+from reshard.dialect_utils.ir.ops import ops_around, ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.mlir"))
-SITES = "import-gspmd,find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives{emit=%s},strip-findings"
+SITES = (
+    "import-gspmd,find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives{emit=%s},strip-findings"
+)
 EMISSIONS = {"manual": SITES % "manual", "sdy": SITES % "sdy", "local": "reshard-local"}
 
 every_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -55,14 +63,15 @@ def test_every_form_reloads_to_the_same_module(path, emission, tmp_path):
 
 
 def content(module: ir.Module) -> tuple[str, list[str]]:
-    """Returns the module in generic form and where each op is from, without what some forms have no room for.
+    """Returns the module in generic form and the location of each op, without the parts that some forms cannot hold.
 
-    MLIR's text leaves out locations of a loop's arguments, StableHLO's portable form the type of a channel and defaults.
+    MLIR's text leaves out the locations of a loop's arguments. StableHLO's portable form leaves out the type of a
+    channel and default values.
     """
     text = module.operation.get_asm(print_generic_op_form=True)
     for pattern in LEFT_OUT:
         text = re.sub(pattern, "", text)
-    return text, [str(op.location) for op in propagation.ops_in(module.operation)]
+    return text, [str(op.location) for op in ops_in(module.operation)]
 
 
 LEFT_OUT = (
@@ -94,38 +103,45 @@ def test_local_keeps_the_functions():
     for path in EXAMPLES:
         with make_context() as context, ir.Location.unknown(context):
             before, after = (ir.Module.parse(text) for text in (path.read_text(), written(path, "local")))
-            signatures = [[described(op, {}) for op in module.body.operations if is_public(op)] for module in (before, after)]
+            signatures = [
+                [described(op, {}) for op in module.body.operations if is_public_function(op)]
+                for module in (before, after)
+            ]
             assert signatures[0] == signatures[1]
 
 
-def is_public(op) -> bool:
-    return op.operation.name == "func.func" and propagation.is_public(op.operation)
+def is_public_function(op) -> bool:
+    return op.operation.name == "func.func" and is_public(op.operation)
 
 
 def is_ours(op: ir.Operation) -> bool:
-    return any(str(each.location).startswith('loc("reshard/') for each in (op, *propagation.ops_around(op)))
+    return any(str(each.location).startswith('loc("reshard/') for each in (op, *ops_around(op)))
 
 
 def changes_a_layout_alone(op: ir.Operation) -> bool:
-    """Returns whether an op may come and go: islands and constraints."""
-    return op.name in propagation.CONSTRAINTS | COLLECTIVES or op.name == "sdy.manual_computation" and is_ours(op)
+    """Returns whether a rewrite may add or remove the op: a constraint, a collective of Shardy or an island of ours."""
+    return op.name in CONSTRAINTS | COLLECTIVES or op.name == "sdy.manual_computation" and is_ours(op)
 
 
 def outside(module: ir.Module) -> dict[ir.Operation, int]:
-    """Returns the ops of a module that a rewrite leaves alone, numbered."""
-    kept = [op for op in propagation.ops_in(module.operation) if not is_ours(op) and not changes_a_layout_alone(op)]
+    """Returns a number for each op of a module that a rewrite leaves alone."""
+    kept = [op for op in ops_in(module.operation) if not is_ours(op) and not changes_a_layout_alone(op)]
     return {op: number for number, op in enumerate(kept)}
 
 
 def described(op, numbers) -> tuple:
-    """Returns all there is to an op but the layouts of its results, which a rewrite may state."""
+    """Returns all properties of an op except the layouts of its results, which a rewrite may state."""
     op = op.operation
     kept = [name for name in names(op) if name not in (SHARDING, "res_attrs", "arg_attrs")]
     if op.name == "stablehlo.constant":  # the bindings cannot read complex ones
         attributes = str(op).partition(" = ")[2]
     else:
         attributes = {name: str(op.attributes[name]) for name in kept}
-    stated = [] if "arg_attrs" not in op.attributes else [stripped(each) for each in ir.ArrayAttr(op.attributes["arg_attrs"])]
+    stated = (
+        []
+        if "arg_attrs" not in op.attributes
+        else [stripped(each) for each in ir.ArrayAttr(op.attributes["arg_attrs"])]
+    )
     types = [str(result.type) for result in op.results]
     operands = [origin(value, numbers) for value in op.operands] if numbers else ()
     return op.name, attributes, stated, types, str(op.location), operands
@@ -140,7 +156,7 @@ def stripped(attributes) -> dict[str, str]:
 
 
 def origin(value: ir.Value, numbers) -> tuple:
-    """Returns where a value comes from, seen through islands and constraints."""
+    """Returns the op and result, or the block argument, of a value; skips islands and constraints on the way."""
     while not isinstance(value.owner, ir.Block) and changes_a_layout_alone(value.owner.operation):
         value = value.owner.operation.operands[0]
     if isinstance(value.owner, ir.Block):

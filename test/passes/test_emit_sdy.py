@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shardy's verifier and its pass to tiles take the chains that `emit=sdy` writes."""
+"""Shardy's verifier and its pass to tiles accept the chains that `emit=sdy` writes."""
 
 import random
 
 import pytest
 
-from reshard.dialect_utils.bindings import ir, make_context, passmanager
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
-from reshard.synthesis import blocked_chains
+from reshard.dialect_utils.platform.bindings import ir, make_context, passmanager
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.synthesis.programs import blocked_chains
 
 PIPELINE = "find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives{emit=sdy},strip-findings"
 TILES = "builtin.module(sdy-convert-global-to-local)"
@@ -48,7 +48,7 @@ def test_shardy_takes_the_chain(mesh, source, target):
         last = [str(op.attributes["out_sharding"]) for op in ops if "out_sharding" in op.attributes][-1:]
         assert last == ([] if source == target else [f"#sdy.sharding<@mesh, {target}>"])
         for op in ops:
-            if op.name == "sdy.sharding_constraint":  # states the layout that is there; the pass takes none
+            if op.name == "sdy.sharding_constraint":  # repeats the present layout; the pass accepts no constraints
                 op.results[0].replace_all_uses_with(op.operands[0])
                 op.erase()
         passmanager.PassManager.parse(TILES).run(written.operation)
@@ -63,6 +63,7 @@ def test_a_site_without_a_chain_is_left_with_a_remark(monkeypatch):
         Pipeline.parse(PIPELINE).run(written, session)
         assert "sdy.sharding_constraint %arg0" in str(written) and "sdy.all_to_all" not in str(written)
     blocked_chains.blocked_chain.cache_clear()
-    assert "site 0 is left to XLA: Shardy's collectives do not express the chain all_to_all x: dim 0 -> 1; --emit=manual does" in (
-        each.message for each in session.remarks
+    assert (
+        "site 0 is left to XLA: Shardy's collectives do not express the chain all_to_all x: dim 0 -> 1; "
+        "--emit=manual does" in (each.message for each in session.remarks)
     )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""find-mismatches on programs that JAX lowers: sites known by hand, the way back to the original, agreement with XLA."""
+"""find-mismatches on programs that JAX lowers: it finds the sites known by hand, and agrees with XLA's propagation.
+
+Each site leads back to an op of the original module.
+"""
 
 import functools
 import json
@@ -10,16 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import canary, propagation
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.sdy_shardings import sharding_from_attr
-from reshard.dialect_utils.xla_child import shared_child
-from reshard.passes import findings as kinds
-from reshard.passes.base import Session
+from reshard.dialect_utils.analysis import layout_check as canary
+from reshard.dialect_utils.analysis.module_analysis import analyse
+from reshard.dialect_utils.ir.ops import ops_around, ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.preparation.serials import serial_of
+from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.find_mismatches import FindMismatchesPass
-from reshard.passes.specialization import merge_clones
-from reshard.passes.findings import Finding, Findings, Skipped, read_findings, strip_findings, write_findings
-from reshard.passes.pipeline import Pipeline
+from reshard.passes.sites import findings as kinds
+from reshard.passes.sites.findings import Finding, Findings, Skipped, read_findings, strip_findings, write_findings
+from reshard.passes.sites.specialization import merge_clones
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.mlir"))
@@ -36,7 +43,7 @@ def lower(function, *args, out=None):
 programs = {}
 """
 
-# Each sets programs[name]; together they are lowered once, in a child with 8 CPU devices.
+# Each text sets programs[name]; all are lowered together, once, in a child with 8 CPU devices.
 PROGRAMS = """
 def swap(a): return constrain(jax.lax.optimization_barrier(jnp.tanh(constrain(a, "x"))), None, "x")
 programs["swap"] = lower(swap, array((8, 8), "x"), out=(None, "x"))
@@ -102,7 +109,7 @@ def unsharded(a): return a + 1
 programs["unsharded"] = jax.jit(unsharded).lower(jnp.ones(8)).as_text()
 
 print(json.dumps(programs))
-"""
+"""  # noqa: E501
 
 
 @functools.cache
@@ -142,7 +149,12 @@ def find(text: str, **options) -> tuple[ir.Module, Findings, Session]:
 def edges(found: Findings) -> list[tuple[str, str, str, str]]:
     """Returns (kind, op, source, target) of each edge."""
     return [
-        (each.kind, each.op.name.split(".")[1], str(sharding_from_attr(each.source)), str(sharding_from_attr(each.target)))
+        (
+            each.kind,
+            each.op.name.split(".")[1],
+            str(sharding_from_attr(each.source)),
+            str(sharding_from_attr(each.target)),
+        )
         for each in found.edges
     ]
 
@@ -162,7 +174,7 @@ def test_each_constraint_of_a_chain_is_a_site(context):
 
 
 def test_sites_inside_a_loop(context):
-    """The second constraint is met by the value it is on, so that the op before it has the mismatch."""
+    """The value of the second constraint already has its layout, so the mismatch is at the op before the constraint."""
     _, found, _ = find(programs()["scanned"])
     assert edges(found) == [
         ("constraint", "sharding_constraint", '[{"x"}, {}]', '[{}, {"x"}]'),
@@ -194,7 +206,11 @@ def test_calls_alike_have_one_site_in_the_callee(context):
 def test_calls_unlike_have_a_function_each(context):
     module, found, session = find(programs()["helped_unlike"])
     assert not found.skipped and not session.remarks
-    inside = [(_function(each), each.kind, str(sharding_from_attr(each.source))) for each in found.edges if _function(each) != "main"]
+    inside = [
+        (_function(each), each.kind, str(sharding_from_attr(each.source)))
+        for each in found.edges
+        if _function(each) != "main"
+    ]
     (first, _, _), (second, _, _) = inside
     assert second == f"{first}_1"
     assert inside == [(first, "constraint", '[{"x"}, {}]'), (second, "constraint", '[{"y"}, {}]')]
@@ -217,12 +233,12 @@ def test_a_program_without_shardings_has_no_sites(context):
 
 
 def _function(finding: Finding) -> str:
-    function = next(op for op in propagation.ops_around(finding.op) if op.name == "func.func")
+    function = next(op for op in ops_around(finding.op) if op.name == "func.func")
     return ir.StringAttr(function.attributes["sym_name"]).value
 
 
 def _callees(module: ir.Module) -> list[str]:
-    calls = (op for op in propagation.ops_in(module.operation) if op.name == "func.call")
+    calls = (op for op in ops_in(module.operation) if op.name == "func.call")
     return [ir.FlatSymbolRefAttr(op.attributes["callee"]).value for op in calls]
 
 
@@ -256,10 +272,10 @@ def test_same_findings_every_time(name, context):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_op_of_the_clone_leads_to_its_original(name, context):
     module = ir.Module.parse(programs()[name])
-    analysis = propagation.analyse(module)
-    for op in propagation.ops_in(analysis.explicit):
-        serial = propagation.serial_of(op)
-        if serial is None or analysis.origin[serial] is None or op.name in propagation.CONSTRAINTS:
+    analysis = analyse(module)
+    for op in ops_in(analysis.explicit):
+        serial = serial_of(op)
+        if serial is None or analysis.origin[serial] is None or op.name in CONSTRAINTS:
             continue
         original = analysis.originals[analysis.origin[serial]]
         split = {"stablehlo.broadcast_in_dim", "stablehlo.reshape"}
@@ -270,7 +286,9 @@ def test_every_op_of_the_clone_leads_to_its_original(name, context):
 def test_extras_of_later_passes_survive_a_round_trip(context):
     module, found, _ = find(programs()["chain"])
     verdict = {"verdict": ir.StringAttr.get("keep"), "reason": ir.StringAttr.get("no faster")}
-    write_findings(module, Findings(tuple(each.with_extras(verdict) for each in found.edges), (Skipped("loop", "here", "so"),)))
+    write_findings(
+        module, Findings(tuple(each.with_extras(verdict) for each in found.edges), (Skipped("loop", "here", "so"),))
+    )
     again = read_findings(ir.Module.parse(str(module)))
     assert {str(each.extra("verdict")) for each in again.edges} == {'"keep"'}
     assert again.edges[0].extra("chain") is None
@@ -279,7 +297,7 @@ def test_extras_of_later_passes_survive_a_round_trip(context):
 
 
 def test_a_composite_keeps_its_decomposition(context):
-    """Shardy ended the process here once: a private function that nobody calls was propagated as the program."""
+    """Shardy once ended the process here, since an uncalled private function was propagated as the program."""
     text = """
       sdy.mesh @mesh = <["x"=4]>
       func.func private @impl(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> { return %arg0 : tensor<8x8xf32> }
@@ -287,7 +305,7 @@ def test_a_composite_keeps_its_decomposition(context):
         %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
         %1 = stablehlo.composite "my.op" %0 {decomposition = @impl} : (tensor<8x8xf32>) -> tensor<8x8xf32>
         return %1 : tensor<8x8xf32>
-      }"""
+      }"""  # noqa: E501
     _, found, _ = find(text)
     assert [edge.kind for edge in found.edges] == ["constraint"]
 
@@ -297,7 +315,7 @@ def test_a_composite_keeps_its_decomposition(context):
 
 def canary_of(text: str) -> canary.Disagreements:
     module = ir.Module.parse(text)
-    return canary.compare_with_xla(module, propagation.analyse(module), shared_child())
+    return canary.compare_with_xla(module, analyse(module), shared_child())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unsharded"])
@@ -327,4 +345,4 @@ def test_marks_of_clones_stay_on_functions_alone_and_strip_findings_leaves_none(
     session = Session()
     Pipeline.parse("find-mismatches,strip-findings").run(module, session)
     assert "reshard." not in str(module)
-    assert session.statistics["find-mismatches", "sites"] == 1
+    assert session.results.statistics["find-mismatches", "sites"] == 1

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the processes of one job on this machine, waits for them, and leaves none behind."""
+"""Starts the processes of one job on this machine, waits for them, and ends all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 import json
 import os
-from pathlib import Path
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 _STEERING = ("JAX_", "XLA_", "RESHARD_", "SLURM_", "OMPI_")
@@ -20,7 +20,7 @@ _STEERING = ("JAX_", "XLA_", "RESHARD_", "SLURM_", "OMPI_")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one process ended: exit code, None if it was killed for being out of time; what it wrote."""
+    """The output and the exit code of one process; the code is None if the process took too long and was killed."""
 
     code: int | None
     out: str
@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def told(self) -> dict:
-        """What the process printed as its last line, as JSON."""
+        """The JSON value in the last line that the process printed."""
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return json.loads(self.out.splitlines()[-1])
 
@@ -42,7 +42,7 @@ def launch(
     own_variables: Sequence[Mapping[str, str]] = (),
     timeout_s: float,
 ) -> list[Outcome]:
-    """Runs `script PROCESS PROCESSES ADDRESS *arguments` once for each process, at once.
+    """Runs `script PROCESS PROCESSES *arguments` in each process at the same time, and returns their outcomes.
 
     Args:
       devices: CPU devices of each process.
@@ -55,7 +55,7 @@ def launch(
     try:
         for index in range(processes):
             own = own_variables[index] if own_variables else {}
-            # Steers jax in these processes, and must not in the children that XLA's baseline is compiled in.
+            # These variables control jax in these processes, and must not in the children that compile XLA's baseline.
             steering = {
                 "JAX_PLATFORMS": "cpu",
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
@@ -84,7 +84,7 @@ def launch(
 
 
 def _outcomes(started: list, deadline_s: float) -> list[Outcome]:
-    """Returns how each ended; if one fails the others get little time, since they may wait for it."""
+    """Returns the outcome of each process; if one fails, the others get 5 s more, since they may wait for it."""
     while any(process.poll() is None for process, _ in started) and time.monotonic() < deadline_s:
         if any(process.poll() for process, _ in started):
             deadline_s = min(deadline_s, time.monotonic() + 5)
@@ -101,7 +101,7 @@ def _content(file) -> str:
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """Kills a process and what it started."""
+    """Kills a process and the processes that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each process of a job does in the tests beside this file; prints one JSON object as its last line.
+"""Runs one process of a job for the tests beside this file, and prints one JSON object as its last line.
 
     scenarios.py PROCESS PROCESSES SCENARIO FOLDER
 
-With one process it runs without `jax.distributed`, which is what the others are compared with.
+A job of one process runs without `jax.distributed`; the tests compare the other jobs with it.
 """
 
 import hashlib
@@ -17,18 +17,19 @@ from pathlib import Path
 import jax
 import numpy as np
 from jax.lax import with_sharding_constraint
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import reshard
 from examples.programs import program
-from reshard.dialect_utils import compat
+from reshard.dialect_utils.platform import compat
 
 ROWS_AND_PLANES, COLUMNS = P("y", None, "x"), P(None, ("x", "y"), None)
 LATE_S = 6.0  # more than twice the timeout of the tests that are late
 
 
 class _Warnings(logging.Handler):
-    """Keeps what is logged as a warning."""
+    """Collects the logged warnings."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -43,7 +44,7 @@ def digest(text: str) -> str:
 
 
 def save_shards(folder: Path, tag: str, process: int, tree) -> None:
-    """Writes this process's part of each leaf under its place, such as `0:0,8;4,8`."""
+    """Writes this process's shards of each leaf, each under its leaf and place, such as `0:0,8;4,8`."""
     parts = {}
     for number, leaf in enumerate(jax.tree.leaves(tree)):
         for shard in leaf.addressable_shards:
@@ -63,7 +64,7 @@ def cube_on(mesh: Mesh):
 
 
 def into_columns(name: str, mesh: Mesh, factor: float = 2):
-    """Returns a jitted function, called `name`, whose one conversion stock XLA does badly."""
+    """Returns a jitted function, called `name`, with one conversion for which stock XLA gathers everything."""
 
     def function(a):
         return with_sharding_constraint(a * factor, NamedSharding(mesh, COLUMNS))
@@ -83,13 +84,13 @@ def told_of(result) -> dict:
 
 
 def is_doubled(output) -> bool:
-    """Returns whether this process's part is what `into_columns` computes."""
+    """Returns whether this process's shards are the result of `into_columns`."""
     values = 2 * np.arange(16**3, dtype=np.float32).reshape(16, 16, 16)
     return all(np.array_equal(np.asarray(shard.data), values[shard.index]) for shard in output.addressable_shards)
 
 
 def optimized(name: str, mesh: Mesh, **options) -> dict:
-    """Optimizes, compiles and runs one program; returns what became of it."""
+    """Optimizes, compiles and runs one program, and returns digests of the results and whether they are right."""
     cube = cube_on(mesh)
     result = reshard.optimize(into_columns(name, mesh).lower(cube), **options)
     return {**told_of(result), "is_right": is_doubled(result.compile()(cube))}
@@ -103,7 +104,7 @@ def cube(process: int, folder: Path) -> dict:
 
 
 def example(name: str, process: int, folder: Path) -> dict:
-    """One of the example programs, run once."""
+    """Optimizes one of the example programs and runs it once."""
     entry = program(name)
     function, args = entry.build(entry.mesh(), size="small")
     result = reshard.optimize(function.lower(*args))
@@ -113,7 +114,7 @@ def example(name: str, process: int, folder: Path) -> dict:
 
 
 def jitted(process: int, folder: Path) -> dict:
-    """Through `reshard.jit`, and through `with reshard.enabled()`."""
+    """Runs one program with `reshard.jit`, and another one with `with reshard.enabled()`."""
     mesh = mesh_of(jax.devices())
     cube = cube_on(mesh)
     function = reshard.jit(into_columns("cube", mesh).__wrapped__)
@@ -132,7 +133,7 @@ def jitted(process: int, folder: Path) -> dict:
 
 
 def tree_on(mesh: Mesh):
-    """Returns arrays and where they are to go: between dimensions, over all devices, to copies."""
+    """Returns arrays and their target shardings: between dimensions, to fewer shards, and to replicas."""
     values = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
     ends = {
         "swap": (P("x", "y"), P("y", "x")),
@@ -142,7 +143,9 @@ def tree_on(mesh: Mesh):
     }
 
     def placed(name: str, spec: P):
-        return jax.make_array_from_callback(values.shape, NamedSharding(mesh, spec), lambda index: values[index] + len(name))
+        return jax.make_array_from_callback(
+            values.shape, NamedSharding(mesh, spec), lambda index: values[index] + len(name)
+        )
 
     tree = {name: placed(name, source) for name, (source, _) in ends.items()}
     return tree, {name: NamedSharding(mesh, target) for name, (_, target) in ends.items()}
@@ -158,7 +161,7 @@ def redistributed(process: int, folder: Path) -> dict:
 
 
 def redistributed_otherwise(process: int, folder: Path) -> dict:
-    """Process 1 has another memory limit."""
+    """Redistributes a tree; process 1 has another memory limit."""
     tree, shardings = tree_on(mesh_of(jax.devices()))
     try:
         reshard.redistribute(tree, shardings, memory_limit="1MiB" if process == 1 else "2MiB")
@@ -178,14 +181,17 @@ def another_version(process: int, folder: Path) -> dict:
 
 
 def another_module(process: int, folder: Path) -> dict:
-    """A constant that each process has otherwise is a mistake of the program; what XLA makes of it is the program's."""
+    """Each process has another constant in the program, which is a mistake of the program.
+
+    The scenario does not run it, since its values are up to XLA.
+    """
     mesh = mesh_of(jax.devices())
     result = reshard.optimize(into_columns("cube", mesh, factor=2.0 + process).lower(cube_on(mesh)))
     return {"is_rewritten": result.is_rewritten, "report": result.report.text()}
 
 
 def missing(process: int, folder: Path) -> dict:
-    """Process 1 compiles without reshard; the program runs all the same."""
+    """Process 1 compiles without reshard; the program still runs."""
     mesh = mesh_of(jax.devices())
     if process != 1:
         return optimized("cube", mesh)
@@ -194,7 +200,7 @@ def missing(process: int, folder: Path) -> dict:
 
 
 def late(process: int, folder: Path) -> dict:
-    """The last process comes when the others have given up."""
+    """The last process arrives after the others have stopped waiting."""
     mesh = mesh_of(jax.devices())
     if process == jax.process_count() - 1:
         time.sleep(LATE_S)
@@ -209,23 +215,23 @@ def late_lead(process: int, folder: Path) -> dict:
 
 
 def alone(process: int, folder: Path) -> dict:
-    """A program on this process's devices is nobody else's: only process 1 compiles one."""
+    """Only process 1 compiles a program, which uses only the devices of this process."""
     if process != 1:
         return {}
     return optimized("alone", mesh_of(jax.local_devices()))
 
 
 def some(process: int, folder: Path) -> dict:
-    """A program on the devices of processes 1 and 3 alone."""
+    """Compiles a program on the devices of processes 1 and 3 only."""
     if process not in (1, 3):
         return {}
     return optimized("some", mesh_of([device for device in jax.devices() if device.process_index in (1, 3)]))
 
 
 def failing(process: int, folder: Path) -> dict:
-    """Planning fails where it is done."""
+    """Planning fails in process 0, which plans for all processes."""
     if process == 0:
-        from reshard.passes import whole_module_check
+        from reshard.passes.results import whole_module_check
 
         def check(*args):
             raise OSError("no space left")
@@ -240,17 +246,31 @@ def failing(process: int, folder: Path) -> dict:
 
 SCENARIOS = {
     each.__name__: each
-    for each in (cube, jitted, redistributed, redistributed_otherwise, another_option, another_version, another_module, missing, late, late_lead, alone, some, failing)
+    for each in (
+        cube,
+        jitted,
+        redistributed,
+        redistributed_otherwise,
+        another_option,
+        another_version,
+        another_module,
+        missing,
+        late,
+        late_lead,
+        alone,
+        some,
+        failing,
+    )
 } | {each: partial(example, each) for each in ("issue_21562", "llama_train_step")}
 
 
 def main() -> None:
     process, processes, scenario, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
-    logger = logging.getLogger("reshard.agreement")
+    logger = logging.getLogger("reshard.jobs.agreement")
     logger.addHandler(warnings := _Warnings())
     if processes > 1:
         jax.distributed.initialize(num_processes=processes, process_id=process)
-    jax.devices()  # all processes take part in this one
+    jax.devices()  # all processes have to take part in this call
     told = SCENARIOS[scenario](process, folder)
     print(json.dumps({**told, "warnings": warnings.messages}), flush=True)
 

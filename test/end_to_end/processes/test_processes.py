@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that several processes share: the same plan and executable in all, or stock XLA in all and the reason told.
+"""Programs that several processes share: all have the same plan and executable, or all use stock XLA and say why.
 
-Jobs of 2 and 4 processes on this machine, with CPU devices and gloo. Each test starts its own job.
+The jobs have 2 or 4 processes on this machine, with CPU devices and gloo. Each test starts its own job.
 """
 
 import json
 import re
 from pathlib import Path
 
+import launching
 import numpy as np
 import pytest
 
-import launching
-from reshard.tools import docs
+from reshard.synthesis.common import store
+from reshard.tools.docs import renew as docs
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -22,10 +23,10 @@ LIMIT_S = 240  # of a whole job; each takes a few seconds on an idle machine
 
 @pytest.fixture
 def job(tmp_path):
-    """Returns what runs a scenario and gives what each process told."""
+    """Returns a function that runs a scenario and returns the JSON that each process printed."""
 
-    def run(scenario, processes, devices=None, variables={}, own_variables=(), limit_s=LIMIT_S):
-        variables = {"RESHARD_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path), **variables}
+    def run(scenario, processes, devices=None, variables=None, own_variables=(), limit_s=LIMIT_S):
+        variables = {"RESHARD_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path), **(variables or {})}
         outcomes = launching.launch(
             HERE / "scenarios.py",
             processes,
@@ -47,7 +48,7 @@ def assert_same_in_all(told):
 
 
 def assert_stock_in_all(told, reason):
-    """All left the program to XLA, warned once, and computed what it computes."""
+    """Asserts that all processes left the program to XLA, warned once with the reason, and computed right values."""
     assert_same_in_all(told)
     assert not told[0]["is_rewritten"] and all(each["is_right"] for each in told)
     for each in told:
@@ -57,11 +58,13 @@ def assert_stock_in_all(told, reason):
 
 
 def shards(tmp_path, tag, processes):
-    return {name: part for i in range(processes) for name, part in np.load(tmp_path / f"{tag}-{processes}-{i}.npz").items()}
+    return {
+        name: part for i in range(processes) for name, part in np.load(tmp_path / f"{tag}-{processes}-{i}.npz").items()
+    }
 
 
 def test_two_processes_share_a_program(job):
-    """Quick: one job. What steers jax in a process does not reach the child that compiles XLA's baseline."""
+    """The variables that control jax in a process do not reach the child that compiles XLA's baseline."""
     told = job("cube", 2, variables={"RESHARD_CACHE": "off", "SLURM_JOB_ID": "1", "OMPI_COMM_WORLD_SIZE": "2"})
     assert_same_in_all(told)
     assert told[0]["is_rewritten"] and all(each["is_right"] and not each["warnings"] for each in told)
@@ -73,7 +76,7 @@ def test_two_processes_share_a_program(job):
     [("issue_21562", 2, 0), ("issue_21562", 4, 0), ("llama_train_step", 4, 2e-5)],
 )
 def test_equals_the_program_in_one_process(job, tmp_path, name, processes, tolerance):
-    """To the bit where nothing is summed; gloo adds in another order than devices of one process."""
+    """The values are bit-equal if nothing is summed; gloo adds in another order than the devices of one process."""
     (single,) = job(name, 1)
     told = job(name, processes, variables={"RESHARD_CACHE_DIR": str(tmp_path / "other_cache")})
     assert_same_in_all(told)
@@ -145,25 +148,32 @@ class TestDisagreement:
     def test_planning_that_fails(self, job):
         first, *others = job("failing", 4)
         assert first["error"] == "OSError: no space left"
-        assert {each["error"] for each in others} == {"PeerError: process 0 could not plan jit_cube: OSError: no space left"}
+        assert {each["error"] for each in others} == {
+            "PeerError: process 0 could not plan jit_cube: OSError: no space left"
+        }
 
 
 class TestAnswersOfStockXla:
-    """Process 1 has a cache in which stock XLA costs nothing, so that no rewrite is better."""
+    """Process 1 has a cache in which stock XLA costs zero bytes, so that it finds no better rewrite."""
 
     pytestmark = pytest.mark.slow
 
     @pytest.fixture
     def caches(self, job, tmp_path):
-        """Returns the variables of two processes: one with a true cache, one with the poisoned one."""
+        """Returns the variables of two processes: one has a right cache, the other one a cache with wrong answers."""
         job("cube", 1)
         poisoned = tmp_path / "poisoned"
-        for path in (tmp_path / "cache").glob("xla-*/**/*.json"):
-            entry = json.loads(path.read_text())
-            entry["compiled"] |= {"bytes_received": 0, "temp_bytes": 0, "largest_collective_tile_bytes": 0, "collectives": []}
+        for path in (tmp_path / "cache").glob("xla-*/*.entry"):
+            entry = json.loads(store.opened(path.stem, path.read_bytes()))
+            entry["compiled"] |= {
+                "bytes_received": 0,
+                "temp_bytes": 0,
+                "largest_collective_tile_bytes": 0,
+                "collectives": [],
+            }
             copy = poisoned / path.relative_to(tmp_path / "cache")
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(json.dumps(entry))
+            copy.write_bytes(store.sealed(path.stem, json.dumps(entry).encode()))
         assert poisoned.exists()
         return [{"RESHARD_CACHE_DIR": str(tmp_path / "cache")}, {"RESHARD_CACHE_DIR": str(poisoned)}]
 
@@ -177,7 +187,10 @@ class TestAnswersOfStockXla:
         assert_same_in_all(told)
         assert told[0]["is_rewritten"] and all(each["is_right"] for each in told)
         for each in told:
-            assert any("jit_cube, site 0: left to XLA: stock XLA" in text and "in process 1" in text for text in each["warnings"])
+            assert any(
+                "jit_cube, site 0: left to XLA: stock XLA" in text and "in process 1" in text
+                for text in each["warnings"]
+            )
 
     def test_of_the_process_that_plans_count_in_all(self, job, caches):
         told = job("cube", 2, own_variables=caches[::-1])
@@ -199,7 +212,9 @@ def test_a_program_of_some_processes_concerns_these(job):
 
 
 PAGE = "docs/many-processes.md"
-COMMANDS = [command for block in re.findall(docs._BLOCK, (ROOT / PAGE).read_text()) for command in docs.commands_in(block)]
+COMMANDS = [
+    command for block in re.findall(docs._BLOCK, (ROOT / PAGE).read_text()) for command in docs.commands_in(block)
+]
 
 
 @pytest.mark.slow

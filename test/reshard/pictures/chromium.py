@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium for tests, spoken to over a pair of pipes: nothing but the standard library and numpy is needed.
+"""A headless Chromium for tests, controlled over a pair of pipes; it needs only the standard library and numpy.
 
-With `Chromium() as browser`: `open` a page, `evaluate` JavaScript in it, `key` presses, `screenshot`; `errors` and `requests` are
-what the page has logged and asked for.
+With `Chromium() as browser`: `open` loads a page, `evaluate` runs JavaScript in it, `key` presses a key, `screenshot`
+returns pixels. `errors` lists the messages that the page logged, `requests` the addresses that it requested.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ WAIT_S = 60
 
 
 def executable() -> str | None:
-    """Returns the path of the browser, None if there is none on this machine."""
+    """Returns the path of the browser; None if this machine has no browser."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
 class Chromium:
-    """One browser with one page; it is closed at the end of the `with`."""
+    """One browser with one page; the browser is closed at the end of the `with` block."""
 
     def __init__(self, width: int = 1280, height: int = 1000):
         self.size = width, height
@@ -58,7 +58,9 @@ class Chromium:
         flags += ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [executable(), *flags, f"--user-data-dir={self._folder.name}", "about:blank"]
         quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, pass_fds=(3, 4), preexec_fn=with_pipes)
+        self._process = subprocess.Popen(
+            command, stdin=quiet, stdout=quiet, stderr=quiet, pass_fds=(3, 4), preexec_fn=with_pipes
+        )
         os.close(theirs_in), os.close(theirs_out)
         target = self._send("Target.createTarget", {"url": "about:blank"})["targetId"]
         self._session = self._send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
@@ -78,7 +80,7 @@ class Chromium:
         self._folder.cleanup()
 
     def open(self, url: str) -> None:
-        """Returns when the page has loaded."""
+        """Opens a page, and returns when the page has loaded."""
         self.call("Page.navigate", url=url)
         deadline = time.monotonic() + WAIT_S
         while self.evaluate("document.readyState + location.href.startsWith('about:')") != "completefalse":
@@ -88,10 +90,12 @@ class Chromium:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def emulate(self, *, media: str = "", scheme: str = "light") -> None:
-        self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
 
     def evaluate(self, script: str):
-        """Returns the value of a JavaScript expression, as JSON has it."""
+        """Returns the value of a JavaScript expression, converted by way of JSON."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -102,16 +106,18 @@ class Chromium:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
 
     def screenshot(self, selector: str = "body") -> np.ndarray:
-        """Returns an element as pixels, uint8 (height, width, 3)."""
+        """Returns the pixels of an element, uint8 (height, width, 3)."""
         return pixels_of_png(self.png(selector))
 
     def png(self, selector: str = "body") -> bytes:
-        """Returns an element, with what is out of sight, as a PNG file."""
+        """Returns a picture of a whole element, also of its parts outside of the window, as the bytes of a PNG file."""
         box = self.evaluate(
             f"(b => ({{x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1}}))"
             f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
         )
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png", clip=box, captureBeyondViewport=True)["data"])
+        return base64.b64decode(
+            self.call("Page.captureScreenshot", format="png", clip=box, captureBeyondViewport=True)["data"]
+        )
 
     def call(self, method: str, **parameters) -> dict:
         return self._send(method, parameters, self._session)
@@ -152,7 +158,7 @@ class Chromium:
 
 
 def _pipe() -> tuple[int, int]:
-    """Returns a pipe whose ends have numbers from 10 on, so that 3 and 4 are free in the child."""
+    """Returns a pipe whose file descriptors are 10 or larger, so that 3 and 4 are free in the child."""
     ends = os.pipe()
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:
@@ -168,7 +174,12 @@ def pixels_of_png(content: bytes) -> np.ndarray:
         chunk = content[at + 8 : at + 8 + length]
         header, packed = (chunk, packed) if kind == b"IHDR" else (header, packed + chunk if kind == b"IDAT" else packed)
         at += 12 + length
-    width, height, depth, colours = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big"), header[8], header[9]
+    width, height, depth, colours = (
+        int.from_bytes(header[:4], "big"),
+        int.from_bytes(header[4:8], "big"),
+        header[8],
+        header[9],
+    )
     assert depth == 8 and colours in (2, 6), "8 bits of RGB, with alpha or without"
     channels = 3 if colours == 2 else 4
     rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + width * channels)
@@ -179,7 +190,7 @@ def pixels_of_png(content: bytes) -> np.ndarray:
 
 
 def _unfilter(found: np.ndarray, y: int, kind: int, line: np.ndarray) -> None:
-    """Fills row y + 1; row and column 0 are zeros."""
+    """Writes row y + 1 of `found`, decoded by the filter `kind`; row 0 and column 0 stay zeros."""
     above = found[y, 1:]
     if kind in (0, 2):
         found[y + 1, 1:] = (line + (above if kind == 2 else 0)) & 255
@@ -194,5 +205,7 @@ def _unfilter(found: np.ndarray, y: int, kind: int, line: np.ndarray) -> None:
         else:
             base = left + up - corner
             away = [np.abs(base - each) for each in (left, up, corner)]
-            guess = np.where((away[0] <= away[1]) & (away[0] <= away[2]), left, np.where(away[1] <= away[2], up, corner))
+            guess = np.where(
+                (away[0] <= away[1]) & (away[0] <= away[2]), left, np.where(away[1] <= away[2], up, corner)
+            )
         found[y + 1, x + 1] = (line[x] + guess) & 255

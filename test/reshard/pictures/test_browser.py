@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages in a real browser: they load, the slider moves, the parts are in the picture, nothing is asked of the network."""
+"""The pages in a real browser: they load without the network, the slider moves, and the pictures show all parts."""
 
 import importlib.util
-from pathlib import Path
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +37,9 @@ def browser():
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     command = [sys.executable, "-m", "reshard.tools.reshard_opt", "docs/tiny.mlir", "--compile-for=cpu:8"]
-    subprocess.run([*command, "--report=html", f"--report-file={path}", "-o", "/dev/null"], check=True, cwd=ROOT, timeout=300)
+    subprocess.run(
+        [*command, "--report=html", f"--report-file={path}", "-o", "/dev/null"], check=True, cwd=ROOT, timeout=300
+    )
     return path
 
 
@@ -50,7 +52,7 @@ def page(browser, report):
 
 
 def share(pixels: np.ndarray, colour: str) -> float:
-    """Returns which part of a picture has a colour."""
+    """Returns the share of a picture's pixels that have a colour."""
     wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
     return float((np.abs(pixels.astype(int) - wanted).max(axis=-1) <= 2).mean())
 
@@ -105,7 +107,9 @@ def test_picture_shows_the_blocks_and_changes_with_the_step(page):
 
 
 def test_memory_and_traffic_are_drawn(page):
-    memory, traffic = (page.screenshot(selector) for selector in ("svg[aria-label^='memory']", "svg[aria-label^='bytes from']"))
+    memory, traffic = (
+        page.screenshot(selector) for selector in ("svg[aria-label^='memory']", "svg[aria-label^='bytes from']")
+    )
     assert all(share(memory, colour) > 0.01 for colour in ("#3a73a8", "#77aadd", "#eedd88"))
     assert share(traffic, "#372f6b") > 0.2
 
@@ -130,14 +134,14 @@ def test_nothing_sticks_out_of_a_window(page, width):
 
 
 def test_texts_of_a_picture_do_not_overlap(page):
-    """Words in one SVG each have a place of their own."""
+    """No two texts of one SVG cover the same place."""
     overlaps = """
       [...document.querySelectorAll('svg[role=img]')].flatMap(svg => {
         const boxes = [...svg.querySelectorAll('text')].map(each => each.getBoundingClientRect()).filter(box => box.width);
         return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
           Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3
         ).map(() => svg.getAttribute('aria-label')));
-      })"""
+      })"""  # noqa: E501
     assert page.evaluate(overlaps) == []
 
 
@@ -157,7 +161,7 @@ def test_notebook_frame_runs_its_script(browser, tmp_path):
     browser.open("data:text/html,")
     browser.errors.clear()
     browser.open((tmp_path / "cell.html").as_uri())
-    deadline = time.monotonic() + chromium.WAIT_S  # a frame is drawn after the page around it has loaded
+    deadline = time.monotonic() + chromium.WAIT_S  # the browser draws a frame after the page around it has loaded
     while not all(share(browser.screenshot("iframe"), fill) > 0.002 for fill in FILLS[:4]):
         assert time.monotonic() < deadline, "the frame stays empty"
     assert browser.errors == []

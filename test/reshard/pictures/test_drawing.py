@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings: three forms that agree, equal bytes for equal plans, small whatever the mesh, legible for everybody."""
+"""Drawings: three forms that agree, equal bytes for equal plans, small for every mesh, and readable colours."""
 
 import json
 import math
 import os
-from pathlib import Path
 import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 import reshard
 from reshard.pictures import colours, memory, trace, traffic_map
-from reshard.synthesis.topology import Topology, TopologyError
+from reshard.synthesis.network.topology import Topology, TopologyError
 
 ROOT = Path(__file__).resolve().parents[3]
 ISSUE = dict(source='[{"y"}, {}, {"x"}]', target='[{}, {"x","y"}, {}]', mesh="x=4,y=2", shape=(16, 16, 16))
@@ -39,7 +39,9 @@ ODD = {
 
 
 def drawn(**problem):
-    return reshard.visualize(reshard.plan(**problem), topology=problem.get("topology"), memory_limit=problem.get("memory_limit"))
+    return reshard.visualize(
+        reshard.plan(**problem), topology=problem.get("topology"), memory_limit=problem.get("memory_limit")
+    )
 
 
 @pytest.mark.parametrize("problem", ODD.values(), ids=ODD)
@@ -89,7 +91,8 @@ def test_wide_meshes_stay_small(devices):
 def test_same_plan_same_bytes_under_any_hash_seed():
     script = (
         "import hashlib, reshard\n"
-        "d = reshard.visualize(reshard.plan('[{\"x\"}, {\"y\"}]', '[{\"y\"}, {}]', mesh='x=4,y=6', shape=(24, 12, ), topology='uniform'))\n"
+        "d = reshard.visualize(reshard.plan('[{\"x\"}, {\"y\"}]', '[{\"y\"}, {}]', mesh='x=4,y=6', shape=(24, 12, ), "
+        "topology='uniform'))\n"
         "print(hashlib.sha256((d.svg() + d.html() + d.text()).encode()).hexdigest())"
     )
     digests = {
@@ -128,24 +131,27 @@ def test_bytes_that_enter_are_those_received(problem, topology):
     received = found.between.sum(axis=0)
     assert abs(received.max() - planned.bytes_received) <= planned.collectives
     assert found.between.diagonal().sum() == 0
-    entering = sum(each.entering.sum() for each in found.levels if each.level.kind == "switch" and topology == "uniform")
+    entering = sum(
+        each.entering.sum() for each in found.levels if each.level.kind == "switch" and topology == "uniform"
+    )
     assert topology != "uniform" or abs(entering - found.between.sum()) < 1
 
 
 def test_links_of_a_torus_by_hand():
     planned = reshard.plan('[{"x"}]', "[{}]", mesh="x=4", shape=(4,), topology="v5e:1x4", objective="bytes")
     (level,) = traffic_map.traffic_of(planned, Topology.parse("v5e:1x4")).levels
-    # each of 4 chips in a row sends 4 bytes to every other one: 3 of them across the ends, 4 of them across the middle
+    # each of 4 chips in a row sends 4 bytes to each other chip: 3 such tiles cross the outer links, 4 the middle one
     assert level.links[-1].tolist() == [12, 16, 12, 0] and not level.links[:-1].any()
 
 
 def test_links_of_a_ring_take_the_shorter_way():
     ring = Topology.parse(
-        'memory_bandwidth_bytes_per_s = 1e12\n[[level]]\nname = "chip"\nsize = 4\nkind = "ring"\nwrap = true\nbandwidth_bytes_per_s = 1e9\n'
+        'memory_bandwidth_bytes_per_s = 1e12\n[[level]]\nname = "chip"\nsize = 4\nkind = "ring"\nwrap = true\n'
+        "bandwidth_bytes_per_s = 1e9\n"
     )
     planned = reshard.plan('[{"x"}]', "[{}]", mesh="x=4", shape=(4,), topology=ring, objective="bytes")
     (level,) = traffic_map.traffic_of(planned, ring).levels
-    # to the neighbours 4 bytes, to the far side 2 bytes each way over two links
+    # a chip sends 4 bytes to each neighbour, and to the opposite chip 2 bytes each way, over two links
     assert level.links[0].tolist() == [8, 8, 8, 8]
 
 
@@ -173,7 +179,7 @@ def test_trace_has_the_format_of_trace_events(problem):
 
 
 def test_slices_of_a_track_nest_or_follow():
-    """What Perfetto asks of complete events: on one track none is cut off by another one's end."""
+    """Perfetto requires that two complete events on one track are nested or do not overlap."""
     planned = reshard.plan(**CHUNKS)
     slices = [each for each in trace.as_dict(planned, Topology.parse("uniform"))["traceEvents"] if each["ph"] == "X"]
     for a in slices:
@@ -192,7 +198,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(a: str, b: str) -> float:
-    """Returns the ratio that WCAG 2 defines; 4.5 is what small text needs."""
+    """Returns the contrast ratio of two colours that WCAG 2 defines; small text needs at least 4.5."""
     high, low = sorted((luminance(a), luminance(b)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -200,7 +206,9 @@ def contrast(a: str, b: str) -> float:
 def test_letters_are_legible_on_every_colour():
     assert all(contrast("#111111", fill) >= 4.5 for fill in colours.FILLS)
     assert all(contrast(*each) >= 4.5 for is_dark in (False, True) for each in colours.ramp(is_dark))
-    assert all(contrast(ink, paper) >= 4.5 for ink in (colours.INK, colours.SOFT) for paper in (colours.PAPER, "#f5f6f8"))
+    assert all(
+        contrast(ink, paper) >= 4.5 for ink in (colours.INK, colours.SOFT) for paper in (colours.PAPER, "#f5f6f8")
+    )
     dark = dict(re.findall(r"--(\w+):(#\w+)", colours.DARK))
     assert all(contrast(dark[ink], dark["paper"]) >= 4.5 for ink in ("ink", "soft", "limit"))
 
@@ -208,7 +216,12 @@ def test_letters_are_legible_on_every_colour():
 def test_heat_grows_away_from_the_page_all_the_way():
     light, dark = ([luminance(fill) for fill, _ in colours.ramp(is_dark)] for is_dark in (False, True))
     assert light == sorted(light, reverse=True) and dark == sorted(dark)
-    assert [colours.heat(share)[0] for share in (0, 0.01, 0.5, 1)] == ["var(--h0)", "var(--h1)", "var(--h4)", "var(--h8)"]
+    assert [colours.heat(share)[0] for share in (0, 0.01, 0.5, 1)] == [
+        "var(--h0)",
+        "var(--h1)",
+        "var(--h4)",
+        "var(--h8)",
+    ]
 
 
 def test_blocks_up_to_27_look_different_and_more_have_letters():

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds what after each step: against block arithmetic at the ends, against the interpreter in between."""
+"""The elements on each device after each step: at both ends they agree with blocks, in between with the interpreter."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from reshard.planning import plan
 from reshard.pictures.placements import differing, originals, part_names, placements
-from reshard.synthesis.blocks import both_ends
-from reshard.synthesis.semantics import run, scatter
-from reshard.synthesis.tile_program import On, TileProgram
+from reshard.planning.entry import plan
+from reshard.synthesis.layouts.blocks import both_ends
+from reshard.synthesis.programs.interpreter import run, scatter
+from reshard.synthesis.programs.tile_program import On, TileProgram
 
 CASES = {
-    "one all_to_all": dict(source='[{"y"}, {}, {"x"}]', target='[{}, {"x","y"}, {}]', mesh="x=4,y=2", shape=(16, 16, 16)),
+    "one all_to_all": dict(
+        source='[{"y"}, {}, {"x"}]', target='[{}, {"x","y"}, {}]', mesh="x=4,y=2", shape=(16, 16, 16)
+    ),
     "middle digit": dict(source='[{}, {"x"}]', target='[{"x","y","z"}, {}]', mesh="x=2,y=2,z=2", shape=(16, 4)),
     "uneven": dict(source='[{"x"}, {}]', target='[{}, {"x"}]', mesh="x=4", shape=(10, 3)),
     "two radices": dict(source='[{"x"}]', target='[{"y"}]', mesh="x=2,y=3", shape=(10,)),
@@ -29,13 +31,15 @@ CASES = {
         shape=(8, 8),
     ),
     "one device": dict(source='[{"x"}, {}]', target="[]", mesh="x=4", target_mesh="<[], device_ids=[3]>", shape=(8, 8)),
-    "in chunks": dict(source='[{"x"},{}]', target='[{},{"x"}]', mesh="x=4,y=2", shape=(1024, 1024), memory_limit="2560KiB"),
+    "in chunks": dict(
+        source='[{"x"},{}]', target='[{},{"x"}]', mesh="x=4,y=2", shape=(1024, 1024), memory_limit="2560KiB"
+    ),
     "nothing": dict(source='[{"x"}]', target='[{"x"}]', mesh="x=4", shape=(8,)),
 }
 
 
 def held_elements(found, state, device) -> set[int]:
-    """Returns the row-major numbers of the elements that a device holds."""
+    """Returns the elements that a device holds, as row-major numbers."""
     if not all(each[device].any() for each in state.holds):
         return set()
     along = [

@@ -1,36 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report pages: all that the data says is there, as a page and as text; whatever names a module has, they stay text."""
+"""Report pages show all the data, as a page and as text; every name in a module stays plain text."""
 
-from html.parser import HTMLParser
 import json
-from pathlib import Path
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 import reshard
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.optimizing import Report
-from reshard.passes import report as rows
-from reshard.passes.base import Session
-from reshard.passes.pipeline import Pipeline
+from reshard.compiling.optimizing import Report
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.passes.driver.base import RunOptions, RunResults, Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import report as rows
 from reshard.pictures import explain_page, report_page
-from reshard.synthesis.topology import Topology
+from reshard.synthesis.network.topology import Topology
 from reshard.tools import reshard as tool
 
 ROOT = Path(__file__).resolve().parents[3]
 EVIL = """</style></script><script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x01"onload="alert(2)"""
 ALLOWED = set(
-    "html head meta title style body svg defs pattern main script section details summary h1 h2 h3 h4 p span b strong small code pre a div dl dt dd "
-    "table caption thead tbody tr th td figure figcaption input button output g rect text tspan line path circle iframe".split()
+    "html head meta title style body svg defs pattern main script section details summary h1 h2 h3 h4 p span b "
+    "strong small code pre a div dl dt dd "
+    "table caption thead tbody tr th td figure figcaption input button output g rect text tspan line path circle "
+    "iframe".split()
 )  # fmt: skip
 
 
 class Reader(HTMLParser):
-    """Collects tags, attributes' names, and the text of scripts."""
+    """Collects the tags, the names of attributes, and the text of scripts."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -61,11 +63,11 @@ func.func @main(%arg0: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [
 
 
 def report_of(text: str) -> dict:
-    session = Session(options={"with_provenance": True})
+    session = Session(RunOptions(with_provenance=True))
     with make_context() as context, ir.Location.unknown(context):
-        Pipeline.parse("builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)").run(
-            ir.Module.parse(text), session
-        )
+        Pipeline.parse(
+            "builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)"
+        ).run(ir.Module.parse(text), session)
     return rows.as_dict(session)
 
 
@@ -115,7 +117,10 @@ def test_names_of_a_module_stay_text(plain):
 def test_names_of_axes_stay_text():
     mesh = {"</text><script>alert(1)</script>": 2, "\"'&": 2}
     planned = reshard.plan(
-        reshard.Sharding((_axes(mesh, 0), ())), reshard.Sharding(((), _axes(mesh, 1))), mesh=reshard.Mesh.of(mesh), shape=(4, 4)
+        reshard.Sharding((_axes(mesh, 0), ())),
+        reshard.Sharding(((), _axes(mesh, 1))),
+        mesh=reshard.Mesh.of(mesh),
+        shape=(4, 4),
     )
     found = reshard.visualize(planned)
     ElementTree.fromstring(found.svg())
@@ -141,9 +146,9 @@ def test_module_without_sites_has_a_page():
         "checks": [],
         "remarks": [],
     }
-    assert "No site: every value is used in the layout" in report_page.page_of(empty, "a") and "No site" in report_page.text_of(
+    assert "No site: every value is used in the layout" in report_page.page_of(
         empty, "a"
-    )
+    ) and "No site" in report_page.text_of(empty, "a")
 
 
 def test_sites_without_a_plan_have_a_reason(plain):
@@ -211,7 +216,7 @@ def test_problem_gives_the_same_plan_again(plain):
 
 
 def test_report_of_a_result_shows_itself_in_notebooks(plain):
-    shown = Report(Session(report_rows=plain["sites"]))._repr_html_()
+    shown = Report(Session(results=RunResults(report_rows=plain["sites"])))._repr_html_()
     assert shown.startswith('<iframe title="reshard" sandbox="allow-scripts"') and "1 of 1 site rewritten" in shown
 
 
@@ -250,6 +255,9 @@ def test_a_file_that_cannot_be_written_is_one_line(command, flag, capsys, tmp_pa
 
 
 def test_plans_are_drawn_without_jax_and_mlir():
-    script = "import sys, reshard; reshard.visualize(reshard.plan('[{\"x\"}]', '[{}]', mesh='x=2', shape=(4,))).html(); print(sorted({'jax', 'jaxlib'} & set(sys.modules)))"
+    script = (
+        "import sys, reshard; reshard.visualize(reshard.plan('[{\"x\"}]', '[{}]', mesh='x=2', "
+        "shape=(4,))).html(); print(sorted({'jax', 'jaxlib'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stderr

@@ -4,8 +4,9 @@
 
     nice -n 10 python3 test/tools/reshard-opt/damaged_inputs.py --count 10000 --seed 0 --keep finds
 
-Files of each form are damaged in the ways of `mutations`. Each runs in a child of this process, forked before any MLIR context
-exists, through the command's own containment. File number N of a seed is the same file in every run: `--first N --count 1`.
+Files of each form are damaged in the ways of `mutations`. Each runs in a child of this process, forked before any MLIR
+context exists, through the command's own containment. File number N of a seed is the same file in every run: `--first N
+--count 1`.
 """
 
 from __future__ import annotations
@@ -33,14 +34,23 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import mutations  # noqa: E402
-from reshard.tools import contained, reshard_opt  # noqa: E402
 
-REWRITE = "--pass-pipeline=builtin.module(import-gspmd,find-mismatches,plan-sites{policy=always},synthesize-collectives,strip-findings)"
+from reshard.tools import reshard_opt  # noqa: E402
+from reshard.tools.common import contained  # noqa: E402
+
+REWRITE = (
+    "--pass-pipeline=builtin.module("
+    "import-gspmd,find-mismatches,plan-sites{policy=always},synthesize-collectives,strip-findings)"
+)
 NOTHING = "--pass-pipeline=builtin.module()"
 OUTPUTS = ((), (), ("--emit-bytecode",), ("--emit-portable-artifact",))
 CPU_LIMIT_S = 10.0
-PATIENCE_S = 90.0  # of wall clock, for a machine that does other things too
-GSPMD = ("test/passes/import_gspmd.mlir", "test/passes/import_gspmd_round_trip.mlir", "test/tools/reshard-opt/gspmd.mlir")
+PATIENCE_S = 90.0  # wall-clock time, which is also enough on a busy machine
+GSPMD = (
+    "test/passes/import_gspmd.mlir",
+    "test/passes/import_gspmd_round_trip.mlir",
+    "test/tools/reshard-opt/gspmd.mlir",
+)
 TEXTS = (
     "docs/tiny.mlir",
     "examples/fft_pencil.mlir",
@@ -52,7 +62,7 @@ TEXTS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 1 if any file was handled wrongly."""
+    """Returns 1 if any file was handled wrongly, and else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=150, help="damaged files to try")
     parser.add_argument("--first", type=int, default=0, help="number of the first")
@@ -85,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
-    """Gives a folder for all files, reproducers included. Its end is not left to atexit, which each child runs."""
+    """Yields a folder for all files, including reproducers, and removes it itself, since each child runs atexit."""
     tempfile.tempdir = tempfile.mkdtemp()
     try:
         yield tempfile.tempdir
@@ -100,14 +110,14 @@ def _keep(folder: str | None, name: str, content: bytes) -> None:
 
 
 def _whole_files(folder: Path) -> dict[str, list[bytes]]:
-    """Returns whole files by form; bytecode and artifacts are made by the tool itself, one per part of a text."""
+    """Returns undamaged files by form; the tool itself writes bytecode and artifacts, one for each part of a text."""
     parts = [part for path in TEXTS for part in _parts(path)]
     gspmd = [part for path in GSPMD for part in _parts(path)]
     hlo = ROOT / "test/tools/reshard-opt/Inputs/dump.hlo"
     wholes = {"text": parts, "GSPMD text": gspmd, "HLO text": [hlo.read_bytes()]}
     for form, flag in (("bytecode", "--emit-bytecode"), ("portable artifact", "--emit-portable-artifact")):
         wholes[form] = [made for part in (*parts[::3], *gspmd[::3]) if (made := _converted(folder, part, flag))]
-    if importlib.util.find_spec("flatbuffers"):  # what jax.export needs for its files
+    if importlib.util.find_spec("flatbuffers"):  # jax.export needs this package for its files
         wholes["export file"] = [_export_file(folder)]
     return wholes
 
@@ -131,7 +141,7 @@ def _export_file(folder: Path) -> bytes:
 
 
 def _try(folder: Path, content: bytes, form: tuple[str, ...]) -> tuple[str, str, float]:
-    """Returns the outcome, what is wrong with it, if anything is, and the seconds of processor time."""
+    """Returns the outcome, a description of the error or "", and the seconds of processor time."""
     source, output = folder / "in", folder / "out"
     source.write_bytes(content)
     output.unlink(missing_ok=True)
@@ -165,7 +175,7 @@ def _judged(status: int | None, text: str, seconds: float, has_output: bool, lef
 
 
 def _run(arguments: list[str], folder: Path) -> tuple[int | None, str]:
-    """Returns the exit status of the command, None after PATIENCE_S, and what it printed on stderr."""
+    """Returns the exit status of the command, or None after PATIENCE_S, and its stderr."""
     log = folder / "stderr"
     harness = os.fork()
     if harness == 0:
@@ -175,7 +185,7 @@ def _run(arguments: list[str], folder: Path) -> tuple[int | None, str]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         outputs = [arguments[arguments.index("-o") + 1]]
         status = contained.run(lambda: reshard_opt.main(arguments), arguments[0], outputs)
-        atexit._run_exitfuncs()  # what ends and cleans up after XLA's child processes, as in a process of its own
+        atexit._run_exitfuncs()  # ends XLA's child processes and cleans up, as at the end of a real process
         sys.stderr.flush()
         os._exit(status)
     deadline = time.monotonic() + PATIENCE_S
@@ -191,10 +201,11 @@ def _run(arguments: list[str], folder: Path) -> tuple[int | None, str]:
 
 
 def _load_once() -> None:
-    """Loads, before the children fork, what each of them would load."""
+    """Loads the modules that each child would load, before the children fork."""
     import jax.export  # noqa: F401
-    import reshard.tools.reshard_opt_driver  # noqa: F401
-    from reshard.passes import registry
+
+    import reshard.tools.opt.driver  # noqa: F401
+    from reshard.passes.driver import registry
 
     for name in registry.PASSES:
         registry.load(name)

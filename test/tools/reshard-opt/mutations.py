@@ -11,15 +11,29 @@ Mutation = Callable[[random.Random, bytes], bytes]
 
 _TOKEN = re.compile(rb"[\w.%@#!$\"-]+|[^\w\s]")
 _NUMBER = re.compile(rb"\d+")
-# What numbers are exchanged for: the ends of 32 and 64 bits, what is no size, what is too much to hold.
-_NUMBERS = (b"0", b"1", b"3", b"7", b"-1", b"4096", b"1000003", b"2147483647", b"4294967296", b"9223372036854775807", b"1" + b"0" * 30)
-_BRACKETS = ((b"(", b")"), (b"{", b"}"), (b"[", b"]"), (b"<", b">"), (b"tensor<", b">"), (b"tuple<", b">"), (b"{a = ", b"}"),
-             (b"loc(fused[", b"])"), (b"module {", b"}"), (b'"', b'"'))  # fmt: skip
+# Numbers are replaced by these: the limits of 32 and 64 bits, numbers that are no size, and sizes beyond all memory.
+_NUMBERS = (
+    b"0",
+    b"1",
+    b"3",
+    b"7",
+    b"-1",
+    b"4096",
+    b"1000003",
+    b"2147483647",
+    b"4294967296",
+    b"9223372036854775807",
+    b"1" + b"0" * 30,
+)
+_BRACKETS = (
+    (b"(", b")"), (b"{", b"}"), (b"[", b"]"), (b"<", b">"), (b"tensor<", b">"), (b"tuple<", b">"), (b"{a = ", b"}"),
+    (b"loc(fused[", b"])"), (b"module {", b"}"), (b'"', b'"'),
+)  # fmt: skip
 _DEPTHS = (2, 30, 1000, 20000)
 
 
 def cut(rng: random.Random, content: bytes) -> bytes:
-    """The end is missing, now and then the beginning."""
+    """Removes the end of the file, sometimes the beginning."""
     at = rng.randrange(1, len(content))
     return content[at:] if rng.random() < 0.1 else content[:at]
 
@@ -38,7 +52,7 @@ def delete(rng: random.Random, content: bytes) -> bytes:
 
 
 def repeat(rng: random.Random, content: bytes) -> bytes:
-    """A piece comes again, up to thousands of times."""
+    """Repeats a piece of the file, up to thousands of times."""
     start, end = _span(rng, content)
     return content[:end] + content[start:end] * rng.choice((1, 1, 3, 100, 5000)) + content[end:]
 
@@ -51,7 +65,7 @@ def move(rng: random.Random, content: bytes) -> bytes:
 
 
 def swap_tokens(rng: random.Random, content: bytes) -> bytes:
-    """Tokens change places, or one takes the place of another."""
+    """Exchanges two tokens, or replaces one by another."""
     found = list(_TOKEN.finditer(content))
     for _ in range(rng.choice((1, 1, 2, 5))):
         one, other = rng.choice(found), rng.choice(found)
@@ -60,7 +74,7 @@ def swap_tokens(rng: random.Random, content: bytes) -> bytes:
 
 
 def exchange_similar(rng: random.Random, content: bytes) -> bytes:
-    """A value, symbol or name becomes another one of its kind: what parses, and may not verify."""
+    """Replaces a value, symbol or name by another one of its kind, so that the file parses but may not verify."""
     found = list(_TOKEN.finditer(content))
     one = rng.choice(found)
     similar = [each for each in found if each[0][:1] == one[0][:1] and each[0] != one[0]]
@@ -88,16 +102,18 @@ def repeat_line(rng: random.Random, content: bytes) -> bytes:
 
 
 def nest(rng: random.Random, content: bytes) -> bytes:
-    """Brackets within brackets, thousands deep, closed or not, around a token or before it."""
+    """Replaces a token by up to thousands of nested brackets, closed or open, with or without the token inside."""
     opening, closing = rng.choice(_BRACKETS)
     depth = rng.choice(_DEPTHS)
     token = rng.choice(list(_TOKEN.finditer(content)))
     inner = rng.choice((b"", token[0]))
-    return content[: token.start()] + opening * depth + inner + closing * rng.choice((0, depth)) + content[token.end() :]
+    return (
+        content[: token.start()] + opening * depth + inner + closing * rng.choice((0, depth)) + content[token.end() :]
+    )
 
 
 def nest_modules(rng: random.Random, content: bytes) -> bytes:
-    """The whole text inside modules inside modules."""
+    """Puts the whole text into nested modules."""
     depth = rng.choice(_DEPTHS)
     return b"module {\n" * depth + content + b"}\n" * depth
 
@@ -123,6 +139,6 @@ TEXT_FILE: Sequence[Mutation] = (
 
 
 def mutate(rng: random.Random, content: bytes, is_text: bool) -> tuple[str, bytes]:
-    """Returns the name of a mutation, and what it makes of a file."""
+    """Returns the name of a random mutation, and the file that it changed."""
     mutation = rng.choice(TEXT_FILE if is_text else ANY_FILE)
     return mutation.__name__.replace("_", " "), mutation(rng, content)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Round trips through every form of output, files of jax.export, damaged files, and work whose process dies."""
+"""Round trips through every form of output, files of jax.export, damaged files, and work processes that die."""
 
 import io
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import module_files
-from reshard.dialect_utils.bindings import ir, make_context
-from reshard.dialect_utils.diagnostics import DiagnosedError
-from reshard.dialect_utils.module_files import BYTECODE, EXPORTED, HLO, PORTABLE, TEXT, ModuleFile
+from reshard.dialect_utils.ir import module_files
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.module_files import BYTECODE, EXPORTED, HLO, PORTABLE, TEXT, ModuleFile
+from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.tools.reshard_opt import main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ MODULES = ["docs/tiny.mlir", "test/tools/reshard-opt/gspmd.mlir", "examples/fft_
 
 
 def generic(content: bytes) -> str:
-    """Returns a module in generic form with locations, as the tool reads it."""
+    """Returns the text of a module in generic form with locations, as the tool reads it."""
     module = ModuleFile("<memory>", content).chunks(False)[0].parse(make_context())
     return module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)
 
@@ -45,7 +45,7 @@ def test_the_output_reloads_as_the_same_module(flag, rewritten, tmp_path):
     out = tmp_path / "out"
     assert main([str(rewritten), NOTHING, flag, "--mlir-print-debuginfo", "-o", str(out)]) == 0
     expected = generic(rewritten.read_bytes())
-    if flag == "--emit-portable-artifact":  # VHLO has no type of a channel
+    if flag == "--emit-portable-artifact":  # VHLO does not hold the type of a channel
         expected = expected.replace(", type = 1>", ", type = 0>")
     assert generic(out.read_bytes()) == expected
 
@@ -63,7 +63,8 @@ def test_what_is_not_rewritten_stays_as_it_was_with_its_locations():
         before = ir.Module.parseFile(str(path), context)
         lines = before.operation.get_asm(enable_debug_info=True, print_generic_op_form=True).splitlines()
     out = subprocess.run(
-        [sys.executable, "-m", "reshard.tools.reshard_opt", str(path), ISLANDS, "--no-remarks", "--mlir-print-debuginfo"],
+        [sys.executable, "-m", "reshard.tools.reshard_opt", str(path), ISLANDS, "--no-remarks",
+         "--mlir-print-debuginfo"],
         capture_output=True, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
     ).stdout  # fmt: skip
     after = generic(out)
@@ -89,9 +90,13 @@ def test_the_calling_convention_of_an_export_file_is_kept(export_file, tmp_path)
     out = tmp_path / "out.bin"
     assert main([str(export_file), ISLANDS, "--no-remarks", "-o", str(out)]) == 0
     before, after = (export.deserialize(bytearray(path.read_bytes())) for path in (export_file, out))
-    assert b"manual_computation" in after.mlir_module_serialized and b"manual_computation" not in before.mlir_module_serialized
-    for name in ("fun_name", "in_tree", "in_avals", "out_tree", "out_avals", "platforms", "nr_devices", "module_kept_var_idx",
-                 "calling_convention_version", "in_shardings_hlo", "out_shardings_hlo"):  # fmt: skip
+    assert (
+        b"manual_computation" in after.mlir_module_serialized
+        and b"manual_computation" not in before.mlir_module_serialized
+    )
+    for name in ("fun_name", "in_tree", "in_avals", "out_tree", "out_avals", "platforms", "nr_devices",
+                 "module_kept_var_idx", "calling_convention_version", "in_shardings_hlo",
+                 "out_shardings_hlo"):  # fmt: skip
         assert getattr(after, name) == getattr(before, name), name
     assert after.vjp().mlir_module_serialized == before.vjp().mlir_module_serialized
 
@@ -116,7 +121,11 @@ def test_a_damaged_export_file_is_diagnosed(export_file, tmp_path, capfd):
 
 def test_forms_are_told_apart(export_file):
     hlo = (HERE / "Inputs/dump.hlo").read_bytes()
-    assert [ModuleFile("x", content).form for content in (b"module {}", hlo, export_file.read_bytes())] == [TEXT, HLO, EXPORTED]
+    assert [ModuleFile("x", content).form for content in (b"module {}", hlo, export_file.read_bytes())] == [
+        TEXT,
+        HLO,
+        EXPORTED,
+    ]
 
 
 def test_a_reader_that_throws_is_diagnosed(monkeypatch, tmp_path):
@@ -125,7 +134,9 @@ def test_a_reader_that_throws_is_diagnosed(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module_files.Chunk, "_parse", throw)
     chunk = ModuleFile("some.mlirbc", b"ML\xefR\x0dMLIR20\x00").chunks(False)[0]
-    with pytest.raises(DiagnosedError, match="some.mlirbc: error: cannot read this bytecode: SmallVector unable to grow"):
+    with pytest.raises(
+        DiagnosedError, match="some.mlirbc: error: cannot read this bytecode: SmallVector unable to grow"
+    ):
         chunk.parse(make_context())
 
 
@@ -134,7 +145,9 @@ def test_a_reader_that_throws_is_diagnosed(monkeypatch, tmp_path):
 
 def test_a_string_that_is_no_text_is_diagnosed(tmp_path, capfd):
     path = tmp_path / "in.mlir"
-    path.write_text('func.func private @"\\FF\\FE"(%a: tensor<8xf32>) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}\n')
+    path.write_text(
+        'func.func private @"\\FF\\FE"(%a: tensor<8xf32>) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}\n'
+    )
     assert main([str(path), "--find-mismatches", "-o", str(tmp_path / "out")]) in (0, 1)
     assert "fault of its own" not in capfd.readouterr().err
 
@@ -149,7 +162,7 @@ def test_damaged_files_never_get_the_better_of_the_tool(count, tmp_path):
 def contained(work: str, output: Path) -> subprocess.CompletedProcess:
     program = f"""
 import os, signal, sys
-from reshard.tools import contained
+from reshard.tools.common import contained
 def work():
     contained.enter("reading", cpu_s=1)
     {work}
@@ -167,7 +180,9 @@ def test_death_by_a_signal_is_an_error(work, tmp_path):
     number = signal.SIGABRT if "abort" in work else signal.SIGSEGV
     assert done.returncode == 1
     assert done.stderr.startswith(f"in.mlir: error: reading ended the process ({number.name}); no output is written\n")
-    assert "in.mlir: note: the file is damaged, or shows a fault of the MLIR in jaxlib; versions: reshard " in done.stderr
+    assert (
+        "in.mlir: note: the file is damaged, or shows a fault of the MLIR in jaxlib; versions: reshard " in done.stderr
+    )
 
 
 def test_reading_without_end_is_an_error(tmp_path):
@@ -188,12 +203,14 @@ def test_the_exit_status_of_contained_work_is_that_of_the_work(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux alone")
 def test_the_work_ends_with_the_process_that_watches_it(tmp_path):
     command = [sys.executable, "-m", "reshard.tools.reshard_opt", "-", NOTHING]
-    watching = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    watching = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     children = Path(f"/proc/{watching.pid}/task/{watching.pid}/children")
     while not (found := children.read_text().split()):
         assert watching.poll() is None
     watching.kill()
-    assert watching.stdout.read() == b""  # the child's end closed too
+    assert watching.stdout.read() == b""  # the child has closed its end too
     watching.wait()
     deadline = time.monotonic() + 60
     while _is_running(found[0]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that another distribution adds by entry point, and the reproducers of those that fail."""
+"""Passes that another distribution adds by entry points, and the reproducers of passes that fail."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = "func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n  return %a : tensor<4xf32>\n}\n"
 PASSES = '''\
 import dataclasses, os
-from reshard.passes.base import Pass, option
+from reshard.passes.driver.base import Pass, option
 
 @dataclasses.dataclass(frozen=True)
 class GreetPass(Pass):
@@ -70,13 +70,13 @@ FAULTS = {
     "tiny-broken": "ZeroDivisionError: division by zero",
     "tiny-exit": "SystemExit: 7",
     "tiny-misnamed": "tiny_passes:MisnamedPass has to declare name = 'tiny-misnamed', and a summary",
-    "tiny-number": "tiny_passes:NO_PASS is no reshard.passes.base.Pass",
+    "tiny-number": "tiny_passes:NO_PASS is no reshard.passes.driver.base.Pass",
 }
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A folder into which a tiny distribution is installed."""
+    """Returns a folder in which a tiny distribution is installed."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "tiny_passes.py").write_text(PASSES)
     (folder / "tiny_broken.py").write_text("1 / 0\n")
@@ -168,7 +168,9 @@ def test_a_reproducer_fails_as_the_first_run_did(name, error, form, installed, m
     given = module
     if form == "bytecode":
         given = tmp_path / "in.mlirbc"
-        assert run(installed, module, "--pass-pipeline=builtin.module()", "--emit-bytecode", "-o", given).returncode == 0
+        assert (
+            run(installed, module, "--pass-pipeline=builtin.module()", "--emit-bytecode", "-o", given).returncode == 0
+        )
     pipeline = f"--pass-pipeline=builtin.module(tiny-greet{{loud=true}},func.func(cse),{name})"
     arguments = ["-" if form == "stdin" else given, pipeline, "--emit-bytecode", "--no-check", "-o", tmp_path / "out"]
     options = {"env": {"TMPDIR": str(tmp_path)}} | ({"input": MODULE} if form == "stdin" else {})
@@ -199,7 +201,9 @@ def test_a_reproducer_holds_the_part_that_failed(installed, module, tmp_path):
     module.write_text(f"{MODULE.replace('@f', '@one')}// -----\n{MODULE.replace('@f', '@two')}")
     path = tmp_path / "reproducer.mlir"
     run(installed, module, "--split-input-file", "--tiny-refuse", f"--mlir-pass-pipeline-crash-reproducer={path}")
-    assert "@two" in path.read_text() and "@one" not in path.read_text() and "--split-input-file" not in path.read_text()
+    assert (
+        "@two" in path.read_text() and "@one" not in path.read_text() and "--split-input-file" not in path.read_text()
+    )
 
 
 def test_a_reproducer_before_the_run(installed, module, tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reshard-opt's files, exit codes and faults; what it prints for modules is in the .mlir files beside this one."""
+"""reshard-opt's files, exit codes and faults; the .mlir files beside this file test its output for modules."""
 
 import dataclasses
 import os
@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils import compile_targets, module_files, stages
-from reshard.dialect_utils.bindings import ir, make_context, stablehlo
-from reshard.passes import registry, strip_findings
-from reshard.passes.base import Pass
-from reshard.settings import SETTINGS
+from reshard.configuration.settings import SETTINGS
+from reshard.dialect_utils.ir import module_files
+from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform.bindings import ir, make_context, stablehlo
+from reshard.dialect_utils.xla import compile_targets
+from reshard.passes import strip_findings
+from reshard.passes.driver import registry
+from reshard.passes.driver.base import Pass
 from reshard.tools import reshard
+from reshard.tools.opt.driver import _is_same
 from reshard.tools.reshard_opt import main
-from reshard.tools.reshard_opt_driver import _is_same
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTHING = "--pass-pipeline=builtin.module()"
@@ -55,7 +58,10 @@ def run(*arguments) -> int:
         (["--pass-pipeline=builtin.module(canonicalize{foo=1})"], "no such option foo"),
         (["--pass-pipeline=builtin.module(canonicalize"], "missing ')' in pipeline"),
         (["--pass-pipeline=builtin.module(canonicalize,,cse)"], "empty pass name"),
-        (["--pass-pipeline=func.func(strip-findings)"], "'strip-findings' runs on builtin.module, not inside func.func"),
+        (
+            ["--pass-pipeline=func.func(strip-findings)"],
+            "'strip-findings' runs on builtin.module, not inside func.func",
+        ),
         (["--pass-pipeline=reshard{a=1}"], "pipeline 'reshard' takes no options"),
         (["--strip-findings=depth=1"], "strip-findings has no option 'depth'; its options: none"),
         (["--strip-findings", CANONICALIZE], "cannot be combined"),
@@ -85,16 +91,29 @@ def test_a_target_whose_compiler_is_missing_says_what_to_install(target, package
     monkeypatch.setattr(compile_targets, "_is_installed", lambda _: False)
     assert run(module, f"--compile-for={target}", "-o", "/dev/null") == 1
     out, err = capfd.readouterr()
-    assert out == "" and err.startswith(f"error: compiling for {target} needs ") and package in err and err.count("\n") == 1
+    assert (
+        out == ""
+        and err.startswith(f"error: compiling for {target} needs ")
+        and package in err
+        and err.count("\n") == 1
+    )
     assert run(module, f"--compile-for={target}", "--no-check", "-o", "/dev/null") == 0
 
 
 PLACES = [
-    ("find-mismatchs", "'find-mismatchs' does not refer to a registered pass or pass pipeline; did you mean 'find-mismatches'?", 0),
+    (
+        "find-mismatchs",
+        "'find-mismatchs' does not refer to a registered pass or pass pipeline; did you mean 'find-mismatches'?",
+        0,
+    ),
     ("cse,func.func(csee)", "'csee' does not refer to a registered pass or pass pipeline; did you mean 'cse'?", 14),
     ("builtin.module(cse, xyzzy-q)", "a registered pass or pass pipeline; --list-passes names them", 20),
     ("cse,plan-sites{polcy=always}", "plan-sites has no option 'polcy'; its options: policy, oracle, canary", 15),
-    ("plan-sites{oracle=lone policy=alwys}", "plan-sites: policy=alwys is not available; choose from better, always", 23),
+    (
+        "plan-sites{oracle=lone policy=alwys}",
+        "plan-sites: policy=alwys is not available; choose from better, always",
+        23,
+    ),
     ("cse,func.func(canonicalize{foo=1})", "canonicalize: no such option foo; its options: ", 14),
     ("cse,canonicalize{top-down=maybe}", "failed to add `canonicalize` with options `top-down=maybe`", 4),
     ("sdy-insert-explicit-reshards", "did you intend to nest? Write func.func(sdy-insert-explicit-reshards)", 0),
@@ -105,7 +124,11 @@ PLACES = [
     ("cse,,cse", "empty pass name in pipeline", 4),
     ("cse,=x", "'=' begins no pass name", 4),
     ("func.func(cse,find-mismatches)", "'find-mismatches' runs on builtin.module, not inside func.func(...)", 14),
-    ("cse,builtin.module(reshard)", "'reshard' runs on the outermost builtin.module, not inside builtin.module(...)", 19),
+    (
+        "cse,builtin.module(reshard)",
+        "'reshard' runs on the outermost builtin.module, not inside builtin.module(...)",
+        19,
+    ),
 ]
 
 
@@ -147,7 +170,14 @@ def test_a_wrong_flag_is_refused_with_what_was_meant(flag, text, module, capfd):
         ["-oOUT", "-pass-pipeline=cse", "IN"],
         ["-o=OUT", "-cse", "IN"],
         ["IN", "--cse", "--verify-each=0", "--mlir-timing=false", "-o", "OUT"],
-        ["--cse", "-allow-unregistered-dialect=true", "IN", "-o", "OUT", "--canonicalize=max-iterations=3 top-down=false"],
+        [
+            "--cse",
+            "-allow-unregistered-dialect=true",
+            "IN",
+            "-o",
+            "OUT",
+            "--canonicalize=max-iterations=3 top-down=false",
+        ],
         ["--strip-findings", "--cse", "--cse", "IN", "-o", "OUT"],
     ],
 )
@@ -167,9 +197,11 @@ def test_help_says_what_each_oracle_is(tool, arguments, capsys):
         assert "stock XLA" in words and all(value in words for value in oracle.choices)
 
 
-@pytest.mark.parametrize("variable, flags, is_told", [("auto", [], True), ("off", [], False), ("auto", ["--no-progress"], False)])
+@pytest.mark.parametrize(
+    "variable, flags, is_told", [("auto", [], True), ("off", [], False), ("auto", ["--no-progress"], False)]
+)
 def test_what_takes_long_is_told_on_stderr(variable, flags, is_told, module, monkeypatch, capfd):
-    monkeypatch.setattr(stages, "QUIET_S", 0.01)
+    monkeypatch.setattr(progress, "QUIET_S", 0.01)
     monkeypatch.setenv("RESHARD_PROGRESS", variable)
     monkeypatch.setattr(strip_findings.StripFindingsPass, "run", lambda *_: time.sleep(0.2))
     assert run(module, "--strip-findings", *flags, "-o", os.devnull) == 0
@@ -203,7 +235,9 @@ def test_binary_garbage(content, module, capfd):
     assert capfd.readouterr().err.startswith(f"{module}:1:")
 
 
-@pytest.mark.parametrize("content", [b"ML\xefR", b"ML\xefR\x0d", b"ML\xefR\x0dMLIR20\x00junk", b"ML\xefR\x0dStableHLO_v1.0.0\x00junk"])
+@pytest.mark.parametrize(
+    "content", [b"ML\xefR", b"ML\xefR\x0d", b"ML\xefR\x0dMLIR20\x00junk", b"ML\xefR\x0dStableHLO_v1.0.0\x00junk"]
+)
 def test_damaged_bytecode(content, module, tmp_path, capfd):
     module.write_bytes(content)
     assert run(module, NOTHING, "-o", tmp_path / "out") == 1
@@ -285,7 +319,9 @@ def test_an_error_of_a_pass_is_an_error_at_its_op(module, monkeypatch, capfd):
 def test_remarks_and_errors_of_passes_are_verified(module, monkeypatch):
     monkeypatch.setattr(strip_findings, "StripFindingsPass", _Errors)
     flags = ("--strip-findings", "--verify-diagnostics")
-    module.write_text("// expected-note@+1 {{in here}}\n" + MODULE.replace("\n  return", " // expected-error {{reshard}}\n  return"))
+    module.write_text(
+        "// expected-note@+1 {{in here}}\n" + MODULE.replace("\n  return", " // expected-error {{reshard}}\n  return")
+    )
     assert run(module, *flags) == 0
     module.write_text(MODULE.replace("\n  return", " // expected-error {{reshard}}\n  return"))
     assert run(module, *flags) == 1
@@ -305,7 +341,7 @@ def test_dialects_are_named(capfd):
     assert all(name.isalnum() for name in names) and not {"to", "dialects"} & set(names)
 
 
-# ---- finds of damaged_inputs.py
+# ---- cases that damaged_inputs.py found
 
 
 def test_an_error_in_one_of_many_functions_does_not_wait_for_ever(tmp_path):
@@ -334,7 +370,9 @@ def test_a_fault_of_our_own_leaves_a_reproducer(module, tmp_path, monkeypatch, c
     monkeypatch.setattr(strip_findings, "StripFindingsPass", _Faulty)
     assert run(module, "--strip-findings", "-o", tmp_path / "out.mlir") == 1
     err = capfd.readouterr().err
-    assert f"{module}: error: reshard-opt failed through a fault of its own: 'bad luck'" in err and "Traceback" not in err
+    assert (
+        f"{module}: error: reshard-opt failed through a fault of its own: 'bad luck'" in err and "Traceback" not in err
+    )
     (reproducer,) = tmp_path.glob("reshard-opt-*.mlir")
     text = reproducer.read_text()
     assert f"// rerun: reshard-opt {reproducer} '--pass-pipeline=builtin.module(strip-findings)'" in text
@@ -361,7 +399,7 @@ def test_jax_is_not_imported():
 
 
 def test_it_runs_as_a_file_from_anywhere(module, tmp_path):
-    script = Path(registry.__file__).parent.parent / "tools" / "reshard_opt.py"
+    script = Path(registry.__file__).parents[2] / "tools" / "reshard_opt.py"
     done = subprocess.run([sys.executable, script, module, CANONICALIZE], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and "func.func @f" in done.stdout, done.stderr
 
@@ -391,7 +429,7 @@ class _Errors(Pass):
     name, summary = "strip-findings", "errors"
 
     def run(self, module, session):
-        from reshard.dialect_utils.diagnostics import note
+        from reshard.dialect_utils.ir.diagnostics import note
 
         function, op = _ops(module)
         session.error(op, "cannot reshard", note("in here", function))
@@ -405,7 +443,7 @@ class _Faulty(Pass):
         raise KeyError("bad luck")
 
 
-# ---- what counts as unchanged
+# ---- modules that count as unchanged
 
 
 def test_a_module_whose_values_are_used_in_another_order_is_unchanged_and_one_with_another_attribute_is_not():

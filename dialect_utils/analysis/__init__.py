@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis of a module on a clone: propagated layouts, the origins of layouts, faults of XLA."""
+
+__all__ = [
+    "explicit_reshards",
+    "layout_check",
+    "layout_origins",
+    "miscompilations",
+    "module_analysis",
+    "named_values",
+    "propagation",
+]

@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops on one device's tiles: each op of an analysed function is written in the layouts that `local_rules` allows.
+
+If an operand has another layout than its op needs, a chain of collectives converts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reshard.synthesis.layouts.layout import whole_factors
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import AxisRef, Sharding
+from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
+
+from ..analysis.module_analysis import Analysis
+from ..ir.diagnostics import error_at, note
+from ..ir.ops import CONSTANTS, manual_axes, ops_in
+from ..ir.reductions import is_neutral, neutral_element, reducing_op
+from ..platform.bindings import ir, sdy, stablehlo
+from ..platform.typed import present
+from ..preparation.serials import ID, own_location, serial_of
+from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
+from ..shardings.value_layouts import CONSTRAINTS, layout
+from . import local_rules
+from .local_rules import Axes, Dims, NotLocal, Rule, Site
+from .mini_modules import bits_of
+from .tile_emission import Mark, write_program
+
+_PASS_ON = CONSTRAINTS | frozenset(
+    f"sdy.{name}"
+    for name in ("all_gather", "all_slice", "all_to_all", "collective_permute", "all_reduce", "reduce_scatter")
+)
+_EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
+_SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
+HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The tile of a value on one device.
+
+    Attributes:
+      value: the tile. dims: its layout.
+      partial: the axes along which tiles are partial results of `reduction`.
+    """
+
+    value: ir.Value
+    dims: Dims
+    partial: Axes = ()
+    reduction: str = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A change of layout that was written, for reports.
+
+    Attributes:
+      op_name: of the op of the original module that needs it; empty for an op that the analysis made.
+      whole: why the op needs a dimension whole, if that is the reason.
+    """
+
+    op_name: str
+    location: ir.Location
+    tensor: ir.Type
+    plan: Plan
+    whole: str
+
+
+def is_over_all_axes(island: ir.Operation, mesh: Mesh) -> bool:
+    return {*sdy.ManualAxesAttr(island.attributes["manual_axes"])} >= {name for name, size in mesh.axes if size > 1}
+
+
+def dims_of(attr: ir.Attribute | None, kind: ir.Type, mesh: Mesh) -> Dims:
+    if not isinstance(kind, ir.RankedTensorType):
+        return ()
+    if attr is None or not any(sharding_from_attr(attr).dims):
+        return ((),) * ir.RankedTensorType(kind).rank
+    return whole_factors(mesh, sharding_from_attr(attr))
+
+
+def sharding_of(mesh: Mesh, dims: Dims, partial: Axes = ()) -> Sharding:
+    def reference(axis) -> AxisRef:
+        is_whole = axis.pre == 1 and axis.size == mesh.axis_size(axis.axis)
+        return AxisRef(axis.axis) if is_whole else AxisRef(axis.axis, axis.pre, axis.size)
+
+    return Sharding(tuple(tuple(map(reference, axes)) for axes in dims), unreduced=tuple(map(reference, partial)))
+
+
+def tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
+    if not isinstance(kind, ir.RankedTensorType) or not ir.RankedTensorType(kind).has_static_shape:
+        raise error_at(op, f"emit=local has no tiles of a value of type {kind}", HINT)
+    tensor = ir.RankedTensorType(kind)
+    shape = []
+    for size, axes in zip(tensor.shape, dims, strict=True):
+        if size % local_rules.shards(axes):
+            raise error_at(
+                op, f"emit=local needs dimensions that divide; {kind} has {size} in {local_rules.shards(axes)}", HINT
+            )
+        shape.append(size // local_rules.shards(axes))
+    return ir.RankedTensorType.get(shape, tensor.element_type)
+
+
+Scope = dict[ir.Value | tuple[ir.Value, Dims], Tile]  # by value: in its own layout; by value and layout: in that one
+_Nested = Generator["_Nested", Any, Any]
+
+
+def _run_nested(work: _Nested) -> Any:
+    """Runs nested generators without recursion, to any depth, and returns the result of the outermost one.
+
+    A generator yields another generator to call it, and then receives the result of that generator.
+    """
+    running, returned = [work], None
+    try:
+        while running:
+            try:
+                running.append(running[-1].send(returned))
+                returned = None
+            except StopIteration as end:
+                running.pop()
+                returned = end.value
+    finally:
+        while running:  # innermost first: each restores its location and its insertion point
+            running.pop().close()
+    return returned
+
+
+class OpWriter:
+    """Writes the ops of analysed functions on tiles, at the current insertion point.
+
+    State: `conversions` has the changes of layout that are written so far. Tiles of values are in scopes, one per
+    block. Values of a region are not visible outside of the region, so a scope is copied on entry.
+    """
+
+    def __init__(self, mesh: Mesh, meshes: dict[str, Mesh], analysis: Analysis, channels: Iterator[int]):
+        self.mesh = mesh
+        self.meshes = meshes
+        self.analysis = analysis
+        self.channels = channels
+        self.conversions: list[Conversion] = []
+
+    def write_block(
+        self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
+    ) -> list[ir.Value]:
+        """Writes the ops of a block; returns its final values in the wanted layouts."""
+        return _run_nested(self._block(block, tiles, outer, wanted))
+
+    def _block(self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]) -> _Nested:
+        scope = dict(outer)
+        scope.update(zip(block.arguments, tiles, strict=True))
+        *ops, terminator = [op.operation for op in block.operations]
+        for op in ops:
+            yield self._write_op(op, scope)
+        return [
+            self._in_layout(terminator, value, dims, scope)
+            for value, dims in zip(terminator.operands, wanted, strict=True)
+        ]
+
+    def _write_op(self, op: ir.Operation, scope: Scope) -> _Nested:
+        with own_location(op):
+            if op.name in _PASS_ON:
+                self._pass_on(op, scope)
+            elif op.name in _EDGES:
+                scope[op.results[0]] = scope[op.operands[0]]
+            elif op.name in ("sdy.sharding_group", "sdy.mesh"):
+                return
+            elif op.name in CONSTANTS:
+                self._constant(op, scope)
+            elif op.name == "stablehlo.iota":
+                self._iota(op, scope)
+            elif op.name == "stablehlo.while":
+                yield self._while(op, scope)
+            elif op.name in ("stablehlo.case", "stablehlo.if"):
+                yield self._branches(op, scope)
+            elif op.name == "sdy.manual_computation":
+                self._island(op, scope)
+            else:
+                self._on_tiles(op, scope)
+
+    # Layouts
+
+    def _dims(self, value: ir.Value) -> Dims:
+        """Returns the layout that propagation found for a value."""
+        return dims_of(layout(value), value.type, self.mesh)
+
+    def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
+        """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
+        if (value, dims) not in scope:
+            scope[value, dims] = self._as_wanted(op, scope[value], value.type, dims, whole)
+        return scope[value, dims].value
+
+    def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
+        if tile.dims == dims and not tile.partial:
+            return tile
+        ends = sharding_of(self.mesh, tile.dims, tile.partial), sharding_of(self.mesh, dims)
+        tensor = ir.RankedTensorType(kind)
+        try:
+            chain = plan(
+                self.mesh, tuple(tensor.shape), bits_of(kind), *ends, with_exchange=True, reduction=tile.reduction
+            )
+        except NoPlanError as problem:
+            raise error_at(op, f"emit=local finds no chain from {ends[0]} to {ends[1]}: {problem}", HINT) from None
+        if not chain.steps:
+            return Tile(tile.value, dims)
+        name = f"reshard/{len(self.conversions)}"
+        original = self._original(op)
+        op_name = "" if original is None else original.name
+        self.conversions.append(Conversion(op_name, own_location(op), kind, chain, whole))
+        return Tile(write_program(chain.tile_program, tile.value, Mark(self.channels, name, own_location(op))), dims)
+
+    def _original(self, op: ir.Operation) -> ir.Operation | None:
+        serial = serial_of(op)
+        index = None if serial is None else self.analysis.origin[serial]
+        return None if index is None else self.analysis.originals[index]
+
+    # Kinds of ops
+
+    def _pass_on(self, op: ir.Operation, scope: Scope) -> None:
+        """Writes an op that only changes a layout.
+
+        If the only user of partial sums changes their layout again, they are converted directly to the last layout.
+        """
+        if op.name in _SUMS and self._original(op) is not None:
+            raise _refusal(op, "what it sums up is no value of the whole module")
+        last = op
+        while (
+            scope[op.operands[0]].partial
+            and (user := _only_user(last.results[0])) is not None
+            and user.name in _PASS_ON
+        ):
+            last = user
+        dims = self._dims(last.results[0])
+        scope[op.results[0]] = Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
+
+    def _constant(self, op: ir.Operation, scope: Scope) -> None:
+        dims, kind = self._dims(op.results[0]), op.results[0].type
+        if any(dims) and (element := _splat_text(op)) is not None:
+            scope[op.results[0]] = Tile(_constant(element, tile_type(kind, dims, op)), dims)
+            return
+        whole = Tile(_copied_constant(op), ((),) * len(dims))
+        scope[op.results[0]] = self._as_wanted(op, whole, kind, dims)
+
+    def _iota(self, op: ir.Operation, scope: Scope) -> None:
+        """Writes the numbers along one dimension, cuts out the tile's part, and repeats it along the others."""
+        kind, dims = ir.RankedTensorType(op.results[0].type), self._dims(op.results[0])
+        along = ir.IntegerAttr(op.attributes["iota_dimension"]).value
+        line = ir.RankedTensorType.get([kind.shape[along]], kind.element_type)
+        numbers = Tile(stablehlo.IotaOp(line, 0).result, ((),))
+        numbers = self._as_wanted(op, numbers, line, (dims[along],))
+        scope[op.results[0]] = Tile(
+            stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), numbers.value, [along]).result, dims
+        )
+
+    def _while(self, op: ir.Operation, scope: Scope) -> _Nested:
+        layouts = [self._dims(each) for each in op.results]
+        carried = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, layouts, strict=True)]
+        loop = self._create(op, op.name, [each.type for each in carried], carried, op.attributes)
+        for number, returned in enumerate(([()], layouts)):
+            yield self._write_region(op, number, loop, layouts, returned, scope)
+        self._bind(op, loop, layouts, scope)
+
+    def _branches(self, op: ir.Operation, scope: Scope) -> _Nested:
+        layouts = [self._dims(each) for each in op.results]
+        chosen = self._in_layout(op, op.operands[0], (), scope)
+        types = [tile_type(each.type, dims, op) for each, dims in zip(op.results, layouts, strict=True)]
+        choice = self._create(op, op.name, types, [chosen], op.attributes)
+        for number in range(len(op.regions)):
+            yield self._write_region(op, number, choice, [], layouts, scope)
+        self._bind(op, choice, layouts, scope)
+
+    def _write_region(self, op: ir.Operation, number: int, new: ir.Operation, taken, given, scope: Scope) -> _Nested:
+        """Writes a region of an op into a region of a new one.
+
+        Args:
+          taken, given: the layouts of the arguments of the region and of the values that it returns.
+        """
+        block = op.regions[number].blocks[0]
+        types = [tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
+        body = new.regions[number].blocks.append(*types, arg_locs=[own_location(op)] * len(types))
+        with ir.InsertionPoint(body):
+            tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
+            stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
+
+    def _island(self, op: ir.Operation, scope: Scope) -> None:
+        """Copies the body of a manual computation over all axes, because such a body already works on tiles."""
+        if not is_over_all_axes(op, self.mesh):
+            raise _refusal(op, f"it is manual along {', '.join(manual_axes(op.attributes['manual_axes']))} only")
+        ends = [sdy.TensorShardingPerValueAttr(op.attributes[f"{side}_shardings"]).shardings for side in ("in", "out")]
+        taken = [dims_of(attr, value.type, self.mesh) for attr, value in zip(ends[0], op.operands, strict=True)]
+        given = [dims_of(attr, value.type, self.mesh) for attr, value in zip(ends[1], op.results, strict=True)]
+        tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
+        copy = _body_as_it_came(self._original(op) or op)
+        block = copy.regions[0].blocks[0]
+        for argument, tile in zip(block.arguments, tiles, strict=True):
+            argument.replace_all_uses_with(tile)
+        *ops, terminator = [each.operation for each in block.operations]
+        for each in ops:
+            each.move_before(copy)
+        values = list(terminator.operands)
+        copy.erase()
+        for result, value, dims in zip(op.results, values, given, strict=True):
+            scope[result] = Tile(value, dims)
+
+    def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
+        rule, meant = self._rule(op, scope)
+        operands = [
+            self._in_layout(op, value, dims, scope, rule.whole)
+            for value, dims in zip(op.operands, rule.operands, strict=True)
+        ]
+        is_late = op.name == "stablehlo.reduce" and rule.partial and not is_neutral(op.operands[1], rule.reduction)
+        init = operands[-1]
+        if is_late:
+            operands[-1] = neutral_element(init.type, rule.reduction)
+        types = [tile_type(each.type, dims, op) for each, dims in zip(op.results, rule.results, strict=True)]
+        new = self._create(op, meant.name, types, operands, meant.attributes, rule.sizes)
+        original = self._original(op)
+        came = op if original is None or original.name != op.name else original
+        for before, after in zip(came.regions, new.regions, strict=True):
+            _copy_region(op, before, after)
+        self._bind(op, new, rule.results, scope, rule)
+        if is_late:
+            self._add_init(op, init, rule.reduction, scope)
+
+    def _rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
+        """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""
+        for value in (*op.operands, *op.results):
+            if not isinstance(value.type, ir.RankedTensorType):
+                raise _refusal(op, f"values of type {value.type} have no tiles")
+        site = Site(op, tuple(scope[each].dims for each in op.operands), tuple(map(self._dims, op.results)))
+        original = self._original(op)
+        try:
+            if original is None or not original.name.startswith("chlo."):
+                return local_rules.rule_of(site), op
+            return (local_rules.top_k if original.name == "chlo.top_k" else local_rules.elementwise)(site), original
+        except NotLocal as problem:
+            raise _refusal(op, str(problem)) from None
+
+    def _create(self, op: ir.Operation, name: str, types, operands, attributes, sizes=None) -> ir.Operation:
+        kept = {each: attributes[each] for each in _names(attributes) if each not in (SHARDING, ID, _RULE)}
+        kept.update({each: ir.DenseI64ArrayAttr.get(value) for each, value in (sizes or {}).items()})
+        return ir.Operation.create(
+            name,
+            results=types,
+            operands=operands,
+            attributes=kept,
+            regions=len(op.regions),
+            loc=own_location(op),
+        )
+
+    def _bind(
+        self, op: ir.Operation, new: ir.Operation, layouts: Sequence[Dims], scope: Scope, rule: Rule | None = None
+    ) -> None:
+        partial, reduction = (rule.partial, rule.reduction) if rule else ((), "sum")
+        for result, value, dims in zip(op.results, new.results, layouts, strict=True):
+            scope[result] = Tile(value, dims, partial, reduction)
+
+    def _add_init(self, op: ir.Operation, init: ir.Value, reduction: str, scope: Scope) -> None:
+        """Adds the initial value of a reduction once, after the parts of all devices are combined."""
+        result, dims = op.results[0], self._dims(op.results[0])
+        tile = self._in_layout(op, result, dims, scope)
+        start = stablehlo.BroadcastInDimOp(tile.type, init, []).result
+        for key in [key for key in scope if isinstance(key, tuple) and key[0] == result]:
+            del scope[key]
+        scope[result] = Tile(ir.Operation.create(reducing_op(reduction), [tile.type], [tile, start]).results[0], dims)
+
+
+_RULE = "sdy.sharding_rule"
+
+
+def _splat_text(constant: ir.Operation) -> str | None:
+    """Returns the element of a constant as `dense<1.0>` if all elements are equal; else None."""
+    found = re.search(r'constant.*?\bdense<([^\["<>]+)>', str(constant))
+    return found and f"dense<{found[1]}>"
+
+
+def _copied_constant(constant: ir.Operation) -> ir.Value:
+    """Writes a constant of StableHLO or Shardy as a constant of StableHLO, and returns its value.
+
+    Complex constants are copied as text, since the bindings cannot read them.
+    """
+    kind = ir.RankedTensorType(constant.results[0].type)
+    if not isinstance(kind.element_type, ir.ComplexType):
+        return stablehlo.ConstantOp(constant.attributes["value"]).result
+    return _constant(present(re.search(r"dense<.*>(?= : tensor)", str(constant), re.DOTALL))[0], kind)
+
+
+def _constant(value: str, kind: ir.Type) -> ir.Value:
+    op = ir.Operation.parse(f"stablehlo.constant {value} : {kind}").operation
+    # The stubs declare a constant without a type
+    ir.InsertionPoint.current.insert(op)  # pyright: ignore[reportAttributeAccessIssue]
+    return op.results[0]
+
+
+def _refusal(op: ir.Operation, why: str):
+    return error_at(op, f"emit=local cannot convert {described(op)}: {why}", HINT)
+
+
+def described(op: ir.Operation) -> str:
+    if op.name != "stablehlo.custom_call":
+        return op.name
+    return f"{op.name} @{ir.StringAttr(op.attributes['call_target_name']).value}"
+
+
+def _names(attributes) -> list[str]:
+    return [each if isinstance(each, str) else each.name for each in attributes]
+
+
+def _without_marks(op: ir.Operation) -> None:
+    for name in (ID, SHARDING):
+        if name in op.attributes:
+            del op.attributes[name]
+    op.location = own_location(op)
+
+
+def _body_as_it_came(island: ir.Operation) -> ir.Operation:
+    """Returns a copy of a manual computation over all axes, without the ops and attributes that only Shardy reads.
+
+    Args:
+      island: the original: the analysed one holds Shardy's constants and reshards, which XLA refuses, and stand-ins for
+        CHLO.
+    """
+    copy = island.clone().operation
+    for op in ops_in(copy)[1:]:
+        _without_marks(op)
+        if op.name in _PASS_ON or op.name in _EDGES:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        elif op.name == "sdy.sharding_group":
+            op.erase()
+    return copy
+
+
+def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
+    """Copies a computation on elements unchanged, because it is the same on tiles."""
+    for block in before.blocks:
+        types = [each.type for each in block.arguments]
+        copy = after.blocks.append(*types, arg_locs=[own_location(op)] * len(types))
+        values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, copy.arguments, strict=True))
+        with ir.InsertionPoint(copy):
+            for each in (inner.operation for inner in block.operations):
+                if len(each.regions) or any(operand not in values for operand in each.operands):
+                    raise _refusal(op, "its computation uses values from outside")
+                twin = each.clone().operation
+                _without_marks(twin)
+                for number, operand in enumerate(each.operands):
+                    twin.operands[number] = values[operand]
+                values.update(zip(each.results, twin.results, strict=True))
+
+
+def _only_user(value: ir.Value) -> ir.Operation | None:
+    users = list(value.uses)
+    return users[0].owner.operation if len(users) == 1 else None

@@ -1,0 +1,516 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for ops on one device's tiles: the layouts of operands and results with which an op may run per device.
+
+A rule never assumes that an op means the same on tiles: it names the dimensions that may stay split. If the layouts
+around the op split more, the rule asks for other layouts, and the converter changes the layouts of operands and
+results. So an op always has the rule's layouts, whatever propagation found. An op without a rule is refused.
+
+    sort along dimension 1      dimension 1 whole, all others as they are
+    dot_general                 contracted dimensions may be split alike on both sides: results are then partial sums
+    slice                       a dimension that it takes whole may be split; its limit is then the size of the tile
+
+Source: the StableHLO specification, for the meaning of the ops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from reshard.synthesis.layouts.layout import Factor
+
+from ..ir.reductions import UnsupportedReduction, check_reduction, reduction_of
+from ..platform.bindings import ir, stablehlo
+
+Axes = tuple[Factor, ...]
+Dims = tuple[Axes, ...]  # the axes that split each dimension, major to minor
+
+
+class NotLocal(ValueError):
+    """Raised for an op that does not run on tiles; the message gives the user the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An op with the layouts of its operands and the layouts that its results are to have."""
+
+    op: ir.Operation
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+
+    def shape(self, operand: int) -> list[int]:
+        return list(ir.RankedTensorType(self.op.operands[operand].type).shape)
+
+    @property
+    def result_shape(self) -> list[int]:
+        return list(ir.RankedTensorType(self.op.results[0].type).shape)
+
+    def ints(self, name: str) -> list[int]:
+        """Returns a DenseI64ArrayAttr of the op; empty if it has none."""
+        return list(ir.DenseI64ArrayAttr(self.op.attributes[name])) if name in self.op.attributes else []
+
+    def int(self, name: str) -> int:
+        return ir.IntegerAttr(self.op.attributes[name]).value
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The way in which an op runs on tiles.
+
+    Attributes:
+      operands, results: the layouts of its operands and results.
+      partial: the axes along which results are partial results of `reduction`.
+      sizes: attributes that hold sizes of whole dimensions, with the sizes of the tile.
+      whole: which dimensions the op needs whole, and why, in words; empty if it needs none.
+    """
+
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    partial: Axes = ()
+    reduction: str = "sum"
+    sizes: dict[str, list[int]] = field(default_factory=dict)
+    whole: str = ""
+
+
+def rule_of(site: Site) -> Rule:
+    """Returns the rule of the op of a site. Raises: NotLocal with the reason if the op does not run on tiles."""
+    name = site.op.name
+    if name in _ELEMENTWISE:
+        return _elementwise(site)
+    if name not in _RULES:
+        raise NotLocal("it has no rule for tiles")
+    return _RULES[name](site)
+
+
+def elementwise(site: Site) -> Rule:
+    """Returns the rule of an op that computes each element of its results from the same element of its operands.
+
+    Raises: NotLocal for one that, by its shapes or its regions, does something else: `chlo.broadcast_add`,
+    `chlo.ragged_dot`.
+    """
+    values = (*site.op.operands, *site.op.results)
+    shapes = {tuple(ir.RankedTensorType(value.type).shape) for value in values}
+    if len(shapes) > 1 or not len(site.op.operands) or len(site.op.regions):
+        raise NotLocal("it has no rule for tiles")
+    return _elementwise(site)
+
+
+def top_k(site: Site) -> Rule:
+    """Returns the rule of `chlo.top_k`: it selects along the last dimension."""
+    last = len(site.results[0]) - 1
+    kept = _without(site.results[0], [last])
+    return Rule((kept,), (kept,) * len(site.results), whole=f"it selects along dimension {last}")
+
+
+_ELEMENTWISE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert", "cosine", "divide"),
+        *(
+            "count_leading_zeros",
+            "exponential",
+            "exponential_minus_one",
+            "floor",
+            "imag",
+            "is_finite",
+            "log",
+            "log_plus_one",
+        ),
+        *(
+            "logistic",
+            "maximum",
+            "minimum",
+            "multiply",
+            "negate",
+            "not",
+            "or",
+            "popcnt",
+            "power",
+            "real",
+            "reduce_precision",
+        ),
+        *(
+            "remainder",
+            "round_nearest_afz",
+            "round_nearest_even",
+            "rsqrt",
+            "select",
+            "shift_left",
+            "shift_right_arithmetic",
+        ),
+        *("shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor"),
+    )
+)
+
+
+def _elementwise(site: Site) -> Rule:
+    dims = site.results[0]
+    operands = tuple(dims if len(each) == len(dims) else () for each in site.operands)
+    return Rule(operands, (dims,) * len(site.results))
+
+
+def _barrier(site: Site) -> Rule:
+    return Rule(site.results, site.results)
+
+
+def _bitcast_convert(site: Site) -> Rule:
+    ranks = len(site.operands[0]), len(site.results[0])
+    common = site.results[0][: min(ranks)]
+    padded = tuple(common + ((),) * (rank - min(ranks)) for rank in ranks)
+    return Rule((padded[0],), (padded[1],), whole="it takes elements apart along the last dimension")
+
+
+def _broadcast_in_dim(site: Site) -> Rule:
+    shape, result = site.shape(0), site.results[0]
+    targets = site.ints("broadcast_dimensions")
+    operand = tuple(result[d] if shape[i] == site.result_shape[d] else () for i, d in enumerate(targets))
+    return Rule((operand,), (result,))
+
+
+def _transpose(site: Site) -> Rule:
+    operand = _unsplit(len(site.results[0]))
+    for to, axis in enumerate(site.ints("permutation")):
+        operand[axis] = site.results[0][to]
+    return Rule((tuple(operand),), (site.results[0],))
+
+
+# Reshapes: a digit that an axis owns has a place in the row-major index of an element, and a reshape keeps this index.
+
+
+def _reshape(site: Site) -> Rule:
+    before, after = site.shape(0), site.result_shape
+    operand, result = site.operands[0], site.results[0]
+    if _places(before, operand) == _places(after, result):
+        return Rule((operand,), (result,))
+    wanted = _dims_of(before, _places(after, result))
+    if wanted is not None:
+        return Rule((wanted,), (result,))
+    given = _dims_of(after, _places(before, operand))
+    if given is not None:
+        return Rule((operand,), (given,))
+    return Rule((_whole(operand),), (_whole(result),), whole="the layouts have no digits in common")
+
+
+def _places(shape: Sequence[int], dims: Dims) -> dict[Factor, int]:
+    """Returns for each prime piece of an axis the place value of its digit in the row-major index of an element."""
+    places, behind = {}, math.prod(shape)
+    for size, axes in zip(shape, dims, strict=True):
+        place = behind
+        behind = behind // size if size else 0
+        for piece in (piece for axis in axes for piece in axis.primes()):
+            place //= piece.size
+            places[piece] = place
+    return places
+
+
+def _dims_of(shape: Sequence[int], places: dict[Factor, int]) -> Dims | None:
+    """Returns the layout of an array of `shape` whose axes have these places; None if there is no such layout."""
+    if not math.prod(shape):
+        return None if places else ((),) * len(shape)
+    at_top = {place * piece.size: piece for piece, place in places.items()}
+    dims, behind = [], math.prod(shape)
+    for size in shape:
+        top, behind, axes = behind, behind // size, []
+        while top in at_top and places[at_top[top]] >= behind:
+            axes.append(at_top.pop(top))
+            top = places[axes[-1]]
+        dims.append(joined(axes))
+    return None if at_top else tuple(dims)
+
+
+def joined(axes: Sequence[Factor]) -> Axes:
+    """Returns the axes with neighbouring pieces of one axis as one."""
+    found: list[Factor] = []
+    for axis in axes:
+        whole = axis.joined(found[-1]) if found else None
+        found[-1:] = [whole] if whole else [*found[-1:], axis]
+    return tuple(found)
+
+
+# Reductions
+
+
+def _reduce(site: Site) -> Rule:
+    count = len(site.operands) // 2
+    reduced = site.ints("dimensions")
+    operand = site.operands[0]
+    why = ""
+    if any(operand[d] for d in reduced) and (count > 1 or not _is_splittable(site.op, reduction_of(site.op))):
+        why = "it reduces along dimensions in a way that has no counterpart between devices"
+        operand = _without(operand, reduced)
+    partial = tuple(sorted(axis for d in reduced for axis in operand[d]))
+    result = tuple(axes for d, axes in enumerate(operand) if d not in reduced)
+    reduction = reduction_of(site.op) or "sum"
+    return Rule((operand,) * count + ((),) * count, (result,) * count, partial, reduction, whole=why)
+
+
+def _is_splittable(op: ir.Operation, reduction: str | None) -> bool:
+    """Returns whether devices can reduce their parts alone and then combine the results by `reduction`."""
+    if reduction is None:
+        return False
+    try:
+        check_reduction(ir.RankedTensorType(op.results[0].type).element_type, reduction)
+    except UnsupportedReduction:
+        return False
+    return True
+
+
+def _dot_general(site: Site) -> Rule:
+    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
+    batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
+    contracted = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
+    return _product(site, batch, contracted)
+
+
+def _dot(site: Site) -> Rule:
+    return _product(site, ([], []), ([len(site.operands[0]) - 1], [0]))
+
+
+def _product(site: Site, batch, contracted) -> Rule:
+    """Returns the rule of a product of two operands.
+
+    Batch and contracted dimensions are split alike on both sides, and each axis is used once.
+    """
+    sides = [list(dims) for dims in site.operands]
+    for lhs, rhs in zip(*batch, strict=True):
+        sides[1][rhs] = sides[0][lhs]
+    for lhs, rhs in zip(*contracted, strict=True):
+        if sides[0][lhs] != sides[1][rhs] or not _is_splittable(site.op, "sum"):
+            sides[0][lhs] = sides[1][rhs] = ()
+    partial = tuple(axis for d in contracted[0] for axis in sides[0][d])
+    free = [[d for d in range(len(side)) if d not in batch[i] + contracted[i]] for i, side in enumerate(sides)]
+    used = [axis for axes in sides[0] for axis in axes]
+    for d in free[1]:
+        if _overlap(sides[1][d], used):
+            sides[1][d] = ()
+        used += sides[1][d]
+    result = (*(sides[0][d] for d in batch[0]), *(sides[0][d] for d in free[0]), *(sides[1][d] for d in free[1]))
+    return Rule(tuple(map(tuple, sides)), (tuple(result),), tuple(sorted(partial)))
+
+
+def _convolution(site: Site) -> Rule:
+    numbers = stablehlo.ConvDimensionNumbers(site.op.attributes["dimension_numbers"])
+    lhs, rhs, result = (_unsplit(len(dims)) for dims in (*site.operands, site.results[0]))
+    is_grouped = site.int("feature_group_count") > 1 or site.int("batch_group_count") > 1
+    partial: Axes = ()
+    if not is_grouped:
+        wanted = site.results[0]
+        batch, features = wanted[numbers.output_batch_dimension], wanted[numbers.output_feature_dimension]
+        lhs[numbers.input_batch_dimension] = result[numbers.output_batch_dimension] = batch
+        rhs[numbers.kernel_output_feature_dimension] = result[numbers.output_feature_dimension] = features
+        summed = site.operands[0][numbers.input_feature_dimension]
+        is_alike = summed == site.operands[1][numbers.kernel_input_feature_dimension]
+        if is_alike and not _overlap(summed, batch + features) and _is_splittable(site.op, "sum"):
+            lhs[numbers.input_feature_dimension] = rhs[numbers.kernel_input_feature_dimension] = partial = summed
+    why = "groups of features or batches lie across devices" if is_grouped else "its window runs along dimensions"
+    return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), whole=why)
+
+
+def _unsplit(rank: int) -> list[Axes]:
+    """Returns a layout without split dimensions as a list, to be filled in."""
+    return [()] * rank
+
+
+def _overlap(axes: Sequence[Factor], others: Sequence[Factor]) -> bool:
+    """Returns whether a piece of `axes` and a piece of `others` have a part of one axis in common."""
+    return any(a.axis == b.axis and a.pre < b.pre * b.size and b.pre < a.pre * a.size for a in axes for b in others)
+
+
+# Parts of arrays
+
+
+def _slice(site: Site) -> Rule:
+    shape, starts, limits, strides = (site.shape(0), *map(site.ints, ("start_indices", "limit_indices", "strides")))
+    cut = [d for d, size in enumerate(shape) if (starts[d], limits[d], strides[d]) != (0, size, 1)]
+    dims = _without(site.results[0], cut)
+    limits = [limit if d in cut else limit // shards(dims[d]) for d, limit in enumerate(limits)]
+    return Rule((dims,), (dims,), sizes={"limit_indices": limits}, whole=f"it takes a part of {_named(cut)}")
+
+
+def _pad(site: Site) -> Rule:
+    amounts = [site.ints(name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")]
+    padded = [d for d, sides in enumerate(zip(*amounts, strict=True)) if any(sides)]
+    dims = _without(site.results[0], padded)
+    return Rule((dims, ()), (dims,), whole=f"it pads {_named(padded)}")
+
+
+def _concatenate(site: Site) -> Rule:
+    along = site.int("dimension")
+    dims = _without(site.results[0], [along])
+    return Rule((dims,) * len(site.operands), (dims,), whole=f"it joins arrays along dimension {along}")
+
+
+def _reverse(site: Site) -> Rule:
+    along = site.ints("dimensions")
+    dims = _without(site.results[0], along)
+    return Rule((dims,), (dims,), whole=f"it turns {_named(along)} round")
+
+
+def _dynamic_slice(site: Site) -> Rule:
+    shape, taken = site.shape(0), site.ints("slice_sizes")
+    cut = [d for d, size in enumerate(shape) if taken[d] != size]
+    dims = _without(site.results[0], cut)
+    sizes = [size // shards(dims[d]) for d, size in enumerate(taken)]
+    indices = ((),) * (len(site.operands) - 1)
+    return Rule((dims, *indices), (dims,), sizes={"slice_sizes": sizes}, whole=f"it takes a part of {_named(cut)}")
+
+
+def _dynamic_update_slice(site: Site) -> Rule:
+    shape, update = site.shape(0), site.shape(1)
+    cut = [d for d, size in enumerate(shape) if update[d] != size]
+    dims = _without(site.results[0], cut)
+    indices = ((),) * (len(site.operands) - 2)
+    return Rule((dims, dims, *indices), (dims,), whole=f"it writes a part of {_named(cut)}")
+
+
+def _gather(site: Site) -> Rule:
+    """Returns the rule of a gather: offset dimensions that are taken whole, and batch dimensions, may stay split."""
+    numbers = stablehlo.GatherDimensionNumbers(site.op.attributes["dimension_numbers"])
+    shape, taken = site.shape(0), site.ints("slice_sizes")
+    batching, index_batching = list(numbers.operand_batching_dims), list(numbers.start_indices_batching_dims)
+    windows = [d for d in range(len(shape)) if d not in (*numbers.collapsed_slice_dims, *batching)]
+    offsets = list(numbers.offset_dims)
+    result, operand, indices = list(site.results[0]), _unsplit(len(shape)), _unsplit(len(site.operands[1]))
+    for to, d in zip(offsets, windows, strict=True):
+        if taken[d] == shape[d]:
+            operand[d] = result[to]
+        else:
+            result[to] = ()
+    batches = [d for d in range(len(result)) if d not in offsets]
+    for to, d in zip(batches, _but(len(indices), numbers.index_vector_dim), strict=True):
+        indices[d] = result[to]
+    for d, index in zip(batching, index_batching, strict=True):
+        operand[d] = indices[index]
+    sizes = [size // shards(operand[d]) if d in windows else size for d, size in enumerate(taken)]
+    dims = tuple(operand), tuple(indices)
+    return Rule(dims, (tuple(result),), sizes={"slice_sizes": sizes}, whole="its indices point anywhere in the operand")
+
+
+def _scatter(site: Site) -> Rule:
+    """Returns the rule of a scatter: window dimensions that are written whole, and batching ones, may stay split."""
+    numbers = stablehlo.ScatterDimensionNumbers(site.op.attributes["scatter_dimension_numbers"])
+    count = len(site.results)
+    shape, update_shape = site.shape(0), site.shape(count + 1)
+    batching, index_batching = list(numbers.input_batching_dims), list(numbers.scatter_indices_batching_dims)
+    windows = [d for d in range(len(shape)) if d not in (*numbers.inserted_window_dims, *batching)]
+    window_updates = list(numbers.update_window_dims)
+    wanted = site.results[0]
+    result, updates, indices = map(_unsplit, (len(shape), len(update_shape), len(site.operands[count])))
+    for at, d in zip(window_updates, windows, strict=True):
+        if update_shape[at] == shape[d]:
+            result[d] = updates[at] = wanted[d]
+    update_of = dict(
+        zip(_but(len(indices), numbers.index_vector_dim), _but(len(updates), *window_updates), strict=True)
+    )
+    for d, index in zip(batching, index_batching, strict=True):
+        result[d] = indices[index] = updates[update_of[index]] = wanted[d]
+    operands = ((tuple(result),) * count, (tuple(indices),), (tuple(updates),) * count)
+    return Rule(sum(operands, ()), (tuple(result),) * count, whole="its indices point anywhere in the result")
+
+
+def _but(rank: int, *without: int) -> list[int]:
+    return [d for d in range(rank) if d not in without]
+
+
+# Ops along dimensions
+
+
+def _sort(site: Site) -> Rule:
+    along = site.int("dimension")
+    dims = _without(site.results[0], [along])
+    return Rule((dims,) * len(site.operands), (dims,) * len(site.results), whole=f"it sorts along dimension {along}")
+
+
+def _fft(site: Site) -> Rule:
+    rank = len(site.results[0])
+    along = list(range(rank - len(site.ints("fft_length")), rank))
+    dims = _without(site.results[0], along)
+    return Rule((dims,), (dims,), whole=f"it transforms {_named(along)}")
+
+
+def _matrices(site: Site) -> Rule:
+    rank = len(site.results[0])
+    dims = _without(site.results[0], [rank - 2, rank - 1])
+    return Rule((dims,) * len(site.operands), (dims,), whole="it works on whole matrices")
+
+
+def _reduce_window(site: Site) -> Rule:
+    count = len(site.results)
+    dims = _without(site.results[0], _windowed(site))
+    return Rule(
+        (dims,) * count + ((),) * count, (dims,) * count, whole=f"its window runs along {_named(_windowed(site))}"
+    )
+
+
+def _select_and_scatter(site: Site) -> Rule:
+    dims = _without(site.results[0], _windowed(site))
+    return Rule((dims, dims, ()), (dims,), whole=f"its window runs along {_named(_windowed(site))}")
+
+
+def _windowed(site: Site) -> list[int]:
+    """Returns the dimensions along which a window has other elements than the one at its place."""
+    rank = len(site.results[0])
+    one = [site.ints(name) or [1] * rank for name in _WINDOW_SIZES]
+    padding = [0] * (2 * rank)
+    if "padding" in site.op.attributes:
+        padding = [int(each) for each in ir.DenseIntElementsAttr(site.op.attributes["padding"])]
+    is_padded = [padding[2 * d] or padding[2 * d + 1] for d in range(rank)]
+    return [d for d in range(rank) if is_padded[d] or any(sizes[d] != 1 for sizes in one)]
+
+
+_WINDOW_SIZES = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+
+
+def _everywhere(site: Site) -> Rule:
+    """Returns the rule of a computation that every device does in full, with the same result."""
+    return Rule(
+        tuple(map(_whole, site.operands)),
+        tuple(map(_whole, site.results)),
+        whole="every device has to compute all of it",
+    )
+
+
+def shards(axes: Axes) -> int:
+    """Returns the number of parts into which the axes split a dimension."""
+    return math.prod(axis.size for axis in axes)
+
+
+def _without(dims: Dims, which: Sequence[int]) -> Dims:
+    return tuple(() if d in which else axes for d, axes in enumerate(dims))
+
+
+def _whole(dims: Dims) -> Dims:
+    return ((),) * len(dims)
+
+
+def _named(dims: Sequence[int]) -> str:
+    return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
+
+
+_RULES: dict[str, Callable[[Site], Rule]] = {
+    "stablehlo.bitcast_convert": _bitcast_convert,
+    "stablehlo.broadcast_in_dim": _broadcast_in_dim,
+    "stablehlo.cholesky": _matrices,
+    "stablehlo.concatenate": _concatenate,
+    "stablehlo.convolution": _convolution,
+    "stablehlo.dot": _dot,
+    "stablehlo.dot_general": _dot_general,
+    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
+    "stablehlo.fft": _fft,
+    "stablehlo.gather": _gather,
+    "stablehlo.optimization_barrier": _barrier,
+    "stablehlo.pad": _pad,
+    "stablehlo.reduce": _reduce,
+    "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.reverse": _reverse,
+    "stablehlo.rng_bit_generator": _everywhere,
+    "stablehlo.scatter": _scatter,
+    "stablehlo.select_and_scatter": _select_and_scatter,
+    "stablehlo.slice": _slice,
+    "stablehlo.sort": _sort,
+    "stablehlo.transpose": _transpose,
+    "stablehlo.triangular_solve": _matrices,
+}

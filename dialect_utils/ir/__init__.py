@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLIR without shardings: operations, diagnostics, files of modules."""
+
+__all__ = [
+    "diagnostics",
+    "expected_diagnostics",
+    "functions",
+    "module_files",
+    "ops",
+    "pipelines",
+    "reductions",
+    "shardy_limits",
+    "source_lines",
+]

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Helpers for reading and writing ops: the op that makes a value, nested ops, numbers as attributes and as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..platform.bindings import ir, sdy, stablehlo
+from ..platform.interrupts import DeferredInterrupts
+
+CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
+LOOPS = frozenset({"stablehlo.while"})
+
+
+def short_name(op: ir.Operation) -> str:
+    """Returns the name of an op without its dialect, where that is clear: `tanh` of `stablehlo.tanh`."""
+    return op.name.removeprefix("stablehlo.").removeprefix("func.").removeprefix("sdy.")
+
+
+def producer_of(value: ir.Value) -> ir.Operation | None:
+    """Returns the op that makes a value, None for an argument of a block."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def ops_in(root: ir.Operation, order: ir.WalkOrder = ir.WalkOrder.PRE_ORDER) -> list[ir.Operation]:
+    """Returns `root` and the ops nested in it, parents first or last."""
+    found: list[ir.Operation] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        append(op)
+        return advance
+
+    with DeferredInterrupts():  # the bindings turn an exception of a visitor into another error
+        root.walk(visit, order)
+    return found
+
+
+def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Yields the ops around an op, innermost first."""
+    parent = op.parent
+    while parent is not None:
+        yield parent.operation
+        parent = parent.operation.parent
+
+
+def blocks_of(op: ir.Operation) -> Iterable[ir.Block]:
+    """Yields the blocks of all regions of an op."""
+    for region in op.regions:
+        yield from region.blocks
+
+
+def terminator_of(block: ir.Block) -> ir.Operation:
+    """Returns the last op of a block."""
+    return block.operations[len(block.operations) - 1].operation
+
+
+def shape_of(kind: ir.Type) -> list[int] | None:
+    """Returns the sizes of a ranked tensor type, dynamic ones as the bindings have them; None for any other type."""
+    return list(ir.ShapedType(kind).shape) if isinstance(kind, ir.RankedTensorType) else None
+
+
+def int64_attr(value: int) -> ir.Attribute:
+    """Returns `value : i64`; there has to be a current context."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def int32_constant(value: int) -> ir.Value:
+    """Returns the scalar `stablehlo.constant dense<value> : tensor<i32>`, written at the current insertion point."""
+    import numpy as np  # here: the other functions are for runs too that need none
+
+    return stablehlo.ConstantOp(dense_elements(np.array(value, np.int32))).result
+
+
+def dense_elements(array: Any, kind: ir.Type | None = None) -> ir.DenseElementsAttr:
+    """Returns a numpy array as an attribute, of the tensor type `kind` if it is given.
+
+    The bindings take a buffer, and numpy declares its arrays as buffers for Python 3.12 and later only.
+    """
+    return ir.DenseElementsAttr.get(array, type=kind)
+
+
+def manual_axes(attr: ir.Attribute) -> list[str]:
+    """Returns the axis names in a `#sdy.manual_axes`; the bindings declare no iterator for it."""
+    return [axis for axis in sdy.ManualAxesAttr(attr)]
+
+
+def location_inside(location: Any) -> ir.Location:
+    """Returns the location that a named location wraps; old bindings have one class for all kinds of locations."""
+    return location.child_loc
+
+
+def name_of(location: Any) -> str | None:
+    """Returns the name of a named location; None for a location of another kind."""
+    if _NAME_LOC is None:
+        return location.name_str if location.is_a_name() else None
+    return location.name_str if type(location) is _NAME_LOC else None
+
+
+_NAME_LOC = getattr(ir, "NameLoc", None)  # old bindings have one class for all kinds of locations

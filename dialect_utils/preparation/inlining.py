@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls are inlined, as HLO's `CallInliner` does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ..ir.diagnostics import error_at
+from ..ir.functions import functions_of, has_body, symbol
+from ..ir.ops import ops_in
+from ..ir.pipelines import run_pipeline
+from ..ir.shardy_limits import refuse_bodiless, refuse_collectives, refuse_growth
+from ..platform.bindings import ir, stablehlo
+
+_TUPLE = "reshard.tuple"
+CALLS = "reshard.calls"  # the calls through which an op was inlined; on a call, the call itself; see `call_paths`
+
+
+def inline_calls(module: ir.Operation) -> list[ir.Operation]:
+    """Replaces each `func.call` by the body of its function, as XLA does; a call that names no function stays.
+
+    MLIR's `inline` pass is in jaxlib but finds nothing to inline there, since no dialect registers its interface.
+
+    Returns: for each call with several results a barrier over them, in place of the tuple that HLO has there;
+      `remove_call_barriers` removes the barriers once the ops are in order.
+    Raises: NotPropagatedError for a function without a body, or if inlining makes too many ops; DiagnosedError at a
+      call through which a function calls itself.
+    """
+    _inline_all(module)
+    run_pipeline(module, "builtin.module(symbol-dce)")  # may erase ops: none that it erases may be held here
+    for declared in functions_of(module):  # named, not called; Shardy looks into the body of each function
+        if not has_body(declared):
+            declared.erase()
+    return [op for op in ops_in(module) if _TUPLE in op.attributes]
+
+
+def _inline_all(module: ir.Operation) -> None:
+    functions = {symbol(op): op for op in functions_of(module)}
+    ops = {name: ops_in(function) for name, function in functions.items()}
+    calls = {name: [call for op in own if (call := _call_of(op, functions))] for name, own in ops.items()}
+    order = _callees_first(calls)
+    refuse_growth(order, functions, calls, {name: len(own) for name, own in ops.items()})
+    for callee in dict.fromkeys(callee for called in calls.values() for _, callee in called):
+        refuse_collectives(ops[callee])
+    for name in order:
+        for call, callee in calls[name]:
+            if not has_body(functions[callee]):
+                refuse_bodiless(call, callee)
+            _inline_call(call, functions[callee])
+
+
+def _call_of(op: ir.Operation, functions: Collection[str]) -> tuple[ir.Operation, str] | None:
+    """Returns a call of one of the functions, with its name; None for any other op."""
+    if op.name != "func.call":
+        return None
+    callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+    return (op, callee) if callee in functions else None
+
+
+def _callees_first(calls: dict[str, list[tuple[ir.Operation, str]]]) -> list[str]:
+    """Returns the names of functions, each behind those that it calls; the calls may nest to any depth.
+
+    Args:
+      calls: for each function its calls, each with the name of the function that it calls.
+    Raises: DiagnosedError at a call through which a function calls itself; Shardy would end the process.
+    """
+    order: dict[str, None] = {}
+    for start in calls:
+        around: dict[str, Iterator[tuple[ir.Operation, str]]] = {} if start in order else {start: iter(calls[start])}
+        while around:
+            name, left = next(reversed(around.items()))
+            call, callee = next(left, (None, ""))
+            if call is None:
+                del around[name]
+                order[name] = None
+            elif callee in around:
+                raise error_at(
+                    call, f"@{callee} calls itself by way of this call; XLA compiles no recursion, write a loop"
+                )
+            elif callee not in order:
+                around[callee] = iter(calls[callee])
+    return list(order)
+
+
+def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
+    copy = function.clone(ip=False).operation
+    block = copy.regions[0].blocks[0]
+    for argument, operand in zip(block.arguments, call.operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *body, terminator = [op.operation for op in block.operations]
+    if CALLS in call.attributes:
+        _prepend_calls([nested for op in body for nested in ops_in(op)], calls_through(call))
+    for op in body:
+        op.move_before(call)
+    values = list(terminator.operands)
+    if len(values) > 1:
+        with ir.InsertionPoint(call), call.location:
+            barrier = stablehlo.OptimizationBarrierOp(values).operation
+        barrier.attributes[_TUPLE] = ir.UnitAttr.get()
+        values = list(barrier.results)
+    for result, value in zip(call.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    terminator.erase()
+    call.erase()
+
+
+def calls_through(op: ir.Operation) -> tuple[int, ...]:
+    """Returns the indices of the calls through which an op was inlined, outermost first."""
+    return tuple(ir.DenseI64ArrayAttr(op.attributes[CALLS])) if CALLS in op.attributes else ()
+
+
+def _prepend_calls(ops: list[ir.Operation], calls: tuple[int, ...]) -> None:
+    for op in ops:
+        op.attributes[CALLS] = ir.DenseI64ArrayAttr.get([*calls, *calls_through(op)])
+
+
+def remove_call_barriers(barriers: list[ir.Operation]) -> None:
+    """Removes the barriers that `inline_calls` put over the results of calls."""
+    for barrier in barriers:
+        for result, value in zip(barrier.results, list(barrier.operands), strict=True):
+            result.replace_all_uses_with(value)
+        barrier.erase()

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""XLA in a child process: the child and its worker, compile targets, readers of the HLO that XLA writes."""
+
+__all__ = ["child", "compile_targets", "hlo_collectives", "hlo_copies", "rematerialization_warnings", "worker"]

@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles and runs modules with stock XLA in a child process, and keeps the results of compiling on disk.
+
+XLA may abort, hang or exhaust the memory of its process; the answer then says so in its status. The child is started
+when it is first needed. It serves any number of requests, and is started again after an abort or a hang. A child that
+runs already compiles one small tensor in about 0.03 s; starting a child takes about a second.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from reshard.synthesis.common import store
+
+from ..platform import compat, progress
+from ..platform.interrupts import DeferredInterrupts
+from ..platform.typed import present
+from .compile_targets import Target, compiler_version
+
+_PACKAGE = __name__.partition(".")[0]  # the child finds this package through PYTHONPATH
+DEFAULT_TIMEOUT_S = 300.0
+_MIN_DEVICES = 64  # enough for most modules; a child with more devices than it needs starts as fast
+_START_TIMEOUT_S = 60.0
+_GONE_TIMEOUT_S = 3.0
+_TAIL_LINES = 10
+_SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
+# The signals of a crash that the request caused. Other signals come from outside: a user, or a kernel out of memory.
+_FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
+_OUT_OF_SOMETHING = re.compile(
+    r"bad_alloc|out of memory|cannot allocate|no space left|resource temporarily", re.IGNORECASE
+)
+_REMATERIALIZATION = "Involuntary full rematerialization"
+_COUNTS = ("collectives", "final_collectives")  # the fields of `Compiled` that hold `KindCount`
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """The number of collectives of one kind in a program (`ops`), and of their runs (`runs`), with loops counted."""
+
+    kind: str
+    ops: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The outcome of compiling a module with XLA. Byte counts are per device and None unless `status` is "ok".
+
+    Fields:
+      status: "ok"; "error", XLA or the parser refused the module; "abort", the process died; "hang", out of time;
+        "target", there are no such devices, or no compiler for them that works.
+      message: why it is not "ok"; after an abort the signal and the end of what XLA wrote.
+      bytes_received, bytes_sent: traffic of the busiest device right after SPMD partitioning, in the program's dtypes.
+      largest_collective_tile_bytes: largest operand or result of a collective.
+      collectives: counts per kind, sorted by kind.
+      unknown_trip_counts: loops with collectives that were counted once for want of a trip count.
+      unpriced: opcodes that move data and are not counted.
+      argument_bytes, output_bytes, temp_bytes, alias_bytes: of the executable, as XLA allocates them on this backend.
+      rematerializations: how often XLA warned that it replicates a whole tensor.
+      input_shardings, output_shardings: as XLA decided them; equal texts are equal placements.
+      compile_seconds: as measured when it was compiled, from text to executable.
+      hlo_text, propagated_text: only if asked for; HLO after partitioning, StableHLO after XLA's sharding propagation.
+      from_cache: whether this came from disk.
+
+    Of a target that is compiled for ahead of time only, else None or empty:
+      final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: as above, of the final program, which
+        the compiler's own passes have rewritten. Between slices of a TPU, traffic is send and recv there and counts as
+        unpriced.
+      peak_memory_bytes: as the compiler has it; on TPUs with what lies in VMEM, on the chip, which temp_bytes leaves
+        out.
+      estimated_seconds: by the compiler's schedule, see `schedule_estimates`; None where that does not tell.
+    """
+
+    status: str
+    message: str = ""
+    bytes_received: int | None = None
+    bytes_sent: int | None = None
+    largest_collective_tile_bytes: int | None = None
+    collectives: tuple[KindCount, ...] = ()
+    unknown_trip_counts: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    temp_bytes: int | None = None
+    alias_bytes: int | None = None
+    rematerializations: int = 0
+    input_shardings: tuple[str, ...] = ()
+    output_shardings: tuple[str, ...] = ()
+    compile_seconds: float = 0.0
+    hlo_text: str | None = None
+    propagated_text: str | None = None
+    from_cache: bool = False
+    final_bytes_received: int | None = None
+    final_bytes_sent: int | None = None
+    final_collectives: tuple[KindCount, ...] = ()
+    final_unpriced: tuple[str, ...] = ()
+    peak_memory_bytes: int | None = None
+    estimated_seconds: float | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Arguments, outputs and temporaries together; aliased buffers count once."""
+        if not self.is_ok:
+            return None
+        held = present(self.argument_bytes) + present(self.output_bytes) + present(self.temp_bytes)
+        return held - present(self.alias_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The outcome of running a module: global numpy outputs and the median of the run times, without compilation."""
+
+    status: str
+    message: str = ""
+    outputs: tuple = ()
+    median_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """A module, as StableHLO text, bytecode or portable artifact, and the number of devices to partition it for.
+
+    keeps_hlo, keeps_propagated: whether `Compiled.hlo_text` and `Compiled.propagated_text` are wanted.
+    target: what to compile for ahead of time, as text; None for CPU devices.
+    """
+
+    module: str | bytes
+    num_devices: int
+    keeps_hlo: bool = False
+    keeps_propagated: bool = False
+    target: str | None = None
+
+
+class _OutOfTime(Exception):
+    """The child has not answered in time. The class is our own, so that an exception which a signal handler raises here
+    is not mistaken for it."""
+
+
+class _Gone(Exception):
+    """The child has ended."""
+
+
+class XlaChild:
+    """A child process with stock XLA, restarted as needed; also a context manager, which stops it at the end.
+
+    Invariant: a child gets a request only after it has answered all earlier ones (`_is_asked` is then False). If a
+    request is interrupted, the child is stopped, and the next request starts another. A reply has the number of its
+    request. A forked process starts without a child; the child stays with the parent process.
+
+    Args:
+      cache_dir: the folder of all caches, in which answers are kept; None for the one that the environment names.
+      uses_cache: whether answers are read from disk and kept there; if RESHARD_CACHE is off they are not.
+      num_devices: devices to start with; a request that needs more restarts the child with twice as many or more.
+    Attributes:
+      starts: how often the child was started.
+      passing_answers: how many answers, of this process or from disk, another try may not give: out of time or memory.
+    """
+
+    def __init__(self, *, cache_dir: Path | None = None, uses_cache: bool = True, num_devices: int = _MIN_DEVICES):
+        is_kept = uses_cache and store.is_on()  # read once: a later change of the environment affects new objects only
+        root = (cache_dir or store.place()) if is_kept else None
+        self._answers = None if root is None else replace(ANSWERS, root=root)
+        self._num_devices = num_devices
+        self._process: subprocess.Popen | None = None
+        self._scratch: Path | None = None
+        self._is_asked = False
+        self._questions = 0
+        self._lock = threading.RLock()
+        self.starts = 0
+        self.passing_answers = 0
+
+    def __enter__(self) -> "XlaChild":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def compile(
+        self,
+        module: str | bytes,
+        num_devices: int,
+        *,
+        target: Target | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        keeps_hlo: bool = False,
+        keeps_propagated: bool = False,
+    ) -> Compiled:
+        """Compiles a module whose main function has its shardings; never raises because of the module.
+
+        Args:
+          module: StableHLO as text, MLIR bytecode or portable artifact.
+          num_devices: partitions; the number of devices in the module's mesh.
+          target: the target to compile for; None for CPU devices.
+          timeout_s: seconds until it counts as a hang.
+        """
+        ahead_of_time = str(target) if target is not None and target.is_ahead_of_time else None
+        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated, ahead_of_time)
+        with self._lock:
+            if self._answers is None:
+                return self._compile_now(request, timeout_s)[0]
+            return self._compile_cached(request, timeout_s)
+
+    def run(
+        self,
+        module: str | bytes,
+        inputs: Sequence | None,
+        num_devices: int,
+        *,
+        repeats: int = 1,
+        seed: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        optimizes: bool = True,
+    ) -> Ran:
+        """Runs a module on CPU devices and returns its global outputs.
+
+        Args:
+          inputs: global numpy arrays, one per argument of main; None for random ones from `seed`.
+          repeats: runs; the time is their median.
+          optimizes: whether LLVM optimizes what runs; without, a module compiles in half the time and runs longer.
+        """
+        inputs = None if inputs is None else list(inputs)
+        request = {"op": "run", "module": module, "inputs": inputs, "num_devices": num_devices}
+        request |= {"repeats": repeats, "seed": seed, "optimizes": optimizes}
+        with self._lock:
+            reply = self._ask(request, num_devices, timeout_s)
+        outputs = tuple(reply.get("outputs", ()))
+        return Ran(reply["status"], reply.get("message", ""), outputs, reply.get("median_seconds"))
+
+    def close(self) -> None:
+        """Stops the child, if there is one; the next request starts another."""
+        with self._lock:
+            self._stop()
+
+    def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
+        answers, key = present(self._answers), _cache_key(request)
+        if (kept := answers.read(key, _decoded)) is not None and not kept.is_too_short(timeout_s):
+            self.passing_answers += kept.compiled.status == "hang"
+            return replace(kept.compiled, from_cache=True)
+        compiled, is_lasting = self._compile_now(request, timeout_s)
+        if is_lasting:
+            answers.write(key, _encoded(compiled, timeout_s))
+        return compiled
+
+    def _compile_now(self, request: CompileRequest, timeout_s: float) -> tuple[Compiled, bool]:
+        """Returns the answer, and whether a second try would give the same one; see `_is_lasting`."""
+        devices = 1 if request.target else request.num_devices
+        with progress.waiting_for("XLA compiles"):
+            reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
+            if reply.get("is_estimated_apart"):
+                asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
+                reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
+        is_lasting = _is_lasting(reply)
+        self.passing_answers += not is_lasting or reply["status"] == "hang"
+        return compiled_from(reply), is_lasting
+
+    def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
+        """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
+        self._ensure_started(num_devices)
+        stderr_start = self._stderr_path.stat().st_size
+        try:
+            reply = self._answered(request, time.monotonic() + timeout_s)
+        except _OutOfTime:
+            self._stop()
+            return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
+        except _Gone:
+            return self._abort_reply(stderr_start)
+        except BaseException:  # Ctrl-C, or a time limit of the caller: the next request must not receive this answer
+            self._stop()
+            raise
+        warnings = self._stderr_since(stderr_start).count(_REMATERIALIZATION)
+        return {**reply, "rematerializations": warnings}
+
+    def _answered(self, request: dict, deadline: float) -> dict:
+        """Sends one request and returns its reply; drops late replies to earlier requests, for which nobody waits."""
+        self._is_asked = True
+        self._questions += 1
+        self._send({**request, "number": self._questions}, deadline)
+        reply = self._receive(deadline)
+        while reply["number"] < self._questions:
+            reply = self._receive(deadline)
+        self._is_asked = False
+        return reply
+
+    def _abort_reply(self, stderr_start: int) -> dict:
+        code = present(self._process).wait()
+        message = cause_of_death(code, self._stderr_since(stderr_start))
+        self._stop()
+        return {"status": "abort", "message": message, "signal": -code}
+
+    # -- the process --
+
+    def _ensure_started(self, num_devices: int) -> None:
+        if num_devices > self._num_devices:
+            self._stop()
+            self._num_devices = 1 << (num_devices - 1).bit_length()
+        if self._process is not None and not self._is_asked and self._process.poll() is None:
+            return
+        self._stop()
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _start(self) -> None:
+        import tempfile
+
+        from . import worker as xla_worker  # imported late: it loads all modules that the child needs
+
+        _running.add(self)
+        self._scratch = Path(
+            tempfile.gettempdir(), f"{_SCRATCH}{os.getpid()}-{os.urandom(8).hex()}"
+        )  # set before the folder exists, so that `_stop` removes it
+        self._scratch.mkdir(mode=0o700)
+        # An interrupt here would leave a child that nothing stops.
+        with self._stderr_path.open("wb") as stderr, DeferredInterrupts():
+            _locked(stderr)  # the child inherits the file, so the lock lasts until the child has ended
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", xla_worker.__name__, str(self._scratch)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=child_environment(self._num_devices),
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C reaches this process only, which stops the child if necessary
+            )
+        for pipe in _pipes(self._process):
+            os.set_blocking(pipe.fileno(), False)
+        self.starts += 1
+        self._await_hello()
+
+    def _await_hello(self) -> None:
+        try:
+            hello = self._answered({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
+        except (_Gone, _OutOfTime) as error:
+            hello = {"status": "error", "message": str(error)}
+        if hello["status"] != "ok":
+            raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{self._stderr_since(0)}")
+
+    def _stop(self) -> None:
+        import shutil
+
+        with DeferredInterrupts():
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                process.wait()
+                for pipe in _pipes(process):
+                    pipe.close()
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch = None
+            self._is_asked = False
+            _running.discard(self)
+
+    def _forget(self) -> None:
+        """Forgets a child that belongs to another process; the pipes stay open in that process."""
+        process, self._process, self._scratch, self._is_asked = self._process, None, None, False
+        self._lock = threading.RLock()
+        if process is not None:
+            process.returncode = 0  # so that Popen does not wait for it
+            for pipe in _pipes(process):
+                pipe.close()
+
+    @property
+    def _stderr_path(self) -> Path:
+        return present(self._scratch) / _STDERR
+
+    def _stderr_since(self, start: int) -> str:
+        with self._stderr_path.open("rb") as stderr:
+            stderr.seek(start)
+            return stderr.read().decode(errors="replace")
+
+    def _send(self, request: dict, deadline: float) -> None:
+        from . import worker as xla_worker
+
+        stdin, _ = _pipes(present(self._process))
+        unsent = memoryview(xla_worker.pack_frame(request))
+        while unsent:
+            _wait(stdin, selectors.EVENT_WRITE, deadline)
+            try:
+                unsent = unsent[stdin.write(unsent) or 0 :]
+            except BrokenPipeError:
+                raise _Gone("the child closed its input") from None
+
+    def _receive(self, deadline: float) -> dict:
+        from . import worker as xla_worker
+
+        header = self._read(xla_worker.LENGTH.size, deadline)
+        return xla_worker.unpack(self._read(xla_worker.LENGTH.unpack(header)[0], deadline))
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        _, stdout = _pipes(present(self._process))
+        received = bytearray()
+        while len(received) < size:
+            _wait(stdout, selectors.EVENT_READ, deadline)
+            chunk = stdout.read(min(size - len(received), 1 << 20))
+            if not chunk:
+                raise _Gone("the child closed its output")
+            received += chunk
+        return bytes(received)
+
+
+_running: set[XlaChild] = set()
+
+
+def _pipes(process: subprocess.Popen) -> tuple[IO[bytes], IO[bytes]]:
+    """Returns the standard input and output of a child; both are pipes."""
+    return present(process.stdin), present(process.stdout)
+
+
+@atexit.register
+def _stop_all() -> None:
+    for child in list(_running):
+        if (process := child._process) is not None:
+            process.kill()  # first, since a thread that waits for an answer holds the lock
+        child.close()
+
+
+def _forget_all() -> None:
+    for child in list(_running):
+        child._forget()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def clear_after(process: int) -> None:
+    """Waits until the child of a killed process has ended, and removes the files that the child left."""
+    import shutil
+    import tempfile
+
+    deadline = time.monotonic() + _GONE_TIMEOUT_S
+    for each in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{process}-*"):
+        with (
+            contextlib.suppress(OSError),
+            (each / _STDERR).open("rb") as stderr,
+        ):  # the folder is gone, or no child was started
+            while not _locked(stderr) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _locked(file) -> bool:
+    """Locks a file until every process that inherits it has closed it. Returns False if the file is locked by another
+    process, or cannot be locked."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+@cache
+def shared_child() -> XlaChild:
+    """Returns the one child that serves this process; it is stopped when the process exits."""
+    return XlaChild()
+
+
+def _is_lasting(reply: dict) -> bool:
+    """Returns whether a second try would give the same answer. It may not if a compiler was missing, if the machine was
+    out of memory or disk, or if somebody ended the child."""
+    if reply["status"] == "abort":
+        return reply["signal"] in _FAULTS and not _OUT_OF_SOMETHING.search(reply.get("message", ""))
+    return reply["status"] != "target" and not reply.get("is_passing")
+
+
+def compiled_from(reply: dict) -> Compiled:
+    """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
+    known = {field.name for field in fields(Compiled)}
+    values = {name: _frozen(value) for name, value in reply.items() if name in known}
+    counts = {name: tuple(KindCount(*count) for count in reply.get(name, ())) for name in _COUNTS}
+    return Compiled(**{**values, "status": reply["status"], **counts})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# libtpu shall not look for a TPU, shall let other processes load it too (one may use a TPU), and shall write no logs.
+_LIBTPU_ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_LOG_DIR": "disabled"}
+
+
+def child_environment(num_devices: int) -> dict[str, str]:
+    """Returns this process's environment without the variables that steer Python, jax or XLA, and with the path to
+    `reshard`."""
+    steering = ("JAX_", "PYTHON", "TF_", "XLA_", "TPU_", "LIBTPU_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    package_parent = str(Path(present(sys.modules[_PACKAGE].__file__)).resolve().parent.parent)
+    search_path = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **environment,
+        **compat.cpu_devices_environment(num_devices),
+        **_LIBTPU_ENVIRONMENT,
+        "JAX_ENABLE_X64": "1",
+        "PYTHONPATH": os.pathsep.join(search_path),
+    }
+
+
+def _wait(stream, event: int, deadline: float) -> None:
+    """Waits until a pipe is ready. Raises _OutOfTime at the deadline (time.monotonic)."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, event)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise _OutOfTime("it took too long")
+
+
+_FATAL = re.compile(r"^(?:F\d{4} .*|.*Check failed.*|LLVM ERROR.*)$", re.MULTILINE)
+_LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ ")
+
+
+def cause_of_death(code: int, stderr: str) -> str:
+    """Returns the signal and XLA's fatal message, or the end of XLA's output; leaves out times and thread ids.
+
+    Example:
+      >>> cause_of_death(-6, "F1120 23:20:08.028206   14587 hlo_sharding_util.cc:3007] Check failed: sliced")
+      'SIGABRT: hlo_sharding_util.cc:3007] Check failed: sliced'
+    """
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    fatal = _FATAL.search(stderr)
+    lines = [fatal[0]] if fatal else stderr.splitlines()[-_TAIL_LINES:]
+    return ": ".join([name, *filter(None, ["\n".join(_LOG_PREFIX.sub("", line.rstrip()) for line in lines)])])
+
+
+# ---- answers on disk
+
+# The folders whose sources an answer depends on: those that the worker imports.
+_SOURCES = tuple(
+    f"{_PACKAGE}.{folder}"
+    for folder in (
+        "dialect_utils.platform",
+        "dialect_utils.shardings",
+        "dialect_utils.xla",
+        "synthesis.layouts",
+        "synthesis.programs",
+    )
+)
+ANSWERS = store.Store("xla", store.Limits(64 << 20, 20_000, 256 << 20), _SOURCES, lambda: compat.jaxlib_version())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer on disk, and the time limit of the caller who asked for it."""
+
+    compiled: Compiled
+    timeout_s: float
+
+    def is_too_short(self, timeout_s: float) -> bool:
+        """Returns whether this is a hang under a shorter time limit than that of a new caller."""
+        return self.compiled.status == "hang" and self.timeout_s < timeout_s
+
+
+def _cache_key(request: CompileRequest) -> str:
+    """Returns a digest of everything in a request that the answer depends on; locations in the module are left out."""
+    compiler = compiler_version(Target.parse(request.target)) if request.target else None
+    return store.key(repr((replace(request, module=""), compiler)), _canonical_text(request.module))
+
+
+def _canonical_text(module: str | bytes) -> str:
+    """Returns the module's text without locations; a module that does not parse is returned as it is, bytes in hex."""
+    if isinstance(module, str) and "loc(" not in module:
+        return module
+    from ..platform.bindings import ir, make_context
+
+    context = make_context()
+    try:
+        return str(compat.parse_module(context, module))
+    except (ir.MLIRError, ValueError):
+        return module if isinstance(module, str) else module.hex()
+
+
+def _encoded(compiled: Compiled, timeout_s: float) -> bytes:
+    return json.dumps({"compiled": as_json(compiled), "timeout_s": timeout_s}).encode()
+
+
+def _decoded(entry: bytes) -> _Answer:
+    """Returns the answer in an entry. Raises: any error if there is none."""
+    read = json.loads(entry)
+    return _Answer(compiled_from(read["compiled"]), float(read["timeout_s"]))
+
+
+def as_json(compiled: Compiled) -> dict:
+    """Returns an answer as plain values; see `compiled_from`."""
+    return {**asdict(compiled), **{name: [astuple(count) for count in getattr(compiled, name)] for name in _COUNTS}}

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile targets: CPU devices of this host, or ahead of time a TPU slice or GPUs that need not be there.
+
+    cpu:8                 CPU devices
+    tpu:v5p:4x4x4         TPU:VERSION:TOPOLOGY, chips per dimension of a slice; needs libtpu
+    tpu:v5e:8x8:2         the same and :SLICES, slices joined by the data-centre network
+    cuda:h100:1x1x8       CUDA:GPU:PARTITIONSxHOSTSxGPUS; needs jax's CUDA plug-in
+
+The process that parses a target loads no compiler; `target_devices` makes the devices, in the child process of
+`child`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from math import prod
+
+from ..platform import compat
+
+PLATFORMS = ("cpu", "tpu", "cuda")
+# Version -> (dimensions of a slice, devices per chip). The two cores of a v4 or v5p chip work as one device (megacore).
+TPU_VERSIONS = {"v2": (2, 2), "v3": (2, 2), "v4": (3, 1), "v5e": (2, 1), "v5p": (3, 1), "v6e": (2, 1), "tpu7x": (3, 2)}
+CUDA_PLUGINS = ("xla_cuda13", "xla_cuda12")
+
+_EXAMPLES = {"cpu": "cpu:8", "tpu": "tpu:v5p:4x4x4 or tpu:v5e:8x8:2", "cuda": "cuda:h100:1x1x8"}
+_FORMS = {
+    "cpu": "PLATFORM:DEVICES",
+    "tpu": "tpu:VERSION:TOPOLOGY or tpu:VERSION:TOPOLOGY:SLICES",
+    "cuda": "cuda:GPU:PARTITIONSxHOSTSxGPUS",
+}
+_NUMBER = r"[1-9]\d{0,5}"
+
+
+class TargetError(ValueError):
+    """A target that does not exist, or whose compiler is missing or refuses it; the message is one line for the
+    user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A platform and its devices.
+
+    Fields:
+      platform: one of PLATFORMS.
+      model: the version of the TPU or the name of the GPU; empty for cpu.
+      shape: number of CPU devices; chips per dimension of one TPU slice; partitions, hosts and GPUs per host.
+      slices: of a TPU.
+
+    Example:
+      >>> target = Target.parse("tpu:v5e:8x8:2")
+      >>> target.devices, str(target), str(Target.parse("tpu:tpu7x:2x2x1")), Target.parse("tpu:tpu7x:2x2x1").devices
+      (128, 'tpu:v5e:8x8:2', 'tpu:tpu7x:2x2x1', 8)
+    """
+
+    platform: str
+    model: str
+    shape: tuple[int, ...]
+    slices: int = 1
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """Returns the target that a text such as `tpu:v5p:4x4x4` names. Raises: TargetError."""
+        platform, *parts = text.split(":")
+        if platform not in PLATFORMS:
+            if not re.fullmatch(r"[a-z0-9]+:.+", text):
+                raise _malformed("cpu", text)
+            raise TargetError(f"cannot compile for '{platform}'; available: {', '.join(PLATFORMS)}")
+        return {"cpu": _cpu, "tpu": _tpu, "cuda": _cuda}[platform](text, parts)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices: cores where each core of a chip is one (v2, v3, tpu7x), chips elsewhere."""
+        per_chip = TPU_VERSIONS[self.model][1] if self.platform == "tpu" else 1
+        return prod(self.shape) * per_chip * self.slices
+
+    @property
+    def is_ahead_of_time(self) -> bool:
+        """Whether the devices need not be there: modules can be compiled for them, not run."""
+        return self.platform != "cpu"
+
+    @property
+    def topology_name(self) -> str:
+        """The topology as the compiler names it, such as `v5p:4x4x4` or `1x1x8`."""
+        return ":".join(filter(None, [self.model if self.platform == "tpu" else "", "x".join(map(str, self.shape))]))
+
+    def __str__(self) -> str:
+        slices = str(self.slices) if self.slices > 1 else ""
+        return ":".join(filter(None, [self.platform, self.model, "x".join(map(str, self.shape)), slices]))
+
+
+def missing_compiler(target: Target) -> str:
+    """Returns in one line what has to be installed to compile for the target; empty if nothing is missing."""
+    if target.platform == "tpu" and not _is_installed("libtpu"):
+        return f"compiling for {target} needs libtpu, the TPU compiler; pip install libtpu"
+    if target.platform == "cuda" and cuda_plugin() is None:
+        package = f"jax[cuda13]=={compat.jax_versions()[0]}"
+        return f"compiling for {target} needs jax's CUDA plug-in, some 4 GB; pip install '{package}'"
+    return ""
+
+
+def compiler_version(target: Target) -> str:
+    """Returns the version of the compiler that is installed for the target; empty without one."""
+    if target.platform == "cpu":
+        return compat.jaxlib_version()
+    plugin = cuda_plugin() or ""
+    package = "libtpu" if target.platform == "tpu" else f"jax_{plugin.removeprefix('xla_')}_plugin"
+    from importlib import metadata  # takes long to load
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def cuda_plugin() -> str | None:
+    """Returns the name of the CUDA plug-in that is installed, as a module of `jax_plugins`; None without one."""
+    return next((name for name in CUDA_PLUGINS if _is_installed(f"jax_plugins.{name}")), None)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _cpu(text: str, parts: list[str]) -> Target:
+    if len(parts) != 1 or not re.fullmatch(_NUMBER, parts[0]):
+        raise _malformed("cpu", text)
+    return Target("cpu", "", (int(parts[0]),))
+
+
+def _tpu(text: str, parts: list[str]) -> Target:
+    if not 2 <= len(parts) <= 3 or (len(parts) == 3 and not re.fullmatch(_NUMBER, parts[2])):
+        raise _malformed("tpu", text)
+    version, shape = parts[0], _shape("tpu", text, parts[1])
+    if version not in TPU_VERSIONS:
+        raise TargetError(f"'{text}' names no TPU: '{version}' is none of {', '.join(TPU_VERSIONS)}")
+    dimensions = TPU_VERSIONS[version][0]
+    if len(shape) != dimensions:
+        example = f"tpu:{version}:{'x'.join('4' * dimensions)}"
+        raise TargetError(
+            f"'{text}' has {_dimensions(len(shape))}, a slice of {version} has {dimensions}, as in {example}"
+        )
+    return Target("tpu", version, shape, int(parts[2]) if len(parts) == 3 else 1)
+
+
+def _cuda(text: str, parts: list[str]) -> Target:
+    if len(parts) != 2 or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", parts[0]):
+        raise _malformed("cuda", text)
+    shape = _shape("cuda", text, parts[1])
+    if len(shape) != 3:
+        raise _malformed("cuda", text)
+    return Target("cuda", parts[0], shape)
+
+
+def _shape(platform: str, text: str, part: str) -> tuple[int, ...]:
+    if not re.fullmatch(rf"{_NUMBER}(?:x{_NUMBER})*", part):
+        raise _malformed(platform, text)
+    return tuple(map(int, part.split("x")))
+
+
+def _dimensions(count: int) -> str:
+    return f"{count} dimension{'s' * (count != 1)}"
+
+
+def _malformed(platform: str, text: str) -> TargetError:
+    return TargetError(f"'{text}' is not {_FORMS[platform]}, such as {_EXAMPLES[platform]}")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads HLO text and returns the collectives that one run of the program executes.
+
+The text is what XLA dumps right after SPMD partitioning (`*after_spmd-partitioning*.txt`): shapes are tiles, dtypes are
+the program's, and neither combiners nor backend rewrites have run. The scheduled HLO of an executable reads as well.
+
+It follows `while` bodies times their trip count, the callees of `call`, `fusion` and `async-start`, and the branch of a
+`conditional` with the most traffic. XLA writes `known_trip_count` only late in its pipeline, so right after
+partitioning the count is derived from the induction variable (`hlo_trip_counts`).
+"""
+
+from dataclasses import dataclass
+
+from reshard.synthesis.programs import traffic
+from reshard.synthesis.programs.traffic import Collective
+
+from .hlo_copies import _is_in_place
+from .hlo_device_groups import parse_groups, parse_pairs
+from .hlo_text import Computation, HloModule, Instruction, has_channel, parse_module, shape_bytes
+from .hlo_trip_counts import Scope, trip_count
+
+_COLLECTIVES = {kind.replace("_", "-"): kind for kind in traffic.KINDS}
+_FLATTENED_IDS_KINDS = ("all_gather", "all_reduce", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class HloCollectives:
+    """The collectives of an HLO module.
+
+    Fields:
+      collectives: in program order; those in loops carry the product of the trip counts.
+      num_devices: replicas times partitions.
+      unknown_trip_counts: names of the `while` ops with collectives whose trip count could not be derived; each is
+        counted once, so the bytes are then a lower bound.
+      unpriced: opcodes that move data between devices and are not counted (send, recv), sorted.
+    """
+
+    collectives: tuple[Collective, ...]
+    num_devices: int
+    unknown_trip_counts: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def bytes_received(self) -> int:
+        return traffic.bytes_received(self.collectives, self.num_devices)
+
+    @property
+    def bytes_sent(self) -> int:
+        return traffic.bytes_sent(self.collectives, self.num_devices)
+
+    @property
+    def largest_collective_result_bytes(self) -> int:
+        return max((collective.bytes_after for collective in self.collectives), default=0)
+
+    @property
+    def largest_collective_tile_bytes(self) -> int:
+        """The largest operand or result of a collective, in bytes per device."""
+        return max((collective.largest_tile_bytes for collective in self.collectives), default=0)
+
+
+def collectives_in(hlo_text: str) -> HloCollectives:
+    """Returns the collectives of the HLO module in `hlo_text`.
+
+    Raises: ValueError if the text has no entry computation.
+
+    Example:
+      >>> hlo = collectives_in('''HloModule m, num_partitions=4
+      ... ENTRY %main (p: f32[8]) -> f32[32] {
+      ...   %p = f32[8]{0} parameter(0)
+      ...   ROOT %g = f32[32]{0} all-gather(%p), channel_id=1, replica_groups=[1,4]<=[4], use_global_device_ids=true
+      ... }''')
+      >>> hlo.bytes_received, hlo.largest_collective_result_bytes
+      (96, 128)
+    """
+    return _Walk(parse_module(hlo_text)).result()
+
+
+class _Walk:
+    """Collects the collectives of a module in program order.
+
+    Invariant: `times` is the product of the trip counts of the loops that the walk is in.
+    """
+
+    def __init__(self, module: HloModule):
+        self._module = module
+        self._unknown_trip_counts: list[str] = []
+        self._unpriced: set[str] = set()
+
+    def result(self) -> HloCollectives:
+        entry = Scope(self._module, self._module.entry, ())
+        collectives = tuple(self._visit(entry, times=1))
+        unknown = tuple(dict.fromkeys(self._unknown_trip_counts))
+        return HloCollectives(collectives, self._module.num_devices, unknown, tuple(sorted(self._unpriced)))
+
+    def _visit(self, scope: Scope, times: int) -> list[Collective]:
+        found = []
+        for instruction in scope.computation.instructions.values():
+            found += self._visit_instruction(scope, instruction, times)
+        return found
+
+    def _visit_instruction(self, scope: Scope, instruction: Instruction, times: int) -> list[Collective]:
+        kind = _COLLECTIVES.get(instruction.opcode.removesuffix("-start"))
+        if kind is not None:
+            return [self._collective(kind, scope.computation, instruction, times)]
+        match instruction.opcode:
+            case "while":
+                return self._visit_while(scope, instruction, times)
+            case "conditional":
+                return self._visit_conditional(scope, instruction, times)
+            case "call" | "fusion" | "async-start" | "custom-call":
+                return self._visit_callees(scope, instruction, times)
+            case "send" | "recv":
+                self._unpriced.add(instruction.opcode)
+        return []
+
+    def _visit_while(self, scope: Scope, loop: Instruction, times: int) -> list[Collective]:
+        known, state = trip_count(scope, loop)
+        trips = 1 if known is None else known
+        condition = scope.callee(loop.callee("condition"), (state,))
+        body = scope.callee(loop.callee("body"), (state,))
+        found = self._visit(condition, times * (trips + 1)) + self._visit(body, times * trips)
+        if found and known is None:
+            self._unknown_trip_counts.append(loop.name)
+        return found
+
+    def _visit_conditional(self, scope: Scope, conditional: Instruction, times: int) -> list[Collective]:
+        """Returns the collectives of the branch in which the busiest device receives most."""
+        branches = conditional.callees("branch_computations") or [
+            conditional.callee("true_computation"),
+            conditional.callee("false_computation"),
+        ]
+        arguments = scope.values(conditional.operands)[1:]
+        found = [self._visit(scope.callee(b, (a,)), times) for b, a in zip(branches, arguments, strict=True)]
+        return max(found, key=lambda branch: traffic.bytes_received(branch, self._module.num_devices))
+
+    def _visit_callees(self, scope: Scope, instruction: Instruction, times: int) -> list[Collective]:
+        callee = instruction.callee("to_apply") or instruction.callee("calls")
+        names = [callee] if callee else instruction.callees("called_computations")
+        arguments = scope.values(instruction.operands) if names else ()
+        return [found for name in names for found in self._visit(scope.callee(name, arguments), times)]
+
+    def _collective(self, kind: str, within: Computation, instruction: Instruction, times: int) -> Collective:
+        operand_bytes = [shape_bytes(within.shape_of(operand)) for operand in instruction.operands]
+        if kind == "collective_permute":
+            pairs = self._device_pairs(instruction.attributes)
+            before = operand_bytes[0] if _is_in_place(operand_bytes, instruction) else sum(operand_bytes)
+            return Collective(kind, before, before, pairs=pairs, trip_count=times)
+        groups = self._device_groups(kind, instruction.attributes)
+        if kind == "ragged_all_to_all":
+            return Collective(kind, operand_bytes[0], operand_bytes[1], groups, trip_count=times)
+        before = sum(operand_bytes)
+        group_size = max((len(group) for group in groups), default=1)
+        return Collective(kind, before, traffic.tile_bytes_after(kind, before, group_size), groups, trip_count=times)
+
+    def _device_groups(self, kind: str, attributes: str) -> tuple[tuple[int, ...], ...]:
+        """Returns the groups as device ids, device = replica · partitions + partition.
+
+        The ids in `replica_groups` are flattened device ids with `use_global_device_ids`, else partition ids or
+        replica ids depending on `channel_id`; no groups at all means one group of everything.
+        Source: XLA's GetCollectiveOpGroupMode.
+        """
+        replicas, partitions = range(self._module.num_replicas), self._module.num_partitions
+        listed = tuple(group for group in parse_groups(attributes) if group)
+        if "use_global_device_ids=true" in attributes:
+            return listed or (tuple(range(self._module.num_devices)),)
+        if not has_channel(attributes):
+            listed = listed or (tuple(replicas),)
+            return tuple(tuple(r * partitions + p for r in g) for p in range(partitions) for g in listed)
+        if kind in _FLATTENED_IDS_KINDS:
+            listed = listed or (tuple(replicas),)
+            return tuple(tuple(r * partitions + p for r in g for p in range(partitions)) for g in listed)
+        listed = listed or (tuple(range(partitions)),)
+        return tuple(tuple(r * partitions + p for p in g) for r in replicas for g in listed)
+
+    def _device_pairs(self, attributes: str) -> tuple[tuple[int, int], ...]:
+        """Returns the pairs as device ids; they are partition ids with a `channel_id`, else replica ids."""
+        replicas, partitions = self._module.num_replicas, self._module.num_partitions
+        pairs = parse_pairs(attributes)
+        if has_channel(attributes):
+            return tuple((r * partitions + i, r * partitions + j) for r in range(replicas) for i, j in pairs)
+        return tuple((i * partitions + p, j * partitions + p) for p in range(partitions) for i, j in pairs)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes that an HLO program copies on each device."""
+
+from math import prod
+
+from .hlo_text import Computation, Instruction, dimensions_of, parse_module, shape_bytes, sizes_of
+
+_COPYING = ("concatenate", "copy", "dynamic-update-slice", "gather", "pad", "reverse", "scatter", "select")
+_VIEWS = ("bitcast", "reshape")
+_BRANCHING = ("while", "conditional", "call", "fusion")
+
+
+def copied_bytes_in(hlo_text: str) -> int | None:
+    """Returns the bytes that a device copies in its own memory, for a program that only moves data.
+
+    The rules are those for the plans of this project. Transposes count, several in a row once, and so do copies,
+    concatenations, padding and the like. Slices and reshapes do not count; of a transpose that a slice follows, only
+    the slice counts. Collectives work on contiguous memory, so one along another dimension than the leading one needs
+    copies too: of an all-to-all's operand, and of the result.
+
+    Returns: None if the program has branches.
+
+    Raises: ValueError if the text has no entry computation.
+
+    Example:
+      >>> copied_bytes_in('''HloModule m, num_partitions=4
+      ... ENTRY %main (p: f32[8,4]) -> f32[4,8] {
+      ...   %p = f32[8,4]{1,0} parameter(0)
+      ...   ROOT %t = f32[4,8]{1,0} transpose(%p), dimensions={1,0}
+      ... }''')
+      128
+    """
+    entry = parse_module(hlo_text).entry
+    if any(each.opcode in _BRANCHING for each in entry.instructions.values()):
+        return None
+    return sum(_copied_bytes(entry, each) for each in entry.instructions.values())
+
+
+def _copied_bytes(within: Computation, instruction: Instruction) -> int:
+    match instruction.opcode:
+        case "transpose":
+            return 0 if _keeps_order(within, instruction) else _bytes_put_in_order(within, instruction)
+        case "all-to-all" if not _is_along_leading_dimension(within, instruction):
+            operand_bytes = shape_bytes(within.shape_of(instruction.operands[0]))
+            return operand_bytes + _bytes_put_in_order(within, instruction)
+        case "all-gather" if not _is_along_leading_dimension(within, instruction):
+            return _bytes_put_in_order(within, instruction)
+        case opcode if opcode in _COPYING:
+            return shape_bytes(instruction.shape)
+    return 0
+
+
+def _bytes_put_in_order(within: Computation, instruction: Instruction) -> int:
+    """Returns the bytes that are copied behind a collective or by a transpose.
+
+    If its only user is a slice, these are the bytes of the slice. A transpose that uses it is charged by itself, and
+    brings the result into order on the way: compilers make one loop of both. The same holds for an operand that is
+    copied before an all-to-all.
+    """
+    user = instruction
+    while user is instruction or _is_view(within, user):
+        users = [each for each in within.instructions.values() if user.name in each.operands]
+        if len(users) != 1:
+            return shape_bytes(instruction.shape)
+        user = users[0]
+    if user.opcode == "transpose" or user.opcode == "all-to-all" and not _is_along_leading_dimension(within, user):
+        return 0
+    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else instruction).shape)
+
+
+def _is_view(within: Computation, instruction: Instruction) -> bool:
+    return instruction.opcode in _VIEWS or instruction.opcode == "transpose" and _keeps_order(within, instruction)
+
+
+def _keeps_order(within: Computation, transpose: Instruction) -> bool:
+    """Returns whether only dimensions of size 1 change their place."""
+    sizes = sizes_of(within.shape_of(transpose.operands[0]))
+    moved = [dim for dim in dimensions_of(transpose) if sizes[dim] > 1]
+    return moved == sorted(moved)
+
+
+def _is_along_leading_dimension(within: Computation, collective: Instruction) -> bool:
+    """Returns whether all dimensions before the one that the collective works along have size 1; tuples have none."""
+    return all(prod(sizes_of(within.shape_of(collective.operands[0]))[:dim]) == 1 for dim in dimensions_of(collective))
+
+
+def _is_in_place(operand_bytes: list[int], instruction: Instruction) -> bool:
+    """A collective-permute with `slice_sizes` takes (input, output, offsets...) and moves a slice of the input."""
+    return len(operand_bytes) > 1 and "slice_sizes=" in instruction.attributes

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HLO text as computations and instructions, and the sizes of their shapes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from .hlo_device_groups import integers
+
+_ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
+
+
+def shape_bytes(shape: str) -> int:
+    """Returns the bytes of an HLO shape, tuples summed; sub-byte elements are packed and each array rounds up.
+
+    Example:
+      >>> shape_bytes("f32[16,32]{1,0}"), shape_bytes("(s4[3], bf16[2]{0})"), shape_bytes("pred[]")
+      (2048, 6, 1)
+    """
+    return sum(_array_bytes(dtype, dims) for dtype, dims in _ARRAY.findall(shape))
+
+
+def dtype_bits(dtype: str) -> int:
+    """Returns the bits of one element of an HLO dtype; 0 for tokens and opaque values.
+
+    Example:
+      >>> [dtype_bits(d) for d in ("pred", "s4", "bf16", "f8e4m3fn", "c128", "token")]
+      [8, 4, 16, 8, 128, 0]
+    """
+    if dtype == "pred":
+        return 8
+    width = re.match(r"(?:bf|[sufc])(\d+)", dtype)
+    return int(width[1]) if width else 0
+
+
+def _array_bytes(dtype: str, dims: str) -> int:
+    sizes = [int(dim.strip(" <=")) for dim in dims.split(",") if dim.strip()]
+    return -(-prod(sizes) * dtype_bits(dtype) // 8)
+
+
+def tuple_elements(shape: str) -> list[str]:
+    return _split(shape[1:-1]) if shape.startswith("(") else [shape]
+
+
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([^\s(=,]+)\s*(?:\(.*->.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([^\s=]+) = ")
+_OPENING, _CLOSING = "([{", ")]}"
+_COMMENT = re.compile(r"/\*.*?\*/")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One line of a computation; `operands` are names without `%`, `%p#1` for element 1 of a tuple stays `p#1`."""
+
+    name: str
+    shape: str
+    opcode: str
+    arguments: str
+    attributes: str
+
+    @property
+    def operands(self) -> list[str]:
+        """Operand names; with or without shapes in front, as print options have it."""
+        return [operand.split()[-1].lstrip("%") for operand in _split(self.arguments)]
+
+    def callee(self, attribute: str) -> str | None:
+        """Returns the computation that an attribute such as `body=%b` names, None without it."""
+        match = re.search(rf"\b{attribute}=%?([^\s,{{}}]+)", self.attributes)
+        return match[1] if match else None
+
+    def callees(self, attribute: str) -> list[str]:
+        """Returns the computations in a list such as `branch_computations={%a, %b}`."""
+        match = re.search(rf"\b{attribute}=\{{([^}}]*)\}}", self.attributes)
+        return [name.strip().lstrip("%") for name in match[1].split(",")] if match else []
+
+
+@dataclass(frozen=True)
+class Computation:
+    name: str
+    instructions: dict[str, Instruction]
+    root: str
+
+    def shape_of(self, operand: str) -> str:
+        """Returns the shape of an operand, `name` or `name#index`."""
+        name, *indices = operand.split("#")
+        shape = self.instructions[name].shape
+        for index in indices:
+            shape = tuple_elements(shape)[int(index)]
+        return shape
+
+
+@dataclass(frozen=True)
+class HloModule:
+    computations: dict[str, Computation]
+    entry: Computation
+    num_replicas: int
+    num_partitions: int
+
+    @cached_property
+    def num_devices(self) -> int:
+        return self.num_replicas * self.num_partitions
+
+
+def parse_module(text: str) -> HloModule:
+    """Returns the computations of an HLO module's text. Raises ValueError if it has no entry computation."""
+    computations, entry = {}, None
+    lines = iter(text.splitlines())
+    header = next((line for line in lines if line.startswith("HloModule")), "")
+    for line in lines:
+        if opening := _opens_computation(line):
+            computation = _parse_computation(opening[2], lines)
+            computations[computation.name] = computation
+            entry = computation if opening[1] else entry
+    if entry is None:
+        raise ValueError("the HLO text has no ENTRY computation")
+    num_replicas, num_partitions = (_header_count(header, name) for name in ("replica_count", "num_partitions"))
+    return HloModule(computations, entry, num_replicas, num_partitions)
+
+
+def _opens_computation(line: str) -> re.Match | None:
+    return None if line[:1].isspace() else _COMPUTATION.match(line)
+
+
+def _header_count(header: str, name: str) -> int:
+    match = re.search(rf"\b{name}=(\d+)", header)
+    return int(match[1]) if match else 1
+
+
+def _parse_computation(name: str, lines: Iterator[str]) -> Computation:
+    instructions, root = {}, ""
+    for line in lines:
+        if line.startswith("}"):
+            break
+        if (start := _INSTRUCTION.match(line)) is None:
+            continue
+        instruction = _parse_instruction(start[2], _COMMENT.sub("", line[start.end() :]))
+        instructions[instruction.name] = instruction
+        root = instruction.name if start[1] else root
+    return Computation(name, instructions, root or (instruction.name if instructions else ""))
+
+
+def _parse_instruction(name: str, rest: str) -> Instruction:
+    """Parses `f32[4]{0} add(%a, %b), attributes` of an instruction's line."""
+    shape_end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    opening = rest.index("(", shape_end)
+    closing = _closing(rest, opening)
+    opcode = rest[shape_end:opening].strip()
+    return Instruction(name, rest[:shape_end], opcode, rest[opening + 1 : closing], rest[closing + 1 :])
+
+
+def _closing(text: str, opening: int) -> int:
+    """Returns the index of the bracket that closes the one at `opening`; quoted text is skipped."""
+    depth = 0
+    for position, character in _unquoted(text, opening):
+        depth += (character in _OPENING) - (character in _CLOSING)
+        if depth == 0:
+            return position
+    return len(text) - 1
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas outside of brackets and quotes: "a, (b, c)" -> ["a", "(b, c)"]."""
+    parts, start, depth = [], 0, 0
+    for position, character in _unquoted(text, 0):
+        depth += (character in _OPENING) - (character in _CLOSING)
+        if character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    return [part for part in (*parts, text[start:].strip()) if part]
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
+
+
+def _unquoted(text: str, start: int) -> Iterator[tuple[int, str]]:
+    """Yields position and character of each bracket and comma outside of quotes."""
+    for token in _TOKEN.finditer(text, start):
+        if token[0][0] != '"':
+            yield token.start(), token[0]
+
+
+def dimensions_of(instruction: Instruction) -> tuple[int, ...]:
+    match = re.search(r"\bdimensions=\{([\d,\s]*)\}", instruction.attributes)
+    return integers(match[1]) if match else ()
+
+
+def sizes_of(shape: str) -> tuple[int, ...]:
+    (_, dims), *_ = _ARRAY.findall(shape)
+    return integers(dims.replace("<=", ""))
+
+
+def has_channel(attributes: str) -> bool:
+    return re.search(r"\bchannel_id=[1-9]", attributes) is not None

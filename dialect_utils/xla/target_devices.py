@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of a target that need not be there, in the order in which jax puts a mesh on them.
+
+Used only in the child process of `child`: compilers are loaded here, and they may abort or print.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from math import gcd, prod
+from pathlib import Path
+
+from ..platform.typed import present
+from .compile_targets import Target, TargetError, cuda_plugin
+
+# The plain name of a GPU is its usual form; all other names say which form they are.
+_USUAL_GPUS = {"a100": "a100-sxm4-80gb", "h100": "h100-80gb-hbm3", "h200": "h200-141gb-hbm3e"}
+
+
+def target_devices(target: Target, mesh_sizes: Sequence[int]) -> list:
+    """Returns the devices of a target, in the order of the partitions of a mesh.
+
+    Args:
+      mesh_sizes: the sizes of the mesh's axes, major to minor; their product is the number of devices.
+    Raises: TargetError if the compiler is missing or knows no such devices.
+    """
+    make = {"tpu": _tpu_topology, "cuda": _cuda_topology}[target.platform]
+    try:
+        devices = list(make(target).devices)
+    except TargetError:
+        raise
+    except Exception as error:
+        raise TargetError(f"the compiler refuses {target}: {first_line(str(error))}") from error
+    if len(devices) != target.devices:
+        raise TargetError(f"{target} should have {target.devices} devices, the compiler makes {len(devices)} of it")
+    return in_mesh_order(devices, mesh_sizes, target.slices)
+
+
+def in_mesh_order(devices: list, sizes: Sequence[int], slices: int = 1) -> list:
+    """Returns devices in the order in which `jax.make_mesh` or, for several slices, a hybrid mesh would put them.
+
+    The outermost axes go over slices. Where no axis is a whole physical one, axes are split; where jax has no order for
+    a mesh, devices stay as they come: slice by slice, in row-major order.
+    """
+    if prod(sizes) != len(devices):
+        sizes = (len(devices),)
+    over_slices = _over_slices(sizes, slices)
+    if over_slices is None:
+        return devices
+    for splits in (False, True):
+        try:
+            return list(_device_mesh(devices, sizes, over_slices, splits).flat)
+        except (NotImplementedError, AssertionError, ValueError):
+            continue  # the three ways in which jax's mesh_utils says that no axis fits
+    return devices
+
+
+def _device_mesh(devices: list, sizes: Sequence[int], over_slices: Sequence[int], splits: bool):
+    from jax.experimental import mesh_utils
+
+    options = {"allow_split_physical_axes": splits}
+    if prod(over_slices) == 1:
+        return mesh_utils.create_device_mesh(tuple(sizes), devices, **options)
+    inside = tuple(size // outer for size, outer in zip(sizes, over_slices, strict=True))
+    return mesh_utils.create_hybrid_device_mesh(inside, tuple(over_slices), devices, **options)
+
+
+def _over_slices(sizes: Sequence[int], slices: int) -> tuple[int, ...] | None:
+    """Returns the number of slices that each axis spans, outermost first; None if the axes do not fit.
+
+    Example:
+      >>> _over_slices((2, 8), 4), _over_slices((3, 5), 2)
+      ((2, 2), None)
+    """
+    left, over = slices, []
+    for size in sizes:
+        over.append(gcd(size, left))
+        left //= over[-1]
+    return tuple(over) if left == 1 else None
+
+
+def _tpu_topology(target: Target):
+    from jax.experimental import topologies
+
+    options: dict[str, int | str] = {"num_slices": target.slices} if target.slices > 1 else {}
+    if target.model == "v4":
+        options["chip_config_name"] = "megacore"
+    return topologies.get_topology_desc(platform="tpu", topology_name=target.topology_name, **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# GPUs: the plug-in has a description of each kind among its constants
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _cuda_topology(target: Target):
+    from jax.experimental import topologies
+
+    specs = gpu_specs(_plugin_library().read_bytes())
+    name = gpu_named(target.model, specs)
+    options = {"target_config": specs[name], "topology": target.topology_name}
+    return topologies.get_topology_desc(platform="cuda", topology_name="", **options)
+
+
+@cache
+def _plugin_library() -> Path:
+    """Returns the shared library of the CUDA plug-in. Raises: TargetError if there is none."""
+    spec = importlib.util.find_spec(f"jax_plugins.{cuda_plugin()}")
+    folders = present(present(spec).submodule_search_locations)
+    libraries = [file for folder in folders for file in sorted(Path(folder).glob("*.so"))]
+    if not libraries:
+        raise TargetError(f"the CUDA plug-in {cuda_plugin()} has no library; install it anew")
+    return max(libraries, key=lambda file: file.stat().st_size)
+
+
+def gpu_specs(library: bytes) -> dict[str, str]:
+    """Returns name -> GpuTargetConfigProto, as text, of the NVIDIA GPUs that are described in a library's constants.
+
+    Example:
+      >>> text = 'gpu_device_info { x: 1 }\\nplatform_name: "CUDA"\\ndevice_description_str: "NVIDIA H100 PCIe"\\n'
+      >>> list(gpu_specs(b"\\0" + text.encode() + b"\\0"))
+      ['h100-pcie']
+    """
+    specs = {}
+    for found in re.finditer(rb'device_description_str: *"([^"]+)"', library):
+        start, end = library.rfind(b"\0", 0, found.start()) + 1, library.find(b"\0", found.end())
+        text = library[start:end]
+        if b"gpu_device_info" in text and re.search(rb'platform_name: *"CUDA"', text):
+            specs[gpu_name(found[1].decode())] = text.decode()
+    return dict(sorted(specs.items()))
+
+
+def gpu_name(description: str) -> str:
+    """Returns the name of a GPU in targets.
+
+    Example:
+      >>> gpu_name("NVIDIA H100 80GB HBM3"), gpu_name("Tesla V100-SXM2-16GB")
+      ('h100-80gb-hbm3', 'v100-sxm2-16gb')
+    """
+    words = re.findall(r"[a-z0-9]+", description.lower())
+    return "-".join(word for word in words if word not in ("nvidia", "tesla"))
+
+
+def gpu_named(name: str, known: Iterable[str]) -> str:
+    """Returns the one known GPU that is called so, or whose name begins so. Raises: TargetError for none and for
+    several.
+
+    Example:
+      >>> known = ("b200", "b200-mig-1g-23gb", "h100-80gb-hbm3", "h100-pcie", "v100-sxm2-16gb")
+      >>> gpu_named("b200", known), gpu_named("h100", known), gpu_named("v100", known)
+      ('b200', 'h100-80gb-hbm3', 'v100-sxm2-16gb')
+    """
+    known = tuple(known)
+    exact = [each for each in (name, _USUAL_GPUS.get(name)) if each in known]
+    begun = [each for each in known if each.startswith(f"{name}-")]
+    if exact or len(begun) == 1:
+        return (exact or begun)[0]
+    if begun:
+        raise TargetError(f"'{name}' may be any of {', '.join(begun)}")
+    raise TargetError(f"the CUDA plug-in describes no GPU '{name}'; it has {', '.join(known)}")
+
+
+def first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no message"

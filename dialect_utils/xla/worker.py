@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The child process of `child`: compiles and runs modules with stock XLA until its stdin closes.
+
+Run as `python -m reshard.dialect_utils.xla.worker SCRATCH_DIR`. Requests and replies are frames on stdin and stdout:
+eight bytes of length, then a pickled dict. A reply has the number of its request. XLA's own output goes to stderr. XLA
+may abort this process at any time, so this process keeps nothing that the parent needs.
+"""
+
+import os
+import pickle
+import re
+import select
+import shutil
+import struct
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..platform import compat
+from ..platform.typed import present
+from .compile_targets import Target, TargetError
+from .schedule_estimates import estimated_seconds
+
+LENGTH = struct.Struct("<Q")
+_PARENT_POLL_S = 1.0
+_REMOVALS = 5  # tries to remove the scratch folder, since XLA may still write into it
+
+# LLVM's optimization takes half of the compile time and changes no metric: traffic and temporaries of every example
+# stayed the same. Runs that are timed use the default.
+_METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
+
+_SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
+# TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. So a program is compiled a
+# second time with this option, for the estimate alone, because the option changes the memory that a program needs. All
+# programs are estimated in this way, so that two of them can be compared.
+_ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
+
+
+def read_frame(stream: BinaryIO) -> dict | None:
+    """Returns the next frame of a stream, None at its end."""
+    header = stream.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        return None
+    return unpack(stream.read(LENGTH.unpack(header)[0]))
+
+
+def unpack(payload: bytes) -> dict:
+    """Returns the message in a frame, given without its length."""
+    return pickle.loads(payload)
+
+
+def pack_frame(message: dict) -> bytes:
+    """Returns the bytes of one frame."""
+    payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(payload)) + payload
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # libraries that print must not write between the frames
+    prefer_as_oom_victim()
+    scratch = Path(sys.argv[1])
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(), scratch), daemon=True).start()
+    while (request := read_frame(requests)) is not None:
+        _send(replies, {**_reply(request, scratch), "number": request["number"]})
+    _exit(scratch)
+
+
+def _send(replies: BinaryIO, reply: dict) -> None:
+    replies.write(pack_frame(reply))
+    replies.flush()
+
+
+def prefer_as_oom_victim() -> None:
+    """Makes the kernel kill this process, not its parent, when memory runs out (Linux; elsewhere nothing happens)."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:
+        pass
+
+
+def _exit_with_parent(parent: int, scratch: Path) -> None:
+    """Ends this process at once when its parent is gone, even if XLA hangs and nothing reads stdin any more."""
+    other_end = select.poll()
+    other_end.register(0, 0)  # no events are asked for: poll then reports only that the other end is closed
+    while os.getppid() == parent and not other_end.poll(_PARENT_POLL_S * 1000):
+        continue
+    _exit(scratch)
+
+
+def _exit(scratch: Path) -> None:
+    """Ends the process and XLA's threads at once. Removes the scratch folder first, which a killed parent cannot do."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not scratch.exists():
+            break
+    os._exit(0)
+
+
+def _reply(request: dict, scratch: Path) -> dict:
+    try:
+        return {"status": "ok", **_OPERATIONS[request["op"]](request, scratch)}
+    except TargetError as error:
+        return {"status": "target", "message": str(error)}
+    except Exception as error:
+        is_passing = isinstance(error, OSError | MemoryError)  # such as a full disk: it is not the module's fault
+        return {"status": "error", "message": f"{type(error).__name__}: {error}", "is_passing": is_passing}
+
+
+def _hello(request: dict, scratch: Path) -> dict:
+    """Starts jax's CPU client, so that no later request pays for it."""
+    import jax
+
+    return {"num_devices": len(jax.devices())}
+
+
+def _sleep(request: dict, scratch: Path) -> dict:
+    """Does nothing for a while, so that the parent sees a hang. For tests."""
+    time.sleep(request["seconds"])
+    return {}
+
+
+def _abort(request: dict, scratch: Path) -> dict:
+    """Dies as XLA does on a failed CHECK, for tests."""
+    print("F0101 00:00:00.000000       1 made_up.cc:1] Check failed: false", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def _compile(request: dict, scratch: Path) -> dict:
+    """Compiles a module and returns the fields of `child.Compiled`."""
+    if request["target"]:
+        return _compile_ahead_of_time(request, scratch)
+    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+        start_s = time.perf_counter()
+        executable, main, _ = _load(request, dump_dir, _METRICS_OPTIONS)
+        seconds = time.perf_counter() - start_s
+        hlo_text = _partitioned_hlo(Path(dump_dir)) or executable.hlo_modules()[0].to_string()
+        propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
+    _refuse_what_does_not_run(hlo_text, executable)
+    return {
+        **_traffic(hlo_text),
+        **_memory(executable),
+        "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
+        "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
+        "compile_seconds": seconds,
+        "hlo_text": hlo_text if request["keeps_hlo"] else None,
+        "propagated_text": propagated,
+    }
+
+
+def _refuse_what_does_not_run(hlo_text: str, executable) -> None:
+    """Refuses a program that compiles but fails whenever it is called. Raises: RuntimeError."""
+    if " fft(" not in hlo_text:
+        return
+    from .cpu_failures import why_not_run  # few programs have one
+
+    if reason := why_not_run(executable.hlo_modules()[0].to_string()):
+        raise RuntimeError(reason)
+
+
+def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
+    """Compiles for devices that this machine need not have, and adds facts about the compiler's final program."""
+    target = Target.parse(request["target"])
+    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+        executable, main, seconds = _compiled_for(target, request, dump_dir, {})
+        final_text = executable.hlo_modules()[0].to_string()
+        hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
+        propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
+        schedule = None if target.platform in _ASYNC_OPTIONS else _schedule(Path(dump_dir))
+    traffic = _traffic(hlo_text)
+    return {
+        **traffic,
+        **_memory(executable),
+        **_final_traffic(final_text),
+        "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
+        "estimated_seconds": _seconds(target, schedule, traffic["bytes_received"]),
+        "is_estimated_apart": target.platform in _ASYNC_OPTIONS,
+        "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
+        "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
+        "compile_seconds": seconds,
+        "hlo_text": hlo_text if request["keeps_hlo"] else None,
+        "propagated_text": propagated,
+    }
+
+
+def _compiled_for(target: Target, request: dict, dump_dir: str, env_options: dict) -> tuple[Any, Any, float]:
+    """Returns the executable, which nothing here can run, the type of its main function, and the seconds that compiling
+    took."""
+    from .target_devices import target_devices
+
+    context = compat.jax_context()
+    module = compat.parse_module(context, request["module"])
+    devices = target_devices(target, _mesh_sizes(module, request["num_devices"]))
+    main = _main_function(module)
+    dumps = {**_dump_options(dump_dir, request), **_SCHEDULE_OPTIONS}
+    options = _options(main, devices, {**dumps, **env_options})
+    start_s = time.perf_counter()
+    with context:
+        executable = compat.compile_ahead_of_time(module, devices, options)
+    return executable, main.type, time.perf_counter() - start_s
+
+
+def _mesh_sizes(module, num_devices: int) -> tuple[int, ...]:
+    """Returns the sizes of the axes of the first mesh over all devices that has no order of its own."""
+    from ..shardings.sdy_shardings import module_meshes
+
+    meshes = module_meshes(module).values()
+    fitting = (
+        tuple(size for _, size in mesh.axes) for mesh in meshes if mesh.size == num_devices and mesh.device_ids is None
+    )
+    return next(fitting, (num_devices,))
+
+
+def _estimate(request: dict, scratch: Path) -> dict:
+    """Compiles once more, for nothing but the schedule."""
+    target = Target.parse(request["target"])
+    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+        _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
+        schedule = _schedule(Path(dump_dir))
+    return {"estimated_seconds": _seconds(target, schedule, request["bytes_received"])}
+
+
+def _seconds(target: Target, schedule: str | None, bytes_received: int) -> float | None:
+    if schedule is None:
+        return None
+    return estimated_seconds(schedule, bytes_received, has_placeholders=target.platform == "cuda")
+
+
+def _schedule(dump_dir: Path) -> str | None:
+    return next((path.read_text() for path in sorted(dump_dir.glob("*.schedule.txt"))), None)
+
+
+def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, Any, list]:
+    """Returns the loaded executable, the type of its main function and the devices of a request."""
+    import jax
+
+    context = compat.jax_context()
+    module = compat.parse_module(context, request["module"])
+    devices = jax.devices()[: request["num_devices"]]
+    main = _main_function(module)
+    options = _options(main, devices, {**env_options, **_dump_options(dump_dir, request)})
+    with context:
+        return compat.load_executable(module, devices, options), main.type, devices
+
+
+def _options(main, devices: list, env_options: dict):
+    return compat.compile_options(
+        devices,
+        env_options,
+        propagates_to_parameters=_open_shardings(main, "arg_attrs", len(main.type.inputs)),
+        propagates_to_results=_open_shardings(main, "res_attrs", len(main.type.results)),
+    )
+
+
+def _main_function(module) -> Any:
+    """Returns the module's entry: the function `main`, else the only public one."""
+    from jaxlib.mlir import ir
+
+    functions = [op for op in module.body.operations if op.operation.name == "func.func"]
+    named_main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == "main"]
+    return (named_main or functions)[0]
+
+
+def _open_shardings(function, attribute: str, count: int) -> list[bool]:
+    """Returns per argument or result whether XLA chooses its sharding: it has none, or one with open dimensions.
+
+    Source: jax's get_prop_to_input_output.
+    """
+    attributes = function.attributes
+    if attribute not in attributes:
+        return [True] * count
+    return [_is_open(entry) for entry in attributes[attribute]]
+
+
+def _is_open(attributes) -> bool:
+    sharding = next((attributes[n] for n in ("sdy.sharding", "mhlo.sharding") if n in attributes), None)
+    return sharding is None or "?" in str(sharding)
+
+
+def _dump_options(dump_dir: str | None, request: dict) -> dict[str, str]:
+    if dump_dir is None:
+        return {}
+    passes = "spmd-partitioning$" + ("|^shardy" if request["keeps_propagated"] else "")
+    return {"xla_dump_to": dump_dir, "xla_dump_hlo_pass_re": passes}
+
+
+def _partitioned_hlo(dump_dir: Path) -> str | None:
+    """Returns the HLO directly after SPMD partitioning; None if XLA did not partition."""
+    dumps = sorted(dump_dir.glob("*.after_*spmd-partitioning.before_*.txt"))  # TPU's pass is tpu-spmd-partitioning
+    return dumps[-1].read_text() if dumps else None
+
+
+def _propagated(dump_dir: Path) -> str | None:
+    """Returns the module as it was after XLA's own sharding propagation."""
+    dumps = sorted(dump_dir.glob("shardy/*/*.after_propagation.mlir"))
+    return dumps[-1].read_text() if dumps else None
+
+
+def _traffic(hlo_text: str) -> dict:
+    from . import hlo_collectives  # imported late: some requests, such as `hello`, do not need it
+
+    found = hlo_collectives.collectives_in(hlo_text)
+    kinds = sorted({collective.kind for collective in found.collectives})
+    return {
+        "bytes_received": found.bytes_received,
+        "bytes_sent": found.bytes_sent,
+        "largest_collective_tile_bytes": found.largest_collective_tile_bytes,
+        "collectives": [_kind_count(kind, found.collectives) for kind in kinds],
+        "unknown_trip_counts": list(found.unknown_trip_counts),
+        "unpriced": list(found.unpriced),
+    }
+
+
+def _final_traffic(hlo_text: str) -> dict:
+    """Returns the traffic of the final program, after the compiler has combined or split collectives."""
+    found = _traffic(hlo_text)
+    return {f"final_{name}": found[name] for name in ("bytes_received", "bytes_sent", "collectives", "unpriced")}
+
+
+def _kind_count(kind: str, collectives: tuple) -> tuple[str, int, int]:
+    trip_counts = [collective.trip_count for collective in collectives if collective.kind == kind]
+    return kind, len(trip_counts), sum(trip_counts)
+
+
+def _memory(executable) -> dict[str, int]:
+    stats = executable.get_compiled_memory_stats()
+    parts = ("argument", "output", "temp", "alias")
+    return {f"{part}_bytes": getattr(stats, f"{part}_size_in_bytes") for part in parts}
+
+
+def canonical_sharding(op_sharding) -> str:
+    """Returns a text that is equal for two shardings exactly if they place the same tiles on the same devices.
+
+    `{devices=[1,8,1]x1 <=[8]}` lists tiles per dimension, copies of each tile and the devices in order of tiles, those
+    that hold the same tile sorted.
+    """
+    sharding = compat.hlo_sharding(op_sharding)
+    if sharding.is_replicated() or not sharding.is_tiled() or sharding.subgroup_types():
+        return str(sharding)
+    dims, devices = list(sharding.tile_assignment_dimensions()), list(sharding.tile_assignment_devices())
+    copies = dims.pop() if sharding.replicate_on_last_tile_dim() else 1
+    groups = [sorted(devices[i : i + copies]) for i in range(0, len(devices), copies)]
+    placed = [device for group in groups for device in group]
+    order = f"<=[{len(placed)}]" if placed == list(range(len(placed))) else ",".join(map(str, placed))
+    return f"{{devices={dims}x{copies} {order}}}".replace(", ", ",")
+
+
+def _run(request: dict, scratch: Path) -> dict:
+    """Runs a module and returns its global outputs and the median of the run times in seconds."""
+    if b"lapack_" in _bytes_of(request["module"]):
+        compat.prepare_linear_algebra()
+    executable, main, devices = _load(request, None, {} if request["optimizes"] else _METRICS_OPTIONS)
+    inputs = request["inputs"]
+    inputs = seeded_inputs(main.inputs, request["seed"]) if inputs is None else inputs
+    parameters = compat.parameter_shardings(executable, len(main.inputs))
+    shardings = [compat.array_sharding(sharding, devices) for sharding in parameters]
+    seconds = []
+    for _ in range(request["repeats"]):
+        shards, elapsed_s = _timed_run(executable, inputs, shardings)
+        seconds.append(elapsed_s)
+    outputs = _gather(executable, main.results, shards, devices)
+    from statistics import median
+
+    return {"outputs": outputs, "median_seconds": median(seconds)}
+
+
+def _bytes_of(module: str | bytes) -> bytes:
+    return module.encode() if isinstance(module, str) else module
+
+
+def _timed_run(executable, inputs: list, shardings: list) -> tuple[list[list], float]:
+    """Places the inputs on the devices again, since a run may donate them, and runs once."""
+    import jax
+
+    arguments = [jax.device_put(value, sharding) for value, sharding in zip(inputs, shardings, strict=True)]
+    jax.block_until_ready(arguments)
+    start_s = time.perf_counter()
+    shards = jax.block_until_ready(compat.execute_sharded(executable, arguments))
+    return shards, time.perf_counter() - start_s
+
+
+def _gather(executable, types: list, shards: list[list], devices: list) -> list:
+    """Returns each result as one global numpy array."""
+    import jax
+    import numpy as np
+    from jaxlib.mlir import ir
+
+    shapes = [tuple(ir.RankedTensorType(result).shape) for result in types]
+    shardings = [compat.array_sharding(s, devices) for s in compat.output_shardings(executable, len(types))]
+    arrays = map(jax.make_array_from_single_device_arrays, shapes, shardings, shards)
+    return [np.asarray(array) for array in arrays]
+
+
+def seeded_inputs(types: list, seed: int) -> list:
+    """Returns random inputs for tensor types: standard normal floats, small integers, booleans."""
+    import numpy as np
+    from jaxlib.mlir import ir
+
+    random = np.random.default_rng(seed)
+    tensors = [ir.RankedTensorType(type_) for type_ in types]
+    return [_random_array(random, tuple(t.shape), numpy_dtype(str(t.element_type))) for t in tensors]
+
+
+def _random_array(random, shape: tuple[int, ...], dtype):
+    if dtype.kind in "biu" or "int" in dtype.name:
+        return random.integers(0, 2 if dtype.kind == "b" else 7, shape).astype(dtype)
+    values = random.standard_normal(shape)
+    return (values + 1j * random.standard_normal(shape)).astype(dtype) if dtype.kind == "c" else values.astype(dtype)
+
+
+def numpy_dtype(element_type: str):
+    """Returns the numpy dtype of an MLIR element type.
+
+    Example:
+      >>> [numpy_dtype(t).name for t in ("i1", "ui8", "bf16", "f8E4M3FN", "complex<f32>")]
+      ['bool', 'uint8', 'bfloat16', 'float8_e4m3fn', 'complex64']
+    """
+    import ml_dtypes
+    import numpy as np
+
+    if element_type == "i1":
+        return np.dtype(bool)
+    if element_type.startswith("complex"):
+        return np.dtype({"complex<f32>": "complex64", "complex<f64>": "complex128"}[element_type])
+    letters, bits, rest = present(re.fullmatch(r"([a-z]+)(\d+)(\w*)", element_type)).groups()
+    stem = {"i": "int", "si": "int", "ui": "uint", "f": "float", "bf": "bfloat"}[letters]
+    name = f"{stem}{bits}" + (f"_{rest.lower()}" if rest else "")
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+_OPERATIONS = {
+    "hello": _hello,
+    "compile": _compile,
+    "run": _run,
+    "estimate": _estimate,
+    "sleep": _sleep,
+    "abort": _abort,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks after the pipeline, in their order: the whole module as XLA compiles it, then the values it computes.
+
+Large modules are imported only if a check runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reshard.dialect_utils.platform.bindings import ir
+    from reshard.passes.driver.base import Session
+    from reshard.passes.driver.pipeline import Pipeline
+
+# The most bytes that a run of the check by values may take: arguments, outputs and temporaries of all devices together.
+MOST_VALUE_BYTES = 256 << 20
+
+
+def is_rewritten(rows: Sequence[dict]) -> bool:
+    """Returns whether a site of these report rows is rewritten.
+
+    Example:
+      >>> is_rewritten([{"site": 0}, {"site": 1, "is_rewritten": True}])
+      True
+    """
+    return any(row.get("is_rewritten") for row in rows)
+
+
+def checked(
+    parse_original: Callable[[], ir.Module],
+    module: ir.Module,
+    pipeline: Pipeline,
+    session: Session,
+    rows: Sequence[dict],
+    *,
+    compiles: bool,
+    value_bytes: int | None,
+) -> ir.Module:
+    """Returns the module with only those rewrites that pass the checks. Each check records its result in the session.
+
+    If stock XLA does not compile the module and compiles ours, values are checked even if the caller does not ask for
+    it. Then the check has the default limit, so that a kept result does not depend on any other limit.
+
+    Args:
+      parse_original: returns the module before `pipeline` ran; called once per check, which may change its copy.
+      module: what `pipeline` made of it in `session`.
+      rows: of `session.results.report_rows`, those of this module.
+      compiles: whether the whole module is compiled before and after.
+      value_bytes: the limit of the check by values that the caller asks for; None: the caller asks for none.
+    Raises: DiagnosedError as `whole_module_check.check` does.
+    """
+    before = len(session.results.checks)
+    if compiles and (is_rewritten(rows) or session.options.compile_for is not None):
+        from reshard.passes.results import whole_module_check
+
+        module = whole_module_check.check(parse_original(), module, pipeline, session, rows)
+        if value_bytes is None and whole_module_check.needs_values(session):
+            value_bytes = MOST_VALUE_BYTES
+    if value_bytes is not None and is_rewritten(rows):
+        from reshard.passes.results import values_check
+
+        is_checked = len(session.results.checks) > before
+        limits = {"most_bytes": value_bytes, "is_checked_as_a_whole": is_checked}
+        module = values_check.check(parse_original(), module, pipeline, session, rows, **limits)
+    return module

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge: decides for a site, by the policy, whether our chain is written or the site is left to XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from reshard.dialect_utils.analysis import miscompilations
+from reshard.dialect_utils.ir.ops import LOOPS, producer_of, short_name
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
+from reshard.passes.sites import findings as kinds
+from reshard.passes.sites.conversions import Asked, Conversion, Conversions
+from reshard.passes.sites.findings import PREFIX, Finding
+from reshard.passes.sites.op_layouts import Layouts, OpLayouts
+from reshard.passes.sites.oracle import KEEP, REWRITE, LoneOracle, Verdict
+from reshard.passes.sites.site_records import SiteRecord
+from reshard.synthesis.layouts.mesh import Mesh
+
+ALWAYS = "always"
+_RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
+_DATA_FLOW_OPS = CONSTRAINTS | LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
+
+
+def is_data_flow(edge: Finding) -> bool:
+    """Returns whether the user passes the value on unchanged, so that XLA sees only the two layouts."""
+    return edge.kind != kinds.RESULT and edge.op.name in _DATA_FLOW_OPS
+
+
+class Verdicts:
+    """The verdicts so far: in memory by any key, and in the record on disk by the text of the question."""
+
+    def __init__(self, record: SiteRecord):
+        self._record = record
+        self._by_key: dict[Hashable, Verdict] = {}
+
+    def on(self, key: Hashable, question: Callable[[], str], judge: Callable[[], Verdict]) -> Verdict:
+        """Returns the verdict under `key`, else the one under the text `question()`, else the result of `judge`."""
+        if key not in self._by_key:
+            text = question()
+            if text not in self._by_key:
+                self._by_key[text] = Verdict.from_json(self._record.answer(text, lambda: judge().as_json()))
+            self._by_key[key] = self._by_key[text]
+        return self._by_key[key]
+
+
+class SiteJudge:
+    """Decides about conversions by the policy `better` or `always`.
+
+    Args:
+      policy: ALWAYS rewrites wherever there is a chain; "better" asks the oracle.
+      conversions: the planned conversions of the module's sites.
+      op_layouts: returns the layouts around ops; called only if they matter.
+      oracle: returns the oracle; called only if a question is new.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        conversions: Conversions,
+        op_layouts: Callable[[], OpLayouts],
+        oracle: Callable[[], LoneOracle],
+    ):
+        self.policy = policy
+        self.conversions = conversions
+        self._op_layouts = op_layouts
+        self._oracle = oracle
+        self._verdicts = Verdicts(conversions.record)
+
+    def on_chain(self, chain: list[Finding]) -> Verdict:
+        """Returns the verdict on a chain of constraints or on one edge of data flow, judged as a pair of layouts."""
+        conversion = self.conversions.of_chain(chain)
+        if (settled := self._settled_pair(chain, conversion)) is not None:
+            return settled
+        layouts = [conversion.source, *[self.conversions.shardings[each.target] for each in chain]]
+        kind = str(chain[-1].value.type)
+        question = repr(("pair", kind, layouts, conversion.asked.text))
+        return self._verdicts.on(
+            question, lambda: question, lambda: self._oracle().judge_pair(kind, layouts, conversion.asked.plan)
+        )
+
+    def _settled_pair(self, chain: list[Finding], conversion: Conversion) -> Verdict | None:
+        """Returns the verdict on a pair if it is known without XLA; else None."""
+        if not conversion.is_planned:
+            return Verdict(KEEP, conversion.problem)
+        if conversion.asked.target_mesh is not None and conversion.facts["is_empty"]:
+            return Verdict(KEEP, "both meshes place the value alike: nothing moves")
+        if reason := self._miscompiled_around(chain[0], chain[-1]):
+            return Verdict(KEEP, reason)
+        return Verdict(REWRITE, "the policy is always") if self.policy == ALWAYS else None
+
+    def on_op(self, group: list[Finding]) -> Verdict:
+        """Returns the verdict on all edges of one op together, since XLA may partition the op in another way."""
+        if (settled := self._settled_op(group)) is not None:
+            return settled
+        op = group[0].op
+        converted = [(edge.kind == kinds.RESULT, edge.number, self.conversions.of_site(edge.site)) for edge in group]
+        layouts = self._op_layouts().of(op, self.conversions.mesh(group[0].target))
+        if layouts is None or any(each.asked.target_mesh for _, _, each in converted):
+            return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
+        operands, results = (
+            {number: each.asked for is_result, number, each in converted if is_result == side} for side in (False, True)
+        )
+        return self._verdicts.on(
+            (*_question(op, layouts), *_conversion_keys(converted)),
+            lambda: _question_text(op, layouts, operands, results),
+            lambda: self._judged_alone(op, layouts, operands, results),
+        )
+
+    def _settled_op(self, group: list[Finding]) -> Verdict | None:
+        """Returns the verdict on the edges of an op if it is known without XLA; else None."""
+        conversions = (self.conversions.of_site(edge.site) for edge in group)
+        if (missing := next((each for each in conversions if not each.is_planned), None)) is not None:
+            return Verdict(KEEP, missing.problem)
+        around = (self._miscompiled_around(edge, edge) for edge in group)
+        if reason := self._miscompiled(group) or next(filter(None, around), ""):
+            return Verdict(KEEP, reason)
+        return Verdict(REWRITE, "the policy is always") if self.policy == ALWAYS else None
+
+    def _judged_alone(
+        self, op: ir.Operation, layouts: Layouts, asked_operands: dict[int, Asked], asked_results: dict[int, Asked]
+    ) -> Verdict:
+        from reshard.dialect_utils.emission.mini_modules import neighbourhood  # loads the writers of collectives
+
+        operands = {number: each.plan for number, each in asked_operands.items()}
+        results = {number: each.plan for number, each in asked_results.items()}
+        for number, plan in operands.items():
+            layouts.operands[number] = plan.source
+        for number, plan in results.items():
+            layouts.results[number] = plan.target
+        mesh = next(iter((*operands.values(), *results.values()))).mesh
+        stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {}, layouts.constrained)
+        ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results, layouts.constrained)
+        if stock is None or ours is None:
+            return Verdict(KEEP, "the op cannot be judged alone: it uses values or symbols from outside")
+        return self._oracle().judge_texts(stock, ours, mesh)
+
+    # Ops that XLA computes wrongly in some layouts
+
+    def _miscompiled(self, group: list[Finding]) -> str:
+        """Returns why XLA would compute an op wrongly in the layouts that a rewrite fixes; empty if it is right."""
+        op = group[0].op
+        if op.name == "stablehlo.dot_general" and self._op_layouts().scatters_sums(op):
+            return miscompilations.SCATTERED_SUMS.reason
+        fixed = {
+            (edge.kind == kinds.RESULT, edge.number): edge.source if edge.kind == kinds.RESULT else edge.target
+            for edge in group
+        }
+        return self._miscompiled_with(op, fixed, self.conversions.mesh(group[0].target))
+
+    def _miscompiled_around(self, first: Finding, last: Finding) -> str:
+        """Returns why XLA would compute a neighbour of a conversion wrongly in a layout that it fixes; empty if right.
+
+        The neighbours are the producer of the value, from whose layout `first` starts, and the users of the constraint
+        `last`.
+        """
+        producer = producer_of(first.value) if first.kind != kinds.RESULT else None
+        if producer is not None:
+            fixed = {(True, ir.OpResult(first.value).result_number): first.source}
+            if reason := self._miscompiled_with(producer, fixed, self.conversions.mesh(first.source)):
+                return f"it takes the result of {short_name(producer)}: {reason}"
+        for use in last.op.results[0].uses if last.op.name in CONSTRAINTS else ():
+            user, fixed = use.owner.operation, {(False, use.operand_number): last.target}
+            if reason := self._miscompiled_with(user, fixed, self.conversions.mesh(last.target)):
+                return f"its user {short_name(user)}: {reason}"
+        return ""
+
+    def _miscompiled_with(
+        self, op: ir.Operation, fixed: dict[tuple[bool, int], ir.Attribute], mesh: Mesh | None
+    ) -> str:
+        """Returns the reason from the table of miscompilations that applies to an op; empty if XLA is right there.
+
+        Args:
+          fixed: layouts by (is a result, number), in place of those that propagation found.
+        """
+        if op.name not in miscompilations.OPS:
+            return ""
+        layouts = self._op_layouts().of(op, mesh)
+        if layouts is None:
+            return f"XLA partitions {short_name(op)} wrongly in some layouts, and those around this one are unknown"
+        for (is_result, number), attr in fixed.items():
+            (layouts.results if is_result else layouts.operands)[number] = self.conversions.shardings[attr]
+        found = miscompilations.miscompilation_of(miscompilations.AtOp(op, mesh, layouts.operands, layouts.results))
+        return found.reason if found is not None else ""
+
+
+def _conversion_keys(converted: list[tuple[bool, int, Conversion]]) -> list[tuple]:
+    """Returns a key for the conversions at an op, sorted by side and number."""
+    ordered = sorted(converted, key=lambda each: each[:2])
+    return [(is_result, number, conversion.key) for is_result, number, conversion in ordered]
+
+
+def _question(op: ir.Operation, layouts: Layouts) -> tuple:
+    """Returns a key for an op and the layouts around it: ops with the same key get the same verdict.
+
+    An op with regions has a key of its own.
+    """
+    own = op if len(op.regions) else tuple(each for each in op.attributes.items() if _is_own(each[0]))
+    types = (*(value.type for value in op.operands), *(value.type for value in op.results))
+    return op.name, own, types, layouts.attributes, layouts.constrained
+
+
+def _question_text(op: ir.Operation, layouts: Layouts, operands: dict[int, Asked], results: dict[int, Asked]) -> str:
+    """Returns a text with everything on which the verdict on an op depends, for a record on disk."""
+    own = [(name, str(each)) for name, each in op.attributes.items() if _is_own(name)]
+    body = op.get_asm(print_generic_op_form=True, use_local_scope=True, assume_verified=True) if len(op.regions) else ""
+    types = [str(value.type) for value in (*op.operands, *op.results)]
+    plans = [[(number, each.text) for number, each in sorted(side.items())] for side in (operands, results)]
+    return repr((op.name, own, body, types, layouts.operands, layouts.results, sorted(layouts.constrained), plans))
+
+
+def _is_own(name: str) -> bool:
+    """Returns whether an attribute is part of the op itself: it is not one of ours, and not a sharding."""
+    return not name.startswith(PREFIX) and name != SHARDING

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a site: a chain of typed steps if one leads to the target, else with exchanges and padded tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reshard.dialect_utils.emission.mini_modules import bits_of
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
+from reshard.synthesis.programs import submesh
+
+
+def site_plan(
+    value_type: ir.Type,
+    mesh: Mesh,
+    source: Sharding,
+    target: Sharding,
+    manual_axes: Sequence[str] = (),
+    target_mesh: Mesh | None = None,
+) -> Plan:
+    """Returns the plan that turns a value of one type from `source` into `target`.
+
+    Args:
+      manual_axes: inside a manual computation, its axes: the value differs along them. The plan is on the mesh of the
+        others.
+      target_mesh: that of `target` where it is not `mesh`: over the same devices, outside of manual computations.
+
+    Plans with exchanges and padded tiles are tried second, with the objective `time`: with the objective `bytes`, many
+    small moves would beat one collective.
+
+    Raises: NoPlanError or ValueError if there is none; the message says why.
+    """
+    if not ir.ShapedType(value_type).has_static_shape:
+        raise NoPlanError(f"{value_type} has dynamic dimensions")
+    if source.unreduced or target.unreduced:
+        raise NoPlanError("islands take and give no unreduced values")
+    free = submesh.without(mesh, manual_axes) if manual_axes else mesh
+    problem = free, tuple(ir.RankedTensorType(value_type).shape), bits_of(value_type), source, target
+    try:
+        return plan(*problem, target_mesh=target_mesh)
+    except NoPlanError as problem_of_steps:
+        if manual_axes:
+            raise NoPlanError(
+                f"{problem_of_steps}, and an exchange inside a manual computation is not supported"
+            ) from None
+        return plan(*problem, objective="time", with_exchange=True, target_mesh=target_mesh)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report rows: one mapping of plain values per site, with the user's lines and the origin of each axis."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
+from reshard.passes.driver.base import Session
+from reshard.passes.sites import findings as kinds
+from reshard.passes.sites.conversions import Conversion
+from reshard.passes.sites.findings import Finding, Findings
+
+if TYPE_CHECKING:
+    from reshard.dialect_utils.analysis.layout_origins import Origins
+
+
+class SiteRows:
+    """Makes report rows for the sites of one module."""
+
+    def __init__(self, module: ir.Module, found: Findings, session: Session):
+        self.module = module
+        self.found = found
+        self.session = session
+        self._types: dict[ir.Type, str] = {}
+        self._frames: dict[ir.Operation, tuple[Frame, ...]] = {}
+
+    def row(
+        self, edge: Finding, conversion: Conversion, facts: dict[str, Any], group: int | str, solved: dict | None
+    ) -> dict[str, Any]:
+        """Returns the report row of a site: plain values, bytes per device, None where unknown.
+
+        Args:
+          edge: of the site, the one to show. facts: of its plan and verdict.
+          group: number or name of what is decided together.
+          solved: the problem that the chain solves.
+        """
+        frames = self._frames_of(edge.op)
+        calls = [{"function": frame.function, "location": self._place(frame.place)} for frame in frames]
+        return {
+            "site": edge.site,
+            "group": group,
+            "location": self._place(self.line(edge.op)),
+            "kind": edge.kind,
+            "op": edge.op.name,
+            "type": self._type_text(edge.value.type),
+            **conversion.ends,
+            "why": edge.why,
+            **facts,
+            "problem": solved,
+            "provenance": self._provenance(edge),
+            "location_chain": calls,
+        }
+
+    def line(self, op: ir.Operation) -> diagnostics.Place | None:
+        """Returns the place in the user's program from which an op comes."""
+        return self._user_lines.place(self._frames_of(op))
+
+    def _type_text(self, kind: ir.Type) -> str:
+        if kind not in self._types:
+            self._types[kind] = str(kind)
+        return self._types[kind]
+
+    def _provenance(self, edge: Finding) -> list[dict]:
+        """Returns the origin of each axis of both layouts, as plain values; empty if origins are not asked for."""
+        if self._origins is None:
+            return []
+        rows = [
+            ("source", sharding_from_attr(edge.source), self._source_origins(edge)),
+            ("target", sharding_from_attr(edge.target), self._target_origins(edge)),
+        ]
+        return [
+            {"side": side, "axis": axis, "asked_by": origin.words, "location": self._place(origin.place)}
+            for side, sharding, origins in rows
+            for axis, origin in sorted(origins.items())
+            if any(axis.partition(":")[0] == ref.name for axes in sharding.dims for ref in axes)
+        ]
+
+    def _source_origins(self, edge: Finding) -> dict:
+        return self._origins.of_value(edge.value) if edge.kind != kinds.RESULT else {}
+
+    def _target_origins(self, edge: Finding) -> dict:
+        """Returns the origins of the axes of an op's other operands and of its results, by axis."""
+        if edge.kind == kinds.RESULT:
+            values = [edge.value]
+        else:
+            values = [value for i, value in enumerate(edge.op.operands) if i != edge.number] + list(edge.op.results)
+        found = {axis: origin for value in values for axis, origin in self._origins.of_value(value).items()}
+        if edge.op.name in CONSTRAINTS:
+            return dict.fromkeys(found, self._origins.named("this constraint", edge.op))
+        return found
+
+    def _frames_of(self, op: ir.Operation) -> tuple[Frame, ...]:
+        if op not in self._frames:
+            self._frames[op] = frames_of(op)
+        return self._frames[op]
+
+    @functools.cached_property
+    def _user_lines(self) -> SourceLines:
+        """Returns the lines of the ops at sites.
+
+        If one of these ops is a constraint that is reached through calls, all constraints of the module are read,
+        because they show which functions are helpers.
+        """
+        ops = dict.fromkeys(edge.op for edge in self.found.edges)
+        if any(op.name in CONSTRAINTS and len(self._frames_of(op)) > 1 for op in ops):
+            analysis = self.session.handed_on.analysis
+            every = ops_in(self.module.operation) if analysis is None else analysis.originals
+            ops |= dict.fromkeys(op for op in every if op.name in CONSTRAINTS)
+        return SourceLines(map(self._frames_of, ops))
+
+    def _place(self, place: diagnostics.Place | None) -> str:
+        if place is not None and place.file == "-":
+            place = dataclasses.replace(place, file=self.session.options.input)
+        return str(place) if place else ""
+
+    @functools.cached_property
+    def _origins(self) -> Origins | None:
+        if not self.session.options.with_provenance:
+            return None
+        from reshard.dialect_utils.analysis.layout_origins import Origins
+
+        origins = Origins(self.module)
+        if not origins.is_known:
+            self.session.remark(
+                None, "the report does not tell who asked for the layouts: Shardy cannot say where they come from"
+            )
+        return origins

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard.jit` and `with reshard.enabled()`: the modules that jax compiles are optimized on their way to XLA.
+
+Only the module is changed; jax does the rest: trees, donation, effects and dispatch. A program that cannot be optimized
+is compiled as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reshard.compiling.optimizing import Optimized, Report, optimized_module
+from reshard.configuration import contexts
+from reshard.configuration.contexts import Context
+from reshard.configuration.settings import resolved, validated
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.platform import compat, jax_seam
+
+_log = logging.getLogger("reshard.jit")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that jax compiled, with its report.
+
+    `name` is the name of its module, such as jit_step. `is_rewritten` tells whether any of its sites was rewritten.
+    """
+
+    name: str
+    report: Report = field(repr=False)
+    is_rewritten: bool
+
+
+def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | None = None, **jit_options: Any):
+    """Returns the function of `jax.jit(fun, **jit_options)`, whose programs are optimized before XLA compiles them.
+
+    The function is called, traced, lowered and differentiated like any function of `jax.jit`. Once its program is
+    compiled, a call costs the same as with `jax.jit`. Inside another trace (an outer jit, or a scan) the function works
+    like `jax.jit`, because only the outermost program is compiled. The result of `.lower(...)` shows the module as jax
+    lowered it; its `.compile()` optimizes the module. A program that cannot be optimized is compiled as it is.
+
+    Args:
+      fun: the function; left out, a decorator is returned.
+      reshard_options: see docs/jax.md; they win over `reshard.options`, the environment and the file.
+      **jit_options: whatever `jax.jit` takes.
+    Raises: ValueError for an unknown option or value in `reshard_options`; what `jax.jit` raises.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> @jit(static_argnames="times")
+      ... def scaled(x, times):
+      ...     return x * times
+      >>> scaled(jnp.arange(3), times=2).tolist()
+      [0, 2, 4]
+    """
+    if fun is None:
+        return functools.partial(jit, reshard_options=reshard_options, **jit_options)
+    import jax
+
+    given = _for_xla(validated(reshard_options or {}, "reshard_options: "))
+    stock = jax.jit(fun, **jit_options)
+    if not _has_seam():
+        return stock
+    return jax_seam.jitted_with(stock, functools.partial(_enabled, given))
+
+
+@contextlib.contextmanager
+def enabled(**options: Any) -> Iterator[list[Program]]:
+    """Optimizes every program that jax compiles inside the `with` block, in this thread, on its way to XLA.
+
+    A function that was compiled outside is compiled again inside. A program that was compiled inside is used only in
+    blocks with the same options, because jax keeps programs of different options apart. Blocks may be nested; the
+    options of the inner block win.
+
+    Args:
+      **options: see docs/jax.md; they win over `reshard.options`, the environment and the file.
+    Yields: a list that has, in order, a `Program` for each one over several devices that was compiled inside.
+    Raises: ValueError for an unknown option or value.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> with enabled() as programs:
+      ...     jax.jit(jnp.sin)(0.0).item(), programs
+      (0.0, [])
+    """
+    given = _for_xla(validated(options))
+    if not _has_seam():
+        yield []
+        return
+    with _enabled(given) as programs:
+        yield programs
+
+
+@contextlib.contextmanager
+def _enabled(given: dict[str, Any]) -> Iterator[list[Program]]:
+    inside = _Enabled(contexts.current().options).with_options(given)
+    # A bad value in the environment or the file is an error here, not inside jax.
+    resolved({}, dict(inside.options))
+    with jax_seam.rewriting(inside):  # pyright: ignore[reportArgumentType]  # the protocol gives its result no type
+        yield inside.programs
+
+
+def _for_xla(options: dict[str, Any]) -> dict[str, Any]:
+    if options.get("emit") == "sdy":
+        raise ValueError("XLA does not read the collectives of emit=sdy; choose manual or local")
+    return options
+
+
+@functools.cache
+def _has_seam() -> bool:
+    """Returns whether the modules that jax compiles can be rewritten; warns once if they cannot."""
+    why = jax_seam.problem()
+    if why:
+        warnings.warn(
+            f"reshard: programs are compiled as jax does it: {why}; upgrade reshard", RuntimeWarning, stacklevel=3
+        )
+    return not why
+
+
+@dataclass(frozen=True, slots=True)
+class _Enabled(Context):
+    """Rewrites the modules that jax compiles. `programs`: the list that gets the records."""
+
+    programs: list[Program] = field(default_factory=list, compare=False, repr=False)
+
+    def rewritten(self, module, devices: tuple, compile_options):
+        build_options = compile_options.executable_build_options
+        if build_options.num_partitions == 1:
+            return module
+        name = compat.module_name(module)
+        found = _optimized(module, name, resolved({}, dict(self.options)), devices)
+        if found is None:
+            return module
+        self.programs.append(Program(name, found.report, found.is_rewritten))
+        if not found.is_rewritten:
+            return module
+        build_options.use_shardy_partitioner = True
+        return compat.parse_module(module.context, found.content)
+
+
+def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
+    """Returns a module of jax after optimization; None, after a log message, if it cannot be optimized."""
+    try:
+        return optimized_module(compat.bytecode(module), settings, name, devices)
+    except DiagnosedError as error:
+        _log.info("%s is compiled as it is: %s", name, str(error).splitlines()[0])
+    except Exception as error:  # a fault of ours is no reason to stop the user's program
+        _log.debug("%s is compiled as it is", name, exc_info=True)
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(
+            f"reshard: {name} is compiled as it is, by a fault of reshard: {what}", RuntimeWarning, stacklevel=2
+        )
+    return None

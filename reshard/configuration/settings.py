@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the JAX entries, from four places: the call, `reshard.options`, `RESHARD_*` variables, a TOML file.
+
+The first place that names an option wins. The file is the one that RESHARD_CONFIG names, else `reshard.toml` in the
+current directory, if there is one. It has options at the top level:
+
+    policy = "always"
+    check = false
+    dump_to = "/tmp/reshard"
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import logging
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reshard.passes.results.checks import MOST_VALUE_BYTES
+from reshard.planning.byte_sizes import byte_size
+
+CONFIG_VARIABLE = "RESHARD_CONFIG"
+CONFIG_FILE = "reshard.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option.
+
+    Attributes:
+      default: also its kind: text, or true and false.
+      choices: returns what text may be; anything if that is nothing.
+      check: raises ValueError for text that is no value.
+    """
+
+    name: str
+    default: str | bool | None
+    help: str
+    choices: Callable[[], tuple[str, ...]] = tuple
+    check: Callable[[str], Any] = str
+
+    @property
+    def variable(self) -> str:
+        """Returns the name of the environment variable that sets this option."""
+        return f"RESHARD_{self.name.upper()}"
+
+    def read(self, value: Any, place: str) -> str | bool | None:
+        """Returns a value of this option as the program uses it.
+
+        Raises: ValueError in one line that begins with the place.
+        """
+        if isinstance(self.default, bool):
+            return _read_switch(self.name, value, place)
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if type(value) is int and self.check is byte_size:
+            value = str(value)
+        if not isinstance(value, str):
+            raise ValueError(f"{place}{self.name}={value!r} is no text")
+        choices = self.choices()
+        if choices and value not in choices:
+            raise ValueError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
+        try:
+            self.check(value)
+        except ValueError as error:
+            raise ValueError(f"{place}{self.name}: {error}") from None
+        return value
+
+
+_SWITCH = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+
+
+def _read_switch(name: str, value: Any, place: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    found = _SWITCH.get(str(value).lower())
+    if found is None:
+        raise ValueError(f"{place}{name}={value} is neither true nor false")
+    return found
+
+
+def _choices_of(option: str) -> tuple[str, ...]:
+    """Returns the values that an option of the pass plan-sites may have."""
+    from reshard.passes.driver.registry import load
+
+    return next(each.choices for each in load("plan-sites").options() if each.name == option)
+
+
+def _emissions() -> tuple[str, ...]:
+    from reshard.passes.driver.registry import EMISSIONS
+
+    return tuple(EMISSIONS)
+
+
+_ORACLE = "what a rewrite is compared with: `lone` is what stock XLA makes of the site, or its op, alone"
+_PROGRESS = "show what takes longer than two seconds on stderr: on a terminal, always, never"
+_MODES = ("auto", "on", "off")
+_LEVELS = ("debug", "info", "warning", "error")
+
+SETTINGS: dict[str, Setting] = {
+    each.name: each
+    for each in (
+        Setting(
+            "policy", "better", "rewrite where that is better, or always", functools.partial(_choices_of, "policy")
+        ),
+        Setting("oracle", "lone", _ORACLE, functools.partial(_choices_of, "oracle")),
+        Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
+        Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
+        Setting("verify_values", False, "run both modules on small random inputs, take back what changes values"),
+        Setting(
+            "verify_values_bytes",
+            f"{MOST_VALUE_BYTES >> 20}MiB",
+            "the most that such a run may take on all devices together",
+            check=byte_size,
+        ),
+        Setting("dump_to", None, "a folder for each module before and after, with its report"),
+        Setting("logging_level", None, "from which level on loggers `reshard.*` write to stderr", lambda: _LEVELS),
+        Setting("progress", "auto", _PROGRESS, lambda: _MODES),
+    )
+}
+
+
+def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Returns the options with their values checked and read, as the program uses them.
+
+    Args:
+      place: what a complaint begins with, such as "reshard.toml: ".
+    Raises: ValueError for an unknown option or value, in one line.
+
+    Example:
+      >>> validated({"check": "off"})
+      {'check': False}
+    """
+    for name in options:
+        if name not in SETTINGS:
+            close = difflib.get_close_matches(name, SETTINGS, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close and place else ""
+            raise ValueError(f"{place}unknown option {name!r}; known: {', '.join(SETTINGS)}{hint}")
+    return {name: SETTINGS[name].read(value, place) for name, value in options.items()}
+
+
+def resolved(call: Mapping[str, Any] = {}, context: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """Returns all options, each from the first place that names it: call, context, environment, file, default.
+
+    Raises: ValueError for an unknown option or value with its place; for a file that cannot be read.
+
+    Example:
+      >>> resolved({"policy": "always"}, {"policy": "better", "check": False})["policy"]
+      'always'
+    """
+    named = [validated(call), validated(context, "reshard.options: "), _from_environment(), _from_file()]
+    found: dict[str, Any] = {name: each.default for name, each in SETTINGS.items()}
+    for options in reversed(named):
+        found |= options
+    _log_from(found["logging_level"])
+    return found
+
+
+def _from_environment() -> dict[str, Any]:
+    given = {each: os.environ.get(each.variable, "") for each in SETTINGS.values()}
+    return {each.name: each.read(text, f"{each.variable}: ") for each, text in given.items() if text}
+
+
+def _from_file() -> dict[str, Any]:
+    named = os.environ.get(CONFIG_VARIABLE)
+    path = Path(named or CONFIG_FILE)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        if not named and isinstance(error, FileNotFoundError):
+            return {}
+        raise ValueError(f"{CONFIG_VARIABLE}: cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    return validated(_parsed(path, content), f"{path}: ")
+
+
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _log_from(level: str | None) -> None:
+    """Sets the level of the loggers `reshard.*`; they write to stderr if the program has not set up logging."""
+    if level is None:
+        return
+    logger = logging.getLogger("reshard")
+    logger.setLevel(level.upper())
+    has_output = logging.getLogger().handlers or any(
+        not isinstance(each, logging.NullHandler) for each in logger.handlers
+    )
+    if not has_output:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(levelname)s: %(message)s"))
+        logger.addHandler(handler)
+
+
+logging.getLogger("reshard").addHandler(logging.NullHandler())

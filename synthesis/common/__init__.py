@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every wing may need: the store of files on disk, tables and numbers as text, the version."""
+
+__all__ = ["numbers", "store", "text_table", "version"]

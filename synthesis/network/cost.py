@@ -1,0 +1,559 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model: the time of a collective on a topology, latency plus bytes over the slowest level it crosses.
+
+A collective on tiles of L bytes takes `latency_s + seconds_per_byte * L`. All its groups run at the same time and share
+the links. Each level has its own ports, and the levels work at the same time, so the time of the bytes is the maximum
+over the levels. At each level:
+
+- **gathering** (all_gather; reduce_scatter is its mirror image on 1/n of the tile, all_reduce both): bandwidth-optimal
+  phases per level, as libraries run them. Of a group of n, a unit that has k members, in a surrounding unit that has
+  K, receives n·L·(1 - k/K) bytes here, spread over its k members: first the slow level with the data of the own
+  column, then the fast one with everything.
+  The kinds that the topology lists as `rings` go around a ring instead: each member passes everything on to the next
+  one of its group, a tile or 1/n of it at a time, in n - 1 steps.
+- **all_to_all**: each member exchanges L/n with every member that it meets at this level.
+- **collective_permute**: each pair moves L at the level where it meets.
+
+A switch limits the bytes through each port, and the bytes of all groups through the shared ports of a unit. A bus
+limits the sum of all bytes. Some libraries use a connection one way at a time; the slowdown of `SWAP` of a level
+describes this, and counts where two devices send only to each other. Within one memory (`copies_own`) a device also
+copies its own part: all K tiles of a unit are copied, not K - k. On rings and tori the load of every link is counted:
+gathering goes around each dimension in both directions, dimensions at once; all_to_all and permute use shortest paths,
+one dimension after the other, ties split. Groups that interleave share links. Groups that are no sub-grid of the torus
+run along a ring of their members.
+
+**The bound.** Each model above describes a flow that a real schedule could have: all bytes that enter a unit pass its
+ports within the modelled time. So the bytes that must enter a unit, divided by the bandwidth of all its ports, are a
+lower bound on the time (`cut_bounds.cut_bytes_bound`); the tests hold the model to it.
+
+Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (2005); Chan et al.,
+"Collective communication: theory, practice, and experience" (2007); dimension-ordered routing as in Dally and Towles.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..layouts.layout import Factor
+from ..layouts.mesh import Mesh
+from ..programs.traffic import KINDS, Collective
+from .topology import SWAP, Level, Topology, TopologyError
+
+MOST_ROUTED_PAIRS = 1 << 18  # of an all_to_all in groups that are no sub-grids; larger ones are priced as a ring
+
+_GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+_EXCHANGES = ("all_to_all", "ragged_all_to_all")
+
+
+def coefficients(
+    topology: Topology,
+    mesh: Mesh | int,
+    kind: str,
+    groups: Sequence[Sequence[int]] | np.ndarray | None = None,
+    pairs: Sequence[tuple[int, int]] | np.ndarray | None = None,
+) -> tuple[float, float]:
+    """Returns (latency_s, seconds_per_byte): the time of a collective is latency_s + seconds_per_byte · L.
+
+    L is the bytes of one device's tile before the collective (of ragged_all_to_all, the larger of operand and result).
+
+    Args:
+      mesh: the devices, or their number; the topology is fitted to it.
+      kind: one of `traffic.KINDS`.
+      groups: device ids that work together, e.g. from `layout.groups`; None is one group of all.
+      pairs: (source, target) device ids, for collective_permute.
+    Raises: TopologyError if the topology does not fit, or a device id is out of range.
+
+    Example: 4 nodes of 8 GPUs; groups of one GPU per node meet at the network cards, 50 GB/s each.
+      >>> groups = np.arange(32).reshape(4, 8).T
+      >>> latency_s, seconds_per_byte = coefficients(Topology.parse("h100:4"), 32, "all_gather", groups)
+      >>> round(latency_s * 1e6, 1), round(seconds_per_byte * 50e9, 6)
+      (27.6, 3.0)
+    """
+    network = network_of(topology, mesh if isinstance(mesh, int) else mesh.size)
+    if kind == "collective_permute":
+        return _permute(network, network.positions_of(pairs if pairs is not None else ()).reshape(-1, 2))
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of collective {kind!r}; known: {', '.join(KINDS)}")
+    return _grouped(network, kind, *network.members_of(groups))
+
+
+def collective_time_s(topology: Topology, num_devices: int, collective: Collective) -> float:
+    """Returns the modelled time of all runs of a collective, trip count included; it prices the HLO of any compiler.
+
+    Example:
+      >>> once = Collective("all_gather", 1000, 4000, groups=((0, 1, 2, 3),))
+      >>> round(collective_time_s(Topology.parse("uniform"), 4, once) * 1e6, 2)  # 8.4 + 2 * 9.6 + 3000 / 25e3
+      27.72
+    """
+    latency_s, seconds_per_byte = coefficients(
+        topology, num_devices, collective.kind, collective.groups, collective.pairs
+    )
+    is_ragged = collective.kind == "ragged_all_to_all"
+    tile_bytes = collective.largest_tile_bytes if is_ragged else collective.bytes_before
+    return collective.trip_count * (latency_s + seconds_per_byte * tile_bytes)
+
+
+def crossed_level(topology: Topology, num_devices: int, collective: Collective) -> Level | None:
+    """Returns the outermost level at which devices of a group, or of a pair, meet; None if no device sends to another.
+
+    Example:
+      >>> both = Collective("all_gather", 1, 4, groups=((0, 1, 8, 9),))
+      >>> crossed_level(Topology.parse("h100:2"), 16, both).name
+      'node'
+    """
+    network = network_of(topology, num_devices)
+    if collective.kind == "collective_permute":
+        ends = network.positions_of(collective.pairs).reshape(-1, 2)
+        here, there = ends[:, 0], ends[:, 1]
+    else:
+        there, group, sizes = network.members_of(collective.groups or None)
+        here = there[(np.cumsum(sizes) - sizes)[group]]  # the first member of the group of each device
+    return next((v.level for v in network.views if (here // v.unit != there // v.unit).any()), None)
+
+
+def relayout_time_s(topology: Topology, num_bytes: int) -> float:
+    """Returns the time of a local reshape and transpose: every byte is read once and written once.
+
+    Example:
+      >>> relayout_time_s(Topology.parse("v4"), 600_000_000_000)
+      1.0
+    """
+    return 2 * num_bytes / topology.memory_bandwidth_bytes_per_s
+
+
+def slice_time_s(topology: Topology, num_bytes: int) -> float:
+    """Returns the time of a slice that keeps `num_bytes`: each byte is read and written once. 0 if slices are free.
+
+    Example:
+      >>> slice_time_s(Topology.parse("v4"), 600_000_000_000)
+      0.0
+    """
+    bandwidth = topology.slice_bandwidth_bytes_per_s
+    return 2 * num_bytes / bandwidth if bandwidth else 0.0
+
+
+# ---- the network as arrays
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A level with the number of devices in one of its units."""
+
+    level: Level
+    unit: int
+
+    @property
+    def is_grid(self) -> bool:
+        return self.level.kind in ("ring", "torus")
+
+    def nodes(self, units: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns the coordinates of units along each dimension; units are numbered over the whole topology."""
+        return np.unravel_index(units % self.level.size, self.level.dims)
+
+    def lines(self, dim: int, units: np.ndarray, nodes) -> np.ndarray:
+        """Returns the number, over the whole topology, of the line along `dim` on which each node lies."""
+        line = units // self.level.size
+        for other, size in enumerate(self.level.dims):
+            if other != dim:
+                line = line * size + nodes[other]
+        return line
+
+
+class Network:
+    """A fitted topology, with the position of each device id. Levels of size 1 are left out."""
+
+    def __init__(self, topology: Topology):
+        self.topology = topology
+        self.size = topology.size
+        self.positions = topology.positions() if topology.device_order else None
+        unit, views = 1, []
+        for level in reversed(topology.levels):
+            if level.size > 1:
+                views.append(_View(level, unit))
+            unit *= level.size
+        self.views = tuple(reversed(views))
+
+    def goes_around(self, kind: str) -> bool:
+        """Returns whether the library runs this kind around one ring and there are several levels."""
+        return len(self.views) > 1 and kind in self.topology.rings
+
+    def positions_of(self, ids) -> np.ndarray:
+        ids = np.asarray(ids, dtype=np.int64)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.size:
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise TopologyError(f"device {wrong} is not in 0..{self.size - 1}")
+        return ids if self.positions is None else self.positions[ids]
+
+    def members_of(self, groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the positions of all members, the group of each, and the size of each group."""
+        if groups is None:
+            return self.positions_of(np.arange(self.size)), np.zeros(self.size, np.int64), np.array([self.size])
+        if isinstance(groups, np.ndarray) and groups.ndim == 2:
+            sizes = np.full(len(groups), groups.shape[1], np.int64)
+            ids = groups.ravel()
+        else:
+            sizes = np.array([len(group) for group in groups], np.int64)
+            ids = np.array([member for group in groups for member in group], np.int64)
+        return self.positions_of(ids), np.repeat(np.arange(len(sizes)), sizes), sizes
+
+
+@functools.lru_cache(maxsize=64)
+def network_of(topology: Topology, num_devices: int) -> Network:
+    return Network(topology.fitted(num_devices))
+
+
+# ---- collectives in groups
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The parts of groups at one level. A part is the members of one group in one unit; parts of one group meet here.
+
+    Fields with one entry per part: `units`, the unit; `members` (k), the size of the part; `around` (K), the members of
+    the group in the surrounding unit; `set`, the number of the set of parts that meet; `group_size` (n).
+    Field with one entry per set: `meeting`, the number of its parts.
+    """
+
+    units: np.ndarray
+    members: np.ndarray
+    around: np.ndarray
+    set: np.ndarray
+    group_size: np.ndarray
+    meeting: np.ndarray
+
+
+def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+    if network.goes_around(kind):
+        return _around_rings(network, kind, positions, group, sizes)
+    seconds_per_byte, latency_s = 0.0, 0.0
+    inside, counts = group, sizes  # the part of each member at the level before, the number of members of each part
+    for view in network.views:
+        units = positions // view.unit
+        if view.unit == 1:
+            first, here = np.arange(len(units)), np.ones(len(units), np.int64)
+        else:
+            key = inside * (network.size // view.unit) + units
+            _, first, index, here = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+        outer = inside[first]
+        meeting = np.bincount(outer, minlength=len(counts))
+        crosses = meeting[outer] > 1
+        if crosses.any():
+            rows, busy = first[crosses], outer[crosses]
+            _, in_set = np.unique(busy, return_inverse=True)
+            parts = _Parts(
+                units[rows], here[crosses], counts[busy], in_set, sizes[group[rows]], meeting=np.bincount(in_set)
+            )
+            level_s, steps = _at_level(view, kind, parts)
+            seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
+            latency_s += steps * view.level.latency_s
+        if view.unit > 1:
+            inside, counts = index, here
+    if not latency_s and not seconds_per_byte:
+        return 0.0, 0.0
+    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+
+
+def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+    """Returns the coefficients of groups whose members form a ring, and pass everything on in order of position."""
+    in_order = np.lexsort((positions, group))
+    members, stops = positions[in_order], np.cumsum(sizes)
+    following = np.arange(1, len(members) + 1)
+    following[stops - 1] = stops - sizes
+    latency_s, seconds_per_byte = _permute(network, np.column_stack([members, members[following]]), kind)
+    size, launch_s = int(sizes.max()), network.topology.launch_latency_s
+    if size == 1:
+        return 0.0, 0.0
+    passed = _GATHERS[kind] * (size - 1)
+    share = 1 if kind == "all_gather" else 1 / size
+    return launch_s + passed * (latency_s - launch_s), passed * share * seconds_per_byte
+
+
+def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> tuple[float, float] | None:
+    """Returns `coefficients` for equal groups that are sub-grids with `shares[i]` members along level i.
+
+    Only levels of more than one unit count, outer to inner. Returns None if the groups cross a ring or torus, because
+    there the places of the members matter.
+    """
+    if network.goes_around(kind):
+        return None
+    size, seconds_per_byte, latency_s = math.prod(shares), 0.0, 0.0
+    if size == 1:
+        return 0.0, 0.0
+    rounds, members = _GATHERS.get(kind, 1), 1
+    for view, share in zip(reversed(network.views), reversed(shares)):
+        if share == 1:
+            continue
+        level, around = view.level, members * share
+        if view.is_grid or kind == "collective_broadcast":
+            return None
+        received = _received_of(kind, members, around, size)
+        if level.copies_own:
+            received *= around / (around - members)
+        groups = view.unit // members  # the groups that have a part in one unit
+        if level.kind == "bus":
+            level_s = received * groups * level.size / level.bandwidth_bytes_per_s
+        else:
+            level_s = received / members * level.slowdown_of_size(kind, size) / level.bandwidth_bytes_per_s
+            if level.shared_bandwidth_bytes_per_s:
+                level_s = max(level_s, received * groups / level.shared_bandwidth_bytes_per_s)
+        seconds_per_byte = max(seconds_per_byte, rounds * level_s * level.slowdown_of(kind))
+        latency_s += rounds * math.ceil(math.log2(share)) * level.latency_s
+        members = around
+    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+
+
+def stride(mesh: Mesh, factor: Factor) -> int:
+    """Returns the distance, in row-major positions of the mesh, of two neighbours along a factor."""
+    sizes = [size for _, size in mesh.axes]
+    axis = mesh.axis_names.index(factor.axis)
+    return math.prod(sizes[axis + 1 :]) * (sizes[axis] // (factor.pre * factor.size))
+
+
+def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
+    """Returns (seconds per byte, steps of latency) at one level."""
+    rounds = _GATHERS.get(kind, 1)
+    if view.is_grid:
+        seconds, hops = _on_grid(view, kind, parts)
+        return rounds * seconds, rounds * hops
+    received = _received(kind, parts)
+    if view.level.copies_own and kind != "collective_broadcast":
+        received = received * parts.around / (parts.around - parts.members)
+    if view.level.kind == "bus":
+        together = np.bincount(parts.units // view.level.size, weights=received)
+        seconds = together.max() / view.level.bandwidth_bytes_per_s
+    else:
+        ports = 1 if kind == "collective_broadcast" else parts.members
+        slower = _slower_by_size(view.level, kind, parts.group_size) if kind != "collective_broadcast" else 1
+        seconds = (received / ports * slower).max() / view.level.bandwidth_bytes_per_s
+        if view.level.shared_bandwidth_bytes_per_s:
+            busiest = np.bincount(parts.units, weights=received).max()
+            seconds = max(seconds, busiest / view.level.shared_bandwidth_bytes_per_s)
+    return rounds * float(seconds), rounds * math.ceil(math.log2(int(parts.meeting.max())))
+
+
+def _slower_by_size(level: Level, kind: str, sizes: np.ndarray) -> np.ndarray:
+    different, which = np.unique(sizes, return_inverse=True)
+    return np.array([level.slowdown_of_size(kind, int(size)) for size in different])[which]
+
+
+def _received(kind: str, parts: _Parts) -> np.ndarray:
+    """Returns the bytes that enter each part at this level in one round, for tiles of one byte."""
+    if kind == "collective_broadcast":
+        return np.ones(len(parts.units))
+    return _received_of(kind, parts.members, parts.around, parts.group_size)
+
+
+def _received_of(kind: str, members, around, group_size):
+    if kind in _EXCHANGES:
+        return members * (around - members) / group_size
+    gathered = group_size if kind == "all_gather" else 1.0
+    return gathered * (1 - members / around)
+
+
+# Rings and tori
+
+
+def _on_grid(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
+    """Returns (seconds per byte, hops) of one round on a ring or torus."""
+    gives = _max_per_set(_received(kind, parts) / (parts.meeting[parts.set] - 1), parts)  # from one part to another
+    nodes = view.nodes(parts.units)
+    arcs = [_Arcs(view, dim, nodes, parts) for dim in range(len(nodes)) if nodes[dim].min() != nodes[dim].max()]
+    arcs = [arc for arc in arcs if arc.count.max() > 1]
+    hops = int(np.sum([arc.hops for arc in arcs], axis=0).max())
+    bandwidth = view.level.bandwidth_bytes_per_s
+    if (np.prod([arc.count for arc in arcs], axis=0) != parts.meeting).any():
+        return _along_members(view, kind, parts, gives) / bandwidth, hops
+    if kind in _EXCHANGES:
+        return max(arc.busiest_link(arc.exchanged(), gives * parts.meeting) for arc in arcs) / bandwidth, hops
+    if kind == "collective_broadcast":
+        return max(arc.busiest_link(arc.is_used, np.ones(len(gives))) for arc in arcs) / bandwidth, hops
+    return _gather_on_grid(parts, gives, arcs) / bandwidth, hops
+
+
+def _gather_on_grid(parts: _Parts, tile: np.ndarray, arcs: list[_Arcs]) -> float:
+    """Returns the time of the bytes at a bandwidth of 1, if each dimension carries the share that its links allow.
+
+    One dimension alone gathers the tiles of its line in the time of its busiest link. Pieces of the tile that pass the
+    dimensions in different orders balance the load; no dimension can carry less than its own line needs.
+    """
+    rates, least = np.zeros(len(tile)), np.zeros(len(tile))
+    for arc in arcs:
+        busiest = arc.busiest_link(arc.gathered(), tile)
+        line = tile * (arc.count - 1)
+        rates += line / busiest
+        least = np.maximum(least, np.where(line > 0, busiest, 0.0))
+    return float(np.maximum(tile * (parts.meeting - 1) / rates, least).max())
+
+
+class _Arcs:
+    """The places of each set's parts along one dimension: their distinct coordinates, and the arcs between neighbours.
+
+    State: there is one row per distinct (set, coordinate), in order; `row_of` gives the row of each part. The arc of a
+    row leads to the next coordinate of the set, around the end. A set that is spread evenly over a dimension that wraps
+    uses the whole circle (`is_round`). Other sets do not use their longest arc, or the arc around the end, and `rank`
+    numbers the arcs from there. For example, the coordinates 6, 7, 0 on a circle of 8 have arcs of 1, 1 and 6 with
+    ranks 1, 2 and 3, and the last arc is not used.
+    """
+
+    def __init__(self, view: _View, dim: int, nodes, parts: _Parts):
+        self.size = view.level.dims[dim]
+        self.lines = view.lines(dim, parts.units, nodes)
+        key, self.row_of = np.unique(parts.set * self.size + nodes[dim], return_inverse=True)
+        self.set, self.at = np.divmod(key, self.size)
+        self.count = np.bincount(self.set)
+        last = np.cumsum(self.count) - 1
+        first = last - self.count + 1
+        self.length = np.append(self.at[1:], 0) - self.at
+        self.length[last] = self.at[first] + self.size - self.at[last]
+        unused, is_round = last, np.zeros(len(last), bool)
+        if view.level.wraps[dim]:
+            longest = np.maximum.reduceat(self.length, first)
+            is_round = (longest == np.minimum.reduceat(self.length, first)) & (self.count > 1)
+            unused = np.full(len(last), len(key))
+            is_longest = self.length == longest[self.set]
+            np.minimum.at(unused, self.set[is_longest], np.flatnonzero(is_longest))
+        self.n = self.count[self.set]
+        self.rank = (np.arange(len(key)) - unused[self.set] - 1) % self.n + 1
+        self.is_round = is_round[self.set]
+        self.is_used = (self.rank < self.n).astype(float)
+        self.hops = np.where(is_round, self.length[last] * (self.count // 2), self.size - self.length[unused])
+
+    def gathered(self) -> np.ndarray:
+        """Returns the tiles on each arc, per direction.
+
+        On a circle half of the tiles go each way; otherwise an arc carries all tiles of the longer side.
+        """
+        return np.where(self.is_round, (self.n - 1) / 2, self.is_used * np.maximum(self.rank, self.n - self.rank))
+
+    def exchanged(self) -> np.ndarray:
+        """Returns the tiles on each arc, per direction, when all exchange with all by shortest paths."""
+        return np.where(self.is_round, self.n**2 // 4 / (2 * self.n), self.rank * (self.n - self.rank) / self.n)
+
+    def busiest_link(self, tiles_on_arc: np.ndarray, tile_of_set: np.ndarray) -> float:
+        """Returns the bytes of all sets together on the busiest link of the dimension."""
+        bytes_on_arc = tiles_on_arc * tile_of_set[self.set]
+        of = self.row_of
+        return _busiest(self.lines, self.at[of], self.length[of], bytes_on_arc[of], self.size)
+
+
+def _along_members(view: _View, kind: str, parts: _Parts, gives: np.ndarray) -> float:
+    """Returns the bytes on the busiest link for sets that are no sub-grid: all pairs routed, or a ring of members."""
+    order = np.lexsort((parts.units, parts.set))
+    units, sets = parts.units[order], parts.set[order]
+    n = parts.meeting[sets]
+    last = np.cumsum(parts.meeting) - 1
+    first = (last - parts.meeting + 1)[sets]
+    if kind in _EXCHANGES and n.sum() <= MOST_ROUTED_PAIRS:
+        one = np.repeat(np.arange(len(units)), n)
+        other = first[one] + np.arange(len(one)) - np.repeat(np.cumsum(n) - n, n)
+        return _routed(view, units[one], units[other], gives[sets[one]])
+    following = np.arange(1, len(units) + 1)
+    following[last] = first[last]
+    if kind == "collective_broadcast":
+        return _routed(view, units, units[following], np.ones(len(units)))
+    tiles = n**2 // 4 / 2 if kind in _EXCHANGES else (n - 1) / 2
+    both = np.concatenate([units, units[following]]), np.concatenate([units[following], units])
+    return _routed(view, *both, np.tile(tiles * gives[sets], 2))
+
+
+def _routed(view: _View, source: np.ndarray, target: np.ndarray, num_bytes: np.ndarray) -> float:
+    """Returns the bytes on the busiest link if units of `source` send to those of `target` by shortest paths."""
+    here, there, most = list(view.nodes(source)), view.nodes(target), 0.0
+    for dim, size in enumerate(view.level.dims):
+        lines = view.lines(dim, source, here)
+        up, down, share = _ways(here[dim], there[dim], size, view.level.wraps[dim])
+        most = max(most, _busiest(lines, here[dim], up, num_bytes * share, size))
+        most = max(most, _busiest(lines, there[dim], down, num_bytes * (1 - share), size))
+        here[dim] = there[dim]
+    return most
+
+
+def _ways(here: np.ndarray, there: np.ndarray, size: int, wraps: bool):
+    """Returns the hops upwards, the hops downwards, and the share of the bytes that goes upwards."""
+    if wraps:
+        up = (there - here) % size
+        down = (here - there) % size
+        return up, down, np.where(up == down, 0.5, (up < down).astype(float))
+    return np.maximum(there - here, 0), np.maximum(here - there, 0), (there > here).astype(float)
+
+
+def _busiest(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes: np.ndarray, size: int) -> float:
+    """Returns the bytes on the busiest link, if each row loads `length` links from `start` on, around the end.
+
+    A path adds its bytes to the line where it starts and subtracts them where it ends; sums along the line are the
+    loads.
+    """
+    base = lines * (size + 1)
+    stop = start + length
+    over = np.maximum(stop - size, 0)
+    at = np.concatenate([base + start, base + np.minimum(stop, size), base, base + over])
+    wrapped = np.where(over > 0, num_bytes, 0.0)
+    weights = np.concatenate([num_bytes, -num_bytes, wrapped, -wrapped])
+    change = np.bincount(at, weights, minlength=int(base.max()) + size + 1)
+    return float(np.cumsum(change.reshape(-1, size + 1), axis=1).max())
+
+
+def _max_per_set(values: np.ndarray, parts: _Parts) -> np.ndarray:
+    found = np.zeros(len(parts.meeting))
+    np.maximum.at(found, parts.set, values)
+    return found
+
+
+# ---- collective_permute
+
+
+def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permute") -> tuple[float, float]:
+    """Returns the coefficients of transfers between pairs of positions, which are parts of a collective of `kind`."""
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    seconds_per_byte, latency_s = 0.0, 0.0
+    for view in network.views:
+        units = pairs // view.unit
+        around = units // view.level.size
+        meets = (around[:, 0] == around[:, 1]) & (units[:, 0] != units[:, 1])
+        if not meets.any():
+            continue
+        level_s, hops = _permute_at_level(view, pairs[meets], units[meets])
+        seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
+        latency_s = max(latency_s, hops * view.level.latency_s)
+    if not len(pairs):
+        return 0.0, 0.0
+    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+
+
+def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tuple[float, int]:
+    level = view.level
+    if view.is_grid:
+        load = _routed(view, units[:, 0], units[:, 1], np.ones(len(units)))
+        return load / level.bandwidth_bytes_per_s, _most_hops(view, units)
+    if level.kind == "bus":
+        return float(np.bincount(units[:, 0] // level.size).max()) / level.bandwidth_bytes_per_s, 1
+    slower = level.slowdown_of(SWAP)
+    seconds = max(_most_used(pairs), slower * _has_swaps(pairs) if slower > 1 else 0) / level.bandwidth_bytes_per_s
+    if level.shared_bandwidth_bytes_per_s:
+        seconds = max(seconds, _most_used(units) / level.shared_bandwidth_bytes_per_s)
+    return seconds, 1
+
+
+def _most_used(ends: np.ndarray) -> int:
+    """Returns how often the busiest end sends or receives."""
+    return int(max(np.bincount(ends[:, 0]).max(), np.bincount(ends[:, 1]).max()))
+
+
+def _has_swaps(pairs: np.ndarray) -> bool:
+    """Returns whether there are two devices that send to each other."""
+    span = int(pairs.max()) + 1
+    return bool(np.isin(pairs[:, 0] * span + pairs[:, 1], pairs[:, 1] * span + pairs[:, 0]).any())
+
+
+def _most_hops(view: _View, units: np.ndarray) -> int:
+    hops = np.zeros(len(units), np.int64)
+    nodes = zip(view.nodes(units[:, 0]), view.nodes(units[:, 1]))
+    for (here, there), size, wraps in zip(nodes, view.level.dims, view.level.wraps):
+        away = np.abs(here - there)
+        hops += np.minimum(away, size - away) if wraps else away
+    return int(hops.max())

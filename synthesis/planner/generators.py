@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of generators: each yields other ways to do what a searched chain does.
+
+A generator takes the context of one request and yields chains, which the planner prices unless a bound says that they
+are no cheaper than the best plan so far, or whole plans, where a way is more than one chain on one mesh. It yields
+nothing where the request, or what is proved about the searched chain, leaves no room for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from ..layouts.blocks import Blocks
+from ..layouts.layout import Layout, LayoutError
+from ..layouts.mesh import Mesh
+from ..layouts.refinement import NoPlanError, Problem, refine
+from ..network.pricing import PER_SECOND, Pricing
+from ..network.topology import Topology
+from ..plans.costing import Costing
+from ..plans.plan import Plan
+from ..plans.request import Request
+from ..programs import steps
+from ..programs.chain import Chain
+from ..programs.exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
+from ..search.arranged import one_permute_chains, rearranged
+from ..search.budget import BUDGET
+from ..search.find_chain import find_chain
+from ..search.found import Found
+from ..search.gathered_chains import gathered_chains
+from ..search.greedy_chain import greedy_chain
+from ..search.leading_axes import leading_axes_chain
+from ..search.waves import chain_of_waves, striped_chains
+from .routes import Routes, middles
+
+
+@functools.lru_cache(maxsize=256)
+def pricing_of(topology: Topology, mesh: Mesh, bits: int, folds_copies: bool = False) -> Pricing:
+    """Returns what steps cost on a mesh; remembered, since requests on one mesh are many."""
+    return Pricing(topology, mesh, bits, folds_copies)
+
+
+class Context:
+    """What generators know of one request.
+
+    State: `found`, the chain that the search came to, None if there is none; `plan`, its plan; `best`, the best plan so
+    far that fits the memory limit, None where every way is wanted, cheap or not.
+    """
+
+    def __init__(self, request: Request):
+        self.request = request
+        self.pricing = self.pricing_on(request.widest_mesh)
+        self.costing = Costing(request, self.pricing)
+        self.wants_small = request.memory_limit is not None  # a slower plan may need less memory
+        self.objective = self.costing.objective
+        self.found: Found | None = None
+        self.plan: Plan | None = None
+        self.best: Plan | None = None
+
+    def start_from(self, found: Found, every: bool) -> Plan:
+        """Returns the plan of the searched chain, with which others are compared, unless every way is wanted."""
+        self.found = found
+        self.costing.bound = found.bound
+        self.plan = self.costing.of_chain(found.chain, found.is_optimal, found.proved_gap)
+        self.best = None if every or not self._fits(self.plan) else self.plan
+        return self.plan
+
+    def priced(self, candidate: Chain | Plan) -> Plan | None:
+        """Returns the plan of a candidate; None if a bound says that it is no cheaper than the best plan."""
+        if isinstance(candidate, Plan):
+            return candidate
+        return self.costing.of_cheaper_chain(candidate, self.best) if self.best else self.costing.of_chain(candidate)
+
+    def take(self, plan: Plan) -> None:
+        """Makes a plan the best one, if it is cheaper and fits the memory limit."""
+        if self.best is not None and self._fits(plan):
+            self.best = min(self.best, plan, key=self.costing.key)
+
+    def _fits(self, plan: Plan) -> bool:
+        return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
+
+    def pricing_on(self, mesh: Mesh) -> Pricing:
+        return pricing_of(self.request.topology, mesh, self.request.bits)
+
+    @property
+    def routes(self) -> Routes:
+        return Routes(self.request, self.costing, self.pricing_on, self.exchange)
+
+    @functools.cached_property
+    def primes(self) -> Problem | None:
+        """Returns the problem in prime factors; None with partial sums, or if no prime factors serve both sides."""
+        asked = self.request
+        if asked.has_sums:
+            return None
+        options = {"into_primes": True, "tile_limit": asked.tile_limit_elements}
+        try:
+            return refine(asked.mesh, asked.shape, asked.source, asked.target, **options)
+        except NoPlanError:
+            return None
+
+    def with_cheap_gathers(self, chain: Chain) -> Chain:
+        """Returns the chain; by bytes with a gather for each dimension, since only the last one copies a large tile."""
+        return chain if self.objective.is_by_time else chain.with_gathers_apart()
+
+    def exchange(
+        self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf
+    ) -> Exchange:
+        """Returns the exchange between two placements. Raises: TooManyPieces where it has more than are worth it."""
+        round_elements, least_s = 0, 0.0
+        if self.objective.is_by_time:
+            round_elements = self.pricing.round_elements()
+            least_s = self.pricing.least_picoseconds(1) / PER_SECOND if self.request.devices > 1 else 0.0
+        if least_s and not self.wants_small:
+            most_rounds = min(most_rounds, self.costing.fastest_s / least_s)  # no slower than a known plan
+        distance = None if self.pricing.is_flat else self.pricing.distance
+        limits = {"most_rounds": most_rounds, "most_pieces": most_pieces}
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements, **limits)
+
+
+# ---- the searched chain in other steps
+
+
+def gathers_apart(context: Context) -> Iterator[Chain]:
+    """Yields the searched chain with a gather for each dimension in place of joint ones."""
+    if context.found.chain.has_joint_gather:
+        yield context.found.chain.with_gathers_apart()
+
+
+def searched_with_free_copies(context: Context) -> Iterator[Chain]:
+    """Yields the chain of another search, for which all_to_alls do the copies before them at no cost."""
+    if context.pricing.has_free_copies:
+        asked = context.request
+        folding = pricing_of(asked.topology, asked.widest_mesh, asked.bits, folds_copies=True)
+        yield find_chain(asked, folding).chain
+
+
+# ---- chains that are made without a search
+
+
+def constructed(context: Context) -> Iterator[Chain]:
+    """Yields the chains that need no search: a search that stopped early, or does not see copies, may miss them.
+
+    Without the chain of leading axes, 11 of the 39,950 plans of `benchmarks/plan_costs.py` are worse. Most of them have
+    a memory limit; one takes 1.43 times as long.
+    """
+    if _may_be_beaten(context) and context.primes is not None:
+        may_permute = functools.partial(context.costing.may_permute, context.best) if context.best else None
+        permuted = one_permute_chains(context.primes, may_permute)
+        for chain in (leading_axes_chain(context.primes), *permuted, *_waves(context), *_greedy(context)):
+            yield context.with_cheap_gathers(chain)
+
+
+def _may_be_beaten(context: Context) -> bool:
+    found, plan = context.found, context.plan
+    if context.best is None or not found.is_optimal:
+        return True
+    return plan.time_s > found.rivals_s and _may_save_copies(context, plan, found.chain)
+
+
+def _may_save_copies(context: Context, plan: Plan, chain: Chain) -> bool:
+    """Returns whether there may be a faster chain though none spends less in collectives: searches do not see copies.
+
+    No chain that needs no search saves the copy behind a gather along one dimension, where that is all there is to do.
+    """
+    if not context.objective.is_by_time or len(chain) == len(plan.steps):
+        return False
+    return len(chain) > 1 or not isinstance(chain[0], steps.AllGather) or chain.has_joint_gather
+
+
+def _waves(context: Context) -> Sequence[Chain]:
+    if context.objective.is_by_time and not context.pricing.is_flat:
+        return striped_chains(context.primes)
+    chain = chain_of_waves(context.primes)
+    return [] if chain is None else [chain]
+
+
+def _greedy(context: Context) -> Iterator[Chain]:
+    """Yields the chain of `greedy_chain.py`, as it is and with neighbouring all_to_alls as one.
+
+    Without it one of 1,850 plans is slower, by 0.005 %, and two plans for 24 devices take longer than Shardy's chain,
+    by up to 0.15 %: the same steps, with the factors of one dimension in another order behind the permute.
+    """
+    asked = context.request
+    chain = greedy_chain(asked.mesh, asked.shape, asked.source, asked.target)
+    if chain is None:
+        return
+    ends = chain.source.tile_elements, chain.target.tile_elements
+    if chain.largest_tile > max(*ends, asked.tile_limit_elements):
+        return
+    yield chain
+    joint = chain.with_joint_moves()
+    if len(joint) < len(chain):
+        yield joint
+
+
+def gathered_first(context: Context) -> Iterator[Chain | Plan]:
+    """Yields the chains that gather more than the target needs, with one gather or one for each dimension."""
+    if context.request.tile_limit is None or context.primes is None:
+        return
+    routes = None if context.pricing.is_flat or not context.request.with_exchange else context.routes
+    for chain in gathered_chains(context.primes):
+        for each in (chain, chain.with_gathers_apart()):
+            yield each
+            if routes:
+                yield from routes.gathered_among_nearest(each)
+
+
+# ---- chains on meshes that are made for them
+
+
+def on_other_meshes(context: Context) -> Iterator[Chain | Plan]:
+    """Yields chains on other meshes of the same devices; see `relabelled.py`."""
+    found = context.found
+    if not context.request.with_exchange or context.primes is None:
+        return
+    if context.pricing.is_flat and not found.problem.is_misaligned:
+        return
+    routes, seconds = context.routes, context.costing.least_seconds
+    yield from routes.on_block_meshes()
+    yield from routes.matched_along_replicas(found.chain)
+    for number, chain in enumerate(sorted(one_permute_chains(context.primes), key=seconds)):
+        if number < BUDGET.rearranged:
+            chain = rearranged(context.primes, chain, seconds)
+            yield chain
+            if chain.has_joint_gather:
+                yield chain.with_gathers_apart()
+        yield from routes.matched_along_replicas(chain)
+
+
+# ---- exchanges
+
+
+def exchanged_middles(context: Context) -> Iterator[Plan]:
+    """Yields the searched chain with an exchange for its middle, where that may be cheaper than the best plan."""
+    found = context.found
+    if context.request.with_exchange and (context.best is None or not found.is_unbeatable):
+        yield from with_exchanged_middle(context, found.chain)
+
+
+def with_exchanged_middle(context: Context, chain: Chain) -> Iterator[Plan]:
+    """Yields a chain with an exchange for its middle: all of it, or all between leading slices and trailing gathers.
+
+    Where the context has a best plan, those that are sure to be no better than it are left out.
+    """
+    if not chain or context.best and _is_faster_than_any_exchange(context, chain):
+        return
+    for start, stop in middles(chain):
+        if context.best and not _may_gain_by_exchange(context, chain, start, stop):
+            continue
+        before, after = chain.layouts[start], chain.layouts[stop]
+        others = [*chain.steps[:start], *chain.steps[stop:]]
+        try:
+            ends = (Blocks.of_layout(context.request.mesh, each) for each in (before, after))
+            exchange = context.exchange(*ends, MOST_PIECES_BESIDE_CHAIN, _most_rounds(context, others))
+        except (LayoutError, TooManyPieces):
+            continue
+        yield context.costing.of_chain(chain.with_steps(start, stop, steps.Exchanged(exchange, after)))
+
+
+def _is_faster_than_any_exchange(context: Context, chain: Chain) -> bool:
+    """Returns whether the best plan by time takes no more than one round that leads to the target, which is the least
+    that an exchange in a chain without a gather takes."""
+    if not context.objective.is_by_time or any([isinstance(step, steps.AllGather) for step in chain]):
+        return False
+    best = context.best
+    return best.time_s <= context.pricing.least_exchange_s(1, chain.target.tile_elements, best.bound_bytes)
+
+
+def _may_gain_by_exchange(context: Context, chain: Chain, start: int, stop: int) -> bool:
+    """Returns whether an exchange may be cheaper than the steps from `start` to `stop`.
+
+    It is not where they are a permute, and it does not matter who sends to whom: behind the same digits two tiles are
+    equal or apart, so a device that lacks a part lacks the whole tile; and a permute copies nothing.
+    """
+    if stop == start + 1 and isinstance(chain[start], steps.Permute) and context.pricing.is_flat:
+        return False
+    ends = chain.layouts[start], chain.layouts[stop]
+    return least_with_exchange(context, *ends, context.plan, start, stop) < context.costing.key(context.best)
+
+
+def _most_rounds(context: Context, others: Sequence[steps.Step]) -> float:
+    """Returns how many rounds beside other steps may still be better: by bytes fewer, where the bound is met
+    already."""
+    best = context.best
+    if best is None or context.objective.is_by_time or best.bytes_received > best.bound_bytes:
+        return math.inf
+    return best.collectives - 1 - sum(map(steps.collectives, others))
+
+
+def least_with_exchange(
+    context: Context, before: Layout, after: Layout, plan: Plan, start: int, stop: int
+) -> tuple[float, ...]:
+    """Returns the least cost of a plan with an exchange between two layouts in place of its steps from `start` to
+    `stop`.
+
+    A round brings one piece, and a device's new tile meets as many old ones as their shapes say. What the other steps
+    do not bring is brought in pieces too.
+    """
+    asked, pricing, tiles = context.request, context.pricing, list(zip(after.tile_shape, before.tile_shape))
+    kept = [each for each in plan.steps if not isinstance(each.step, steps.Relayout)]
+    ahead, behind = kept[:start], kept[stop:]
+    others = ahead + behind
+    received_bits = context.costing.bound * asked.bits - 8 * sum([each.bytes_received for each in others])
+    piece = math.prod([min(sizes) for sizes in tiles])
+    pieces = math.prod([-(-new // old) for new, old in tiles])
+    rounds = max(1, pieces - 1, -(-received_bits // (piece * asked.bits)))
+    least = plan.bound_bytes, rounds + sum([steps.collectives(each.step) for each in others])
+    if not context.objective.is_by_time:
+        return least
+    if pricing.is_flat and not any([new % old and old % new for new, old in tiles]):
+        least_s = pricing.rounds_s(rounds, piece, after.tile_elements)  # all pieces are alike
+    else:
+        least_s = pricing.least_exchange_s(rounds, after.tile_elements, max(0, received_bits // 8))
+    return sum([*(each.time_s for each in ahead), least_s, *(each.time_s for each in behind)]), *least
+
+
+Generator = Callable[[Context], Iterator[Chain | Plan]]
+
+GENERATORS: dict[str, tuple[Generator, ...]] = {  # by objective
+    "bytes": (constructed, gathered_first, exchanged_middles),
+    "time": (
+        gathers_apart,
+        searched_with_free_copies,
+        constructed,
+        gathered_first,
+        on_other_meshes,
+        exchanged_middles,
+    ),
+}

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The searches that a request gets, in order: coarse factors, detours, prime factors; simpler problems for sums.
+
+A search is exact on its digits, and the digits are a choice (`refinement.py`). So the coarse digits are searched first;
+they are nearly always enough. Wider digits are searched only for chains that cost less than the cheapest one so far,
+unless the bound in prime factors proves that there are none. Searches stop after a number of steps considered, never
+after a time, so that every process finds the same chain. A lower bound on all chains is known even then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..layouts.layout import Layout
+from ..layouts.refinement import NoPlanError, Problem, orders_of_primes, refine
+from ..network.bounds import received_elements_bound
+from ..network.pricing import PER_SECOND, Pricing
+from ..plans.objective import objective
+from ..plans.request import Request
+from ..programs import steps
+from ..programs.chain import Chain, is_joint_gather
+from ..programs.steps import Step
+from .best_first import Search, SearchLimit, cheapest_chain
+from .budget import BUDGET
+from .direct import chain_at_once, have_one_prime
+from .found import Cost, Found
+from .leading_axes import leading_axes_chain
+from .reduced_ends import completed, frozen, has_sums, reduced_first
+
+
+def find_chain(request: Request, pricing: Pricing, bound: int | None = None) -> Found:
+    """Returns the cheapest chain that the searches find.
+
+    Args:
+      bound: the elements that the busiest device must receive; None is what `bounds` says of the request.
+    Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
+    """
+    return _Searches(request, pricing, bound).run()
+
+
+class _Searches:
+    """The searches of one request. State: `found`, the cheapest chain so far; `coarse`, the search on coarse digits.
+
+    `problem` has the digits that are searched first. Every chain costs at least `least`, and every method at least
+    `at_least`.
+    """
+
+    def __init__(self, request: Request, pricing: Pricing, bound: int | None):
+        self.request = request
+        judged = objective(request.objective)
+        self.is_by_time = judged.is_by_time
+        self.pricing = judged.pricing_of_search(pricing)
+        self.effort = request.effort * (BUDGET.times_on_levels if self.is_by_time and not pricing.is_flat else 1)
+        self.problem = self._refine()
+        self.found: Found | None = None
+        self.coarse: Search | None = None
+        self.bound = bound
+
+    def run(self) -> Found:
+        known = chain_at_once(self.problem, self.pricing) if self._has_free_slices else None
+        if known is not None:
+            return self._found_at_once(known)
+        if self.bound is None:
+            asked = self.request
+            self.bound = received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target)
+        self.at_least = self.least = self._at_least(self.bound)
+        self._search()
+        least = self.found.cost if self._is_proved() else self.least
+        if not self._has_free_slices or self._may_gain_by_leaving_home:
+            least = self.at_least  # searches count each slice of a row, and keep factors at home
+        return self._proved(self.found, least)
+
+    @property
+    def _has_free_slices(self) -> bool:
+        return self.pricing is None or self.pricing.has_free_slices
+
+    @property
+    def _may_gain_by_leaving_home(self) -> bool:
+        """Returns whether it may pay to gather factors at home: with a tile limit, on a network that is not flat."""
+        return self.request.tile_limit is not None and self.pricing is not None and not self.pricing.is_flat
+
+    def _found_at_once(self, known: Found) -> Found:
+        """Returns the chain with its proof.
+
+        It receives as many elements as the busiest device lacks; if tiles are not padded, that is the bound.
+        """
+        if self.bound is None:
+            self.bound = known.cost[-2]
+        self.at_least = self._at_least(self.bound)
+        return self._proved(known, known.cost)
+
+    def _proved(self, found: Found, least: Cost) -> Found:
+        is_unbeatable = found.cost <= self.at_least
+        return dataclasses.replace(found, least_cost=least, is_unbeatable=is_unbeatable, bound=self.bound)
+
+    def _at_least(self, bound: int) -> Cost:
+        """Returns a lower bound on the cost of any method."""
+        least = bound, int(bound > 0)
+        return (self.pricing.least_picoseconds(bound), *least) if self.pricing else least
+
+    def _search(self) -> None:
+        if has_sums(self.problem):
+            self._search_with_sums()
+        else:
+            self._search_coarse()
+        if self.found is None:
+            self._search_primes()
+        if self._is_proved() or self._is_proved_on_coarse_digits():
+            return
+        problem = self._refine(with_detours=True, into_primes=True)
+        orders = orders_of_primes(problem, self.request.source, self.request.target)
+        primes = [self._wide(problem)]
+        if orders > 1:
+            primes.append(self._wide(self._refine(with_detours=True, into_primes=True, largest_first=True)))
+        self._raise_least(min(search.least_cost() for search in primes))
+        if self._is_proved():
+            return
+        coarse = self._refine(with_detours=True)
+        is_prime = coarse == problem
+        if not is_prime:
+            self._improve(self._wide(coarse), self._most_edges(coarse, BUDGET.detours))
+        if not self._is_proved() and (not self._meets_bound() or is_prime):
+            least = min([self._improve(search, self._most_edges(problem, BUDGET.primes)) for search in primes])
+            if orders <= len(primes):  # else there are digits that none of these searches has seen
+                self._raise_least(least)
+
+    def _most_edges(self, problem: Problem, usual: int) -> int:
+        has_levels = self.is_by_time and not self.pricing.is_flat
+        return BUDGET.misaligned if problem.is_misaligned and not has_levels else usual
+
+    def _wide(self, problem: Problem) -> Search:
+        return Search(problem, self.pricing, exhaustive=problem.is_misaligned)
+
+    def _search_coarse(self) -> None:
+        """Finds a chain in coarse digits: the cheapest if the budget allows it, else the better of two greedy ones."""
+        self.coarse = Search(self.problem, self.pricing)
+        try:
+            self.found = self.coarse.run(None, BUDGET.first * self.effort)
+        except SearchLimit:
+            max_edges = BUDGET.greedy * self.effort
+            found = [_run_or_none(self.coarse.anew(homeward), max_edges, BUDGET.greed) for homeward in (True, False)]
+            self.found = min(filter(None, found), key=lambda chain: chain.cost, default=None)
+
+    def _is_proved_on_coarse_digits(self) -> bool:
+        """Returns whether the bound on coarse digits proves the chain; only if it equals the bound on prime digits.
+
+        See `have_one_prime` in `direct.py`.
+        """
+        is_regular = self.pricing is None or self.pricing.is_flat
+        if self.coarse is None or not is_regular or not have_one_prime(self.problem.movable):
+            return False
+        self._raise_least(self.coarse.least_cost())
+        return self._is_proved()
+
+    def _is_proved(self) -> bool:
+        """Returns whether the chain is proved cheapest.
+
+        Times are whole picoseconds: the time of a collective is rounded up, a bound is rounded down.
+        """
+        cost = self.found.cost
+        return (
+            cost <= self.least or self.is_by_time and cost[1:] <= self.least[1:] and cost[0] - self.least[0] <= cost[2]
+        )
+
+    def _raise_least(self, least: Cost) -> None:
+        self.least = max(self.least, least)
+
+    def _meets_bound(self) -> bool:
+        return not self.is_by_time and self.found.cost[0] <= self.bound
+
+    def _improve(self, search: Search, max_edges: int) -> Cost:
+        """Searches other digits for a cheaper chain, and keeps it; returns a lower bound on all their chains."""
+        try:
+            better, least = search.run(self.found.cost, max_edges * self.effort), None
+        except SearchLimit as stopped:
+            better, least = stopped.best, stopped.least_cost
+        if better is not None:
+            self.found = better
+        return self.found.cost if least is None else min(least, self.found.cost)
+
+    def _chain_or_none(self, problem: Problem, max_edges: int, greed: int = 1) -> Found | None:
+        return _run_or_none(Search(problem, self.pricing), max_edges, greed)
+
+    def _search_with_sums(self) -> None:
+        problem = self.problem
+        first = self._by_way_of(frozen(problem), problem) if problem.target.unreduced else None
+        self.found = first
+        if first is not None and self._is_proved():
+            return
+        try:
+            max_edges = BUDGET.with_sums if first is None else BUDGET.with_sums_below
+            limits = {"below": first and first.cost, "max_edges": max_edges * self.effort}
+            self.found = cheapest_chain(problem, pricing=self.pricing, **limits) or first
+        except SearchLimit as stopped:
+            greedy = {"max_edges": BUDGET.with_sums_below, "greed": BUDGET.greed}
+            found = (
+                first,
+                stopped.best,
+                self._chain_or_none(problem, **greedy),
+                self._by_way_of(reduced_first(problem), problem),
+            )
+            self.found = min(filter(None, found), key=lambda chain: chain.cost, default=None)
+
+    def _by_way_of(self, simpler: Problem, problem: Problem) -> Found | None:
+        found = self._chain_or_none(simpler, max_edges=BUDGET.with_sums)
+        return found and completed(problem, found, self.pricing)
+
+    def _search_primes(self) -> None:
+        self.problem = self._refine(into_primes=True)
+        if not has_sums(self.problem):
+            greedy = self._chain_or_none(self.problem, max_edges=BUDGET.in_need * self.effort, greed=BUDGET.greed)
+            self.found = min(filter(None, (greedy, self._on_leading_axes())), key=lambda chain: chain.cost)
+            return
+        for greed in (BUDGET.greed, 1):
+            self.found = self._chain_or_none(self.problem, max_edges=BUDGET.with_sums, greed=greed)
+            if self.found is not None:
+                return
+        asked = self.request
+        raise NoPlanError(f"no chain found from {asked.source} to {asked.target} on {asked.mesh}")
+
+    def _on_leading_axes(self) -> Found:
+        """Returns the chain on leading axes, which needs no search, with its cost."""
+        chain = leading_axes_chain(self.problem)
+        return priced(self.problem, chain if self.is_by_time else chain.with_gathers_apart(), self.pricing)
+
+    def _refine(self, **options: bool) -> Problem:
+        asked = self.request
+        return refine(
+            asked.mesh, asked.shape, asked.source, asked.target, tile_limit=asked.tile_limit_elements, **options
+        )
+
+
+def _run_or_none(search: Search, max_edges: int, greed: int) -> Found | None:
+    """Returns the chain that a search finds; the best one so far, or None, if the search stops early."""
+    try:
+        return search.run(None, max_edges, greed)
+    except SearchLimit as stopped:
+        return stopped.best
+
+
+def priced(problem: Problem, chain: Chain, pricing: Pricing | None) -> Found:
+    """Returns a chain of slices, gathers, all_to_alls and permutes with its cost as the searches count it."""
+    cost = chain.received_elements, chain.collectives
+    if pricing is not None:
+        cost = (sum(_picoseconds(*move, pricing) for move in chain.moves), *cost)
+    return Found(problem, chain, cost)
+
+
+def _picoseconds(before: Layout, step: Step, after: Layout, pricing: Pricing) -> int:
+    match step:
+        case steps.AllGather(factors):
+            is_joint = is_joint_gather(before, step)
+            copied = math.ceil(pricing.relayout_seconds(after.tile_elements) * PER_SECOND) if is_joint else 0
+            return copied + pricing.picoseconds("all_gather", factors, before.tile_elements)
+        case steps.AllToAll():
+            return pricing.picoseconds("all_to_all", step.factors, before.tile_elements)
+        case steps.Permute():
+            return pricing.permute_picoseconds(before, after, before.tile_elements)
+        case steps.Slice():
+            return pricing.slice_picoseconds(after.tile_elements)
+    return 0

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broadcasts that grow dimensions become the ops that HLO has."""
+
+import pytest
+
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.preparation.broadcasts import split_broadcasts
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with make_context() as made, ir.Location.unknown(made):
+        yield made
+
+
+def split(source: str, dims: str, target: str) -> list[str]:
+    """Returns the ops that replace a broadcast, each with its result type, in order."""
+    module = ir.Module.parse(f"""func.func @main(%a: tensor<{source}>) -> tensor<{target}> {{
+      %0 = stablehlo.broadcast_in_dim %a, dims = [{dims}] : (tensor<{source}>) -> tensor<{target}>
+      return %0 : tensor<{target}>
+    }}""")
+    split_broadcasts([op for op in ops_in(module.operation) if op.name == "stablehlo.broadcast_in_dim"])
+    assert module.operation.verify()
+    ops = [op for op in ops_in(module.operation) if op.name.startswith("stablehlo.")]
+    return [f"{op.name.removeprefix('stablehlo.')} {str(op.results[0].type)[7:-1]}" for op in ops]
+
+
+def test_a_dimension_that_grows_is_dropped_first():
+    whole = ["broadcast_in_dim 8x1xf32", "reshape 8xf32", "broadcast_in_dim 8x4xf32"]
+    assert split("8x1xf32", "0, 1", "8x4xf32") == whole
+
+
+def test_dimensions_of_size_1_are_added_by_a_reshape():
+    assert split("8xf32", "0", "8x1xf32") == ["reshape 8x1xf32"]
+
+
+@pytest.mark.parametrize("source, dims, target", [("f32", "", "8xf32"), ("8xf32", "1", "4x8xf32")])
+def test_other_broadcasts_stay(source, dims, target):
+    assert split(source, dims, target) == [f"broadcast_in_dim {target}"]

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives are read from HLO text; each form is tested on a module small enough to check by hand."""
+
+import pytest
+
+from reshard.dialect_utils.xla.hlo_collectives import collectives_in
+
+
+def module(body: str, *, computations: str = "", partitions: int = 8, replicas: int = 1) -> str:
+    """A module with 8 partitions whose entry has the parameter %p of 64 bytes."""
+    counts = f"replica_count={replicas}, num_partitions={partitions}"
+    entry = f"ENTRY %main (p: f32[16]) -> f32[] {{\n  %p = f32[16]{{0}} parameter(0)\n{body}\n}}"
+    return f"HloModule m, entry_computation_layout={{(f32[16]{{0}})->f32[]}}, {counts}\n\n{computations}\n\n{entry}\n"
+
+
+def only(text: str):
+    (collective,) = collectives_in(text).collectives
+    return collective
+
+
+class TestCollectives:
+    def test_all_gather(self):
+        text = module(
+            "  ROOT %g = f32[64] all-gather(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true"
+        )
+        found = collectives_in(text)
+        assert (found.bytes_received, found.bytes_sent) == (192, 192)
+        assert found.largest_collective_result_bytes == 256
+        assert found.collectives[0].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+    def test_operands_printed_with_shapes(self):
+        text = module(
+            "  ROOT %g = f32[32]{0} all-gather(f32[16]{0} %p), channel_id=1, replica_groups=[4,2]<=[8], "
+            "use_global_device_ids=true"
+        )
+        assert only(text).bytes_before == 64
+
+    def test_names_without_percent_signs(self):
+        text = (
+            "HloModule m, num_partitions=2\nENTRY main {\n  p = f32[16] parameter(0)\n"
+            "  ROOT c = f32[16] collective-permute(p), channel_id=1, source_target_pairs={{0,1}}\n}"
+        )
+        assert collectives_in(text).bytes_received == 64
+
+    def test_all_to_all_of_a_tuple_sums_its_operands(self):
+        body = (
+            "  %a = f32[8] slice(%p), slice={[0:8]}\n  %b = f32[8] slice(%p), slice={[8:16]}\n"
+            "  ROOT %t = (f32[8], /*index=1*/f32[8]) all-to-all(%a, %b), channel_id=1, "
+            "replica_groups={{0,1},{2,3},{4,5},{6,7}}"
+        )
+        assert collectives_in(module(body)).bytes_received == 32
+
+    def test_reduce_scatter(self):
+        text = module(
+            "  ROOT %r = f32[2] reduce-scatter(%p), channel_id=1, replica_groups=[1,8]<=[8], "
+            "use_global_device_ids=true, dimensions={0}, to_apply=%add"
+        )
+        assert collectives_in(text).bytes_received == 56
+        assert only(text).bytes_after == 8
+
+    def test_all_reduce(self):
+        text = module(
+            "  ROOT %r = f32[16] all-reduce(%p), channel_id=1, replica_groups=[4,2]<=[8], "
+            "use_global_device_ids=true, to_apply=%add"
+        )
+        assert collectives_in(text).bytes_received == 64
+
+    def test_element_of_a_tuple_as_operand(self):
+        body = (
+            "  %h = bf16[4] constant({...})\n  %t = (f32[16], (f32[2], bf16[4])) custom-call(%p, %h), "
+            'custom_call_target="x"\n'
+            "  ROOT %c = bf16[4] collective-permute(%t#1#1), channel_id=1, source_target_pairs={{0,1}}"
+        )
+        assert only(module(body)).bytes_before == 8
+
+    def test_collective_broadcast_and_ragged_all_to_all(self):
+        body = (
+            "  %o = f32[32] broadcast(%p), dimensions={}\n  %s = s32[8] constant({...})\n"
+            "  %b = f32[16] collective-broadcast(%p), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}\n"
+            "  ROOT %r = f32[32] ragged-all-to-all(%p, %o, %s, %s, %s, %s), channel_id=2, "
+            "replica_groups={{0,1,2,3,4,5,6,7}}"
+        )
+        found = collectives_in(module(body))
+        assert [(c.kind, c.bytes_before, c.bytes_after) for c in found.collectives] == [
+            ("collective_broadcast", 64, 64),
+            ("ragged_all_to_all", 64, 128),
+        ]
+        assert found.bytes_received == 64 + 128
+
+    def test_send_and_recv_are_reported_as_unpriced(self):
+        body = "  %t = token[] after-all()\n  ROOT %s = (f32[16], u32[], token[]) send(%p, %t), channel_id=1"
+        assert collectives_in(module(body)).unpriced == ("send",)
+
+    def test_text_in_metadata_is_not_read(self):
+        text = module('  ROOT %r = f32[16] add(%p, %p), metadata={op_name="all-gather(%p), ("}')
+        assert collectives_in(text).collectives == ()
+
+
+class TestAsync:
+    def test_start_and_done_count_once(self):
+        body = (
+            "  %s = (f32[16], f32[128]) all-gather-start(%p), channel_id=1, replica_groups=[1,8]<=[8], "
+            "use_global_device_ids=true\n  ROOT %d = f32[128] all-gather-done(%s)"
+        )
+        assert collectives_in(module(body)).bytes_received == 7 * 64
+
+    def test_wrapped_computation_counts_once(self):
+        wrapped = (
+            "%wrapped (q: f32[16]) -> f32[16] {\n  %q = f32[16] parameter(0)\n"
+            "  ROOT %a = f32[16] all-to-all(%q), channel_id=1, replica_groups=[1,8]<=[8], dimensions={0}\n}"
+        )
+        body = (
+            "  %s = ((f32[16]), f32[16], s32[]) async-start(%p), calls=%wrapped\n"
+            "  %u = ((f32[16]), f32[16], s32[]) async-update(%s), calls=%wrapped\n"
+            "  ROOT %d = f32[16] async-done(%u), calls=%wrapped"
+        )
+        assert collectives_in(module(body, computations=wrapped)).bytes_received == 56
+
+
+class TestDeviceIds:
+    """The devices of the ids in groups and pairs, for 2 replicas of 2 partitions: device = 2 · replica + partition."""
+
+    def groups(self, opcode: str, attributes: str):
+        return only(module(f"  ROOT %r = f32[16] {opcode}(%p), {attributes}", partitions=2, replicas=2)).groups
+
+    def test_global_ids(self):
+        attributes = "channel_id=1, replica_groups={{0,3},{1,2}}, use_global_device_ids=true"
+        assert self.groups("all-reduce", attributes) == ((0, 3), (1, 2))
+
+    def test_replicas_without_a_channel(self):
+        assert self.groups("all-reduce", "replica_groups={{0,1}}") == ((0, 2), (1, 3))
+
+    def test_replicas_and_partitions_with_a_channel(self):
+        assert self.groups("all-reduce", "channel_id=1, replica_groups={{0},{1}}") == ((0, 1), (2, 3))
+
+    def test_partitions_of_an_all_to_all(self):
+        assert self.groups("all-to-all", "channel_id=1, replica_groups={{0,1}}") == ((0, 1), (2, 3))
+
+    def test_no_groups_are_one_group(self):
+        flattened = "channel_id=1, replica_groups={}, use_global_device_ids=true"
+        assert self.groups("all-reduce", flattened) == ((0, 1, 2, 3),)
+        assert self.groups("all-reduce", "replica_groups={}") == ((0, 2), (1, 3))
+
+    def test_pairs(self):
+        text = module(
+            "  ROOT %r = f32[16] collective-permute(%p), channel_id=1, source_target_pairs={{0,1}}",
+            partitions=2,
+            replicas=2,
+        )
+        assert only(text).pairs == ((0, 1), (2, 3))
+
+    def test_no_channel_and_one_replica_moves_nothing(self):
+        assert collectives_in(module("  ROOT %r = f32[16] all-reduce(%p), replica_groups={{0}}")).bytes_received == 0
+
+
+PERMUTE = "collective-permute(%x), channel_id=1, source_target_pairs={{0,1}}"
+
+
+def loop(
+    *,
+    start="constant(0)",
+    step="constant(1)",
+    limit="constant(6)",
+    update="add(%i, %step)",
+    compare="compare(%j, %limit), direction=LT",
+    attributes="",
+) -> str:
+    """A loop over (s32 i, f32[16] x) whose body permutes x."""
+    computations = f"""%body (s: (s32[], f32[16])) -> (s32[], f32[16]) {{
+  %s = (s32[], f32[16]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[16] get-tuple-element(%s), index=1
+  %step = s32[] {step}
+  %next = s32[] {update}
+  %y = f32[16] {PERMUTE}
+  ROOT %t = (s32[], f32[16]) tuple(%next, %y)
+}}
+
+%condition (c: (s32[], f32[16])) -> pred[] {{
+  %c = (s32[], f32[16]) parameter(0)
+  %j = s32[] get-tuple-element(%c), index=0
+  %limit = s32[] {limit}
+  ROOT %lt = pred[] {compare}
+}}"""
+    body = f"""  %zero = s32[] {start}
+  %init = (s32[], f32[16]) tuple(%zero, %p)
+  ROOT %w = (s32[], f32[16]) while(%init), condition=%condition, body=%body{attributes}"""
+    return module(body, computations=computations)
+
+
+class TestTripCounts:
+    @pytest.mark.parametrize(
+        ("changes", "count"),
+        [
+            ({}, 6),
+            ({"start": "constant(2)"}, 4),
+            ({"step": "constant(4)"}, 2),
+            ({"limit": "constant(0)"}, 0),
+            ({"compare": "compare(%j, %limit), direction=LE"}, 7),
+            ({"compare": "compare(%limit, %j), direction=GT"}, 6),
+            ({"compare": "compare(%j, %limit), direction=NE"}, 6),
+            (
+                {
+                    "start": "constant(9)",
+                    "update": "subtract(%i, %step)",
+                    "limit": "constant(0)",
+                    "compare": "compare(%j, %limit), direction=GE",
+                },
+                10,
+            ),
+            ({"update": "add(%step, %i)"}, 6),
+            ({"start": "constant(-3)"}, 9),
+            ({"attributes": ', backend_config={"known_trip_count":{"n":"11"}}'}, 11),
+        ],
+    )
+    def test_counted_loop(self, changes, count):
+        found = collectives_in(loop(**changes))
+        assert found.collectives[0].trip_count == count
+        assert found.bytes_received == 64 * count
+        assert found.unknown_trip_counts == ()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"start": "custom-call()"},
+            {"step": "custom-call()"},
+            {"limit": "custom-call()"},
+            {"compare": "custom-call(%j)"},
+            {"step": "constant(0)"},
+            {"step": "constant(4)", "compare": "compare(%j, %limit), direction=NE"},
+            {"update": "multiply(%i, %step)"},
+        ],
+    )
+    def test_other_loops_count_once_and_are_named(self, changes):
+        found = collectives_in(loop(**changes))
+        assert found.collectives[0].trip_count == 1
+        assert found.unknown_trip_counts == ("w",)
+
+    def test_tuple_elements_without_an_instruction_of_their_own(self):
+        text = loop().replace("%i = s32[] get-tuple-element(%s), index=0", "").replace("add(%i,", "add(%s#0,")
+        assert collectives_in(text).collectives[0].trip_count == 6
+
+    def test_unknown_loop_without_collectives_is_not_named(self):
+        text = loop(limit="custom-call()").replace(PERMUTE, "copy(%x)")
+        assert collectives_in(text).unknown_trip_counts == ()
+
+    def test_nested_loops_multiply_with_the_limit_carried_through(self):
+        """The inner loop's start, step and limit come through the outer loop's state."""
+        computations = f"""%inner_body (a: (s32[], s32[], f32[16])) -> (s32[], s32[], f32[16]) {{
+  %a = (s32[], s32[], f32[16]) parameter(0)
+  %one = s32[] constant(1)
+  %next = s32[] add(%a#0, %one)
+  %x = f32[16] copy(%a#2)
+  %y = f32[16] {PERMUTE}
+  ROOT %t = (s32[], s32[], f32[16]) tuple(%next, %a#1, %y)
+}}
+
+%inner_condition (b: (s32[], s32[], f32[16])) -> pred[] {{
+  %b = (s32[], s32[], f32[16]) parameter(0)
+  ROOT %lt = pred[] compare(%b#0, %b#1), direction=LT
+}}
+
+%outer_body (c: (s32[], s32[], s32[], f32[16])) -> (s32[], s32[], s32[], f32[16]) {{
+  %c = (s32[], s32[], s32[], f32[16]) parameter(0)
+  %two = s32[] constant(2)
+  %next.1 = s32[] add(%c#0, %two)
+  %init = (s32[], s32[], f32[16]) tuple(%c#1, %c#2, %c#3)
+  %w.1 = (s32[], s32[], f32[16]) while(%init), condition=%inner_condition, body=%inner_body
+  ROOT %t.1 = (s32[], s32[], s32[], f32[16]) tuple(%next.1, %c#1, %c#2, %w.1#2)
+}}
+
+%outer_condition (d: (s32[], s32[], s32[], f32[16])) -> pred[] {{
+  %d = (s32[], s32[], s32[], f32[16]) parameter(0)
+  %ten = s32[] constant(10)
+  ROOT %lt.1 = pred[] compare(%d#0, %ten), direction=LT
+}}"""
+        body = """  %zero = s32[] constant(0)
+  %three = s32[] constant(3)
+  %init.1 = (s32[], s32[], s32[], f32[16]) tuple(%zero, %zero, %three, %p)
+  ROOT %w = (s32[], s32[], s32[], f32[16]) while(%init.1), condition=%outer_condition, body=%outer_body"""
+        found = collectives_in(module(body, computations=computations))
+        assert [c.trip_count for c in found.collectives] == [5 * 3]
+        assert found.unknown_trip_counts == ()
+
+    def test_condition_runs_once_more_than_the_body(self):
+        text = loop().replace(
+            "  %limit =", f"  %x = f32[16] get-tuple-element(%c), index=1\n  %z = f32[16] {PERMUTE}\n  %limit ="
+        )
+        assert sorted(c.trip_count for c in collectives_in(text).collectives) == [6, 7]
+
+
+class TestControlFlow:
+    BRANCHES = f"""%small (x.1: f32[16]) -> f32[16] {{
+  %x = f32[16] parameter(0)
+  ROOT %c.1 = f32[16] {PERMUTE}
+}}
+
+%large (q: f32[16]) -> f32[16] {{
+  %q = f32[16] parameter(0)
+  ROOT %r = f32[16] all-reduce(%q), channel_id=1, replica_groups=[1,8]<=[8], use_global_device_ids=true
+}}"""
+
+    @pytest.mark.parametrize(
+        "branches",
+        ["branch_computations={%small, %large}", "true_computation=%large, false_computation=%small"],
+    )
+    def test_conditional_counts_its_busiest_branch(self, branches):
+        body = f"  %n = s32[] constant(0)\n  ROOT %b = f32[16] conditional(%n, %p, %p), {branches}"
+        found = collectives_in(module(body, computations=self.BRANCHES))
+        assert [c.kind for c in found.collectives] == ["all_reduce"]
+
+    def test_calls_and_fusions_are_followed_each_time(self):
+        body = "  %a = f32[16] call(%p), to_apply=%small\n  ROOT %b = f32[16] fusion(%a), kind=kLoop, calls=%small"
+        assert collectives_in(module(body, computations=self.BRANCHES)).bytes_received == 128
+
+    def test_reducers_are_not_followed(self):
+        text = module("  ROOT %r = f32[16] reduce(%p, %p), dimensions={}, to_apply=%small", computations=self.BRANCHES)
+        assert collectives_in(text).collectives == ()
+
+
+def test_text_without_an_entry_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY computation"):
+        collectives_in("HloModule m\n")

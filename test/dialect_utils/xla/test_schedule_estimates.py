@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time in a compiler's schedule, and the schedules whose time is missing or cannot be true."""
+
+from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds
+
+MIB = 1 << 20
+
+
+def schedule(cycles: float, *, computation: int = 7, per_us: float = 1500, spans=()) -> str:
+    """Returns the part of a schedule about one computation, as XLA dumps it."""
+    lines = ["computation_schedules {", f"  computation_id: {computation}"]
+    for start, end in spans:
+        lines += ["  instructions {", f"    start_timestamp_cycles: {start}", f"    end_timestamp_cycles: {end}", "  }"]
+    lines += ["  scheduler_statistics {", "    total_wasted_cycles: 5", f"    total_cycles: {cycles}", "  }"]
+    return "\n".join([*lines, f"  cycles_per_microsecond: {per_us}", "}", ""])
+
+
+def dumped(*schedules: str, entry: int = 7) -> str:
+    return f'hlo_module {{\n  name: "m"\n  entry_computation_id: {entry}\n}}\n' + "".join(schedules)
+
+
+def test_cycles_of_the_entry_computation_alone():
+    """The cycles of the entry computation already include those of a loop's body, times the number of its runs."""
+    text = dumped(schedule(1000, computation=3), schedule(1.2e6))
+    assert estimated_seconds(text, 20 * MIB) == 8e-4
+
+
+def test_a_total_that_no_network_could_bring_about_is_none():
+    assert estimated_seconds(dumped(schedule(21)), 2 * MIB) is None
+    assert estimated_seconds(dumped(schedule(21)), 0) == 1.4e-8
+
+
+def test_no_entry_or_no_statistics_is_none():
+    assert estimated_seconds("", 0) is None
+    assert estimated_seconds(dumped(schedule(1000, computation=3)), 0) is None
+    assert estimated_seconds(dumped(schedule(1000).replace("total_cycles", "memory_pressure_peak")), 0) is None
+    assert estimated_seconds(dumped(schedule(0)), 0) is None
+
+
+def test_the_fixed_price_of_what_a_compiler_cannot_price_is_none():
+    text = dumped(schedule(5200, per_us=1, spans=[(0, 8), (8, 5007.5), (5007.5, 5200)]))
+    assert estimated_seconds(text, MIB, has_placeholders=True) is None
+    assert estimated_seconds(text, MIB) == 5.2e-3
+
+
+def test_the_fixed_price_is_seen_with_other_work_meanwhile():
+    text = dumped(schedule(5200, per_us=1, spans=[(8, 9), (9, 700), (700, 5007.6)]))
+    assert estimated_seconds(text, MIB, has_placeholders=True) is None
+
+
+def test_a_long_program_without_it_has_an_estimate():
+    text = dumped(schedule(9000, per_us=1, spans=[(0, 4100), (4100, 4700), (4700, 9000)]))
+    assert estimated_seconds(text, MIB, has_placeholders=True) == 9e-3

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks that run after the pipeline, and their limits."""
+
+import pytest
+
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import checks, values_check, whole_module_check
+
+REWRITTEN = [{"site": 0, "is_rewritten": True}]
+
+
+@pytest.fixture
+def ran(monkeypatch) -> list[tuple]:
+    """Replaces both checks by fakes, and returns the list of those that ran, in order.
+
+    Modules are strings here. The fake of the whole-module check adds its result to the session.
+    """
+    found = []
+
+    def compiled(original, module, pipeline, session, rows):
+        found.append(("compiled", original, module))
+        session.results.checks.append("a check")
+        return "compiled module"
+
+    def run(original, module, pipeline, session, rows, **limits):
+        found.append(("run", original, module, limits["most_bytes"], limits["is_checked_as_a_whole"]))
+        return "run module"
+
+    monkeypatch.setattr(whole_module_check, "check", compiled)
+    monkeypatch.setattr(whole_module_check, "needs_values", lambda session: False)
+    monkeypatch.setattr(values_check, "check", run)
+    return found
+
+
+def checked(rows, compiles, value_bytes) -> str:
+    asked = {"compiles": compiles, "value_bytes": value_bytes}
+    return checks.checked(lambda: "original", "module", Pipeline(()), Session(), rows, **asked)
+
+
+def test_values_are_checked_behind_the_whole_module(ran):
+    assert checked(REWRITTEN, compiles=True, value_bytes=7) == "run module"
+    assert ran == [("compiled", "original", "module"), ("run", "original", "compiled module", 7, True)]
+
+
+def test_each_check_runs_alone(ran):
+    assert checked(REWRITTEN, compiles=True, value_bytes=None) == "compiled module"
+    assert checked(REWRITTEN, compiles=False, value_bytes=7) == "run module"
+    assert [each[0] for each in ran] == ["compiled", "run"] and ran[1][-1] is False
+
+
+def test_where_stock_xla_fails_values_are_checked_unasked_within_the_default_limit(ran, monkeypatch):
+    monkeypatch.setattr(whole_module_check, "needs_values", lambda session: True)
+    checked(REWRITTEN, compiles=True, value_bytes=None)
+    checked(REWRITTEN, compiles=True, value_bytes=7)
+    assert [each[3] for each in ran if each[0] == "run"] == [checks.MOST_VALUE_BYTES, 7]
+
+
+def test_nothing_runs_where_nothing_is_rewritten(ran):
+    assert checked([{"site": 0}], compiles=True, value_bytes=7) == "module" and not ran

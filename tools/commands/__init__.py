@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `reshard`: plan, explain, verify, calibrate, fix-warnings, bench, cache."""
+
+__all__ = ["bench", "cache", "calibrate", "fix_warnings", "flags", "module_verify", "plan"]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by all commands: exit status, signals, standard streams, and numbers on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ExtensionFileLoader
+from types import FrameType
+
+# Modules that may be missing, each with the packages that pip has to install.
+_PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
+
+# Help text that all commands that rewrite modules share.
+ORACLE_HELP = (
+    "what a rewrite is compared with: what stock XLA makes of the site alone, or of its op with all its operands, "
+    "compiled in a "
+    "child process (lone, default; there is no other)"
+)
+
+
+# The signals that ask a process to end: Ctrl-C, `kill`, a terminal that is closed.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks this process to end; `number` is the number of the signal."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+class UserError(Exception):
+    """A mistake of the user; the message is one line for the user."""
+
+
+def prepare_streams() -> None:
+    """Opens the standard streams that this process lacks, and lets standard output print any text.
+
+    If a stream is missing, Python has None for it, and the next file that is opened gets its number. On a stream that
+    is opened here, reading standard input and writing standard output fail as in other programs: bad file descriptor.
+    Text for standard error is lost.
+    """
+    for number, (name, flags) in enumerate((("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            raw = open(os.open(os.devnull, flags), "wb" if number else "rb", buffering=0)
+            os.set_inheritable(raw.fileno(), True)  # else a child process would lack the stream
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be invalid UTF-8
+
+
+def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process: bool = False) -> int:
+    """Returns the exit status of `work`; 1 after an error, which it prints; 128 + number for a signal.
+
+    Args:
+      tool: the command's name, before what it says. arguments: for the reproducer, if the failure is a fault of ours.
+      is_process: whether nothing follows but the end of the process, which is not to be interrupted.
+    """
+    try:
+        with interruptible(is_process):
+            status = work()
+            sys.stdout.flush()
+            return status
+    except UserError as error:
+        return _failed(f"{tool}: error: {error}")
+    except BrokenPipeError:  # the reader of our output has ended
+        return _without_stdout()
+    except KeyboardInterrupt as interrupt:
+        return 128 + getattr(interrupt, "number", signal.SIGINT)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EBADF):
+            _without_stdout()
+            return _failed(f"<stdout>: error: {(error.strerror or '').lower()}")
+        if isinstance(error, ModuleNotFoundError) and (said := _missing(error)):
+            return _failed(f"{tool}: error: {said}")
+        from reshard.tools.common.reproducer import Reproducer, report_crash
+
+        report_crash(error, Reproducer(tool, arguments))
+        return 1
+
+
+@contextlib.contextmanager
+def interruptible(is_process: bool = False) -> Iterator[None]:
+    """Makes the first signal that asks the process to end raise Interrupted in the `with` block.
+
+    So work that has begun is cleaned up. Later signals are ignored, because they would interrupt the cleaning up.
+    Signals that the process was started to ignore (`nohup`) stay ignored.
+
+    Args:
+      is_process: whether the process ends with it: signals are ignored from then on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            return
+        if _is_loading(frame):
+            os._exit(128 + number)  # the extension modules of MLIR and XLA abort at an exception
+        raise Interrupted(number)
+
+    before = {number: signal.getsignal(number) for number in handled()}
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if is_process else handler)
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Returns whether the process is initializing an extension module."""
+    while frame is not None:
+        if frame.f_code.co_name == "exec_module" and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def handled() -> list[int]:
+    """Returns the signals of ENDING that this process does not ignore."""
+    return [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+
+
+def ignore_interrupts() -> None:
+    """Makes the process ignore the signals in ENDING, for the rest of its work, which is short and must be finished."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def print_versions() -> int:
+    """Prints the versions that a bug report needs, and returns the exit status."""
+    from reshard.tools.common.versions import versions_text
+
+    print(versions_text())
+    return 0
+
+
+def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Prints the script with which a shell completes the command's flags, and returns the exit status."""
+    from reshard.tools.common import completion
+
+    print(completion.script(parser, shell), end="")
+    return 0
+
+
+def whole_number(text: str) -> int:
+    """Returns the number in a text, at least 1. Raises: argparse.ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
+    return int(text)
+
+
+def _failed(said: str) -> int:
+    print(said, file=sys.stderr)
+    return 1
+
+
+def _without_stdout() -> int:
+    """Drops the output that is not written yet, and returns 1. Otherwise Python would write it again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """Returns an error that names the package to install; None if pip installs no package for the missing module."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _PACKAGES:
+        return None
+    return f"{package} is not installed; run: pip install {_PACKAGES[package]}"

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of reshard-opt; flags that mlir-opt has too work as in mlir-opt."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from reshard.dialect_utils.xla.compile_targets import Target, TargetError
+from reshard.passes.driver import registry
+from reshard.passes.results.checks import MOST_VALUE_BYTES
+from reshard.planning.byte_sizes import ByteSizeError, byte_size
+from reshard.tools.common import completion
+from reshard.tools.common.command import ORACLE_HELP
+from reshard.tools.common.suggestions import SuggestingParser, meant
+
+_DESCRIPTION = """\
+Finds the places in a StableHLO module where a tensor is produced with one sharding and used with another, and replaces
+each by a chain of collectives with small memory and little traffic. With no pass named it runs the whole pipeline.
+"""
+
+_EXAMPLES = """\
+examples:
+  reshard-opt in.mlir -o out.mlir                       rewrite every site where that is better
+  reshard-opt in.mlir --report=text >/dev/null          only say what would be done, and why
+  reshard-opt in.mlir --find-mismatches                 run one pass
+  reshard-opt in.mlir --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always},func.func(cse))'
+  cat in.mlir | reshard-opt - --emit-bytecode -o out.mlirbc
+
+exit status: 0 done, 1 the module or a file has an error (file:line:col: error: ...), 2 the command line has one,
+130, 143, 129 ended by Ctrl-C, SIGTERM, SIGHUP.
+"""
+
+_PASS_HELP = "run this pass, in the order of the flags; --list-passes describes it"
+
+EMIT_HELP = (
+    "what is written: sites as StableHLO collectives on tiles (manual, default); sites as Shardy's collectives, to "
+    "read and for "
+    "Shardy's tools, not for XLA (sdy); the whole module per device, with no work for XLA's partitioner (local)"
+)
+REPORT_HELP = (
+    "report what was done at every site, and why: a table (text), plain data (json), one page with pictures (html), "
+    "or what that "
+    "page says without them (details)"
+)
+_NOT_COMPARED = {
+    "sdy": "--emit=sdy writes ops that XLA does not read; leave out --compile-for, or write --emit=manual",
+    "local": "--emit=local compares nothing with stock XLA; leave out --compile-for, or write --emit=manual",
+}
+
+# The values of flags that are written without one; argparse alone would take the input file for the value.
+_BARE_FLAGS = {"--verify-diagnostics": "all", "--split-input-file": "// -----"}
+_TRUE, _FALSE = ("true", "1"), ("false", "0")
+_LONG_FLAG = re.compile(r"--?([A-Za-z][\w-]+)(?:=(.*))?", re.DOTALL)
+
+
+def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+    """Returns the flags and the parser, whose `error(text)` ends the process with exit status 2."""
+    parser = make_parser(with_plugins=any(each in ("-h", "--help") or each.startswith("--completion") for each in argv))
+    flags = parser.parse_args([word for each in _with_two_dashes(argv) for word in _spelled_out(each, parser)])
+    if flags.passes and flags.pass_pipeline is not None:
+        parser.error("--pass-pipeline cannot be combined with flags of single passes")
+    if flags.check and not flags.compile_for:
+        parser.error("--check compiles the module before and after; say what for with --compile-for=PLATFORM:DEVICES")
+    if flags.compile_for and flags.emit in _NOT_COMPARED:
+        parser.error(_NOT_COMPARED[flags.emit])
+    if flags.report_file and not flags.report:
+        parser.error("--report-file needs --report=text, json, html or details")
+    if flags.report_file and flags.report_file == flags.output:
+        parser.error(f"-o and --report-file both write {flags.output}; choose two files")
+    _check_prints(flags, parser)
+    has_no_stdin = sys.stdin is None or (flags.input is None and sys.stdin.isatty())
+    if flags.input in (None, "-") and has_no_stdin and not asks_for_no_module(flags):
+        parser.error("no input; give a file, or - for standard input")
+    return flags, parser
+
+
+def asks_for_no_module(flags: argparse.Namespace) -> bool:
+    """Returns whether the flags ask about the tool itself and so need no module."""
+    return bool(flags.version or flags.list_passes or flags.show_dialects or flags.completion)
+
+
+def pipeline_text(flags: argparse.Namespace) -> str:
+    """Returns the pipeline that the flags ask for."""
+    if flags.pass_pipeline is not None:
+        return flags.pass_pipeline
+    return ",".join(flags.passes) or registry.DEFAULT_PIPELINE
+
+
+def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split: bool = True) -> list[str]:
+    """Returns the flags on which the output depends, with `pipeline` in place of the flags that name passes."""
+    made = [f"--pass-pipeline={pipeline}"]
+    made += [
+        f"--{name}={value}" for name in ("policy", "oracle", "emit") if (value := getattr(flags, name)) is not None
+    ]
+    if flags.compile_for:
+        made.append(f"--compile-for={flags.compile_for}")
+    if flags.check is not None:
+        made.append("--check" if flags.check else "--no-check")
+    if with_split and flags.split_input_file:
+        made.append(f"--split-input-file={flags.split_input_file}")
+    made += [] if flags.verify_each else ["--verify-each=false"]
+    bare = (
+        "allow_unregistered_dialect",
+        "emit_text",
+        "emit_bytecode",
+        "emit_portable_artifact",
+        "mlir_print_debuginfo",
+    )
+    return made + [f"--{name.replace('_', '-')}" for name in bare if getattr(flags, name)]
+
+
+def unknown_flag(name: str) -> str:
+    """Returns the error for a flag that is neither a flag of the tool nor a pass."""
+    known = [flag.removeprefix("--") for action in make_parser()._actions for flag in action.option_strings]
+    every = (*known, *registry.names(), *registry.MLIR_PASSES)
+    return f"unrecognized arguments: --{name}" + meant(f"--{name}", [f"--{each}" for each in every])
+
+
+def _check_prints(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    if flags.mlir_print_ir_after_change and not flags.mlir_print_ir_after_all:
+        parser.error("--mlir-print-ir-after-change needs --mlir-print-ir-after-all")
+    around_all = flags.mlir_print_ir_before_all or flags.mlir_print_ir_after_all or flags.mlir_print_ir_after_failure
+    if flags.mlir_print_ir_module_scope and not around_all:
+        parser.error("--mlir-print-ir-module-scope needs --mlir-print-ir-before-all, -after-all or -after-failure")
+
+
+def _with_two_dashes(argv: list[str]) -> list[str]:
+    """Returns the arguments with two dashes in place of one: `-cse` becomes `--cse`, as in mlir-opt; `-ofile` stays."""
+    is_short = [
+        each.startswith("-") and not each.startswith(("--", "-o")) and _LONG_FLAG.fullmatch(each) for each in argv
+    ]
+    return [f"-{each}" if short else each for each, short in zip(argv, is_short)]
+
+
+def _spelled_out(argument: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Returns an argument as the words that argparse reads.
+
+    For example `--plan-sites=policy=always` becomes `--pass=plan-sites{policy=always}`.
+
+    Flags without a value may have `=true` or `=false`, as in mlir-opt. Flags that are not declared are passes of MLIR.
+    """
+    found = _LONG_FLAG.fullmatch(argument)
+    if found is None or not argument.startswith("--"):
+        return [argument]
+    name, value = found.groups()
+    if argument in _BARE_FLAGS:
+        return [f"{argument}={_BARE_FLAGS[argument]}"]
+    action = parser._option_string_actions.get(f"--{name}")
+    if action is None or action.dest == "passes" and name != "pass":
+        return [f"--pass={name}{{{value}}}" if value else f"--pass={name}"]
+    if action.nargs == 0 and value in (*_TRUE, *_FALSE):
+        return [f"--{name}"] if value in _TRUE else []
+    return [argument]
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34, width=120)
+
+
+def make_parser(with_plugins: bool = True) -> argparse.ArgumentParser:
+    """Returns the parser of the command line.
+
+    Args:
+      with_plugins: whether it has the flags of passes of other packages, which take long to find. What is not declared
+        counts as a pass, so that they matter only to who lists the flags.
+    """
+    parser = SuggestingParser(
+        prog="reshard-opt",
+        usage="reshard-opt [INPUT] [-o OUTPUT] [flags]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_files(parser.add_argument_group("files"))
+    _add_passes(parser.add_argument_group("passes"), registry.names() if with_plugins else tuple(registry.PASSES))
+    _add_rewriting(parser.add_argument_group("rewriting"))
+    _add_report(parser.add_argument_group("report"))
+    _add_debugging(parser.add_argument_group("debugging"))
+    _add_about(parser.add_argument_group("about the tool"))
+    return parser
+
+
+def _add_files(group) -> None:
+    group.add_argument(
+        "input",
+        nargs="?",
+        metavar="INPUT",
+        help="MLIR text or bytecode, a StableHLO portable artifact, a jax.export file or HLO text; - is stdin",
+    )
+    group.add_argument(
+        "-o", dest="output", default="-", metavar="FILE", help="output, written only on success; - is stdout"
+    )
+    form = group.add_mutually_exclusive_group()
+    form.add_argument(
+        "--emit-text", action="store_true", help="write MLIR text (default, but jax.export files stay such files)"
+    )
+    form.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
+    form.add_argument("--emit-portable-artifact", action="store_true", help="write a StableHLO portable artifact")
+    group.add_argument(
+        "--split-input-file",
+        nargs="?",
+        metavar="=MARKER",
+        help="treat the parts between lines that hold the marker, '// -----', on their own",
+    )
+    group.add_argument(
+        "--output-split-marker",
+        metavar="MARKER",
+        help="the line between the parts in the output (default: the input's marker)",
+    )
+    group.add_argument("--allow-unregistered-dialect", action="store_true", help="accept ops of unknown dialects")
+
+
+def _add_passes(group, names: tuple[str, ...]) -> None:
+    group.add_argument(
+        "--pass-pipeline", metavar="TEXT", help="passes as 'builtin.module(a,b{option=value},func.func(c))'"
+    )
+    group.add_argument("--pass", dest="passes", action="append", default=[], help=argparse.SUPPRESS)
+    for name in names:
+        group.add_argument(f"--{name}", dest="passes", nargs="?", metavar="=OPTIONS", help=_PASS_HELP)
+    group.add_argument("--dump-pass-pipeline", action="store_true", help="print the pipeline on stderr before it runs")
+    group.add_argument(
+        "--verify-each",
+        metavar="true|false",
+        type=_truth,
+        default=True,
+        help="verify the module after each pass (default: true)",
+    )
+
+
+def _add_rewriting(group) -> None:
+    group.add_argument(
+        "--policy", metavar="better|always", help="rewrite where that is better (default), or every site"
+    )
+    group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
+    group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
+    group.add_argument(
+        "--compile-for",
+        type=_target,
+        metavar="PLATFORM:DEVICES",
+        help="a target to compile for: cpu:8, or ahead of time tpu:v5p:4x4x4, tpu:v5e:8x8:2 (2 slices), "
+        "cuda:h100:1x1x8",
+    )
+    group.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        help="compile the module before and after, and drop rewrites that do not help (default with --compile-for)",
+    )
+    group.add_argument(
+        "--verify-values",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="run the module before and after on small random inputs, and drop rewrites that change values",
+    )
+    group.add_argument(
+        "--verify-values-bytes",
+        metavar="SIZE",
+        type=_byte_size,
+        default=MOST_VALUE_BYTES,
+        help=f"the most that such a run may take on all devices together (default: {MOST_VALUE_BYTES >> 20}MiB)",
+    )
+
+
+def _add_report(group) -> None:
+    group.add_argument("--report", choices=("text", "json", "html", "details"), help=REPORT_HELP)
+    group.add_argument("--report-file", metavar="FILE", help="where to (default stderr)")
+    group.add_argument(
+        "--report-locations",
+        choices=("user", "chain"),
+        default="user",
+        help="of each site, the line of the program outside of libraries and helpers (user, default), or the chain "
+        "of calls too",
+    )
+    group.add_argument(
+        "--remarks",
+        choices=("sum", "all", "none"),
+        default="sum",
+        help="say what is left alone: of each reason the first place and the number (sum, default), every place, or "
+        "nothing",
+    )
+    group.add_argument(
+        "--no-remarks", dest="remarks", action="store_const", const="none", help="print errors and warnings only"
+    )
+    group.add_argument(
+        "--no-progress",
+        action="store_true",
+        help="do not say on stderr what takes longer than two seconds; RESHARD_PROGRESS=off too",
+    )
+
+
+def _add_debugging(group) -> None:
+    group.add_argument(
+        "--verify-diagnostics",
+        choices=("all", "only-expected"),
+        nargs="?",
+        metavar="=all|only-expected",
+        help="compare diagnostics with comments '// expected-error@+1 {{text}}'",
+    )
+    for when in ("before", "after"):
+        group.add_argument(
+            f"--mlir-print-ir-{when}", metavar="PASS,...", action="extend", type=_names, default=[],
+            help=f"print the IR {when} these passes on stderr",
+        )  # fmt: skip
+        group.add_argument(
+            f"--mlir-print-ir-{when}-all", action="store_true", help=f"print the IR {when} each pass on stderr"
+        )
+    group.add_argument(
+        "--mlir-print-ir-after-change", action="store_true", help="with -after-all: where a pass changed it"
+    )
+    group.add_argument(
+        "--mlir-print-ir-after-failure", action="store_true", help="print the IR after a pass that fails"
+    )
+    group.add_argument(
+        "--mlir-print-ir-module-scope",
+        action="store_true",
+        help="with -before-all, -after-all: print the module, not a function",
+    )
+    group.add_argument("--mlir-timing", action="store_true", help="print the time of each pass on stderr")
+    group.add_argument(
+        "--mlir-timing-display",
+        choices=("tree", "list"),
+        default="tree",
+        help="as the passes nest (default), or the longest first",
+    )
+    group.add_argument("--mlir-pass-statistics", action="store_true", help="print what each pass counted on stderr")
+    group.add_argument(
+        "--mlir-pass-statistics-display",
+        choices=("pipeline", "list"),
+        default="pipeline",
+        help="in the order of the pipeline (default), or by name",
+    )
+    group.add_argument("--mlir-print-debuginfo", action="store_true", help="keep locations in the output")
+    group.add_argument("--mlir-print-op-generic", action="store_true", help="write ops in their generic form")
+    group.add_argument(
+        "--mlir-print-local-scope", action="store_true", help="write attributes and locations without aliases"
+    )
+    group.add_argument(
+        "--mlir-elide-elementsattrs-if-larger",
+        type=int,
+        metavar="N",
+        help="leave constants of more elements out of the output",
+    )
+    group.add_argument(
+        "--mlir-pass-pipeline-crash-reproducer",
+        metavar="FILE",
+        help="where a reproducer goes if the pipeline fails (default: a new file, and only if the fault is ours)",
+    )
+    group.add_argument("--mlir-generate-reproducer", metavar="FILE", help="write a reproducer before the pipeline runs")
+
+
+def _add_about(group) -> None:
+    group.add_argument("--list-passes", action="store_true", help="describe every pass with its options, and stop")
+    group.add_argument("--show-dialects", action="store_true", help="name the dialects that are read, and stop")
+    group.add_argument(
+        "--completion", choices=completion.SHELLS, help="print a script that completes these flags in a shell, and stop"
+    )
+    group.add_argument("--version", action="store_true", help="print the versions of reshard, jax, jaxlib and Python")
+
+
+def _names(text: str) -> list[str]:
+    return [each for each in text.split(",") if each]
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
+    return text.lower() in _TRUE
+
+
+def _byte_size(text: str) -> int:
+    try:
+        return byte_size(text)
+    except ByteSizeError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _target(text: str) -> Target:
+    try:
+        return Target.parse(text)
+    except TargetError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
