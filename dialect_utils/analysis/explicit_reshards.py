@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reshard.synthesis.layouts.mesh import Mesh
 
 from ..ir.functions import functions_of
-from ..ir.ops import LOOPS, ops_in
+from ..ir.ops import LOOPS, ops_in, parent_of
 from ..ir.pipelines import run_pipeline
 from ..ir.shardy_limits import refuse_risky
 from ..platform.bindings import ir, sdy
@@ -111,9 +111,9 @@ def sum_where_shardy_cannot(module: ir.Operation, ops: list[ir.Operation]) -> No
 def _wanted(op: ir.Operation, count: int) -> Sequence[ir.Attribute | None]:
     """Returns the layout in which an op takes each of `count` operands; terminators take those of the op around."""
     if op.name == "func.return":
-        return stated_results(present(op.parent).operation)
+        return stated_results(parent_of(op))
     if op.name in ("stablehlo.return", "sdy.return"):
-        around = present(op.parent).operation
+        around = parent_of(op)
         return [result_layout(around, number) for number in range(len(around.results))]
     if op.name == "sdy.manual_computation":
         return [nth_sharding(op.attributes["in_shardings"], number) for number in range(count)]

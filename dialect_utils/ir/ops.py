@@ -8,6 +8,7 @@ from typing import Any
 
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.interrupts import DeferredInterrupts
+from ..platform.typed import present
 
 CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
 LOOPS = frozenset({"stablehlo.while"})
@@ -24,6 +25,13 @@ def producer_of(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
+def owner_of_argument(value: ir.Value) -> ir.Operation:
+    """Returns the op that has a value as an argument of one of its blocks; see `producer_of` for other values."""
+    block = value.owner
+    assert isinstance(block, ir.Block), "the value is the result of an op"
+    return block.owner.operation
+
+
 def ops_in(root: ir.Operation, order: ir.WalkOrder = ir.WalkOrder.PRE_ORDER) -> list[ir.Operation]:
     """Returns `root` and the ops nested in it, parents first or last."""
     found: list[ir.Operation] = []
@@ -36,6 +44,11 @@ def ops_in(root: ir.Operation, order: ir.WalkOrder = ir.WalkOrder.PRE_ORDER) -> 
     with DeferredInterrupts():  # the bindings turn an exception of a visitor into another error
         root.walk(visit, order)
     return found
+
+
+def parent_of(op: ir.Operation) -> ir.Operation:
+    """Returns the op around an op that is not the module itself."""
+    return present(op.parent).operation
 
 
 def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:

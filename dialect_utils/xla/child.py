@@ -56,6 +56,15 @@ class KindCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Costs:
+    """The sizes by which programs are compared, in bytes per device; `Compiled` has fields of the same names."""
+
+    bytes_received: int
+    largest_collective_tile_bytes: int
+    temp_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """The outcome of compiling a module with XLA. Byte counts are per device and None unless `status` is "ok".
 
@@ -113,6 +122,12 @@ class Compiled:
     @property
     def is_ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def costs(self) -> Costs:
+        """Returns the sizes to compare; the program has to compile. Raises: AssertionError if `is_ok` is false."""
+        tile = present(self.largest_collective_tile_bytes)
+        return Costs(present(self.bytes_received), tile, present(self.temp_bytes))
 
     @property
     def peak_bytes(self) -> int | None:

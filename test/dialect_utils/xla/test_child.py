@@ -18,7 +18,7 @@ import pytest
 
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.xla import child as xla_child
-from reshard.dialect_utils.xla.child import CompileRequest, KindCount, XlaChild
+from reshard.dialect_utils.xla.child import CompileRequest, Costs, KindCount, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.synthesis.common import store
 from reshard.tools.docs import import_graph
@@ -92,6 +92,7 @@ class TestCompile:
         assert compiled.largest_collective_tile_bytes == 16**3 * 4
         assert compiled.rematerializations == 1
         assert compiled.temp_bytes > 16**3 * 4
+        assert compiled.costs == Costs(7 * (16**3 * 4 // 8), 16**3 * 4, compiled.temp_bytes)
         assert compiled.peak_bytes == compiled.argument_bytes + compiled.output_bytes + compiled.temp_bytes
 
     def test_decided_shardings_are_told(self, child):
@@ -152,6 +153,8 @@ class TestCompile:
         assert compiled.status == "error"
         assert compiled.bytes_received is None and compiled.peak_bytes is None
         assert "parse" in compiled.message
+        with pytest.raises(AssertionError):
+            _ = compiled.costs
 
     def test_too_few_devices_for_the_mesh_is_an_error(self, child):
         assert child.compile(GATHER, 2).status == "error"
