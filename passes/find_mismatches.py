@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils.analysis.module_analysis import Analysis, analyse
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place
 from reshard.dialect_utils.ir.functions import functions_of, is_public
-from reshard.dialect_utils.ir.ops import LOOPS, ops_around, producer_of, short_name
+from reshard.dialect_utils.ir.ops import LOOPS, ops_around, owner_of_argument, parent_of, producer_of, short_name
 from reshard.dialect_utils.ir.shardy_limits import NotPropagatedError
 from reshard.dialect_utils.platform.bindings import ir, sdy
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import (
     Shardings,
     mesh_of,
@@ -113,7 +114,13 @@ class FindMismatchesPass(Pass):
         session.handed_on.analysis = analysis
 
     def _write(
-        self, module, edges, skipped: list[tuple[ir.Operation, Skipped]], session: Session, open_results=(), ops=None
+        self,
+        module: ir.Module,
+        edges: tuple[Finding, ...],
+        skipped: Sequence[tuple[ir.Operation | Place | None, Skipped]],
+        session: Session,
+        open_results: tuple[OpenResult, ...] = (),
+        ops: Sequence[ir.Operation] | None = None,
     ) -> None:
         for where, each in skipped:
             session.remark(where, f"{each.where} is left alone: {each.reason}")
@@ -195,7 +202,10 @@ class Finder:
             op = self.analysis.originals[each.op]
             value = (op.results if each.is_result else op.operands)[each.number]
             target = self._for_original(each.target)
-            source = self._for_original(each.source) or replicated_like(target, rank_of(value))
+            if each.source is None:
+                source = replicated_like(target, present(rank_of(value)))
+            else:
+                source = self._for_original(each.source)
             site = numbers.setdefault((value, source, target), len(numbers))
             kind = self._kind(op, each.number, each.is_result)
             why = wording.why(
@@ -218,7 +228,8 @@ class Finder:
             for number, (stated, attr, kind) in enumerate(zip(stated_results(op), layouts, types)):
                 is_open = stated is None or bool(self._shardings[stated].open_dims)
                 if is_open and isinstance(kind, ir.RankedTensorType):
-                    sharding = self._for_original(attr) or replicated_like(edges[0].target, kind.rank)
+                    like = edges[0].target
+                    sharding = replicated_like(like, kind.rank) if attr is None else self._for_original(attr)
                     found.append(OpenResult(name, number, sharding))
         return tuple(found)
 
@@ -226,9 +237,13 @@ class Finder:
 
     @functools.cached_property
     def _edges_of_originals(self) -> list[Edge]:
-        edges = {(self.analysis.origin[serial], *rest) for serial, *rest in (*self._edges.found, *self._edges.reasons)}
+        edges = {
+            (index, number, is_result)
+            for serial, number, is_result in (*self._edges.found, *self._edges.reasons)
+            if (index := self.analysis.origin[serial]) is not None
+        }
         edges |= set(self._edges.piece_reasons)
-        return sorted((edge for edge in edges if edge[0] is not None), key=lambda edge: (edge[0], edge[2], edge[1]))
+        return sorted(edges, key=lambda edge: (edge[0], edge[2], edge[1]))
 
     def _outcomes(self, edge: Edge) -> dict[int, Mismatch | str | None]:
         """Returns, by serial, each instance's mismatch, the reason why it is no site, or None if nothing converts."""
@@ -271,10 +286,8 @@ class Finder:
         where = f"{'result' if is_result else 'operand'} {number} of {short_name(op)}"
         self.skipped.append((op, Skipped(self._kind(op, number, is_result), where, reason)))
 
-    def _for_original(self, attr: ir.Attribute | None) -> ir.Attribute | None:
+    def _for_original(self, attr: ir.Attribute) -> ir.Attribute:
         """Returns the closed sharding on a mesh of the original; propagation lifts and merges inlined meshes."""
-        if attr is None:
-            return None
         if attr not in self._translated:
             self._translated[attr] = self._translate(attr)
         return self._translated[attr]
@@ -295,7 +308,7 @@ class Finder:
         if is_result:
             return kinds.RESULT
         value = op.operands[number]
-        around = op.parent.operation
+        around = parent_of(op)
         if op.name == "func.return":
             return kinds.FUNCTION_RESULT if is_public(around) else kinds.CALL
         if op.name in LOOPS:
@@ -323,7 +336,7 @@ def _kind_by_producer(value: ir.Value) -> str:
     producer = producer_of(value)
     if producer is not None:
         return kinds.CALL if producer.name == "func.call" else kinds.OPERAND
-    owner = value.owner.owner.operation
+    owner = owner_of_argument(value)
     if owner.name == "func.func":
         return kinds.ARGUMENT if is_public(owner) else kinds.CALL
     return kinds.LOOP if owner.name in LOOPS else kinds.OPERAND

@@ -238,8 +238,8 @@ class SitePlanner:
             entries |= {name: int64_attr(conversion.facts[name]) for name in PLAN_ENTRIES}
         for name, compiled in (("stock", verdict.stock), ("our", verdict.ours)):
             if compiled is not None and compiled.is_ok:
-                entries[f"{name}_bytes"] = int64_attr(compiled.bytes_received)
-                entries[f"{name}_temp_bytes"] = int64_attr(compiled.temp_bytes)
+                entries[f"{name}_bytes"] = int64_attr(compiled.costs.bytes_received)
+                entries[f"{name}_temp_bytes"] = int64_attr(compiled.costs.temp_bytes)
         if len(chain) > 1 and verdict.is_rewrite:
             entries["merges"] = ir.ArrayAttr.get([int64_attr(each.site) for each in chain[:-1]])
         extras = edge.with_extras(entries).extras

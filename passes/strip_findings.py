@@ -7,7 +7,7 @@ import dataclasses
 
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session
-from reshard.passes.sites.findings import SUMMARY, count_attributes, strip_findings, strip_known_findings
+from reshard.passes.sites.findings import SUMMARY, Findings, count_attributes, strip_findings, strip_known_findings
 from reshard.passes.sites.specialization import clones_of, merge_clones
 
 
@@ -35,15 +35,16 @@ class StripFindingsPass(Pass):
     statistics = {"attributes": "attributes removed, from the module or before they were on it"}
 
     def run(self, module: ir.Module, session: Session) -> None:
-        is_known = session.handed_on.findings is not None and not clones_of(module)
-        if is_known and not session.handed_on.are_findings_written:
-            session.running.is_module_unchanged = True
-            count = count_attributes(session.handed_on.findings) + 1
-        elif is_known:  # find-mismatches has left no other attribute of ours
-            count = strip_known_findings(session.handed_on.findings) + 1
-            del module.operation.attributes[SUMMARY]
-        else:
+        found: Findings | None = session.handed_on.findings
+        if found is None or clones_of(module):
             merge_clones(module)
             count = strip_findings(module)
-        session.running.is_module_valid = is_known
+        else:
+            session.running.is_module_valid = True
+            if session.handed_on.are_findings_written:  # find-mismatches has left no other attribute of ours
+                count = strip_known_findings(found) + 1
+                del module.operation.attributes[SUMMARY]
+            else:
+                session.running.is_module_unchanged = True
+                count = count_attributes(found) + 1
         session.count("attributes", count)

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from reshard.dialect_utils.ir.ops import LOOPS
+from reshard.dialect_utils.ir.ops import LOOPS, parent_of
 from reshard.dialect_utils.platform.bindings import ir, sdy
 from reshard.dialect_utils.shardings.sdy_shardings import (
     SHARDING,
@@ -363,7 +363,7 @@ def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:
     """Returns the ops that contain `op`, outermost first, from the one in `block` down to `op` itself."""
     path = [op.operation]
     while path[0].block != block:
-        path.insert(0, path[0].parent.operation)
+        path.insert(0, parent_of(path[0]))
     return path
 
 

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from reshard.dialect_utils.analysis.module_analysis import Analysis
-from reshard.dialect_utils.ir.ops import CONSTANTS, LOOPS, producer_of, short_name
+from reshard.dialect_utils.ir.ops import CONSTANTS, LOOPS, owner_of_argument, producer_of, short_name
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.preparation.serials import serial_of
 from reshard.dialect_utils.shardings.sdy_shardings import (
     Placement,
@@ -96,7 +97,7 @@ class CloneEdges:
             if not opened.operands and not self.layouts.is_same(
                 source, target, rank_of(self.analysis.prepared_ops[serial].results[0])
             ):
-                loop = self.analysis.originals[self.analysis.origin[opened.loop]]
+                loop = self.analysis.originals[present(self.analysis.origin[opened.loop])]
                 reason = "the loop has no operand for it; pass it through the loop"
                 self.skipped.append((loop, Skipped(kinds.LOOP, f"a value that {short_name(loop)} captures", reason)))
 
@@ -119,8 +120,7 @@ class CloneEdges:
             restoring.add(reshard.results[0])
             return True
         producer = producer_of(value)
-        serial = producer and serial_of(producer)
-        if serial is None:
+        if producer is None or (serial := serial_of(producer)) is None:
             return False
         number = ir.OpResult(value).result_number
         source = self.analysis.result_layout(producer, number)
@@ -188,8 +188,9 @@ class CloneEdges:
             return None
         for result in _results_of_operand(op, number):
             other = self.analysis.layout(result)
-            theirs = other and self._placement_or_none(other, self.layouts.rank(result))
-            if theirs is None or mesh_of(other, self.layouts.meshes).axes == mine.mesh.axes:
+            if other is None or (theirs := self._placement_or_none(other, self.layouts.rank(result))) is None:
+                continue
+            if present(mesh_of(other, self.layouts.meshes)).axes == mine.mesh.axes:
                 continue
             if result.type != value.type or theirs != mine:
                 return across_meshes(mine, self._on_mesh(other))
@@ -217,7 +218,7 @@ class CloneEdges:
         producer = producer_of(value)
         if producer is None or producer.name not in CONSTRAINTS or not _is_data_flow_target(prepared):
             return False
-        constraint = self.analysis.prepared_ops[serial_of(producer)]
+        constraint = self.analysis.prepared_ops[present(serial_of(producer))]
         return _identity(constraint.operands[0]) == _identity(prepared)
 
     def _add(self, edge: Edge, source: ir.Attribute | None, target: ir.Attribute) -> None:
@@ -242,9 +243,10 @@ class CloneEdges:
     def _unsupported_in_original(self, edge: Edge) -> str | None:
         """Returns why the value of the original cannot be converted, even if its stand-in can; None if it can."""
         serial, number, is_result = edge
-        if self.analysis.origin[serial] is None:
+        index = self.analysis.origin[serial]
+        if index is None:
             return None
-        op = self.analysis.originals[self.analysis.origin[serial]]
+        op = self.analysis.originals[index]
         values = op.results if is_result else op.operands
         return unsupported_type(values[min(number, len(values) - 1)].type)
 
@@ -276,7 +278,7 @@ def _identity(value: ir.Value) -> tuple:
     producer = producer_of(value)
     if producer is not None:
         return "result", serial_of(producer), ir.OpResult(value).result_number
-    owner = value.owner.owner.operation
+    owner = owner_of_argument(value)
     # Propagation builds functions anew, without their serials.
     serial = None if owner.name == "func.func" else serial_of(owner)
     return "argument", serial, ir.BlockArgument(value).arg_number
@@ -301,5 +303,5 @@ def _results_of_operand(op: ir.Operation, number: int) -> list[ir.Value]:
 
 
 def _is_data_flow_target(value: ir.Value) -> bool:
-    owner = producer_of(value) or value.owner.owner.operation
+    owner = producer_of(value) or owner_of_argument(value)
     return owner.name in (*LOOPS, "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier")

@@ -24,7 +24,7 @@ def constraint_chains(found: Findings, conversions: Conversions) -> dict[int, li
         if op in followed:
             continue
         chain = [edge]
-        while (before := producer_of(chain[0].op.operands[0])) in followed:
+        while (before := producer_of(chain[0].op.operands[0])) is not None and before in followed:
             chain.insert(0, by_op[before])
         if len(chain) > 1:
             chains[edge.site] = chain

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import Shardings, mesh_of, module_meshes
 from reshard.passes.sites.findings import Finding, Findings
 from reshard.passes.sites.site_records import SiteRecord, record_of
@@ -91,6 +92,11 @@ class Conversion:
     @property
     def is_planned(self) -> bool:
         return "chain" in self.facts
+
+    @property
+    def planned(self) -> Asked:
+        """Returns the problem that the plan solves; only if `is_planned`."""
+        return present(self.asked)
 
     @property
     def problem(self) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.ir.diagnostics import error_at
-from reshard.dialect_utils.ir.ops import int64_attr, ops_in
+from reshard.dialect_utils.ir.ops import int64_attr, manual_axes, ops_in
 from reshard.dialect_utils.platform.bindings import ir, sdy
 
 if TYPE_CHECKING:
@@ -258,14 +258,14 @@ def _from_attr(op: ir.Operation, attr: ir.Attribute) -> Finding:
     entries = {each.name: each.attr for each in ir.DictAttr(attr)}
     finding = Finding(
         op=op,
-        number=ir.IntegerAttr(entries.get("result", entries.get("operand"))).value,
+        number=ir.IntegerAttr(entries["result" if "result" in entries else "operand"]).value,
         site=ir.IntegerAttr(entries["site"]).value,
         kind=ir.StringAttr(entries["kind"]).value,
         source=sdy.TensorShardingAttr(entries["source"]),
         target=sdy.TensorShardingAttr(entries["target"]),
         why=ir.StringAttr(entries["why"]).value,
         is_uneven="uneven" in entries,
-        manual_axes=tuple(sdy.ManualAxesAttr(entries["manual_axes"])) if "manual_axes" in entries else (),
+        manual_axes=tuple(manual_axes(entries["manual_axes"])) if "manual_axes" in entries else (),
         extras=tuple(sorted((name, each) for name, each in entries.items() if name not in _OWN)),
     )
     ir.RankedTensorType(finding.value.type)  # raises if the op has no such value, or if the value is no tensor

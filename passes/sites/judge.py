@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from reshard.dialect_utils.analysis import miscompilations
 from reshard.dialect_utils.ir.ops import LOOPS, producer_of, short_name
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
 from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.sites import findings as kinds
@@ -75,16 +76,17 @@ class SiteJudge:
             return settled
         layouts = [conversion.source, *[self.conversions.shardings[each.target] for each in chain]]
         kind = str(chain[-1].value.type)
-        question = repr(("pair", kind, layouts, conversion.asked.text))
+        asked = conversion.planned
+        question = repr(("pair", kind, layouts, asked.text))
         return self._verdicts.on(
-            question, lambda: question, lambda: self._oracle().judge_pair(kind, layouts, conversion.asked.plan)
+            question, lambda: question, lambda: self._oracle().judge_pair(kind, layouts, asked.plan)
         )
 
     def _settled_pair(self, chain: list[Finding], conversion: Conversion) -> Verdict | None:
         """Returns the verdict on a pair if it is known without XLA; else None."""
         if not conversion.is_planned:
             return Verdict(KEEP, conversion.problem)
-        if conversion.asked.target_mesh is not None and conversion.facts["is_empty"]:
+        if conversion.planned.target_mesh is not None and conversion.facts["is_empty"]:
             return Verdict(KEEP, "both meshes place the value alike: nothing moves")
         if reason := self._miscompiled_around(chain[0], chain[-1]):
             return Verdict(KEEP, reason)
@@ -96,11 +98,12 @@ class SiteJudge:
             return settled
         op = group[0].op
         converted = [(edge.kind == kinds.RESULT, edge.number, self.conversions.of_site(edge.site)) for edge in group]
-        layouts = self._op_layouts().of(op, self.conversions.mesh(group[0].target))
-        if layouts is None or any(each.asked.target_mesh for _, _, each in converted):
+        layouts = self._op_layouts().of(op, self._mesh(group[0].target))
+        if layouts is None or any(each.planned.target_mesh for _, _, each in converted):
             return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
         operands, results = (
-            {number: each.asked for is_result, number, each in converted if is_result == side} for side in (False, True)
+            {number: each.planned for is_result, number, each in converted if is_result == side}
+            for side in (False, True)
         )
         return self._verdicts.on(
             (*_question(op, layouts), *_conversion_keys(converted)),
@@ -147,7 +150,7 @@ class SiteJudge:
             (edge.kind == kinds.RESULT, edge.number): edge.source if edge.kind == kinds.RESULT else edge.target
             for edge in group
         }
-        return self._miscompiled_with(op, fixed, self.conversions.mesh(group[0].target))
+        return self._miscompiled_with(op, fixed, self._mesh(group[0].target))
 
     def _miscompiled_around(self, first: Finding, last: Finding) -> str:
         """Returns why XLA would compute a neighbour of a conversion wrongly in a layout that it fixes; empty if right.
@@ -158,17 +161,19 @@ class SiteJudge:
         producer = producer_of(first.value) if first.kind != kinds.RESULT else None
         if producer is not None:
             fixed = {(True, ir.OpResult(first.value).result_number): first.source}
-            if reason := self._miscompiled_with(producer, fixed, self.conversions.mesh(first.source)):
+            if reason := self._miscompiled_with(producer, fixed, self._mesh(first.source)):
                 return f"it takes the result of {short_name(producer)}: {reason}"
         for use in last.op.results[0].uses if last.op.name in CONSTRAINTS else ():
             user, fixed = use.owner.operation, {(False, use.operand_number): last.target}
-            if reason := self._miscompiled_with(user, fixed, self.conversions.mesh(last.target)):
+            if reason := self._miscompiled_with(user, fixed, self._mesh(last.target)):
                 return f"its user {short_name(user)}: {reason}"
         return ""
 
-    def _miscompiled_with(
-        self, op: ir.Operation, fixed: dict[tuple[bool, int], ir.Attribute], mesh: Mesh | None
-    ) -> str:
+    def _mesh(self, sharding: ir.Attribute) -> Mesh:
+        """Returns the mesh of one end of a planned conversion, which the module declares."""
+        return present(self.conversions.mesh(sharding))
+
+    def _miscompiled_with(self, op: ir.Operation, fixed: dict[tuple[bool, int], ir.Attribute], mesh: Mesh) -> str:
         """Returns the reason from the table of miscompilations that applies to an op; empty if XLA is right there.
 
         Args:

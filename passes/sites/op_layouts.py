@@ -66,7 +66,9 @@ class OpLayouts:
         results = [(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
         if any(attr is not None and self._mesh_of(attr) != mesh for attr, _ in (*operands, *results)):
             return None
-        found = Layouts(*([self._or_replicated(*each) for each in side] for side in (operands, results)))
+        found = Layouts(
+            [self._or_replicated(*each) for each in operands], [self._or_replicated(*each) for each in results]
+        )
         found.attributes = tuple(attr for attr, _ in (*operands, *results))
         values = enumerate(zip(op.results, found.results, strict=True))
         found.constrained = frozenset(

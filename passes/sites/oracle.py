@@ -69,7 +69,7 @@ class LoneOracle:
         stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts, plan.target_mesh), plan.mesh)
         if stock.is_ok and _cannot_be_beaten(stock, plan):
             return Verdict(
-                KEEP, f"stock XLA moves {_bytes(stock.bytes_received)} in {_count(stock)}, as we would", stock
+                KEEP, f"stock XLA moves {_bytes(stock.costs.bytes_received)} in {_count(stock)}, as we would", stock
             )
         return self.judge(stock, rewritten_pair(tensor_type, plan), plan.mesh)
 
@@ -107,25 +107,22 @@ def compare(stock: Compiled, ours: Compiled) -> tuple[str, str]:
 
 def _costs(stock: Compiled, ours: Compiled) -> list[tuple[str, int, int, int]]:
     """Returns for each cost its name, stock's value, our value, and the difference that does not count."""
+    then, now = stock.costs, ours.costs
     return [
-        ("received bytes", stock.bytes_received, ours.bytes_received, 0),
-        (
-            "largest collective tile in bytes",
-            stock.largest_collective_tile_bytes,
-            ours.largest_collective_tile_bytes,
-            0,
-        ),
-        ("temporaries in bytes", stock.temp_bytes, ours.temp_bytes, TABLES_OF_POINTERS_BYTES),
+        ("received bytes", then.bytes_received, now.bytes_received, 0),
+        ("largest collective tile in bytes", then.largest_collective_tile_bytes, now.largest_collective_tile_bytes, 0),
+        ("temporaries in bytes", then.temp_bytes, now.temp_bytes, TABLES_OF_POINTERS_BYTES),
         ("collectives", _runs(stock), _runs(ours), 0),
     ]
 
 
 def _cannot_be_beaten(stock: Compiled, plan: Plan) -> bool:
     """Returns whether stock is at most the plan in received bytes, in collectives and in the largest tile."""
+    costs = stock.costs
     return (
-        stock.bytes_received <= plan.bytes_received
+        costs.bytes_received <= plan.bytes_received
         and _runs(stock) <= plan.collectives
-        and (stock.largest_collective_tile_bytes or 0) <= plan.largest_tile_bytes
+        and costs.largest_collective_tile_bytes <= plan.largest_tile_bytes
     )
 
 

@@ -19,7 +19,7 @@ from reshard.passes.sites.conversions import Conversion
 from reshard.passes.sites.findings import Finding, Findings
 
 if TYPE_CHECKING:
-    from reshard.dialect_utils.analysis.layout_origins import Origins
+    from reshard.dialect_utils.analysis.layout_origins import Origin, Origins
 
 
 class SiteRows:
@@ -70,11 +70,12 @@ class SiteRows:
 
     def _provenance(self, edge: Finding) -> list[dict]:
         """Returns the origin of each axis of both layouts, as plain values; empty if origins are not asked for."""
-        if self._origins is None:
+        known = self._origins
+        if known is None:
             return []
         rows = [
-            ("source", sharding_from_attr(edge.source), self._source_origins(edge)),
-            ("target", sharding_from_attr(edge.target), self._target_origins(edge)),
+            ("source", sharding_from_attr(edge.source), _source_origins(known, edge)),
+            ("target", sharding_from_attr(edge.target), _target_origins(known, edge)),
         ]
         return [
             {"side": side, "axis": axis, "asked_by": origin.words, "location": self._place(origin.place)}
@@ -82,20 +83,6 @@ class SiteRows:
             for axis, origin in sorted(origins.items())
             if any(axis.partition(":")[0] == ref.name for axes in sharding.dims for ref in axes)
         ]
-
-    def _source_origins(self, edge: Finding) -> dict:
-        return self._origins.of_value(edge.value) if edge.kind != kinds.RESULT else {}
-
-    def _target_origins(self, edge: Finding) -> dict:
-        """Returns the origins of the axes of an op's other operands and of its results, by axis."""
-        if edge.kind == kinds.RESULT:
-            values = [edge.value]
-        else:
-            values = [value for i, value in enumerate(edge.op.operands) if i != edge.number] + list(edge.op.results)
-        found = {axis: origin for value in values for axis, origin in self._origins.of_value(value).items()}
-        if edge.op.name in CONSTRAINTS:
-            return dict.fromkeys(found, self._origins.named("this constraint", edge.op))
-        return found
 
     def _frames_of(self, op: ir.Operation) -> tuple[Frame, ...]:
         if op not in self._frames:
@@ -133,3 +120,19 @@ class SiteRows:
                 None, "the report does not tell who asked for the layouts: Shardy cannot say where they come from"
             )
         return origins
+
+
+def _source_origins(known: Origins, edge: Finding) -> dict[str, Origin]:
+    return known.of_value(edge.value) if edge.kind != kinds.RESULT else {}
+
+
+def _target_origins(known: Origins, edge: Finding) -> dict[str, Origin]:
+    """Returns the origins of the axes of an op's other operands and of its results, by axis."""
+    if edge.kind == kinds.RESULT:
+        values = [edge.value]
+    else:
+        values = [value for i, value in enumerate(edge.op.operands) if i != edge.number] + list(edge.op.results)
+    found = {axis: origin for value in values for axis, origin in known.of_value(value).items()}
+    if edge.op.name in CONSTRAINTS:
+        return dict.fromkeys(found, known.named("this constraint", edge.op))
+    return found

@@ -13,9 +13,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from reshard.dialect_utils.analysis.module_analysis import Analysis
-from reshard.dialect_utils.ir.functions import is_public, symbol
+from reshard.dialect_utils.ir.functions import functions_of, is_public, symbol
 from reshard.dialect_utils.ir.ops import ops_around, ops_in
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import asm_of
 from reshard.dialect_utils.preparation.prepared_clone import call_paths
 from reshard.passes.sites.findings import CLONE_OF, strip_findings
 
@@ -154,13 +155,13 @@ class _Specialiser:
 
 def clones_of(module: ir.Module) -> dict[str, str]:
     """Returns the name of the original function of each clone, by the clone's name."""
-    functions = [op for op in module.body.operations if op.operation.name == "func.func" and CLONE_OF in op.attributes]
+    functions = [op for op in functions_of(module.operation) if CLONE_OF in op.attributes]
     return {symbol(op): ir.StringAttr(op.attributes[CLONE_OF]).value for op in functions}
 
 
 def merge_clones(module: ir.Module) -> None:
     """Erases each clone that equals its original or another clone, and redirects its calls to that function."""
-    functions = {symbol(op): op.operation for op in module.body.operations if op.operation.name == "func.func"}
+    functions = {symbol(op): op for op in functions_of(module.operation)}
     clones = clones_of(module)
     while clones:
         same = _first_same(functions, clones)
@@ -191,7 +192,7 @@ def _text(function: ir.Operation) -> str:
     copy.attributes[_NAME] = ir.StringAttr.get("function")
     copy.attributes[_VISIBILITY] = ir.StringAttr.get("private")
     # Without assume_verified, MLIR verifies the op, and Shardy's verifier crashes on a function outside of a module.
-    return copy.get_asm(enable_debug_info=True, use_local_scope=True, print_generic_op_form=True, assume_verified=True)
+    return asm_of(copy, enable_debug_info=True, use_local_scope=True, print_generic_op_form=True, assume_verified=True)
 
 
 def _unused_names(name: str, taken: set[str]) -> Iterator[str]:

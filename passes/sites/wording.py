@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from reshard.dialect_utils.ir.ops import LOOPS, short_name
+from reshard.dialect_utils.ir.functions import symbol
+from reshard.dialect_utils.ir.ops import LOOPS, parent_of, short_name
 from reshard.dialect_utils.platform.bindings import ir, stablehlo
 from reshard.dialect_utils.shardings.sdy_shardings import Placement, sharding_from_attr
 from reshard.passes.sites import findings as kinds
@@ -36,12 +37,12 @@ def why(op: ir.Operation, number: int, kind: str, source: str, wanted: str, targ
     if kind == kinds.RESULT:
         return f"{name} computes result {number} as {source}; the value is {wanted}"
     if kind == kinds.FUNCTION_RESULT:
-        function = ir.StringAttr(op.parent.operation.attributes["sym_name"]).value
+        function = symbol(parent_of(op))
         return f"result {number} of @{function} is {wanted}; the returned value is {source}"
     if op.name in LOOPS:
         return f"the loop has value {number} as {wanted}; it starts as {source}"
     if op.name == "stablehlo.return":
-        return f"{short_name(op.parent.operation)} has value {number} as {wanted}; its body ends with {source}"
+        return f"{short_name(parent_of(op))} has value {number} as {wanted}; its body ends with {source}"
     origin = {
         kinds.ARGUMENT: "an argument of the function, ",
         kinds.CALL: "from across a call, ",
