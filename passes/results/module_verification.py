@@ -21,6 +21,7 @@ from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT
 from reshard.dialect_utils.compare.rounding import Rounding, ops_behind, rounding_of, roundings_of_results
 from reshard.dialect_utils.ir.diagnostics import Place, error_at, place_of
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import worker as xla_worker
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Ran, XlaChild
 
@@ -149,14 +150,15 @@ class _Verifier:
             ours = self._run(watched_modules.without_numbers(self.rewritten))
         if no_reference:
             return self._without_reference(stock, ours, no_reference)
-        verdicts = [self._judged(self.original, stock, "stock XLA")]
-        verdicts.append(verdicts[0] if self.rewritten is None else self._judged(self.rewritten, ours, "our module"))
-        are_wrong = all(each.status == WRONG for each in verdicts)
-        is_same = self.rewritten is None or (are_wrong and self._is_same(*verdicts, stock, ours))
+        first = self._judged(self.original, stock, "stock XLA")
+        second = first if self.rewritten is None else self._judged(self.rewritten, ours, "our module")
+        are_wrong = first.status == second.status == WRONG
+        is_same = self.rewritten is None or (are_wrong and self._is_same(first, second, stock, ours))
         return Verification(
-            *verdicts,
+            first,
+            second,
             is_rewritten=self.rewritten is not None,
-            is_same_fault=is_same and not verdicts[1].is_right,
+            is_same_fault=is_same and not second.is_right,
             outputs=len(self.expected),
             not_finite=sum(not_finite(each) for each in self.expected),
             inputs=self.inputs_text,
@@ -267,13 +269,18 @@ class _Search:
 
     def __init__(self, verifier: _Verifier, module: ir.Module, verdict: Verdict):
         self.verifier, self.module, self.verdict = verifier, self._pinned(verifier, module), verdict
-        self.reference = verifier.reference
+        self.reference = present(verifier.reference)
         *self.all_ops, self.end = watched_modules.watched_ops(self.reference)
-        wrong = [] if verdict.status != WRONG else ops_behind(verdict.output, self.reference)
+        wrong = [] if verdict.status != WRONG else ops_behind(self._output, self.reference)
         behind = {watched_modules.number_of(op) for op in wrong}
         self.ops = [op for op in self.all_ops if op.number in behind]
         self.rounding = self._roundings()
         self.is_complete = True
+
+    @property
+    def _output(self) -> int:
+        """Returns the number of the output that departs; there is one if the verdict is WRONG."""
+        return present(self.verdict.output)
 
     def run(self) -> Verdict:
         """Returns the verdict with the fault; ROUNDED if the outputs differ, but every op is right for its operands."""
@@ -342,7 +349,7 @@ class _Search:
         fault = next(filter(None, (self._fault_of(op, values, replayed) for op in window)), None)
         if fault is not None or self.verdict.status != WRONG:
             return fault, False
-        output = self.verdict.output
+        output = self._output
         limit = self.verifier.roundings[output].limit
         departs = not difference(self.verifier.expected[output], outputs[output], limit).is_within_limit
         return self._fault_of_output(outputs[output], values), departs
@@ -377,13 +384,13 @@ class _Search:
 
     def _fault_of_output(self, output: np.ndarray, values: Mapping[Key, np.ndarray]) -> Fault | None:
         """Returns the fault of an output of the function that differs from the value that its producer computed."""
-        source = self.end.sources[self.verdict.output]
+        source = self.end.sources[self._output]
         if source not in values:
             return None
         left = difference(values[source], output, 0.0)
         if left.is_within_limit:
             return None
-        return Fault(self.end.name, self.end.number, self.end.place, f"output {self.verdict.output}", left)
+        return Fault(self.end.name, self.end.number, self.end.place, f"output {self._output}", left)
 
     # ---- one op at a time
 
@@ -410,7 +417,7 @@ class _Search:
         right = self.verifier._run(watched_modules.watched(self.reference, [op], operands=False).text, devices=1)
         if ran.status != "ok" or right.status != "ok":
             return None
-        limit = self.verifier.roundings[self.verdict.output].limit
+        limit = self.verifier.roundings[self._output].limit
         for key, expected, found in zip(watched.keys, right.outputs[count:], ran.outputs[count:]):
             off = difference(expected, found, limit)
             if not off.is_within_limit:

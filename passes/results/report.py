@@ -17,6 +17,7 @@ from reshard.synthesis.common.numbers import count, counted, tenths_of_us
 from reshard.synthesis.common.text_table import table
 
 if TYPE_CHECKING:
+    from reshard.dialect_utils.xla.compile_targets import Target
     from reshard.passes.results.values_check import ValuesCheck  # loads numpy
 
 SCHEMA = "reshard.report/1"
@@ -174,7 +175,7 @@ def _check_text(check: Check) -> str:
     if check.target is None or not check.target.is_ahead_of_time:
         lines = ["whole module, as XLA compiles it (bytes per device):", _side_by_side(check, _CPU_COLUMNS)]
     else:
-        lines = _ahead_of_time_lines(check)
+        lines = _ahead_of_time_lines(check, check.target)
     for sites, problem in check.dropped:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     return "\n".join(lines)
@@ -190,13 +191,13 @@ def _value_check_text(check: ValuesCheck) -> str:
     )
 
 
-def _ahead_of_time_lines(check: Check) -> list[str]:
-    lines = [f"whole module, compiled for {check.target} (bytes per device):", _side_by_side(check, _MEMORY_COLUMNS)]
+def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
+    lines = [f"whole module, compiled for {target} (bytes per device):", _side_by_side(check, _MEMORY_COLUMNS)]
     lines += ["  right after partitioning:", _side_by_side(check, _TRAFFIC_COLUMNS)]
     if any(_differs_in_the_end(each) for each in (check.stock, check.ours)):
         lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
     if any(each.estimated_seconds is not None for each in (check.stock, check.ours)):
-        lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[check.target.platform]}")
+        lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[target.platform]}")
     return lines
 
 

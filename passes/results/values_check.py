@@ -30,6 +30,7 @@ from reshard.dialect_utils.compare.rounding import Rounding, roundings_of_result
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import asm_of, present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Ran
 from reshard.passes.driver.base import Session
@@ -163,7 +164,7 @@ class _Checker:
         compiled = [self._child.compile(str(each), devices, timeout_s=MOST_SECONDS) for each in both]
         if compiled[1].status == "hang":
             raise _NotChecked(f"XLA does not compile the module in {MOST_SECONDS:g} s")
-        total = max((each.peak_bytes * devices for each in compiled if each.is_ok), default=0)
+        total = max((present(each.peak_bytes) * devices for each in compiled if each.is_ok), default=0)
         if total > self.most_bytes:
             raise _NotChecked(f"a run takes {total:,} bytes on {devices} devices, the limit is {self.most_bytes:,}")
 
@@ -319,7 +320,7 @@ class _Checker:
 
     def _copy(self, module: ir.Module) -> ir.Module:
         with module.context:
-            return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+            return ir.Module.parse(asm_of(module.operation, enable_debug_info=True))
 
 
 def _sites_in(groups: Sequence[Sequence[int]]) -> list[int]:
@@ -365,5 +366,6 @@ def _problem_of(verdict: module_verification.Verdict) -> str:
         return verdict.message
     place = f" at {verdict.fault.place}" if verdict.fault and verdict.fault.place else ""
     first = f"; {verdict.fault.op}{place} is the first op that departs" if verdict.fault else ""
-    off = verdict.difference.problem or f"is off by {verdict.difference.fraction:.3g} of its largest magnitude"
+    left = present(verdict.difference)
+    off = left.problem or f"is off by {left.fraction:.3g} of its largest magnitude"
     return f"output {verdict.output} {off}{first}"

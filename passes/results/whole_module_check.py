@@ -18,6 +18,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import asm_of, present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
@@ -152,7 +153,7 @@ def rewritten_without(sites: Sequence[int], original: ir.Module, pipeline: Pipel
     left = list(map(str, sites))
     left += [each.leave for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass) and each.leave]
     with original.context:
-        module = ir.Module.parse(original.operation.get_asm(enable_debug_info=True))
+        module = ir.Module.parse(asm_of(original.operation, enable_debug_info=True))
     quiet = Session(session.options)  # the options of the first run, so that sites have the same numbers
     pipeline.with_options({"leave": "+".join(left)}).run(module, quiet)
     return module
@@ -181,7 +182,7 @@ def what_is_worse(stock: Compiled, ours: Compiled) -> str:
     worse = [
         f"{name} {then:,} -> {now:,}"
         for name, then, now, slack in (
-            ("received bytes per device", stock.bytes_received, ours.bytes_received, 0),
+            ("received bytes per device", stock.costs.bytes_received, ours.costs.bytes_received, 0),
             ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
             (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
             ("the compiler's own estimate in us", *_estimates_us(stock, ours)),
@@ -201,22 +202,24 @@ def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
     The memory is the temporaries, or the larger of peak and allocation if the compiler gives a peak. On a TPU, neither
     temporaries nor peak are complete: temporaries leave out on-chip memory, and a peak may be less than the allocation.
     """
-    if stock.peak_memory_bytes is None or ours.peak_memory_bytes is None:
-        return "temporaries in bytes", stock.temp_bytes, ours.temp_bytes
-    return "memory in bytes", *(max(each.peak_memory_bytes, each.peak_bytes) for each in (stock, ours))
+    then, now = stock.peak_memory_bytes, ours.peak_memory_bytes
+    if then is None or now is None:
+        return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
+    return "memory in bytes", max(then, present(stock.peak_bytes)), max(now, present(ours.peak_bytes))
 
 
 def _estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float, float]:
     """Returns both time estimates in us, and the difference that does not count; zeros if an estimate is missing."""
-    estimates = [each.estimated_seconds for each in (stock, ours)]
-    then, now = (0.0, 0.0) if None in estimates else (round(each * 1e6, 1) for each in estimates)
+    if stock.estimated_seconds is None or ours.estimated_seconds is None:
+        return 0.0, 0.0, 0.0
+    then, now = round(stock.estimated_seconds * 1e6, 1), round(ours.estimated_seconds * 1e6, 1)
     return then, now, then * SAME_ESTIMATE
 
 
 def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:
     """Returns the bytes that both final programs receive; zeros if one is unknown or has an op without a price."""
-    finals = [each.final_bytes_received for each in (stock, ours)]
-    return (0, 0) if None in finals or stock.final_unpriced or ours.final_unpriced else tuple(finals)
+    then, now = stock.final_bytes_received, ours.final_bytes_received
+    return (0, 0) if then is None or now is None or stock.final_unpriced or ours.final_unpriced else (then, now)
 
 
 def _bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:

@@ -125,9 +125,8 @@ class FakeChild:
     def compile(self, module, num_devices, **options) -> Compiled:
         islands = module.count("sdy.manual_computation(")
         received = 100 if 0 < islands < self.worse_below else 10
-        return Compiled(
-            "ok", bytes_received=received, bytes_sent=0, argument_bytes=1, output_bytes=1, temp_bytes=1, alias_bytes=0
-        )
+        memory = {"argument_bytes": 1, "output_bytes": 1, "temp_bytes": 1, "alias_bytes": 0}
+        return Compiled("ok", bytes_received=received, bytes_sent=0, largest_collective_tile_bytes=0, **memory)
 
     def run(self, module, inputs, num_devices, **options) -> Ran:
         if self.hangs:
