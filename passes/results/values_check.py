@@ -364,8 +364,10 @@ def _problem_of(verdict: module_verification.Verdict) -> str:
     """Returns in words why one way to run the module failed or gave wrong outputs."""
     if verdict.status == FAILED:
         return verdict.message
+    found = verdict.difference
+    if found is None:  # the run before this one was compiled without LLVM's optimizations, or took too long
+        return "one run fails or departs from stock XLA, another run has equal outputs"
     place = f" at {verdict.fault.place}" if verdict.fault and verdict.fault.place else ""
     first = f"; {verdict.fault.op}{place} is the first op that departs" if verdict.fault else ""
-    left = present(verdict.difference)
-    off = left.problem or f"is off by {left.fraction:.3g} of its largest magnitude"
+    off = found.problem or f"is off by {found.fraction:.3g} of its largest magnitude"
     return f"output {verdict.output} {off}{first}"

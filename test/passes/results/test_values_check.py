@@ -16,7 +16,7 @@ from reshard.dialect_utils.xla.child import Compiled, Ran
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import module_verification, report, values_check, whole_module_check
-from reshard.passes.results.module_verification import EQUAL, WRONG, Verdict, Verification
+from reshard.passes.results.module_verification import EQUAL, UNKNOWN, WRONG, Verdict, Verification
 from reshard.passes.results.values_check import GIVEN_BACK, NOT_CHECKED, STOCK_IS_WRONG, WITHIN
 from reshard.passes.results.whole_module_check import Check
 
@@ -184,6 +184,16 @@ class TestGivenBack:
         assert "sdy.manual_computation(" not in module and not session.results.checks[0].is_rewritten
         assert any("received bytes per device 10 -> 100" in row["reason"] for row in session.results.report_rows)
         assert len(session.results.value_checks[0].dropped) == 4
+
+
+def test_outputs_that_differ_in_one_run_only_are_given_back_and_said_so(monkeypatch):
+    """Without an unsharded run, the second run is compared with stock XLA, too; it may be equal bit for bit."""
+    found = Verification(Verdict(UNKNOWN), Verdict(EQUAL), is_rewritten=True, no_reference="made up", outputs=1)
+    monkeypatch.setattr(module_verification, "verify", lambda *arguments, **options: found)
+    _, session = run(converted(), child=FakeChild((8,)))
+    (row,) = session.results.report_rows
+    assert not row["is_rewritten"]
+    assert row["reason"].endswith("one run fails or departs from stock XLA, another run has equal outputs")
 
 
 def test_nothing_is_run_where_nothing_is_rewritten():
