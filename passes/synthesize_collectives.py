@@ -70,10 +70,10 @@ class SynthesizeCollectivesPass(Pass):
 
     emit: str = option(
         "manual",
-        "form of the collectives: StableHLO's on tiles, or Shardy's, which XLA does not read",
+        "write StableHLO collectives on tiles, or Shardy's collectives, which XLA does not read",
         choices=("manual", "sdy"),
     )
-    leave: str = option("", "numbers of sites to leave to XLA whatever their verdict, separated by '+'")
+    leave: str = option("", "numbers of sites that are left to XLA even if they are to be rewritten, separated by '+'")
 
     def __post_init__(self) -> None:
         wrong = [number for number in self.leave.split("+") if number and not number.isdecimal()]

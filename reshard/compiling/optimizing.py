@@ -47,8 +47,8 @@ class Report:
         """Returns the table of sites with totals, the whole-module check and the reasons.
 
         Args:
-          locations: "user" tells of each site the line outside of libraries and helpers, "chain" the calls that lead to
-            it, too.
+          locations: "user" shows for each site the line of the user's program, outside of libraries and helpers;
+            "chain" also shows the calls that lead to this line.
         """
         return report.as_text(self._session, locations)
 
@@ -79,14 +79,14 @@ class Result:
     """An optimized program.
 
     Attributes:
-      lowered: a `jax.stages.Lowered` that holds the rewritten module; the very one that was given if nothing was
-        rewritten; None if none was given.
-      module: the program's StableHLO as text.
-      report: see `Report`.
-      is_rewritten: whether any site was.
-      emit: the form in which they are written.
-      exported: a `jax.export.Exported` that holds the rewritten module; None if none was given. Its derivatives are
-        optimized when they are asked for.
+      lowered: a `jax.stages.Lowered` with the rewritten module. It is the program that was given if nothing was
+        rewritten, or if `emit` is "sdy". None if `optimize` was not given a lowered program.
+      module: the rewritten module, or the unchanged one, as StableHLO text.
+      report: all sites with their decisions, a `Report`.
+      is_rewritten: whether any site was rewritten.
+      emit: the form in which sites are written: "manual", "sdy" or "local".
+      exported: a `jax.export.Exported` with the rewritten module; None if `optimize` was not given an export. Its
+        derivatives are optimized when they are needed.
     """
 
     lowered: jax.stages.Lowered | None
@@ -100,11 +100,14 @@ class Result:
         return self.report._repr_html_()
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
-        """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings.
+        """Returns the compiled program. It is called like the result of `lowered.compile()`.
 
-        Raises: ValueError if no lowered program was given, or the module is written in Shardy's collectives, which XLA
-        does not
-          read.
+        Argument and result trees, donation and output shardings are the same.
+
+        Args:
+          compiler_options: options for XLA, as `lowered.compile` takes them.
+        Raises: ValueError if `optimize` was not given a lowered program, or if emit="sdy" was used: XLA does not read
+          Shardy's collectives.
         """
         if self.lowered is None:
             how = (
@@ -128,21 +131,21 @@ def optimize(
     """Returns the program with synthesized collectives in place of the conversions that the policy selects.
 
     Args:
-      program: what `jax.jit(f).lower(*args)` or `jax.export.export(jax.jit(f))(*args)` returns; or a module: MLIR text
-        or bytecode, a StableHLO portable artifact, what `Exported.serialize` wrote, or an `ir.Module`. It stays as it
-        is.
-      check: compile the whole module both ways in a child process, and take rewrites back that make it worse; None is
-        yes, unless `reshard.options`, the environment or the file say no. Only what emit="manual" writes is checked.
-      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; verify_values=True runs
-        both modules on small random inputs in that process, and takes rewrites back that change values; see
-        docs/jax.md.
-    Returns: its part that fits `program` is set: `lowered`, or `exported`, whose derivatives are optimized when they
-    are asked
-      for, or just `module`.
+      program: a lowered program, `jax.jit(f).lower(*args)`; an export, `jax.export.export(jax.jit(f))(*args)`; or a
+        module: MLIR text or bytecode, a StableHLO portable artifact, the bytes of `Exported.serialize`, or an
+        `ir.Module`. The program itself is not changed.
+      check: whether to compile the whole module before and after in a child process, and to take back rewrites that
+        make it worse. None means yes, unless `reshard.options`, the environment or the configuration file say no. The
+        check is made only with emit="manual".
+      **options: `policy`, "better" or "always"; `oracle`, "lone"; `emit`, "manual", "sdy" or "local"; `verify_values`:
+        if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
+        docs/jax.md for these and more options.
+    Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
+      `module` and `report` are always set.
     Raises:
-      ValueError: an unknown option or value.
-      TypeError: `program` is none of these.
-      DiagnosedError: a module that cannot be read or that Shardy refuses, with its diagnostics.
+      ValueError: an option or its value is unknown.
+      TypeError: `program` is of another type.
+      DiagnosedError: the module cannot be read, or Shardy refuses it; the message has the compiler's diagnostics.
 
     Example:
       >>> optimize("func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }").report.text()
@@ -171,9 +174,9 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
     the rest of the program worse; `with reshard.options(check=True)` asks for this check.
 
     Args:
-      program: a function, jitted or not; or anything that `optimize` takes.
-      *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
-    Raises: as `optimize`; TypeError for arguments of what takes none.
+      program: a function, with or without `jax.jit`; or anything that `optimize` takes.
+      *args, **kwargs: the arguments of the function: arrays, or `jax.ShapeDtypeStruct`s with shardings.
+    Raises: the errors of `optimize`; TypeError if arguments are given and `program` is not a function.
 
     Example:
       >>> import jax

@@ -31,8 +31,11 @@ class Schedule:
     """The plan of a redistribution: the way of each leaf, and the batches of leaves in their order.
 
     Attributes:
-      transfers: the leaves in the order of the tree. batches: numbers of leaves.
-      peak_bytes: the most that a device holds at a time of sources, targets and temporaries, as modelled.
+      transfers: for each leaf, in the order of the tree, how it moves.
+      batches: the leaves that move together, as indices into `transfers`, in the order of the batches.
+      peak_bytes: the most bytes that a device holds at once for sources, targets and temporaries, as modelled.
+      memory_limit: the limit that `peak_bytes` keeps, in bytes per device; None if there is none.
+      donate: whether a source array may be deleted as soon as its target exists.
     """
 
     transfers: tuple[Transfer, ...]

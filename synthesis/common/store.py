@@ -54,8 +54,8 @@ _OUR_FOLDERS = re.compile(r"(?P<kind>[a-z]+)-([0-9a-f]{16}|[0-9][0-9a-z.]*-cpu)"
 KINDS = {
     "plans": "chains of collectives that took a long search",
     "results": "modules that the whole pipeline has rewritten",
-    "sites": "what planning and XLA's answers came to at the sites of a module",
-    "xla": "what stock XLA makes of a module",
+    "sites": "plans and decisions at the sites of modules",
+    "xla": "results of compiling modules with XLA",
 }
 
 Value = TypeVar("Value")

@@ -20,9 +20,8 @@ _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
 
 # Help text that all commands that rewrite modules share.
 ORACLE_HELP = (
-    "what a rewrite is compared with: what stock XLA makes of the site alone, or of its op with all its operands, "
-    "compiled in a "
-    "child process (lone, default; there is no other)"
+    "how the costs of stock XLA are found: lone compiles each site, or its op with all operands, on its own in a child "
+    "process (default, and the only choice)"
 )
 
 
