@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canary: compares the layouts that are propagated here with those that XLA propagates.
+"""Compares the layouts that are propagated here with those that XLA propagates.
 
 XLA gets the module with the index of each op in `mhlo.frontend_attributes`, the one attribute that survives the way
 through HLO and back (no other discardable attribute does, nor any attribute on a sharding constraint). If XLA rewrote

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from reshard.dialect_utils.analysis import layout_check as canary
+from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.compare import instrumented as watched_modules
 from reshard.dialect_utils.compare.array_differences import Difference, difference
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
@@ -317,7 +317,7 @@ class _Search:
 
         With layouts on all ops, watching an op does not change them.
         """
-        text = canary.tagged_text(module)
+        text = layout_check.tagged_text(module)
         told = verifier.child.compile(
             text, verifier.devices, timeout_s=verifier.timeout_s, keeps_propagated=True
         ).propagated_text
