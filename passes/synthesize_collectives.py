@@ -191,7 +191,7 @@ class _Rewriter:
         has become an island. If the constraint comes after such a user, the constraint moves in front of the user.
 
         Args:
-          sources: of all sites, by user and operand number.
+          sources: the sources of all sites, by user and operand number.
         """
         for user, number in [(use.owner.operation, use.operand_number) for use in constraint.value.uses]:
             if (user, number) in sources:

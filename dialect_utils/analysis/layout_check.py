@@ -48,7 +48,7 @@ class Disagreements:
 
     Attributes:
       reasons: value of the original -> its layout in XLA and its layout here, in words.
-      compared: how many results and arguments were compared.
+      compared: the number of results and arguments that were compared.
       failure: why nothing could be compared; empty if something was.
       results: number of a result of the entry function -> (mesh, sharding) that XLA propagates to it; None is
         replicated.

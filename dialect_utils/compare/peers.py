@@ -138,7 +138,7 @@ def xla_answer(
     """Returns the answer of stock XLA's partitioner to the pair.
 
     Args:
-      reduction: how partial sums become an array; XLA has sums only.
+      reduction: how partial sums are combined; XLA has only sums.
     """
     layouts = source, target
     if source.unreduced or target.unreduced:
@@ -166,7 +166,8 @@ def shardy_answer(
     """Returns the answer of Shardy's pass to the pair.
 
     Args:
-      bits: of one element. in_child: if false, the pass runs here: faster, but if it aborts, so does this process.
+      bits: the bits of one element.
+      in_child: if false, the pass runs in this process: this is faster, but if the pass aborts, so does the process.
     """
     try:
         steps = (_shardy_steps_of_child if in_child else shardy_steps)(

@@ -42,7 +42,7 @@ def tag(op: ir.Operation, name: str, number: int, location: ir.Location) -> None
     """Writes a serial onto an op.
 
     Args:
-      name: of the op. location: the location that the op came with.
+      name: the name of the op. location: the location that the op came with.
     """
     op.location = ir.Location.name(f"{_NUMBERED}{number}", location)
     if is_tagged_by_attribute(name):

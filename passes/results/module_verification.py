@@ -38,9 +38,10 @@ class Fault:
     """The first op that is wrong for its operands, or whose operand differs from the value that its producer gave.
 
     Attributes:
-      op: its name. number: in the entry function. place: its location. what: "result 0", "operand 1" or "output 0".
-      difference: from what it should be.
-      how: how it was found, if not by watching all ops at once.
+      op: the name of the op. number: its number in the entry function. place: its location.
+      what: the wrong value: "result 0", "operand 1" or "output 0".
+      difference: how the value differs from the right one.
+      how: how the op was found, if not by watching all ops at once.
     """
 
     op: str
@@ -84,9 +85,9 @@ class Verification:
       is_same_fault: whether both are wrong with the same outputs or at the same op: then the fault is not in what we
         rewrote.
       no_reference: why there is no unsharded run; empty if there is one.
-      outputs: how many were compared. not_finite: entries of the unsharded outputs that are infinite or NaN, and
-        compare nothing.
-      inputs: what the inputs are, in words.
+      outputs: the number of outputs that were compared.
+      not_finite: the number of entries of the unsharded outputs that are infinite or NaN; they are not compared.
+      inputs: a description of the inputs.
     """
 
     stock: Verdict
@@ -113,10 +114,10 @@ def verify(
     """Runs a module in three ways and returns the results.
 
     Args:
-      original: with Shardy's shardings, its ops numbered (`watched_modules.number_ops`).
-      rewritten: made of it, with the numbers; None if nothing was rewritten.
-      seed: of the inputs. timeout_s: for each run, compilation included; what takes longer is a hang.
-      every_op: whether each op is judged where the outputs are right, too.
+      original: the module with Shardy's shardings and numbered ops (`watched_modules.number_ops`).
+      rewritten: the rewritten module, whose ops have the same numbers; None if nothing was rewritten.
+      seed: the seed of the inputs. timeout_s: the limit for each run with its compilation; a longer run is a hang.
+      every_op: whether each op is compared even if the outputs are right.
     """
     return _Verifier(original, rewritten, devices, child, seed, timeout_s, every_op, progress).verify()
 

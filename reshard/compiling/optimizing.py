@@ -206,11 +206,12 @@ def optimized_module(
 
     Args:
       source: MLIR text or bytecode, or a portable artifact.
-      settings: of `settings.resolved`.
-      name: of the module, in logs and dumps.
-      devices: that it is for. The processes of a job that own some of them all get the same.
-      is_from_jax: whether jax has just lowered it. Any other module, and what is rare, goes to a child process.
-    Raises: DiagnosedError.
+      settings: the result of `settings.resolved`.
+      name: the name of the module in logs and dumps.
+      devices: the devices that run the module. All processes of a job that own some of them get the same result.
+      is_from_jax: whether jax has just lowered the module. Other modules, and rare kinds of ops, are processed in a
+        child process.
+    Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
     session, pipeline, checks = Session(), _pipeline(settings), _Checks.of(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
@@ -251,7 +252,7 @@ def recorded_output(
     """Returns a record of the output for a module, which `result_cache.replayed` reads, and whether it may be kept.
 
     Args:
-      enter: called with what is done next, and the processor time that it may take, None if any.
+      enter: called with the name of the next stage and its limit of processor time; None means no limit.
     """
     session, file = Session(), _file(source, name)
     passing_before = xla_child.shared_child().passing_answers
@@ -267,7 +268,8 @@ class _Checks:
     """The checks of the whole module that the settings ask for.
 
     Attributes:
-      compiles: whether it is compiled both ways. value_bytes: the limit of the check by values; None: there is none.
+      compiles: whether the module is compiled before and after.
+      value_bytes: the most memory that the check of values may take; None if values are not checked.
     """
 
     compiles: bool

@@ -46,10 +46,10 @@ class LevelTraffic:
     """One level of the network.
 
     Attributes:
-      level: with its kind and bandwidth. around: the number of units that surround those of this level.
+      level: the level of the topology. around: the number of units of the next outer level.
       entering: bytes that come into each unit from others of the same surrounding unit, float64 (units,).
-      links: of a ring or torus, for each dimension the bytes on the link from each node upwards, the fuller direction
-        counts; float64 (dimensions, units); None where pairs are too many to route.
+      links: for a ring or a torus, the bytes on the link from each node to the next one of each dimension, in the
+        fuller direction; float64 (dimensions, units). None if there are too many pairs to route.
     """
 
     level: Level

@@ -66,7 +66,8 @@ class Limits:
     """The most that a cache keeps.
 
     Attributes:
-      entry_bytes: of one entry; a larger one is not kept. entries, total_bytes: of one version.
+      entry_bytes: the most bytes of one entry; a larger one is not kept.
+      entries, total_bytes: the most entries, and the most bytes, of one version.
       versions: folders of different fingerprints.
     """
 

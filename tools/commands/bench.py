@@ -33,8 +33,8 @@ class Suite:
     """A benchmark: Python's arguments for the quick run and for the full one.
 
     Fields:
-      minutes: that the quick run takes, about, on two cores.
-      keeps: whether it keeps answers in a folder of its own, `--state`, and a run that was stopped goes on.
+      minutes: about how long the quick run takes on two cores.
+      keeps: whether it keeps its results in a folder, `--state`, so that a stopped run can continue.
       draws: whether it draws a picture, `--curves`, for the page.
     """
 

@@ -47,9 +47,10 @@ class Tensor:
     """The tensor that a warning names, with shardings in Shardy's form.
 
     Attributes:
-      shape: of the whole array, in elements. is_exact: whether a module says so; else whole tiles are counted, and the
-        array may end within the last of a dimension.
-      mesh, to_mesh: of source and target. has_axes_of_user: whether the axes are named as in the program.
+      shape: the shape of the whole array, in elements.
+      is_exact: whether the shape comes from a module. Otherwise it is a multiple of the tile, and the array may be
+        smaller.
+      mesh, to_mesh: the meshes of source and target. has_axes_of_user: whether the axes are named as in the program.
     """
 
     element: ElementType
@@ -71,10 +72,11 @@ class Site:
     """All warnings of the log with the same content.
 
     Attributes:
-      count: of the warnings. places: `file:line` of the program. tensor, plan: None if `problem` says why not.
-      said_bytes: received per device if the whole array is gathered, as the warning says; said_tile_bytes: of that
-        array.
-      verdict: what XLA does with the conversion alone, and whether ours is better; None if that was not compiled.
+      count: the number of warnings. places: `file:line` of the program.
+      tensor, plan: None if there is none; `problem` then has the reason.
+      said_bytes: the bytes that a device receives if the whole array is gathered, as the warning says.
+      said_tile_bytes: the bytes of the whole array.
+      verdict: what XLA does with the conversion alone, and whether ours is better; None if it was not compiled.
     """
 
     warning: Rematerialization

@@ -61,7 +61,8 @@ def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process
     """Returns the exit status of `work`; 1 after an error, which it prints; 128 + number for a signal.
 
     Args:
-      tool: the command's name, before what it says. arguments: for the reproducer, if the failure is a fault of ours.
+      tool: the name of the command, with which its messages begin.
+      arguments: the command line, for the reproducer if the failure is a fault of ours.
       is_process: whether nothing follows but the end of the process, which is not to be interrupted.
     """
     try:
