@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the whole pipeline takes on large modules, beside XLA's own compile time of them, and how much memory.
+"""Measures the time and memory of the whole pipeline on large modules, beside XLA's own compile time.
 
     python benchmarks/large_modules.py [--ops 10000,100000] [--devices 8] [--rounds 3] [--no-xla]
     python benchmarks/large_modules.py --examples llama_train_step [--rounds 3]

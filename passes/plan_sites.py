@@ -95,7 +95,7 @@ class PlanSitesPass(Pass):
     )
     canary: str = option(
         "on",
-        "the layout check: compile the module once, and rewrite a site only if XLA finds the same layouts there",
+        "the layout check: compile the module once, and leave the sites where XLA finds other layouts",
         choices=("on", "off"),
     )
 

@@ -57,7 +57,7 @@ class SynthesizeCollectivesPass(Pass):
     ```
     """
     guarantees = (
-        "no site with the verdict rewrite is left, but for those that the option leave names",
+        "no site with the verdict rewrite is left, except those that the option leave names",
         "the types, functions and arguments of the module are what they were",
         "where a site is rewritten, results that the caller left open have the sharding that stock XLA gives them",
     )

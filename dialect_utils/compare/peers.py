@@ -115,7 +115,7 @@ class Answer:
         return sum(cost.collective_time_s(topology, self.num_devices, each) for each in self.collectives)
 
     def time_s(self, topology: Topology) -> float | None:
-        """Returns the modelled time with the copies on the device; None where these are not known."""
+        """Returns the modelled time with the copies on the device; None if they are not known."""
         if not self.is_ok or self.copied_bytes is None:
             return None
         return present(self.collectives_time_s(topology)) + cost.relayout_time_s(topology, self.copied_bytes)
@@ -306,8 +306,7 @@ def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Shardin
 def lowered(
     mesh: Mesh, shape: tuple[int, ...], source: Sharding, moves: Sequence[tuple[str, Sharding]]
 ) -> TileProgram | None:
-    """Returns moves, (op, sharding after it) each, as our steps are lowered; None where they are not the steps that we
-    have."""
+    """Returns the tile program of moves, (op, sharding after it) each; None if our steps cannot express them."""
     if source.unreduced or any(after.unreduced for _, after in moves):
         return None
     path = [whole_factors(mesh, sharding) for sharding in (source, *(after for _, after in moves))]

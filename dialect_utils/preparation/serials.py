@@ -17,7 +17,7 @@ from ..platform.bindings import ir
 
 ID = "reshard.id"
 UNTAGGED = CONSTANTS | {"builtin.module", "sdy.mesh"}  # a tag on a constant would keep equal constants apart
-_MERGED = "stablehlo.broadcast_in_dim"  # Shardy makes it of scalars where it merges constants
+_MERGED = "stablehlo.broadcast_in_dim"  # Shardy makes this op from scalars if it merges constants
 _NUMBERED = f"{ID} "
 _NUMBER = len(_NUMBERED)
 

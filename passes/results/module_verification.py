@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a partitioned module right? It runs as stock XLA partitions it, as we rewrite it, and unsharded on one device.
+"""Verifies a module: it runs as stock XLA partitions it, as we rewrite it, and unsharded on one device.
 
 All three runs take the same inputs. If outputs depart from those of the unsharded run, the first wrong op is searched:
 the module runs in a form that returns the operands and results of each op, and each op is applied once more, unsharded,

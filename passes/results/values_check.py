@@ -54,9 +54,9 @@ class ValuesCheck:
     """The result of the check by values of one module.
 
     Attributes:
-      status: EQUAL, bit for bit; WITHIN tolerance; ROUNDED, further off, with every op right for what it took;
-        STOCK_IS_WRONG; GIVEN_BACK, sites were left to XLA again; NOT_CHECKED.
-      message: why; empty where there is nothing to say.
+      status: EQUAL, bit for bit; WITHIN tolerance; ROUNDED: the difference is larger, but every op is right for its
+        operands; STOCK_IS_WRONG; GIVEN_BACK: sites were left to XLA again; NOT_CHECKED.
+      message: the reason for the status; it may be empty.
       dropped: sites that were left to XLA again.
       outputs: the number of outputs that were compared.
       runs: the number of modules that ran in the child. seconds: the time of the whole check.

@@ -63,9 +63,9 @@ class Traffic:
     """All bytes that a plan sends.
 
     Attributes:
-      between: bytes from each bin of devices to each other one, float64 (bins, bins); bins are of neighbours in the
-        network.
-      devices_per_bin: 1 where every device has its own. levels: outer to inner, those of one unit left out.
+      between: the bytes from each bin of devices to each other bin, float64 (bins, bins). The devices of a bin are
+        neighbours in the network.
+      devices_per_bin: the number of devices in a bin. levels: outer to inner, without levels of one unit.
     """
 
     between: np.ndarray

@@ -338,7 +338,7 @@ def _version_folders(root: Path, kind: str) -> list[Path]:
 
 
 def _drop_old_versions(root: Path, kind: str, most: int) -> None:
-    """Removes the entries of all versions of a kind but for the newest ones."""
+    """Removes the entries of all versions of a kind except the newest ones."""
     folders = [folder for folder in _version_folders(root, kind) if any(_files(folder))]
     dated = [(folder.stat().st_mtime_ns, folder) for folder in folders]
     for _, folder in sorted(dated, reverse=True)[most:]:
@@ -378,7 +378,7 @@ def _removed(folder: Path) -> list[_File]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What lies on disk of one kind of cache.
+    """The files of one kind of cache.
 
     Attributes:
       entries, size_bytes, versions: number of files, their size and the number of folders that have any.

@@ -126,7 +126,7 @@ class Search:
     `least_steps` and `least_permutes` are prices. `_Run` has the state of one run, and `_Moves` that of one state's
     all_to_alls.
 
-    `pricing` is None where elements alone count. The branches on it are here and not in an objective, because an
+    `pricing` is None if only elements count. The branches on it are here and not in an objective, because an
     objective judges whole plans with their copies, and the search adds up the prices of edges, which have no copies.
     """
 

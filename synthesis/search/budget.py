@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much work planning may take: steps that searches consider, never a time, so that every process plans alike."""
+"""The limits of planning: numbers of steps that searches consider, never times, so that every process plans alike."""
 
 from __future__ import annotations
 
