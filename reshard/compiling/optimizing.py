@@ -53,7 +53,11 @@ class Report:
         return report.as_text(self._session, locations)
 
     def to_dict(self) -> dict:
-        """Returns the report as plain data, schema `reshard.report/1`."""
+        """Returns the report as plain data, as `reshard-opt --report=json` prints it, schema `reshard.report/1`.
+
+        `sites` has an entry for each site, `totals` the sums over them, `checks` the whole-module checks, and `remarks`
+        the values that were left alone. Bytes are per device.
+        """
         return report.as_dict(self._session)
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ def pareto(
 
 
 def _meshes(mesh, target_mesh, source, target) -> tuple[Mesh, Mesh]:
-    """Returns the meshes of source and target. Raises: MeshError where there is none, or two that are not the same."""
+    """Returns the meshes of source and target. Raises: MeshError if there is none, or if two differ."""
     ids = _device_ids(mesh, target_mesh, *(getattr(side, "mesh", side) for side in (source, target)))
     own = [_own_mesh(side, ids) for side in (source, target)]
     asked = [None if each is None else _mesh(each, ids) for each in (mesh, target_mesh)]

@@ -106,7 +106,7 @@ class Context:
     def exchange(
         self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf
     ) -> Exchange:
-        """Returns the exchange between two placements. Raises: TooManyPieces where it has more than are worth it."""
+        """Returns the exchange between two placements. Raises: TooManyPieces if it has too many pieces."""
         round_elements, least_s = 0, 0.0
         if self.objective.is_by_time:
             round_elements = self.pricing.round_elements()

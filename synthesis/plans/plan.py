@@ -132,7 +132,7 @@ class Plan:
         return self.request.topology.name
 
     def to_dict(self) -> dict:
-        """Returns the plan as plain data, as `reshard plan --json` prints it; see `plan_json`."""
+        """Returns the plan as plain data, as `reshard plan --json` prints it; docs/plan.md explains the fields."""
         return plan_json.as_dict(self)
 
     @property
