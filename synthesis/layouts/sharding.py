@@ -76,7 +76,7 @@ class Sharding:
         return Sharding(self.dims, unreduced=self.unreduced)
 
     def shards(self, mesh: Mesh) -> tuple[int, ...]:
-        """Returns the number of shards of each dimension on a mesh. Raises: as `AxisRef.resolve`."""
+        """Returns the number of shards of each dimension on a mesh. Errors are those of `AxisRef.resolve`."""
         return tuple([math.prod([axis.resolve(mesh)[1] for axis in axes]) if axes else 1 for axes in self.dims])
 
     def tile_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -187,7 +187,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A model of the network between devices. docs/topologies.md explains it.
+    """A model of the network between devices.
+
+    docs/topologies.md explains it.
 
     Attributes:
       name: the name of the preset, or another name.
