@@ -108,10 +108,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--programs", type=_programs, default=",".join(each.name for each in PROGRAMS), help="default: all"
     )
-    parser.add_argument("--policy", choices=("better", "always"), default="better", help="of plan-sites")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="where the tables go besides stdout")
+    parser.add_argument("--policy", choices=("better", "always"), default="better", help="the policy of plan-sites")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables to this file")
     parser.add_argument(
-        "--if-installed", action="store_true", help="leave out targets whose compiler is not installed, and say so"
+        "--if-installed", action="store_true", help="skip targets whose compiler is not installed, and say so"
     )
     options = parser.parse_args(arguments)
     missing = next(filter(None, map(missing_compiler, options.targets)), None)

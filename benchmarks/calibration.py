@@ -156,14 +156,16 @@ def _ranks(values: list[float]) -> np.ndarray:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--devices", type=int, default=8, help="CPU devices, default %(default)s")
-    parser.add_argument("--count", type=int, default=24, help="pairs, default %(default)s")
+    parser.add_argument("--devices", type=int, default=8, help="number of CPU devices, default %(default)s")
+    parser.add_argument("--count", type=int, default=24, help="number of pairs, default %(default)s")
     parser.add_argument(
         "--repeats", type=int, default=7, help="runs of each program, the median counts, default %(default)s"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--topology", type=Path, help="a calibrated topology for so many devices; left out, it is measured first"
+        "--topology",
+        type=Path,
+        help="a calibrated topology for these devices; without it, the network is measured first",
     )
     return parser.parse_args(arguments)
 

@@ -233,8 +233,8 @@ def _apart(heights: Sequence[float], gap: float = 17.0) -> list[float]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("file", type=Path, help="what random_pairs.py --ratios wrote")
-    parser.add_argument("--svg", type=Path, help="where to write the picture; the table is printed in any case")
+    parser.add_argument("file", type=Path, help="a file that random_pairs.py --ratios wrote")
+    parser.add_argument("--svg", type=Path, help="the file for the picture; the table is always printed")
     options = parser.parse_args(arguments)
     try:
         figure = Figure.from_json(options.file.read_text())

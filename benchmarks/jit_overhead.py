@@ -164,13 +164,13 @@ def _no_results(cache: str):
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--program", default="llama_train_step", help="one of examples/programs.py")
+    parser.add_argument("--program", default="llama_train_step", help="a program of examples/programs.py")
     parser.add_argument("--size", default="demo", choices=("demo", "small"))
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each")
-    parser.add_argument("--calls", type=int, default=20_000, help="calls in a turn")
-    parser.add_argument("--cache", help="a folder that is kept for reshard's caches; else an empty one that is removed")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of each measurement")
+    parser.add_argument("--calls", type=int, default=20_000, help="calls in each repeat")
+    parser.add_argument("--cache", help="the folder of reshard's caches; without it, an empty one, which is removed")
     parser.add_argument(
-        "--no-cold", action="store_true", help="leave out what takes longest: everything with nothing on disk"
+        "--no-cold", action="store_true", help="skip the slowest measurement: compiling with empty caches"
     )
     parser.add_argument("--cold", choices=("checked", "unchecked"), help=argparse.SUPPRESS)  # one compile, in a child
     return parser.parse_args(arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the whole pipeline takes on large modules, beside XLA's own compile time of them, and how much memory.
+"""Measures the time and memory of the whole pipeline on large modules, beside XLA's own compile time.
 
     python benchmarks/large_modules.py [--ops 10000,100000] [--devices 8] [--rounds 3] [--no-xla]
     python benchmarks/large_modules.py --examples llama_train_step [--rounds 3]
@@ -333,7 +333,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--ops",
         type=lambda text: tuple(map(int, text.split(","))),
         default=(10_000, 100_000),
-        help="about so many, default %(default)s",
+        help="about how many ops each module has, default %(default)s",
     )
     add("--devices", type=int, default=8, help="default %(default)s")
     add("--rounds", type=int, default=3, help="default %(default)s")
@@ -344,7 +344,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--no-xla", action="store_true", help="do not compile with XLA, which takes long")
     add("--unoptimized", action="store_true", help="let XLA compile without LLVM's optimisation")
-    add("--flags", default="", help="further flags of reshard-opt, in one text")
+    add("--flags", default="", help="more flags for reshard-opt, in one text")
     for name in ("--lower", "--compile", "--optimize", "--what", "--out"):
         add(name, type=int if name in ("--lower", "--compile") else str, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

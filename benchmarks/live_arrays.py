@@ -309,15 +309,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--size", type=byte_size, default=byte_size("2GiB"), help="of the tree, at least; default 2GiB")
-    add("--leaves", type=int, default=300, help="of the tree, default %(default)s")
+    add("--size", type=byte_size, default=byte_size("2GiB"), help="the least size of the tree, default 2GiB")
+    add("--leaves", type=int, default=300, help="number of leaves of the tree, default %(default)s")
     add("--change", type=among(CHANGES), default=CHANGES, help="default both: " + ",".join(CHANGES))
     add("--methods", type=among(METHODS), default=METHODS, help="default all: " + ",".join(METHODS))
-    add("--repeats", type=int, default=3, help="after the first time; the median counts, default %(default)s")
+    add("--repeats", type=int, default=3, help="repeats after the first run; the median counts, default %(default)s")
     add(
         "--plain-malloc",
         action="store_true",
-        help="leave the allocator as it is: for times; peaks are then those of its caches too",
+        help="use the default allocator: right for times, but peaks then include its caches",
     )
     add("--child", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

@@ -192,12 +192,12 @@ def _reduce(text: str, families: tuple[str, ...], is_report: bool) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--cases", type=int, default=2000, help=f"how many; {CASES_PER_PROGRAM} of each program (default: 2000)"
+        "--cases", type=int, default=2000, help=f"number of cases, {CASES_PER_PROGRAM} of each program (default: 2000)"
     )
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first program (default: 0)")
     parser.add_argument("--families", metavar="A,B", help=f"only these: {', '.join(sorted(programs.FAMILIES))}")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
-    parser.add_argument("--journal", metavar="FOLDER", help="where answers are kept (default: in the cache)")
+    parser.add_argument("--journal", metavar="FOLDER", help="the folder for the answers (default: in the cache)")
     parser.add_argument("--show", metavar="PROGRAM:CASE", help="print the module of a case")
     parser.add_argument("--reduce", metavar="PROGRAM:CASE", help="take axes away while the outcome stays the same")
     parser.add_argument(

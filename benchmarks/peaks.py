@@ -98,9 +98,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=20, help="pairs per mesh size, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--least-elements", type=int, default=1 << 18, help="of the global array, default %(default)s")
+    parser.add_argument(
+        "--least-elements", type=int, default=1 << 18, help="least elements of the global array, default %(default)s"
+    )
     parser.add_argument("--element", choices=ELEMENTS, default="f32", help="element type, default %(default)s")
-    parser.add_argument("--plans", type=int, default=4, help="of each list, the fastest first, default %(default)s")
+    parser.add_argument(
+        "--plans", type=int, default=4, help="number of plans of each list, the fastest first, default %(default)s"
+    )
     parser.add_argument("--show", type=int, default=3, help="plans listed with the highest ratio, default %(default)s")
     return parser.parse_args(arguments)
 

@@ -88,16 +88,19 @@ def _parts_of(path: Path) -> Iterator[Part]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folders", type=Path, nargs="*", help="folders with .mlir files, or such files")
+    parser.add_argument("folders", type=Path, nargs="*", help=".mlir files, or folders with them")
     parser.add_argument("--forms", default=",".join(FORMS), help=f"some of {','.join(FORMS)}")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="worker processes")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for one part in one form")
-    parser.add_argument("--check", action="store_true", help="let XLA compile what is rewritten both ways")
+    parser.add_argument("--check", action="store_true", help="let XLA compile rewritten modules before and after")
     parser.add_argument(
-        "--again", default="", metavar="KINDS", help="ask again what became one of these, such as death,fault"
+        "--again",
+        default="",
+        metavar="KINDS",
+        help="ask again for parts with one of these outcomes, such as death,fault",
     )
-    parser.add_argument("--report", action="store_true", help="no work: the tables of what is answered so far")
-    parser.add_argument("--show", type=int, default=100, help="how many to list of each kind that must not be")
+    parser.add_argument("--report", action="store_true", help="only print the tables of the answers so far")
+    parser.add_argument("--show", type=int, default=100, help="how many to list of each kind of failure")
     parser.add_argument("--list", default="", metavar="KINDS", help="list these kinds too, such as contained")
     parser.add_argument(
         "--state", type=Path, help="the file of answers; default: one for each state of the sources of reshard"

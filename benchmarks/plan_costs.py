@@ -97,13 +97,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--before", required=True, help="a checkout, or the digest under which its answers are in the journal")
-    add("--after", default=str(ROOT), help="likewise, default this checkout")
-    add("--count", type=int, default=COUNT, help="random problems, default %(default)s; fewer network pairs likewise")
+    add("--after", default=str(ROOT), help="the same for the newer state, default this checkout")
+    add(
+        "--count",
+        type=int,
+        default=COUNT,
+        help="number of random problems, default %(default)s; network pairs become fewer in proportion",
+    )
     add("--all-networks", action="store_true", help="time meshes of many devices on four networks each, not on one")
     add("--jobs", type=int, default=1, help="processes that plan at once, default %(default)s")
     add("--journal", type=Path, default=default_folder() / "plan_costs.jsonl", help="default %(default)s")
     add("--show", type=int, default=100, help="command lines of plans that are worse, default %(default)s")
-    add("--json", type=Path, metavar="FILE", help="the table and all plans that are worse")
+    add("--json", type=Path, metavar="FILE", help="the file for the table and all plans that are worse")
     return parser.parse_args(arguments)
 
 

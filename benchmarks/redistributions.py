@@ -128,9 +128,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default="random",
         help="random pairs, or programs' meshes on named networks",
     )
-    add("--devices", type=device_counts, default=DEVICES, help="of random pairs, default %(default)s")
+    add("--devices", type=device_counts, default=DEVICES, help="mesh sizes of random pairs, default %(default)s")
     add("--count", type=int, help="pairs for each number of devices, or each mesh; default 1000, or 100")
-    add("--fraction", type=float, default=1.0, help="the first part of them, e.g. 0.02")
+    add("--fraction", type=float, default=1.0, help="only this fraction of the pairs, e.g. 0.02")
     add("--seed", type=int, default=0)
     add(
         "--presets",
@@ -140,8 +140,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--objectives", type=among(OBJECTIVES), default=OBJECTIVES, help="default both: bytes,time")
     add("--only", choices=("peers", "plans"), help="ask only the peers, or make only our plans")
-    add("--report", action="store_true", help="ask nothing, print the tables of what is answered")
-    add("--show", type=int, default=5, help="command lines of the worst, default %(default)s")
+    add("--report", action="store_true", help="only print the tables of the answers so far")
+    add("--show", type=int, default=5, help="number of command lines of the worst pairs, default %(default)s")
     add("--state", type=Path, default=default_folder(), help="the folder of the journals, default %(default)s")
     add("--out", type=Path, help="write the tables to a Markdown file too")
     options = parser.parse_args(arguments)

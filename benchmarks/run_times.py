@@ -395,10 +395,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--on", choices=("shared", *NETWORKS), default="shared", help="default %(default)s")
     parser.add_argument(
-        "--devices", type=int, choices=(4, 8, 16), default=8, help="that share a memory, default %(default)s"
+        "--devices",
+        type=int,
+        choices=(4, 8, 16),
+        default=8,
+        help="number of CPU devices that share a memory, default %(default)s",
     )
-    parser.add_argument("--count", type=int, default=40, help="pairs that are drawn, default %(default)s")
-    parser.add_argument("--mib", type=int, default=64, help="size of the arrays, at least, default %(default)s")
+    parser.add_argument("--count", type=int, default=40, help="number of random pairs, default %(default)s")
+    parser.add_argument("--mib", type=int, default=64, help="least size of the arrays in MiB, default %(default)s")
     parser.add_argument(
         "--turns", type=int, default=5, help="runs of each program, the median counts, default %(default)s"
     )
@@ -407,13 +411,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--others",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="run other plans too, which the model is to rank",
+        help="also run other plans, to check how the model ranks them",
     )
-    parser.add_argument("--topology", type=Path, help="one that was calibrated before; left out, it is measured first")
     parser.add_argument(
-        "--state", type=Path, default=Path(tempfile.gettempdir()) / "reshard-run-times", help="where answers are kept"
+        "--topology", type=Path, help="a calibrated topology; without it, the network is measured first"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the report goes besides stdout")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "reshard-run-times",
+        help="the folder for the answers",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to this file")
     return parser.parse_args(arguments)
 
 

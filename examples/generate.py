@@ -95,7 +95,7 @@ def write(entry: Program, size: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="programs to lower; all if none is named")
-    parser.add_argument("--size", choices=SIZES, default="demo", help="of the arrays (default: demo)")
+    parser.add_argument("--size", choices=SIZES, default="demo", help="the size of the arrays (default: demo)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
     options = parser.parse_args()
     try:

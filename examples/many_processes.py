@@ -67,7 +67,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--processes", type=int, default=4, choices=(2, 4, 8))
     parser.add_argument(
-        "--policy", default="better", help="of process 0, process 1, ...; the last one counts for the rest"
+        "--policy",
+        default="better",
+        help="the policy of process 0, process 1, ...; the last one is used for all others",
     )
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)

@@ -142,9 +142,9 @@ class Mismatch:
 
     Attributes:
       op: index of the op in `Analysis.originals`.
-      number: of the operand; of the result if `is_result`.
+      number: the number of the operand, or of the result if `is_result`.
       source, target: sharding attributes of the clone; source None is replicated.
-      manual_axes: of the manual computations around it.
+      manual_axes: the axes of the manual computations around it.
     """
 
     op: int

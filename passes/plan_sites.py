@@ -84,16 +84,18 @@ class PlanSitesPass(Pass):
     }
 
     policy: str = option(
-        "better", "rewrite where our chain beats stock XLA, or wherever there is a chain", choices=("better", "always")
+        "better",
+        "rewrite only the sites where our chain is better than stock XLA, or every site that has a chain",
+        choices=("better", "always"),
     )
     oracle: str = option(
         "lone",
-        "how it is known what stock XLA does at a site: lone compiles the site, or its op with all operands, alone",
+        "how the costs of stock XLA are found: lone compiles each site, or its op with all operands, on its own",
         choices=("lone",),
     )
     canary: str = option(
         "on",
-        "compile the module once to see whether XLA propagates the same layouts to sites to rewrite",
+        "the layout check: compile the module once, and leave the sites where XLA finds other layouts",
         choices=("on", "off"),
     )
 

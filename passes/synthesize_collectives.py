@@ -57,7 +57,7 @@ class SynthesizeCollectivesPass(Pass):
     ```
     """
     guarantees = (
-        "no site with the verdict rewrite is left, but for those that the option leave names",
+        "no site with the verdict rewrite is left, except those that the option leave names",
         "the types, functions and arguments of the module are what they were",
         "where a site is rewritten, results that the caller left open have the sharding that stock XLA gives them",
     )
@@ -70,10 +70,10 @@ class SynthesizeCollectivesPass(Pass):
 
     emit: str = option(
         "manual",
-        "form of the collectives: StableHLO's on tiles, or Shardy's, which XLA does not read",
+        "write StableHLO collectives on tiles, or Shardy's collectives, which XLA does not read",
         choices=("manual", "sdy"),
     )
-    leave: str = option("", "numbers of sites to leave to XLA whatever their verdict, separated by '+'")
+    leave: str = option("", "numbers of sites that are left to XLA even if they are to be rewritten, separated by '+'")
 
     def __post_init__(self) -> None:
         wrong = [number for number in self.leave.split("+") if number and not number.isdecimal()]
@@ -191,7 +191,7 @@ class _Rewriter:
         has become an island. If the constraint comes after such a user, the constraint moves in front of the user.
 
         Args:
-          sources: of all sites, by user and operand number.
+          sources: the sources of all sites, by user and operand number.
         """
         for user, number in [(use.owner.operation, use.operand_number) for use in constraint.value.uses]:
             if (user, number) in sources:

@@ -7,7 +7,7 @@ from reshard.tools.docs import import_graph
 from reshard.tools.docs.import_graph import Import, Module
 
 
-def test_every_import_follows_the_plan_of_the_house():
+def test_every_import_follows_the_order_of_the_wings():
     assert list(import_graph.faults()) == []
 
 

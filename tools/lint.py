@@ -90,7 +90,7 @@ def messages(found: dict, folder: Path) -> Iterator[str]:
     """Yields pyright's messages, one line each, then a line with their number.
 
     Args:
-      found: the JSON that pyright wrote. folder: where the sources were laid out.
+      found: the JSON that pyright wrote. folder: the folder with the copies of `lay_out`.
     """
     for each in found["generalDiagnostics"]:
         start = each["range"]["start"]

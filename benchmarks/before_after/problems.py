@@ -45,9 +45,9 @@ class Problem:
     """A redistribution as text, with the networks on which it is timed, and the memory limit of its limited plans.
 
     Attributes:
-      suite, number: say which problem it is.
-      target_mesh: None where it is `mesh`. limit_bytes: follows from the tiles of source and target alone.
-      topologies: all networks. timed_on: those that are enough for a short run.
+      suite, number: identify the problem.
+      target_mesh: None if it is `mesh`. limit_bytes: depends only on the tiles of source and target.
+      topologies: all networks. timed_on: the networks of a short run.
     """
 
     suite: str

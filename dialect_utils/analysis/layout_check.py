@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canary: compares the layouts that are propagated here with those that XLA propagates.
+"""Compares the layouts that are propagated here with those that XLA propagates.
 
 XLA gets the module with the index of each op in `mhlo.frontend_attributes`, the one attribute that survives the way
 through HLO and back (no other discardable attribute does, nor any attribute on a sharding constraint). If XLA rewrote
@@ -48,7 +48,7 @@ class Disagreements:
 
     Attributes:
       reasons: value of the original -> its layout in XLA and its layout here, in words.
-      compared: how many results and arguments were compared.
+      compared: the number of results and arguments that were compared.
       failure: why nothing could be compared; empty if something was.
       results: number of a result of the entry function -> (mesh, sharding) that XLA propagates to it; None is
         replicated.

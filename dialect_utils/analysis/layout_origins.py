@@ -55,7 +55,7 @@ class _Claim:
 
     Attributes:
       asked, held: axis -> dimensions, in the layout that it asks for and in the layout of its operand.
-      shape: of the value. of_operand: the origin of the operand's layout, if it is an argument of the program.
+      shape: the shape of the value. of_operand: the origin of the operand's layout if it is an argument of the program.
     """
 
     origin: Origin

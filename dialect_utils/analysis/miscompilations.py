@@ -44,9 +44,9 @@ class Miscompilation:
     """One kind of wrong result.
 
     Attributes:
-      name: for reports and the docs.
+      name: the name in reports and in the docs.
       ops: the names of the ops that may be wrong.
-      condition: in which layouts, in words. reason: the cause, or the symptom.
+      condition: a text that says in which layouts. reason: the cause, or the symptom.
       versions: the versions of jaxlib in which it was seen.
       reproducer: a file with a program that shows it.
       is_met: whether an op in these layouts may be computed wrongly.

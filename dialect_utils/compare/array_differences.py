@@ -20,7 +20,7 @@ class Difference:
       fraction: the largest error, in units of the largest magnitude; 0 if all bits are equal, infinite with a
         `problem`.
       limit: the largest fraction that passes as rounding.
-      index: of the first entry whose error is above the limit; None if there is none.
+      index: the index of the first entry whose error is above the limit; None if there is none.
       expected, found: that entry in both arrays, as text.
     """
 

@@ -115,7 +115,7 @@ class Answer:
         return sum(cost.collective_time_s(topology, self.num_devices, each) for each in self.collectives)
 
     def time_s(self, topology: Topology) -> float | None:
-        """Returns the modelled time with the copies on the device; None where these are not known."""
+        """Returns the modelled time with the copies on the device; None if they are not known."""
         if not self.is_ok or self.copied_bytes is None:
             return None
         return present(self.collectives_time_s(topology)) + cost.relayout_time_s(topology, self.copied_bytes)
@@ -138,7 +138,7 @@ def xla_answer(
     """Returns the answer of stock XLA's partitioner to the pair.
 
     Args:
-      reduction: how partial sums become an array; XLA has sums only.
+      reduction: how partial sums are combined; XLA has only sums.
     """
     layouts = source, target
     if source.unreduced or target.unreduced:
@@ -166,7 +166,8 @@ def shardy_answer(
     """Returns the answer of Shardy's pass to the pair.
 
     Args:
-      bits: of one element. in_child: if false, the pass runs here: faster, but if it aborts, so does this process.
+      bits: the bits of one element.
+      in_child: if false, the pass runs in this process: this is faster, but if the pass aborts, so does the process.
     """
     try:
         steps = (_shardy_steps_of_child if in_child else shardy_steps)(
@@ -305,8 +306,7 @@ def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Shardin
 def lowered(
     mesh: Mesh, shape: tuple[int, ...], source: Sharding, moves: Sequence[tuple[str, Sharding]]
 ) -> TileProgram | None:
-    """Returns moves, (op, sharding after it) each, as our steps are lowered; None where they are not the steps that we
-    have."""
+    """Returns the tile program of moves, (op, sharding after it) each; None if our steps cannot express them."""
     if source.unreduced or any(after.unreduced for _, after in moves):
         return None
     path = [whole_factors(mesh, sharding) for sharding in (source, *(after for _, after in moves))]

@@ -171,7 +171,8 @@ def dtensor_answer(
     """Returns the better plan of DTensor's two planners for the pair.
 
     Args:
-      bits: of one element. devices_per_host: for torch's cost model, which knows fast and slow links; None is all.
+      bits: the bits of one element.
+      devices_per_host: for torch's cost model, which knows fast and slow links; None means all devices.
       in_child: if false, torch is imported in this process.
       search_s: seconds for each planner, by SIGALRM, so in a main thread only; None leaves the limit of the child.
     """

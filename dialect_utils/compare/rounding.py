@@ -23,7 +23,7 @@ class Rounding:
 
     Attributes:
       epsilon: the distance of 1 from the next number in the coarsest type; 0 if there are no floats.
-      terms: how many terms the sums on the way have, one after the other.
+      terms: the number of terms of all sums on the way together.
     """
 
     epsilon: float = 0.0

@@ -88,7 +88,7 @@ def emit_between(
     Args:
       body: works on tiles as XLA stores them: ceil division.
       value: a ranked tensor of static shape that is sharded as `source`, or will be.
-      name: of the site, for profiles. location: the location in the user's program.
+      name: the name of the site in profiles. location: the location in the user's program.
     Returns: `value` in the target sharding.
     Raises: UnsupportedExchange if the source is on a single device.
     """

@@ -59,7 +59,7 @@ class Conversion:
     """A change of layout that was written, for reports.
 
     Attributes:
-      op_name: of the op of the original module that needs it; empty for an op that the analysis made.
+      op_name: the name of the op of the original module that needs it; empty for an op that the analysis made.
       whole: why the op needs a dimension whole, if that is the reason.
     """
 

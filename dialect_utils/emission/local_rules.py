@@ -62,7 +62,7 @@ class Rule:
       operands, results: the layouts of its operands and results.
       partial: the axes along which results are partial results of `reduction`.
       sizes: attributes that hold sizes of whole dimensions, with the sizes of the tile.
-      whole: which dimensions the op needs whole, and why, in words; empty if it needs none.
+      whole: says which dimension the op needs whole, and why; empty if it needs none.
     """
 
     operands: tuple[Dims, ...]

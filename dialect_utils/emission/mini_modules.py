@@ -35,7 +35,7 @@ def stock_pair(tensor_type: str, mesh: Mesh, layouts: Sequence[Sharding], target
     argument and the result are padded at the end of each dimension, which moves nothing.
 
     Args:
-      tensor_type: as MLIR prints it, e.g. `tensor<8x8xf32>`.
+      tensor_type: the type in MLIR's text, e.g. `tensor<8x8xf32>`.
       layouts: two or more; with `target_mesh`, the mesh of the last one over the same devices, just two.
     """
     pair = _Pair(tensor_type, (mesh, target_mesh or mesh), layouts[0], layouts[-1])
@@ -104,7 +104,7 @@ class _Pair:
     """The text of a module that takes a tensor in one layout and returns it in another.
 
     Attributes:
-      meshes: of source and target. goal_name: the symbol of the target's.
+      meshes: the meshes of source and target. goal_name: the symbol name of the target's mesh.
       is_whole: whether all dimensions divide. value: the name of the value to convert.
     """
 
@@ -194,8 +194,8 @@ def neighbourhood(
     """Returns one op as a module, with islands for the given plans; without plans it is the question for stock XLA.
 
     Args:
-      op: of any module; its regions must not use values from outside.
-      operand_layouts, result_layouts: of its operands and results, None where the value has none (no tensor).
+      op: an op of any module; its regions must not use values from outside.
+      operand_layouts, result_layouts: the layouts of its operands and results; None for a value that is no tensor.
       operand_plans, result_plans: by operand or result number. A result plan starts in the layout the op computes in.
       constrained: numbers of the results that a constraint holds in their layouts.
     Returns: None if the op cannot stand alone: it captures values, or needs symbols.

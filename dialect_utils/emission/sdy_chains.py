@@ -37,7 +37,7 @@ def emit_sdy_chain(
 
     Args:
       chain: between the two shardings, with at least one step.
-      name: of the site. location: the location in the user's program.
+      name: the name of the site. location: the location in the user's program.
     Returns: the result of the last op.
     """
     closed = sharding_from_attr(source).closed()

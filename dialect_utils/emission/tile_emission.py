@@ -65,7 +65,8 @@ class Mark:
     """The channel handles, the name and the location for the operations of a site.
 
     Attributes:
-      channels: unused channel handles. name: of the site, for profiles. location: the location in the user's program.
+      channels: unused channel handles. name: the name of the site in profiles.
+      location: the location in the user's program.
     """
 
     channels: Iterator[int]

@@ -40,7 +40,7 @@ def tile_module(tensor_type: str, plan: Plan) -> str:
     """Returns the module whose one island carries out a plan on the stack of the source's tiles.
 
     Args:
-      tensor_type: of the array, as MLIR prints it; its dimensions divide.
+      tensor_type: the type of the array in MLIR's text; its dimensions divide.
     Raises: UnsupportedReduction if the type of element does not have the plan's reduction.
     """
     shape, element = parts_of(tensor_type)

@@ -47,8 +47,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One message of the compiler: severity is one of ERROR, WARNING, REMARK, NOTE; place is None where MLIR knows
-    none."""
+    """One message of the compiler. `severity`: ERROR, WARNING, REMARK or NOTE. `place`: None if MLIR knows none."""
 
     severity: str
     message: str
@@ -131,9 +130,9 @@ def error_at(where, message: str, *notes: Diagnostic) -> DiagnosedError:
 def place_of(where) -> Place | None:
     """Returns the file, line and column of an operation, value, location or place; None if it has none.
 
-    Of a chain of calls it is the innermost one outside of libraries, if there is one. A location's text is the same in
-    every version of the bindings, its classes and accessors are not: the text is read, but for the most frequent kind,
-    where they are there.
+    In a chain of calls the innermost call outside of libraries counts, if there is one. The text of a location is the
+    same in every version of the bindings; its classes and accessors are not. So the text is read, except for the most
+    frequent kind of location, if the bindings have accessors for it.
     """
     if where is None or isinstance(where, Place):
         return where

@@ -52,7 +52,7 @@ class ModuleFile:
 
     @property
     def form(self) -> str:
-        """One of TEXT, BYTECODE, PORTABLE, EXPORTED and HLO, by the header.
+        """Returns TEXT, BYTECODE, PORTABLE, EXPORTED or HLO, depending on the header.
 
         The output of `jax.export.Exported.serialize` has no header: it is binary, and holds a portable artifact.
         """
@@ -226,7 +226,7 @@ def to_bytes(
 
     Args:
       debug_info: whether text has locations. printing: how else text is printed, as `ir.Operation.get_asm` takes it.
-      source: for EXPORTED the file whose calling convention is kept; for PORTABLE the file whose StableHLO version is.
+      source: the file whose calling convention is kept for EXPORTED, and whose StableHLO version for PORTABLE.
     For these two the bindings convert `module` itself to versioned StableHLO (VHLO): it is the last thing to do with
     it.
     Raises: DiagnosedError if the module cannot be written in this form.

@@ -133,7 +133,7 @@ def refuse_growth(
 
     Args:
       order: the names of the functions, callees first. calls: (call, callee) for each call in each function.
-      own: how many ops each function has.
+      own: the number of ops of each function.
     Raises: NotPropagatedError.
     """
     most = max(MOST_INLINED, 2 * sum(own.values()))

@@ -23,7 +23,7 @@ _FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?("(?:[^"\\]|\\.)*":\d+:\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a chain of calls; `function` is empty where the location names none."""
+    """One frame of a chain of calls; `function` is empty if the location names none."""
 
     function: str
     place: Place

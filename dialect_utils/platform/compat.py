@@ -247,7 +247,7 @@ def are_attached(devices: Sequence) -> bool:
 
 
 def lowered_devices(lowered) -> tuple:
-    """Returns the devices that a `jax.stages.Lowered` is for, in the order of partitions; () where it names none."""
+    """Returns the devices that a `jax.stages.Lowered` is for, in the order of partitions; () if it names none."""
     devices = getattr(lowered._lowering, "_device_list", None)
     return () if devices is None else tuple(devices)
 

@@ -25,7 +25,7 @@ LINE_EVERY_S = 30.0
 
 @dataclass(slots=True)
 class _Stage:
-    """Where the work of one thread is; `waits_for` names the answer that it waits for, if any."""
+    """The stage of one thread's work; `waits_for` names the answer that the thread waits for, if any."""
 
     what: str = "starting"
     done: int = 0

@@ -17,7 +17,7 @@ from ..platform.bindings import ir
 
 ID = "reshard.id"
 UNTAGGED = CONSTANTS | {"builtin.module", "sdy.mesh"}  # a tag on a constant would keep equal constants apart
-_MERGED = "stablehlo.broadcast_in_dim"  # Shardy makes it of scalars where it merges constants
+_MERGED = "stablehlo.broadcast_in_dim"  # Shardy makes this op from scalars if it merges constants
 _NUMBERED = f"{ID} "
 _NUMBER = len(_NUMBERED)
 
@@ -42,7 +42,7 @@ def tag(op: ir.Operation, name: str, number: int, location: ir.Location) -> None
     """Writes a serial onto an op.
 
     Args:
-      name: of the op. location: the location that the op came with.
+      name: the name of the op. location: the location that the op came with.
     """
     op.location = ir.Location.name(f"{_NUMBERED}{number}", location)
     if is_tagged_by_attribute(name):

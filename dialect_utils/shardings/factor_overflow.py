@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shardings that end amid the factors of a dimension, which Shardy's explicit reshards cannot process.
+"""Shardings that end between the factors of a dimension, which Shardy's explicit reshards cannot process.
 
 A sharding rule takes a dimension apart into factors: a reshape of 36 to 6x2x3 has the factors 6, 2 and 3 in the
 dimension of size 36. Axes are assigned to them, major to minor. If the next axis shares no divisor with the rest of a

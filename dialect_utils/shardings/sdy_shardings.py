@@ -114,7 +114,7 @@ class Placement:
       mesh: None if nothing is split or unreduced, since a replicated array is the same on every mesh.
       dims: for each dimension (axis, pre-size, size), major to minor; adjacent pieces of an axis are one, size 1 is
         left out.
-      unreduced: likewise, sorted.
+      unreduced: the unreduced axes in the same form, sorted.
       digits: the same without names; equality rests on them: the devices in their order, if they have one, and their
         number; then for each dimension (pre-size, size) of the digits of the position in that order, with adjacent
         ones merged; then the unreduced digits.

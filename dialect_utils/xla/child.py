@@ -77,20 +77,20 @@ class Compiled:
       collectives: counts per kind, sorted by kind.
       unknown_trip_counts: loops with collectives that were counted once for want of a trip count.
       unpriced: opcodes that move data and are not counted.
-      argument_bytes, output_bytes, temp_bytes, alias_bytes: of the executable, as XLA allocates them on this backend.
-      rematerializations: how often XLA warned that it replicates a whole tensor.
-      input_shardings, output_shardings: as XLA decided them; equal texts are equal placements.
-      compile_seconds: as measured when it was compiled, from text to executable.
+      argument_bytes, output_bytes, temp_bytes, alias_bytes: what XLA allocates for the executable on this backend.
+      rematerializations: the number of warnings in which XLA says that it replicates a whole tensor.
+      input_shardings, output_shardings: the shardings that XLA chose; equal texts mean equal placements.
+      compile_seconds: the time from text to executable; of an answer from disk, the time of the first compilation.
       hlo_text, propagated_text: only if asked for; HLO after partitioning, StableHLO after XLA's sharding propagation.
       from_cache: whether this came from disk.
 
-    Of a target that is compiled for ahead of time only, else None or empty:
-      final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: as above, of the final program, which
+    Only for targets that are compiled for ahead of time; otherwise None or empty:
+      final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: the same for the final program, which
         the compiler's own passes have rewritten. Between slices of a TPU, traffic is send and recv there and counts as
         unpriced.
-      peak_memory_bytes: as the compiler has it; on TPUs with what lies in VMEM, on the chip, which temp_bytes leaves
-        out.
-      estimated_seconds: by the compiler's schedule, see `schedule_estimates`; None where that does not tell.
+      peak_memory_bytes: the compiler's own number; on TPUs it includes VMEM, the memory on the chip, and temp_bytes
+        does not.
+      estimated_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
     """
 
     status: str
@@ -131,7 +131,7 @@ class Compiled:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Arguments, outputs and temporaries together; aliased buffers count once."""
+        """Returns the bytes of arguments, outputs and temporaries together; aliased buffers count once."""
         if not self.is_ok:
             return None
         held = present(self.argument_bytes) + present(self.output_bytes) + present(self.temp_bytes)
@@ -184,7 +184,7 @@ class XlaChild:
       uses_cache: whether answers are read from disk and kept there; if RESHARD_CACHE is off they are not.
       num_devices: devices to start with; a request that needs more restarts the child with twice as many or more.
     Attributes:
-      starts: how often the child was started.
+      starts: the number of times that the child was started.
       passing_answers: how many answers, of this process or from disk, another try may not give: out of time or memory.
     """
 

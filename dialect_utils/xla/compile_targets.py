@@ -46,7 +46,7 @@ class Target:
       platform: one of PLATFORMS.
       model: the version of the TPU or the name of the GPU; empty for cpu.
       shape: number of CPU devices; chips per dimension of one TPU slice; partitions, hosts and GPUs per host.
-      slices: of a TPU.
+      slices: the number of TPU slices.
 
     Example:
       >>> target = Target.parse("tpu:v5e:8x8:2")
@@ -71,18 +71,18 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """The number of devices: cores where each core of a chip is one (v2, v3, tpu7x), chips elsewhere."""
+        """Returns the number of devices: cores if each core of a chip is a device (v2, v3, tpu7x), otherwise chips."""
         per_chip = TPU_VERSIONS[self.model][1] if self.platform == "tpu" else 1
         return prod(self.shape) * per_chip * self.slices
 
     @property
     def is_ahead_of_time(self) -> bool:
-        """Whether the devices need not be there: modules can be compiled for them, not run."""
+        """Returns whether modules are only compiled for these devices, which need not be present, and not run."""
         return self.platform != "cpu"
 
     @property
     def topology_name(self) -> str:
-        """The topology as the compiler names it, such as `v5p:4x4x4` or `1x1x8`."""
+        """Returns the compiler's name of the topology, such as `v5p:4x4x4` or `1x1x8`."""
         return ":".join(filter(None, [self.model if self.platform == "tpu" else "", "x".join(map(str, self.shape))]))
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ def why_not_run(hlo_text: str) -> str:
     """Returns the reason why a compiled program fails on CPU devices; empty if none is known.
 
     Args:
-      hlo_text: of the compiled program, with layouts.
+      hlo_text: the HLO text of the compiled program, with layouts.
 
     Example:
       >>> why_not_run("%a = c64[4,8]{0,1} transpose(%x)\\n %b = c64[4,8]{1,0} fft(%a), fft_type=FFT, fft_length={8}")

@@ -28,7 +28,7 @@ class HloCollectives:
     """The collectives of an HLO module.
 
     Fields:
-      collectives: in program order; those in loops carry the product of the trip counts.
+      collectives: the collectives in program order; one in loops has the product of their trip counts.
       num_devices: replicas times partitions.
       unknown_trip_counts: names of the `while` ops with collectives whose trip count could not be derived; each is
         counted once, so the bytes are then a lower bound.
@@ -54,7 +54,7 @@ class HloCollectives:
 
     @property
     def largest_collective_tile_bytes(self) -> int:
-        """The largest operand or result of a collective, in bytes per device."""
+        """Returns the size of the largest operand or result of a collective, in bytes per device."""
         return max((collective.largest_tile_bytes for collective in self.collectives), default=0)
 
 

@@ -37,7 +37,7 @@ class Rematerialization:
 
     Attributes:
       source, target: HLO shardings, as `gspmd_shardings.parse` reads them.
-      tile_type: of a device's tile in `source`, e.g. `f32[8,16,4]`.
+      tile_type: the type of a device's tile in `source`, e.g. `f32[8,16,4]`.
       op: the HLO operation that makes the tensor, e.g. `sine`; op_name: JAX's name of it, e.g. `jit(step)/sin`; "" if
         not said.
       place: `file:line`, "" if not said.

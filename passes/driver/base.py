@@ -195,7 +195,7 @@ class Pass:
     `session.error(op, ...)` or by raising `DiagnosedError`. Any other exception is our bug.
 
     Subclasses are frozen dataclasses themselves; their fields are options (see `option`). They declare:
-      name: as in flags and pipelines.  summary: one line.  description: text with IR before ==> after.
+      name: the name in flags and pipelines.  summary: one line.  description: text with IR before ==> after.
       guarantees: what holds afterwards.  statistics: name -> meaning, counted by `session.count(name)`.
       takes_findings: whether it takes findings from the session, where they are not on the module.
     """

@@ -45,8 +45,8 @@ def checked(
 
     Args:
       parse_original: returns the module before `pipeline` ran; called once per check, which may change its copy.
-      module: what `pipeline` made of it in `session`.
-      rows: of `session.results.report_rows`, those of this module.
+      module: the output of `pipeline` in `session`.
+      rows: the rows of `session.results.report_rows` that belong to this module.
       compiles: whether the whole module is compiled before and after.
       value_bytes: the limit of the check by values that the caller asks for; None: the caller asks for none.
     Raises: DiagnosedError as `whole_module_check.check` does.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a partitioned module right? It runs as stock XLA partitions it, as we rewrite it, and unsharded on one device.
+"""Verifies a module: it runs as stock XLA partitions it, as we rewrite it, and unsharded on one device.
 
 All three runs take the same inputs. If outputs depart from those of the unsharded run, the first wrong op is searched:
 the module runs in a form that returns the operands and results of each op, and each op is applied once more, unsharded,
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from reshard.dialect_utils.analysis import layout_check as canary
+from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.compare import instrumented as watched_modules
 from reshard.dialect_utils.compare.array_differences import Difference, difference
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
@@ -39,9 +39,10 @@ class Fault:
     """The first op that is wrong for its operands, or whose operand differs from the value that its producer gave.
 
     Attributes:
-      op: its name. number: in the entry function. place: its location. what: "result 0", "operand 1" or "output 0".
-      difference: from what it should be.
-      how: how it was found, if not by watching all ops at once.
+      op: the name of the op. number: its number in the entry function. place: its location.
+      what: the wrong value: "result 0", "operand 1" or "output 0".
+      difference: how the value differs from the right one.
+      how: how the op was found, if not by watching all ops at once.
     """
 
     op: str
@@ -85,9 +86,9 @@ class Verification:
       is_same_fault: whether both are wrong with the same outputs or at the same op: then the fault is not in what we
         rewrote.
       no_reference: why there is no unsharded run; empty if there is one.
-      outputs: how many were compared. not_finite: entries of the unsharded outputs that are infinite or NaN, and
-        compare nothing.
-      inputs: what the inputs are, in words.
+      outputs: the number of outputs that were compared.
+      not_finite: the number of entries of the unsharded outputs that are infinite or NaN; they are not compared.
+      inputs: a description of the inputs.
     """
 
     stock: Verdict
@@ -114,10 +115,10 @@ def verify(
     """Runs a module in three ways and returns the results.
 
     Args:
-      original: with Shardy's shardings, its ops numbered (`watched_modules.number_ops`).
-      rewritten: made of it, with the numbers; None if nothing was rewritten.
-      seed: of the inputs. timeout_s: for each run, compilation included; what takes longer is a hang.
-      every_op: whether each op is judged where the outputs are right, too.
+      original: the module with Shardy's shardings and numbered ops (`watched_modules.number_ops`).
+      rewritten: the rewritten module, whose ops have the same numbers; None if nothing was rewritten.
+      seed: the seed of the inputs. timeout_s: the limit for each run with its compilation; a longer run is a hang.
+      every_op: whether each op is compared even if the outputs are right.
     """
     return _Verifier(original, rewritten, devices, child, seed, timeout_s, every_op, progress).verify()
 
@@ -324,7 +325,7 @@ class _Search:
 
         With layouts on all ops, watching an op does not change them.
         """
-        text = canary.tagged_text(module)
+        text = layout_check.tagged_text(module)
         told = verifier.child.compile(
             text, verifier.devices, timeout_s=verifier.timeout_s, keeps_propagated=True
         ).propagated_text

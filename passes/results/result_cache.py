@@ -70,7 +70,7 @@ def key(
 
     Args:
       source: the module as the pipeline gets it, locations included.
-      asked: what else the output depends on, such as the form in which it is written.
+      asked: everything else on which the output depends, such as the form in which it is written.
     """
     if not store.is_on() or not instrumentation.is_default or not _is_known(pipeline, session):
         return None

@@ -55,11 +55,12 @@ class ValuesCheck:
     """The result of the check by values of one module.
 
     Attributes:
-      status: EQUAL, bit for bit; WITHIN tolerance; ROUNDED, further off, with every op right for what it took;
-        STOCK_IS_WRONG; GIVEN_BACK, sites were left to XLA again; NOT_CHECKED.
-      message: why; empty where there is nothing to say.
+      status: EQUAL, bit for bit; WITHIN tolerance; ROUNDED: the difference is larger, but every op is right for its
+        operands; STOCK_IS_WRONG; GIVEN_BACK: sites were left to XLA again; NOT_CHECKED.
+      message: the reason for the status; it may be empty.
       dropped: sites that were left to XLA again.
-      outputs: how many were compared. runs: of modules in the child. seconds: all in all.
+      outputs: the number of outputs that were compared.
+      runs: the number of modules that ran in the child. seconds: the time of the whole check.
     """
 
     status: str
@@ -88,8 +89,8 @@ def check(
 
     Args:
       original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
-      rows: of `session.results.report_rows`, those of this module.
-      most_bytes: that a run may take on all devices together; a larger program is not run.
+      rows: the rows of `session.results.report_rows` that belong to this module.
+      most_bytes: the most memory that a run may take on all devices together; a larger program is not run.
       is_checked_as_a_whole: whether the last of `session.results.checks` is this module's; then a smaller rewrite is
         compared with stock again.
     """

@@ -40,7 +40,7 @@ class Check:
       stock, ours: the module as it came and as it is handed over.
       dropped: (sites, what was worse with them) in the order in which they were left to XLA.
       is_rewritten: whether any site is still rewritten.
-      target: what both were compiled for; None for CPU devices, as many as the module is for.
+      target: the target of compilation of both; None for as many CPU devices as the module has.
     """
 
     stock: Compiled
@@ -57,7 +57,7 @@ def check(
 
     Args:
       original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
-      rows: of `session.results.report_rows`, those of this module.
+      rows: the rows of `session.results.report_rows` that belong to this module.
     If nothing is rewritten, nothing is compiled for CPU devices; for another target, the module is compiled and
     recorded.
 

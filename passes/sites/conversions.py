@@ -73,7 +73,7 @@ class Conversion:
     """A problem together with the facts of its plan. Several sites may share one conversion.
 
     Attributes:
-      key: what tells this conversion from others of the module.
+      key: identifies the conversion among those of the module.
       asked: None if the ends are on different meshes and cannot be planned.
       facts: see `Asked.facts`.
     """

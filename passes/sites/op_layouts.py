@@ -37,7 +37,7 @@ class OpLayouts:
     """Looks layouts up in an analysis of the module.
 
     Args:
-      ops: those of the module that will be asked about; a large module has many others.
+      ops: the ops of the module whose layouts will be looked up; a large module has many others.
     """
 
     def __init__(self, analysis: Analysis, ops: Collection[ir.Operation]):

@@ -24,9 +24,9 @@ def site_plan(
     """Returns the plan that turns a value of one type from `source` into `target`.
 
     Args:
-      manual_axes: inside a manual computation, its axes: the value differs along them. The plan is on the mesh of the
-        others.
-      target_mesh: that of `target` where it is not `mesh`: over the same devices, outside of manual computations.
+      manual_axes: the axes of the manual computation around the value, if any. The plan is on the mesh of the other
+        axes.
+      target_mesh: the mesh of `target` if it is not `mesh`. It has the same devices. Not inside manual computations.
 
     Plans with exchanges and padded tiles are tried second, with the objective `time`: with the objective `bytes`, many
     small moves would beat one collective.

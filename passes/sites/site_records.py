@@ -25,7 +25,7 @@ class SiteRecord:
     """The answers to some questions. A missing answer is computed, and `keep` writes it with the others.
 
     Args:
-      key: of the record on disk, where answers are read from; None for a record that is never kept.
+      key: the key of the record on disk; None for a record that is never kept.
     State: `_answers` by question; `_is_changed` if there is an answer that the record on disk does not have.
 
     Example:

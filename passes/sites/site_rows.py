@@ -35,11 +35,11 @@ class SiteRows:
     def row(
         self, edge: Finding, conversion: Conversion, facts: dict[str, Any], group: int | str, solved: dict | None
     ) -> dict[str, Any]:
-        """Returns the report row of a site: plain values, bytes per device, None where unknown.
+        """Returns the report row of a site: plain values, bytes per device, None if a value is unknown.
 
         Args:
-          edge: of the site, the one to show. facts: of its plan and verdict.
-          group: number or name of what is decided together.
+          edge: the edge of the site that the row shows. facts: the entries from its plan and its verdict.
+          group: the number or the name that sites have in common if they are decided together.
           solved: the problem that the chain solves.
         """
         frames = self._frames_of(edge.op)

@@ -28,7 +28,7 @@ def why(op: ir.Operation, number: int, kind: str, source: str, wanted: str, targ
     """Returns why a value is converted at an op.
 
     Args:
-      number: of the operand; of the result for the kind "result".
+      number: the number of the operand; for the kind "result", that of the result.
       source, wanted: both layouts as text; target: `wanted` once more.
     """
     name = short_name(op)

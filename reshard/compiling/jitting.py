@@ -46,10 +46,11 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
     lowered it; its `.compile()` optimizes the module. A program that cannot be optimized is compiled as it is.
 
     Args:
-      fun: the function; left out, a decorator is returned.
-      reshard_options: see docs/jax.md; they win over `reshard.options`, the environment and the file.
-      **jit_options: whatever `jax.jit` takes.
-    Raises: ValueError for an unknown option or value in `reshard_options`; what `jax.jit` raises.
+      fun: the function. If it is omitted, `jit` returns a decorator.
+      reshard_options: option names and values, such as {"policy": "always"}; docs/jax.md has the list. They win over
+        `reshard.options`, the environment and the configuration file.
+      **jit_options: the other arguments of `jax.jit`, such as `static_argnames`.
+    Raises: ValueError if `reshard_options` has an unknown option or value; the errors of `jax.jit`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -79,9 +80,10 @@ def enabled(**options: Any) -> Iterator[list[Program]]:
     options of the inner block win.
 
     Args:
-      **options: see docs/jax.md; they win over `reshard.options`, the environment and the file.
-    Yields: a list that has, in order, a `Program` for each one over several devices that was compiled inside.
-    Raises: ValueError for an unknown option or value.
+      **options: options such as policy="always"; docs/jax.md has the list. They win over `reshard.options`, the
+        environment and the configuration file.
+    Yields: a list. Each program for more than one device that is compiled inside adds a `Program` to it.
+    Raises: ValueError if an option or its value is unknown.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -47,13 +47,17 @@ class Report:
         """Returns the table of sites with totals, the whole-module check and the reasons.
 
         Args:
-          locations: "user" tells of each site the line outside of libraries and helpers, "chain" the calls that lead to
-            it, too.
+          locations: "user" shows for each site the line of the user's program, outside of libraries and helpers;
+            "chain" also shows the calls that lead to this line.
         """
         return report.as_text(self._session, locations)
 
     def to_dict(self) -> dict:
-        """Returns the report as plain data, schema `reshard.report/1`."""
+        """Returns the report as plain data, as `reshard-opt --report=json` prints it, schema `reshard.report/1`.
+
+        `sites` has an entry for each site, `totals` the sums over them, `checks` the whole-module checks, and `remarks`
+        the values that were left alone. Bytes are per device.
+        """
         return report.as_dict(self._session)
 
     def __str__(self) -> str:
@@ -79,14 +83,14 @@ class Result:
     """An optimized program.
 
     Attributes:
-      lowered: a `jax.stages.Lowered` that holds the rewritten module; the very one that was given if nothing was
-        rewritten; None if none was given.
-      module: the program's StableHLO as text.
-      report: see `Report`.
-      is_rewritten: whether any site was.
-      emit: the form in which they are written.
-      exported: a `jax.export.Exported` that holds the rewritten module; None if none was given. Its derivatives are
-        optimized when they are asked for.
+      lowered: a `jax.stages.Lowered` with the rewritten module. It is the program that was given if nothing was
+        rewritten, or if `emit` is "sdy". None if `optimize` was not given a lowered program.
+      module: the rewritten module, or the unchanged one, as StableHLO text.
+      report: all sites with their decisions, a `Report`.
+      is_rewritten: whether any site was rewritten.
+      emit: the form in which sites are written: "manual", "sdy" or "local".
+      exported: a `jax.export.Exported` with the rewritten module; None if `optimize` was not given an export. Its
+        derivatives are optimized when they are needed.
     """
 
     lowered: jax.stages.Lowered | None
@@ -100,11 +104,14 @@ class Result:
         return self.report._repr_html_()
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
-        """Returns the compiled program, called like `lowered.compile()`: same trees, donation and output shardings.
+        """Returns the compiled program. It is called like the result of `lowered.compile()`.
 
-        Raises: ValueError if no lowered program was given, or the module is written in Shardy's collectives, which XLA
-        does not
-          read.
+        Argument and result trees, donation and output shardings are the same.
+
+        Args:
+          compiler_options: options for XLA, as `lowered.compile` takes them.
+        Raises: ValueError if `optimize` was not given a lowered program, or if emit="sdy" was used: XLA does not read
+          Shardy's collectives.
         """
         if self.lowered is None:
             how = (
@@ -128,21 +135,21 @@ def optimize(
     """Returns the program with synthesized collectives in place of the conversions that the policy selects.
 
     Args:
-      program: what `jax.jit(f).lower(*args)` or `jax.export.export(jax.jit(f))(*args)` returns; or a module: MLIR text
-        or bytecode, a StableHLO portable artifact, what `Exported.serialize` wrote, or an `ir.Module`. It stays as it
-        is.
-      check: compile the whole module both ways in a child process, and take rewrites back that make it worse; None is
-        yes, unless `reshard.options`, the environment or the file say no. Only what emit="manual" writes is checked.
-      **options: policy="better" or "always", oracle="lone", emit="manual", "sdy" or "local"; verify_values=True runs
-        both modules on small random inputs in that process, and takes rewrites back that change values; see
-        docs/jax.md.
-    Returns: its part that fits `program` is set: `lowered`, or `exported`, whose derivatives are optimized when they
-    are asked
-      for, or just `module`.
+      program: a lowered program, `jax.jit(f).lower(*args)`; an export, `jax.export.export(jax.jit(f))(*args)`; or a
+        module: MLIR text or bytecode, a StableHLO portable artifact, the bytes of `Exported.serialize`, or an
+        `ir.Module`. The program itself is not changed.
+      check: whether to compile the whole module before and after in a child process, and to take back rewrites that
+        make it worse. None means yes, unless `reshard.options`, the environment or the configuration file say no. The
+        check is made only with emit="manual".
+      **options: `policy`, "better" or "always"; `oracle`, "lone"; `emit`, "manual", "sdy" or "local"; `verify_values`:
+        if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
+        docs/jax.md for these and more options.
+    Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
+      `module` and `report` are always set.
     Raises:
-      ValueError: an unknown option or value.
-      TypeError: `program` is none of these.
-      DiagnosedError: a module that cannot be read or that Shardy refuses, with its diagnostics.
+      ValueError: an option or its value is unknown.
+      TypeError: `program` is of another type.
+      DiagnosedError: the module cannot be read, or Shardy refuses it; the message has the compiler's diagnostics.
 
     Example:
       >>> optimize("func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }").report.text()
@@ -171,9 +178,9 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
     the rest of the program worse; `with reshard.options(check=True)` asks for this check.
 
     Args:
-      program: a function, jitted or not; or anything that `optimize` takes.
-      *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
-    Raises: as `optimize`; TypeError for arguments of what takes none.
+      program: a function, with or without `jax.jit`; or anything that `optimize` takes.
+      *args, **kwargs: the arguments of the function: arrays, or `jax.ShapeDtypeStruct`s with shardings.
+    Raises: the errors of `optimize`; TypeError if arguments are given and `program` is not a function.
 
     Example:
       >>> import jax
@@ -203,11 +210,12 @@ def optimized_module(
 
     Args:
       source: MLIR text or bytecode, or a portable artifact.
-      settings: of `settings.resolved`.
-      name: of the module, in logs and dumps.
-      devices: that it is for. The processes of a job that own some of them all get the same.
-      is_from_jax: whether jax has just lowered it. Any other module, and what is rare, goes to a child process.
-    Raises: DiagnosedError.
+      settings: the result of `settings.resolved`.
+      name: the name of the module in logs and dumps.
+      devices: the devices that run the module. All processes of a job that own some of them get the same result.
+      is_from_jax: whether jax has just lowered the module. Other modules, and rare kinds of ops, are processed in a
+        child process.
+    Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
     session, pipeline, checks = Session(), _pipeline(settings), _Checks.of(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
@@ -248,7 +256,7 @@ def recorded_output(
     """Returns a record of the output for a module, which `result_cache.replayed` reads, and whether it may be kept.
 
     Args:
-      enter: called with what is done next, and the processor time that it may take, None if any.
+      enter: called with the name of the next stage and its limit of processor time; None means no limit.
     """
     session, file = Session(), _file(source, name)
     passing_before = xla_child.shared_child().passing_answers
@@ -264,7 +272,8 @@ class _Checks:
     """The checks of the whole module that the settings ask for.
 
     Attributes:
-      compiles: whether it is compiled both ways. value_bytes: the limit of the check by values; None: there is none.
+      compiles: whether the module is compiled before and after.
+      value_bytes: the most memory that the check of values may take; None if values are not checked.
     """
 
     compiles: bool

@@ -17,7 +17,7 @@ class Context:
     """The options of a thread, kept as a rewriter of `jax_seam` that leaves modules as they are.
 
     Attributes:
-      options: (name, value) of those that were given around, sorted by name.
+      options: (name, value) pairs of the options that the enclosing blocks set, sorted by name.
     """
 
     options: tuple[tuple[str, Any], ...] = ()
@@ -43,8 +43,8 @@ def options(**options: Any) -> Iterator[None]:
     jax keeps programs that were compiled under different options apart.
 
     Args:
-      **options: see docs/jax.md.
-    Raises: ValueError for an unknown option or value.
+      **options: options such as policy="always"; docs/jax.md has the list.
+    Raises: ValueError if an option or its value is unknown.
 
     Example:
       >>> with options(policy="always"):

@@ -33,9 +33,9 @@ class Setting:
     """One option.
 
     Attributes:
-      default: also its kind: text, or true and false.
-      choices: returns what text may be; anything if that is nothing.
-      check: raises ValueError for text that is no value.
+      default: the default value. If it is a bool, the option is a switch, else text.
+      choices: returns the allowed texts; empty if any text is allowed.
+      check: raises ValueError for a text that is not allowed.
     """
 
     name: str
@@ -97,8 +97,8 @@ def _emissions() -> tuple[str, ...]:
     return tuple(EMISSIONS)
 
 
-_ORACLE = "what a rewrite is compared with: `lone` is what stock XLA makes of the site, or its op, alone"
-_PROGRESS = "show what takes longer than two seconds on stderr: on a terminal, always, never"
+_ORACLE = "how the costs of stock XLA are found: `lone` compiles each site, or its op, on its own"
+_PROGRESS = "show progress on stderr when work takes longer than two seconds: on a terminal, always, or never"
 _MODES = ("auto", "on", "off")
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -106,20 +106,30 @@ SETTINGS: dict[str, Setting] = {
     each.name: each
     for each in (
         Setting(
-            "policy", "better", "rewrite where that is better, or always", functools.partial(_choices_of, "policy")
+            "policy",
+            "better",
+            "rewrite only the sites that get better, or every site",
+            functools.partial(_choices_of, "policy"),
         ),
         Setting("oracle", "lone", _ORACLE, functools.partial(_choices_of, "oracle")),
         Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
-        Setting("check", True, "compile the whole module both ways, take back what makes it worse"),
-        Setting("verify_values", False, "run both modules on small random inputs, take back what changes values"),
+        Setting("check", True, "compile the whole module before and after, and take back rewrites that make it worse"),
+        Setting(
+            "verify_values", False, "run both modules on small random inputs, and take back rewrites that change values"
+        ),
         Setting(
             "verify_values_bytes",
             f"{MOST_VALUE_BYTES >> 20}MiB",
-            "the most that such a run may take on all devices together",
+            "run no module that needs more memory, on all devices together",
             check=byte_size,
         ),
-        Setting("dump_to", None, "a folder for each module before and after, with its report"),
-        Setting("logging_level", None, "from which level on loggers `reshard.*` write to stderr", lambda: _LEVELS),
+        Setting("dump_to", None, "the folder to which each module is written, before and after, with its report"),
+        Setting(
+            "logging_level",
+            None,
+            "the lowest level of messages that the loggers `reshard.*` write to stderr",
+            lambda: _LEVELS,
+        ),
         Setting("progress", "auto", _PROGRESS, lambda: _MODES),
     )
 }
@@ -129,7 +139,7 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     """Returns the options with their values checked and read, as the program uses them.
 
     Args:
-      place: what a complaint begins with, such as "reshard.toml: ".
+      place: the beginning of the error message, such as "reshard.toml: ".
     Raises: ValueError for an unknown option or value, in one line.
 
     Example:

@@ -20,10 +20,10 @@ class Claim:
     """The program that one process is about to compile.
 
     Fields:
-      name: what the user would call it, as "jit_train_step".
+      name: the name for the user, such as "jit_train_step".
       module: its text, without what may differ between processes that run the same program, such as locations.
       settings: (what, value) of all else that the answer depends on: options and versions.
-      noun: what `module` is, for messages.
+      noun: the word for `module` in messages.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Verdict:
     Fields:
       status: AGREED, take `payload`; REFUSED, do what needs no agreement, such as leaving a program to XLA; FAILED,
         raise.
-      claim: of the lead, as JSON; of whoever gave up if there was none.
+      claim: the claim of the lead as JSON; without a lead, that of a process that gave up.
       problem: why it is not AGREED, with both values and the next action.
-      warnings: what a user should look at though all agreed.
+      warnings: messages for the user although all processes agreed.
       payload: the lead's answer; where modules differ, the lead's.
       lead: the process that planned, or gave up.
     """

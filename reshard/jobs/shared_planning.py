@@ -36,8 +36,8 @@ def run(
     If the processes disagree, the output is empty and marked as unchanged, and the session gets the reason.
 
     Args:
-      members: what `agreement.members_of` says of the program's devices; not ().
-      name: of the module. text: the module without locations.
+      members: the result of `agreement.members_of` for the program's devices; not ().
+      name: the name of the module. text: the module without locations.
       settings: the options that the output depends on.
       compute: runs passes in `session`.
     Raises: DiagnosedError in all processes if `compute` does; see `agreement.reach` for other errors.

@@ -40,7 +40,7 @@ class Move:
     """One array that is moved.
 
     Attributes:
-      array: live. target: the jax sharding it goes to. stages: of its way.
+      array: a live array. target: the jax sharding after the move. stages: the stages of its way.
       key: equal for moves of equal dtype, shape, ends and stages.
     """
 

@@ -19,7 +19,8 @@ def shown(items: Sequence[Item], sizes: Sequence[int], title: str, progress: boo
     """Yields the items and shows how many bytes are done.
 
     Args:
-      sizes: of each item, in bytes. progress: None shows what takes longer than a second, True all, False nothing.
+      sizes: the bytes of each item.
+      progress: whether to show it; None means only if the work takes longer than a second.
     """
     if progress is False:
         yield from items

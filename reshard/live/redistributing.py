@@ -41,23 +41,25 @@ def redistribute(
     """Returns the tree with each array in its new sharding; the values are the same, bit for bit.
 
     Args:
-      tree: a pytree of jax arrays; numpy arrays and numbers are put on the devices.
-      shardings: a pytree of the same structure, or a prefix of it, of `NamedSharding`s or other jax shardings, devices,
-        or `PartitionSpec`s, which are on the mesh of `jax.set_mesh`, or else on that of the array. None leaves arrays
-        as they are.
-      memory_limit: the most that a device may hold at a time of the sources, the targets and what is in between; bytes
-        or text such as "2GiB". Where arrays do not fit at once they go one after the other, and where one does not, in
-        parts.
-      donate: whether sources may go as soon as their targets are there.
-      progress: show how far it is: None if it takes longer than a second, True, or False.
-      topology, objective: as `reshard.plan` takes them.
-    Returns: arrays that are where they are wanted are returned as they are; if just the names differ, with the same
-    buffers.
+      tree: a pytree of jax arrays. Numpy arrays and numbers are allowed too; they are put on the devices.
+      shardings: a pytree of the same structure as `tree`, or a prefix of it. Each leaf is a `NamedSharding` or another
+        jax sharding, a device, a `PartitionSpec`, or None, which leaves its arrays as they are. A `PartitionSpec` is on
+        the mesh of `jax.set_mesh`, or if none is set, on the mesh of the array.
+      memory_limit: the most bytes that a device may hold at once for sources, targets and temporaries, as modelled; or
+        text such as "2GiB". If not all arrays fit at once, they move one after the other; if a single array does not
+        fit, it moves in slices. None means no limit.
+      donate: whether a source array may be deleted as soon as its target exists.
+      progress: True shows the progress on stderr, False does not, and None does if it takes more than a second.
+      topology, objective: the same as for `reshard.plan`.
+    Returns: the tree of new arrays. An array that already has its sharding is returned itself. If only the names of
+      mesh axes differ, the new array has the buffers of the old one.
     Raises:
-      RedistributeError: a tree or a sharding that does not serve; a memory limit that no order keeps, with the least
-        one. Nothing has moved then.
-      DisagreementError: the processes of a job of `jax.distributed` have other schedules; nothing has moved in any of
+      RedistributeError: the tree or a sharding cannot be used, or no order of the arrays fits the memory limit (the
+        message has the smallest limit that is enough). Nothing has moved.
+      DisagreementError: processes of a `jax.distributed` job have different schedules. Nothing has moved in any of
         them.
+      TopologyError, ByteSizeError: the topology or the memory limit cannot be read.
+
     After an interrupt the sources are intact, except the donated sources of leaves that have already moved. A note on
     the exception names these leaves, and the attribute `moved` of the exception has their new arrays, by path.
     """
@@ -81,8 +83,10 @@ def plan_tree(
     """Returns the schedule that `redistribute` follows with these arguments. Nothing moves and nothing is compiled.
 
     Args:
-      tree: arrays, or `jax.ShapeDtypeStruct`s that have a sharding. All others: see `redistribute`.
-    Raises: RedistributeError, as `redistribute` does.
+      tree: a pytree of arrays, or of `jax.ShapeDtypeStruct`s with shardings.
+      shardings, memory_limit, donate, topology, objective: the same as for `redistribute`.
+    Returns: the schedule. `print` shows it as a table, and `run(tree)` follows it.
+    Raises: RedistributeError, TopologyError and ByteSizeError, as for `redistribute`.
     """
     if objective not in OBJECTIVES:
         raise RedistributeError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')

@@ -40,11 +40,13 @@ class Job:
     """One array that moves.
 
     Attributes:
-      number: in the order of the tree. kind: equal for equal problems, which share a program.
-      company: equal for jobs that may run at once, in one program.
-      source_bytes, target_bytes: of a tile. sources, targets: the devices that have one.
-      peaks: of each way it can go, source and target included, the fastest way first.
-      frees: whether its source is gone when it is done.
+      number: the position in the order of the tree.
+      kind: a number that equal problems have in common; they share a program.
+      company: a number that jobs have in common if one program may run them together.
+      source_bytes, target_bytes: the size of a tile before and after.
+      sources, targets: the devices that have a tile before and after.
+      peaks: the peak of each possible way in bytes, source and target included; the fastest way first.
+      frees: whether the job frees its source when it is done.
     """
 
     number: int

@@ -35,9 +35,10 @@ class Transfer:
     """One leaf.
 
     Attributes:
-      path: in the tree, as jax writes it. source: None for what the host holds.
+      path: the path in the tree, in jax's notation. source: None for a numpy array or a number.
       kind: "stays", "shares buffers" (of the source, under another sharding), "moves", or "device_put".
-      reason: why it is put by jax. ways: the one that it goes, or, before it is scheduled, those that it can go.
+      reason: for "device_put", the reason why jax moves the leaf.
+      ways: the way that is taken; before the leaf is scheduled, all possible ways.
       same_as: the number of an earlier leaf that is the same array with the same target.
     """
 

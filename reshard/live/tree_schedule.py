@@ -31,8 +31,11 @@ class Schedule:
     """The plan of a redistribution: the way of each leaf, and the batches of leaves in their order.
 
     Attributes:
-      transfers: the leaves in the order of the tree. batches: numbers of leaves.
-      peak_bytes: the most that a device holds at a time of sources, targets and temporaries, as modelled.
+      transfers: for each leaf, in the order of the tree, how it moves.
+      batches: the leaves that move together, as indices into `transfers`, in the order of the batches.
+      peak_bytes: the most bytes that a device holds at once for sources, targets and temporaries, as modelled.
+      memory_limit: the limit that `peak_bytes` keeps, in bytes per device; None if there is none.
+      donate: whether a source array may be deleted as soon as its target exists.
     """
 
     transfers: tuple[Transfer, ...]
@@ -43,7 +46,13 @@ class Schedule:
     _structure: Any = field(repr=False)
 
     def run(self, tree, *, progress: bool | None = None):
-        """Returns the redistributed tree; `tree` must be like the tree that was planned. See `redistribute`."""
+        """Returns the redistributed tree.
+
+        Args:
+          tree: a tree with the structure, shapes, dtypes and shardings of the tree that was planned.
+          progress: the same as for `redistribute`.
+        Raises: RedistributeError if `tree` is another one than was planned; DisagreementError as `redistribute`.
+        """
         paths, leaves, structure = flattened(tree)
         if structure != self._structure:
             raise RedistributeError(f"the schedule is for {self._structure}, not for {structure}; plan the tree anew")
@@ -79,7 +88,11 @@ class Schedule:
         return [each for each in self.transfers if each.kind == MOVES and each.same_as is None]
 
     def to_dict(self) -> dict:
-        """Returns the schedule as plain data, schema `reshard.schedule/1`."""
+        """Returns the schedule as plain data, schema `reshard.schedule/1`.
+
+        `leaves` has an entry for each leaf, `batches` the paths of the leaves of each batch, and `totals` the bytes per
+        device.
+        """
         return {
             "schema": SCHEMA,
             "leaves": [each.to_dict() for each in self.transfers],

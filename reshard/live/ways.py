@@ -38,10 +38,10 @@ class Placement:
     """The place of an array: its box on every device, and its mesh and sharding if there are any.
 
     Attributes:
-      device_ids: in the order of the mesh, if there is one.
-      boxes: of each device in `device_ids`; all of one size.
-      axes: of the mesh, major to minor; none for a single device. None if the boxes are all that is known.
-      sharding: on these axes.
+      device_ids: the devices, in the order of the mesh if there is one.
+      boxes: the box of each device in `device_ids`; all have the same size.
+      axes: the axes of the mesh, major to minor; () for a single device. None if only the boxes are known.
+      sharding: the sharding on these axes; None if only the boxes are known.
     """
 
     device_ids: tuple[int, ...]
@@ -78,8 +78,8 @@ class Question:
     """One array to move from `source` to `target`; equal questions have equal answers, in every process.
 
     Attributes:
-      shape: the global one, in elements; rank 1 or more, none of them 0. bits: of one element.
-      topology, objective: as `reshard.plan` takes them.
+      shape: the global shape, in elements; at least one dimension, and no size is 0. bits: the bits of one element.
+      topology, objective: the same as for `reshard.plan`.
     """
 
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ class Way:
     """Stages that take an array to its target, one after the other, with the costs of the busiest device.
 
     Attributes:
-      text: the steps in one line. bound_bytes: what the busiest device must receive whatever the method.
+      text: the steps in one line. bound_bytes: the bytes that the busiest device must receive by any method.
       peak_bytes: modelled, with the source and the target tile.
     """
 

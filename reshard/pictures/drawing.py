@@ -28,12 +28,14 @@ def visualize(plan: Plan, *, topology: Topology | str | None = None, memory_limi
     """Returns a drawing of a plan: each device's tile before and after each step, the memory and the traffic.
 
     Args:
-      plan: what `reshard.plan` returns.
-      topology: that of the plan, a `Topology` or what `Topology.parse` reads; where it is left out it is looked up by
-        name.
+      plan: a plan of `reshard.plan` or `reshard.pareto`.
+      topology: the topology that the plan was made for: a `Topology`, or text that `Topology.parse` reads. It may be
+        omitted if it is a preset.
       memory_limit: bytes per device, or text such as "2GiB"; drawn as a line over the memory.
     Raises:
-      TopologyError: the topology does not fit the mesh, or the plan's is no preset and has to be given.
+      TopologyError: the topology does not fit the mesh; or it is omitted, and the plan's topology is no preset.
+      ByteSizeError: the memory limit is not a number of bytes.
+      TypeError: `plan` is not a plan.
 
     Example:
       >>> from reshard import plan
@@ -83,8 +85,8 @@ class Drawing:
         Each state has the array on the left and the devices on the right.
 
         Args:
-          part: "tiles" or "memory" is that alone.
-        Raises: ValueError for another part.
+          part: "all", or only the "tiles", or only the "memory".
+        Raises: ValueError if `part` is another text.
         """
         if part not in ("all", "tiles", "memory"):
             raise ValueError(f'unknown part "{part}"; choose from all, tiles, memory')
@@ -132,7 +134,11 @@ class Drawing:
         )
 
     def sections(self, name: str) -> Markup:
-        """Returns the parts of a page about this plan; `name` is the slider's name, unique in the page."""
+        """Returns the HTML of this plan as a part of a larger page.
+
+        Args:
+          name: the name of the slider; each slider of the page needs another one.
+        """
         parts = [self._steps_html(name)]
         if self._memory:
             plot = svg(
@@ -154,7 +160,7 @@ class Drawing:
     def save(self, path: str | os.PathLike) -> None:
         """Writes the drawing as SVG, HTML or text, by the ending of the file's name: .svg, .html, .htm or .txt.
 
-        Raises: ValueError for another ending.
+        Raises: ValueError if the file's name has another ending.
         """
         made = {".svg": self.svg, ".html": self.html, ".htm": self.html, ".txt": self.text}
         suffix = Path(path).suffix.lower()

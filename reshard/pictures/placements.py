@@ -43,10 +43,11 @@ class State:
     """The parts of the array that the devices hold at one time.
 
     Attributes:
-      title: "before", or the step that leads here. number: of the step, 0 before the first.
-      holds: for each dimension a bool array (devices, cells); a device that holds nothing has none anywhere.
-      tile_shape: in elements, padding included. bytes_received, tile_bytes: of the step, and of a tile afterwards.
-      partial_sum: of each device, which partial sum its tile is, -1 where tiles are the array's elements.
+      title: "before", or the step that leads here. number: the number of the step, 0 before the first.
+      holds: for each dimension a bool array (devices, cells); a device that holds nothing has False everywhere.
+      tile_shape: in elements, padding included.
+      bytes_received: the bytes received in the step. tile_bytes: the bytes of a tile after it.
+      partial_sum: for each device the number of its partial sum; -1 if the tiles are elements of the array.
     """
 
     title: str
@@ -71,9 +72,9 @@ class Placements:
     Attributes:
       edges: for each dimension the first index of each cell, and the dimension's size.
       states: the first is the source; `left_out` are numbers of steps whose result could not be told.
-      source_block, target_block: for each dimension the block that each cell is in, on either side.
+      source_block, target_block: for each dimension the block that each cell belongs to, on either side.
       source_counts, target_counts: for each dimension how many blocks there are.
-      mesh: of the source, for the names of places.
+      mesh: the mesh of the source, which names the places.
     """
 
     shape: tuple[int, ...]

@@ -46,10 +46,10 @@ class LevelTraffic:
     """One level of the network.
 
     Attributes:
-      level: with its kind and bandwidth. around: the number of units that surround those of this level.
+      level: the level of the topology. around: the number of units of the next outer level.
       entering: bytes that come into each unit from others of the same surrounding unit, float64 (units,).
-      links: of a ring or torus, for each dimension the bytes on the link from each node upwards, the fuller direction
-        counts; float64 (dimensions, units); None where pairs are too many to route.
+      links: for a ring or a torus, the bytes on the link from each node to the next one of each dimension, in the
+        fuller direction; float64 (dimensions, units). None if there are too many pairs to route.
     """
 
     level: Level
@@ -63,9 +63,9 @@ class Traffic:
     """All bytes that a plan sends.
 
     Attributes:
-      between: bytes from each bin of devices to each other one, float64 (bins, bins); bins are of neighbours in the
-        network.
-      devices_per_bin: 1 where every device has its own. levels: outer to inner, those of one unit left out.
+      between: the bytes from each bin of devices to each other bin, float64 (bins, bins). The devices of a bin are
+        neighbours in the network.
+      devices_per_bin: the number of devices in a bin. levels: outer to inner, without levels of one unit.
     """
 
     between: np.ndarray

@@ -41,11 +41,11 @@ class Measured:
     """The measured times, and the devices on which they were measured.
 
     Attributes:
-      seconds: of each probe's program, medians.
-      start_s: of a program that does next to nothing; part of all the others.
+      seconds: the median time of each probe's program.
+      start_s: the time of a program that does almost nothing; it is a part of all other times.
       relayouts, slices: (bytes of the result, seconds) of local copies that all devices make at once.
       folded: seconds of (a relayout, an all_to_all, the relayout and the all_to_all in one program), for each size.
-      platform, device_kind: as jax names them. hosts: the number of processes that own the devices.
+      platform, device_kind: jax's names of them. hosts: the number of processes that own the devices.
     """
 
     seconds: tuple[float, ...]
@@ -66,8 +66,8 @@ def measure(
     In a job of several processes, all of them have to call this with the same arguments.
 
     Args:
-      sizes: of the tiles of local relayouts, in bytes; rounded to whole rows.
-      repeats: turns of each probe, at least 1. progress: called with a short text as the work goes on.
+      sizes: the sizes of the tiles of local relayouts, in bytes, rounded to whole rows.
+      repeats: how often each probe is measured, at least 1. progress: called with a short text as the work goes on.
     Raises: TooFewDevices; CannotMeasure if the devices run out of memory.
     """
     bench = Bench(mesh)

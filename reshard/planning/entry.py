@@ -38,33 +38,37 @@ def plan(
     """Returns the cheapest way to turn an array sharded as `source` into `target`.
 
     Args:
-      source, target: text such as '[{"x"}, {}]' or "P('x', None)", a `jax.sharding.PartitionSpec`, a `NamedSharding`,
-        or a `SingleDeviceSharding`.
-      mesh: a jax `Mesh` or `AbstractMesh`, a mapping {"x": 4, "y": 2}, the text "x=4,y=2" or Shardy's; may be left out
-        where `source` is on a mesh of its own. Of a jax `Mesh` the ids of the devices count; where they are not 0 to n
-        - 1, their order does.
-      target_mesh: likewise, of `target`; left out it is the target's own, or else `mesh`. "<[], device_ids=[3]>" is one
-        device.
+      source, target: the sharding before and after: text such as '[{"x"}, {}]' or "P('x', None)", a
+        `jax.sharding.PartitionSpec`, a `NamedSharding`, a `SingleDeviceSharding`, or a `reshard.Sharding`. It has one
+        entry for each dimension of `shape`; a `PartitionSpec` may have fewer.
+      mesh: the mesh of `source`: a jax `Mesh` or `AbstractMesh`, a `reshard.Mesh`, a mapping {"x": 4, "y": 2}, the text
+        "x=4,y=2", or Shardy's text. It may be omitted if `source` is a `NamedSharding` or `SingleDeviceSharding`. The
+        device ids of a jax `Mesh` are used as they are if they are 0 to n - 1; otherwise the devices are numbered in
+        the order of their ids.
       shape: the global shape, in elements.
       dtype: a numpy or jax dtype, or its name; "f32" and "int4" work too.
-      topology: of the network: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file, or a `Topology`; None
-        is "uniform".
-      objective: "time", modelled on the topology, or "bytes", the fewest received bytes.
-      reduction: what makes an array of partial sums along unreduced axes: sum, prod, min, max, and, or.
-      effort: how many times as many steps to consider before the search for a cheaper plan, or for the proof that there
-        is none, is given up; `Plan.is_optimal`, `Plan.proved_gap`.
-      memory_limit: the most that `Plan.peak_bytes` may be, per device: bytes, or text such as "2GiB". A plan that does
-        not fit in one piece works on parts of the tile, one after the other.
-      tile_limit: the most that a tile on the way may have, per device, though those of source and target have less;
-        bytes, or text such as "64KiB". None is what the larger one of these has. Small arrays are faster gathered
-        whole, and sliced then.
-    Returns: the plan; `to_dict()` is what `reshard plan --json` prints.
+      topology: the network: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file, or a `Topology`. None
+        means "uniform".
+      objective: "time" asks for the shortest modelled time on the topology, "bytes" for the fewest received bytes.
+      reduction: how partial sums along unreduced axes are combined: "sum", "prod", "min", "max", "and" or "or".
+      effort: at least 1. The search for a cheaper plan, or for a proof that there is none, considers `effort` times as
+        many steps before it stops. `Plan.is_optimal` and `Plan.proved_gap` have the result.
+      memory_limit: the largest allowed `Plan.peak_bytes`, in bytes per device, or text such as "2GiB". If no plan fits
+        in one piece, the plan works on slices of the array, one after the other. None means no limit.
+      target_mesh: the mesh of `target`, in the same forms as `mesh`; "<[], device_ids=[3]>" is device 3 alone. If it is
+        omitted, it is the mesh of `target` itself, or else `mesh`.
+      tile_limit: the largest allowed tile between the steps, in bytes per device, or text such as "64KiB". None means
+        the larger one of the source tile and the target tile. A larger limit helps small arrays: it can be faster to
+        gather all of the array and then slice it.
+    Returns: the plan. Its `to_dict()` is what `reshard plan --json` prints.
     Raises:
-      MeshError, ShardingError: text that cannot be read, unknown axes, axes used twice, a wrong rank.
-      TopologyError: an unknown topology, or one that does not fit the mesh.
-      ElementTypeError: an unknown dtype, a negative size. ByteSizeError: a limit that is no number of bytes.
-      NoPlanError: partial sums on a mesh with fewer devices than the other; an exchange over thousands of devices; a
-        memory limit that no plan fits, with the least one that would do.
+      MeshError, ShardingError: a text cannot be read, an axis is unknown or used twice, or the rank is wrong.
+      TopologyError: the topology is unknown, or does not fit the mesh.
+      ElementTypeError: the dtype is unknown, or a size is negative.
+      ByteSizeError: a limit is not a number of bytes.
+      ValueError: the objective or the reduction is unknown, or the effort is less than 1.
+      NoPlanError: no plan fits the memory limit (the message has the smallest limit that is enough); or partial sums
+        are on a mesh with fewer devices than the other mesh; or only an exchange over thousands of devices would do.
 
     Example:
       >>> found = plan('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(8, 8))
@@ -98,8 +102,8 @@ def pareto(
 ) -> tuple[Plan, ...]:
     """Returns the plans that no other plan beats in both modelled time and peak, the fastest first.
 
-    The arguments and errors are those of `plan`. Whatever plan `plan` returns for the objective "time", with any memory
-    limit, one of these plans is at least as good.
+    The arguments and errors are the same as for `plan`. For every memory limit, the result has a plan that fits the
+    limit and is at least as fast as the plan that `plan` returns with this limit and the objective "time".
 
     Example:
       >>> for each in pareto('[{"x"}, {}]', '[{}, {"x"}]', mesh={"x": 4}, shape=(64, 64)):
@@ -122,7 +126,7 @@ def pareto(
 
 
 def _meshes(mesh, target_mesh, source, target) -> tuple[Mesh, Mesh]:
-    """Returns the meshes of source and target. Raises: MeshError where there is none, or two that are not the same."""
+    """Returns the meshes of source and target. Raises: MeshError if there is none, or if two differ."""
     ids = _device_ids(mesh, target_mesh, *(getattr(side, "mesh", side) for side in (source, target)))
     own = [_own_mesh(side, ids) for side in (source, target)]
     asked = [None if each is None else _mesh(each, ids) for each in (mesh, target_mesh)]

@@ -54,8 +54,8 @@ _OUR_FOLDERS = re.compile(r"(?P<kind>[a-z]+)-([0-9a-f]{16}|[0-9][0-9a-z.]*-cpu)"
 KINDS = {
     "plans": "chains of collectives that took a long search",
     "results": "modules that the whole pipeline has rewritten",
-    "sites": "what planning and XLA's answers came to at the sites of a module",
-    "xla": "what stock XLA makes of a module",
+    "sites": "plans and decisions at the sites of modules",
+    "xla": "results of compiling modules with XLA",
 }
 
 Value = TypeVar("Value")
@@ -66,7 +66,8 @@ class Limits:
     """The most that a cache keeps.
 
     Attributes:
-      entry_bytes: of one entry; a larger one is not kept. entries, total_bytes: of one version.
+      entry_bytes: the most bytes of one entry; a larger one is not kept.
+      entries, total_bytes: the most entries, and the most bytes, of one version.
       versions: folders of different fingerprints.
     """
 
@@ -337,7 +338,7 @@ def _version_folders(root: Path, kind: str) -> list[Path]:
 
 
 def _drop_old_versions(root: Path, kind: str, most: int) -> None:
-    """Removes the entries of all versions of a kind but for the newest ones."""
+    """Removes the entries of all versions of a kind except the newest ones."""
     folders = [folder for folder in _version_folders(root, kind) if any(_files(folder))]
     dated = [(folder.stat().st_mtime_ns, folder) for folder in folders]
     for _, folder in sorted(dated, reverse=True)[most:]:
@@ -377,7 +378,7 @@ def _removed(folder: Path) -> list[_File]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What lies on disk of one kind of cache.
+    """The files of one kind of cache.
 
     Attributes:
       entries, size_bytes, versions: number of files, their size and the number of folders that have any.

@@ -53,7 +53,7 @@ class Alternative:
     """Another way to fulfil the request of a plan, and the reason why it was rejected.
 
     Attributes:
-      way: in words, e.g. "one axis at a time".
+      way: the name of the way, e.g. "one axis at a time".
       plan: the way with its costs.
       reason: why it was rejected, e.g. "receives 1.50x as much".
     """

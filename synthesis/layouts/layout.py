@@ -188,7 +188,7 @@ class Layout:
         return True
 
     def _refuse(self) -> None:
-        """Raises: LayoutError with what is wrong with the owners."""
+        """Raises: LayoutError that names the fault of the owners."""
         seen: list[tuple[Factor, Slot]] = []
         for factor, slot in self.owners:
             if slot.size != factor.size or slot.end % slot.start or self.shape[slot.dim] % slot.end:

@@ -26,8 +26,8 @@ class Mesh:
         and id are equal. A mesh without axes may have any one id: it is that device alone, and Shardy calls a sharding
         on it "maximal".
       size: the number of devices, computed from the axes.
-    Raises: MeshError on duplicate names, sizes below 1, too many devices, ids that are no permutation, or several ids
-    for a mesh without axes.
+    Raises: MeshError if two axes have one name, a size is below 1, there are too many devices, the ids are no
+      permutation, or a mesh without axes has several ids.
     Source: Shardy's `MeshAttr`.
     """
 

@@ -29,7 +29,10 @@ class AxisRef:
     size: int | None = None
 
     def resolve(self, mesh: Mesh) -> tuple[int, int]:
-        """Returns (pre_size, size) as numbers. Raises: ShardingError if they do not divide the axis."""
+        """Returns (pre_size, size) as numbers; (1, size of the axis) for a whole axis.
+
+        Raises: ShardingError if they do not divide the axis; MeshError if the mesh has no such axis.
+        """
         full = mesh.axis_size(self.name)
         pre = 1 if self.pre_size is None else self.pre_size
         size = full if self.size is None else self.size
@@ -52,7 +55,8 @@ class Sharding:
       open_dims: the dimensions that propagation may split further (printed `?`).
       replicated: the axes that propagation must not use.
       unreduced: the axes along which tiles are partial sums.
-      priorities: (dimension, priority) pairs.
+      priorities: (dimension, priority) pairs; propagation handles low numbers first.
+
     Only `dims` and `unreduced` determine where the data is. The other attributes are advice to propagation.
     """
 
@@ -72,15 +76,22 @@ class Sharding:
         return Sharding(self.dims, unreduced=self.unreduced)
 
     def shards(self, mesh: Mesh) -> tuple[int, ...]:
-        """Returns the number of shards of each dimension."""
+        """Returns the number of shards of each dimension on a mesh. Errors are those of `AxisRef.resolve`."""
         return tuple([math.prod([axis.resolve(mesh)[1] for axis in axes]) if axes else 1 for axes in self.dims])
 
     def tile_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of a tile; a dimension that does not divide is padded (ceil division)."""
+        """Returns the shape of a tile in elements; a dimension that does not divide is padded (ceil division).
+
+        Args:
+          shape: the global shape, in elements, with `rank` dimensions.
+        """
         return tuple([-(-size // shards) for size, shards in zip(shape, self.shards(mesh), strict=True)])
 
     def check(self, mesh: Mesh, rank: int) -> None:
-        """Raises: ShardingError or MeshError on a wrong rank, an unknown axis, or an axis that is used twice."""
+        """Checks that the sharding fits a mesh and an array with `rank` dimensions.
+
+        Raises: ShardingError or MeshError if the rank is wrong, an axis is unknown, or an axis is used twice.
+        """
         if self.rank != rank:
             raise ShardingError(f"sharding {self} has rank {self.rank}, the array has rank {rank}")
         taken: list[tuple[AxisRef, int, int]] = []
@@ -94,6 +105,8 @@ class Sharding:
     @classmethod
     def parse(cls, text: str) -> Sharding:
         """Returns the sharding that a text in Shardy's syntax describes.
+
+        Raises: ShardingError if the text cannot be read.
 
         Example:
           >>> print(Sharding.parse('[{"x"}, {}, {"y", "z":(1)2}]'))

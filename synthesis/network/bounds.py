@@ -29,7 +29,7 @@ def received_elements_bound(
     Dimensions need not divide into their shards: tiles have the size of ceil division, and padding does not count.
 
     Args:
-      shape: in elements.
+      shape: the global shape, in elements.
       target_mesh: the mesh of `target`; None means `mesh`.
 
     Example:

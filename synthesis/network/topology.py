@@ -189,8 +189,11 @@ class Level:
 class Topology:
     """A model of the network between devices.
 
+    docs/topologies.md explains it.
+
     Attributes:
-      levels: outer to inner.
+      name: the name of the preset, or another name.
+      levels: the levels of the network, outer to inner.
       memory_bandwidth_bytes_per_s: the bandwidth of one device's memory in local relayouts, reads plus writes.
       slice_bandwidth_bytes_per_s: the same for slices, whose results are copied out of their tiles; None if slices are
         free.
@@ -281,7 +284,7 @@ class Topology:
     def fitted(self, num_devices: int) -> Topology:
         """Returns this topology with its open levels closed for `num_devices` devices.
 
-        Raises: TopologyError if the sizes do not multiply to it.
+        Raises: TopologyError if no sizes of the open levels give this number of devices.
 
         Example:
           >>> [Topology.parse("h100").fitted(n).shape_text for n in (4, 32)]
@@ -290,7 +293,7 @@ class Topology:
         return _fitted(self, num_devices)
 
     def positions(self) -> np.ndarray:
-        """Returns the position of each device id, int64."""
+        """Returns the position of each device id, an int64 array of shape (size,)."""
         order = np.arange(self.size) if self.device_order is None else np.asarray(self.device_order)
         positions = np.empty(len(order), np.int64)
         positions[order] = np.arange(len(order))

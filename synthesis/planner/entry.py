@@ -79,7 +79,7 @@ def planned(request: Request) -> Plan:
     try:
         return with_names_of(request, _planned_canonically(canonical(request)))
     except TooLittleMemory:
-        raise  # which names nothing
+        raise  # the message has no names
     except NoPlanError:
         return planner.planned(request)  # says why in the caller's own names
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of generators: each yields other ways to do what a searched chain does.
 
-A generator takes the context of one request and yields chains, which the planner prices unless a bound says that they
-are no cheaper than the best plan so far, or whole plans, where a way is more than one chain on one mesh. It yields
-nothing where the request, or what is proved about the searched chain, leaves no room for it.
+A generator takes the context of one request and yields chains or whole plans. The planner prices a chain unless a bound
+says that it is no cheaper than the best plan so far. A way that is more than one chain on one mesh comes as a plan. A
+generator yields nothing if the request, or the proof about the searched chain, shows that its way cannot be cheaper.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def pricing_of(topology: Topology, mesh: Mesh, bits: int, folds_copies: bool = F
 
 
 class Context:
-    """What generators know of one request.
+    """The facts about one request that generators use.
 
-    State: `found`, the chain that the search came to, None if there is none; `plan`, its plan; `best`, the best plan so
-    far that fits the memory limit, None where every way is wanted, cheap or not.
+    State: `found`, the chain that the search found, or None; `plan`, its plan; `best`, the best plan so far that fits
+    the memory limit, or None if all ways are asked for, cheap or not.
     """
 
     def __init__(self, request: Request):
@@ -106,7 +106,7 @@ class Context:
     def exchange(
         self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf
     ) -> Exchange:
-        """Returns the exchange between two placements. Raises: TooManyPieces where it has more than are worth it."""
+        """Returns the exchange between two placements. Raises: TooManyPieces if it has too many pieces."""
         round_elements, least_s = 0, 0.0
         if self.objective.is_by_time:
             round_elements = self.pricing.round_elements()

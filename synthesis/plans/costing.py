@@ -122,7 +122,7 @@ class Costing:
         If the target's tile is larger, a gather of all or a part of the missing elements follows the permute.
         """
         tile, target_tile = head.target.tile_elements, math.prod(than.tile_program.out_shape)
-        moves = [step for step in head if isinstance(step, steps.AllToAll)]  # which leave tiles as large
+        moves = [step for step in head if isinstance(step, steps.AllToAll)]  # they keep the size of the tile
         return self.objective.may_permute(self, than, tile, max(0, target_tile - tile), moves)
 
     def least_received(self, chain: Chain) -> tuple[int, int]:

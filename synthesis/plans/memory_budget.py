@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several plans fits a memory limit, and which are worth having at all: time against peak."""
+"""Chooses among plans: the one that fits a memory limit, and those that no other beats in both time and peak."""
 
 from __future__ import annotations
 

@@ -44,20 +44,22 @@ class Plan:
     `source`, `target`, `target_mesh`, `objective`, `reduction`, and `topology`, which here is the name of the network.
 
     Attributes:
-      steps: in execution order, relayouts included; empty if source and target place the array in the same way.
-      bytes_received, bytes_sent: the maximum over devices of the sum over steps (R3).
-      bound_bytes: the bytes that the busiest device must receive, whatever the method.
-      largest_tile_bytes: the largest tile before, between and after the steps; by R2 that of source or target, unless a
-        tile limit allowed more.
-      peak_bytes: modelled peak: source and target tile with all temporaries; see `peak.py`.
-      is_optimal: proved, by bytes, that no method receives less (the bound is met: by one collective, there are no
-        fewer either), or that no chain within the digits that `refinement.py` offers does; by time, that no such chain
-        spends less in collectives. Copies on the device are outside of the proof, and so are exchanges where the bound
-        is not met.
-      proved_gap: by what factor, at most, such a chain receives less, or spends less time in collectives; 1 if optimal.
-        Of a plan with an exchange, by what factor any method does, at most. None if nothing is proved.
-      bound_time_s: a lower bound on the time of any method on the request's topology.
-      dtype, seconds: the name of the element type, and the time that planning took, if the caller adds them.
+      steps: in execution order, relayouts included; empty if source and target place the array in the same way. Each
+        has `op`, `text`, `bytes_received`, `tile_bytes_before`, `tile_bytes_after` and `time_s`.
+      bytes_received, bytes_sent: bytes that arrive at a device, or leave it, summed over the steps; the number is that
+        of the busiest device.
+      bound_bytes: the bytes that the busiest device must receive with any method.
+      largest_tile_bytes: the largest tile before, between and after the steps, in bytes per device. It is the source
+        tile or the target tile, unless a tile limit allowed more.
+      peak_bytes: the most bytes that a device holds at once, as modelled: source tile, target tile and temporaries.
+      is_optimal: whether it is proved that no chain of steps is cheaper. The cost is the received bytes, or the time in
+        collectives, depending on the objective. The proof does not cover copies on the device. It covers exchanges only
+        for the objective "bytes", and only if `bytes_received` equals `bound_bytes`.
+      proved_gap: the plan costs at most `proved_gap` times as much as the cheapest chain of steps; for a plan with an
+        exchange, as the best possible method. 1 if the plan is optimal, None if nothing is proved.
+      bound_time_s: a lower bound on the time of any method on the topology, in seconds.
+      dtype: the name of the element type; empty if the plan does not come from `reshard.plan` or `reshard.pareto`.
+      seconds: the time that planning took; 0 in the same case.
     """
 
     request: Request
@@ -130,7 +132,7 @@ class Plan:
         return self.request.topology.name
 
     def to_dict(self) -> dict:
-        """Returns the plan as plain data, as `reshard plan --json` prints it; see `plan_json`."""
+        """Returns the plan as plain data, as `reshard plan --json` prints it; docs/plan.md explains the fields."""
         return plan_json.as_dict(self)
 
     @property

@@ -42,7 +42,7 @@ class Move:
     Attributes:
       kind: all_slice, all_gather, all_to_all, collective_permute.
       moved: the axes that enter or leave a dimension, each with its dimension before and after the move. A dimension is
-        None where the axis is replicated. The whole field is None for a permute.
+        None if the axis is replicated. The whole field is None for a permute.
       after: the layout after the move.
     """
 

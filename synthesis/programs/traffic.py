@@ -44,7 +44,7 @@ class Collective:
       bytes_before, bytes_after: operand and result tile of one device, in bytes; several operands are summed.
       groups: device ids that work together, for every kind but collective_permute. A device in no group receives 0.
       pairs: (source, target) device ids, for collective_permute.
-      trip_count: how often the collective runs; the product of the trip counts of the loops around it.
+      trip_count: the number of times that the collective runs: the product of the trip counts of the loops around it.
 
     Example:
       >>> bytes_received([Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)], 4)

@@ -59,7 +59,7 @@ def rearranged(problem: Problem, chain: Chain, seconds: Callable[[Chain], float]
     makes the chain faster.
 
     Args:
-      problem: refined into primes. seconds: what a chain takes.
+      problem: the problem, refined into primes. seconds: returns the time of a chain.
     """
     at = next((at for at, step in enumerate(chain) if isinstance(step, Permute)), None)
     if at is None:

@@ -65,7 +65,7 @@ class SearchLimit(Exception):
     """The search stopped at its limit of steps before it had proved a chain cheapest, or proved that there is none.
 
     Attributes:
-      least_cost: what any chain costs at least, as `Found.cost` has it.
+      least_cost: a lower bound on the cost of any chain, in the unit of `Found.cost`.
       best: the cheapest chain so far, if one was found.
     """
 
@@ -88,7 +88,7 @@ def cheapest_chain(
     """Returns the cheapest chain that the problem's slots admit, or None if they admit none.
 
     Args:
-      pricing: what steps take on a network; None counts elements alone.
+      pricing: the prices of steps on a network; None means that only elements are counted.
       below: only chains that cost less than this, a cost as `Found.cost` has it, count.
       exhaustive: without the pruning rules that the module's docstring names.
       max_edges: steps to consider before giving up, also such that leave no room; a few hundred thousand take a second.
@@ -126,7 +126,7 @@ class Search:
     `least_steps` and `least_permutes` are prices. `_Run` has the state of one run, and `_Moves` that of one state's
     all_to_alls.
 
-    `pricing` is None where elements alone count. The branches on it are here and not in an objective, because an
+    `pricing` is None if only elements count. The branches on it are here and not in an objective, because an
     objective judges whole plans with their copies, and the search adds up the prices of edges, which have no copies.
     """
 
@@ -277,7 +277,7 @@ class Search:
         """Returns every step that is worth considering, None for ways without room; each counts when it is considered.
 
         Args:
-          room: what the rest of the chain has to stay below.
+          room: the cost of the rest of the chain has to stay below this.
         Raises: _Spent, on the way, if no more may be considered.
         """
         edges = itertools.chain.from_iterable(map(self._counted, self._edges_by_kind(state, room, is_permuted)))

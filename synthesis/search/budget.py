@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much work planning may take: steps that searches consider, never a time, so that every process plans alike."""
+"""The limits of planning: numbers of steps that searches consider, never times, so that every process plans alike."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ class Budget:
     """The most steps that the searches consider at an effort of 1; a few hundred thousand take a second.
 
     Attributes:
-      first: of the search in as few digits as serve. greedy: of the greedy one after it, if that finds no end.
-      detours: of the search with spare digits for all. primes: of the one in prime factors.
-      misaligned: in place of both where the ends cut devices in two radices, if bounds on levels do not draw it out.
-      in_need: where no chain is known but the one on leading axes.
-      with_sums: with partial sums, where no chain is known. with_sums_below: where one is.
-      times_on_levels: the effort is so many times as large where it matters who sends to whom: the bounds say less.
+      first: the limit of the first search, which uses as few digits as possible.
+      greedy: the limit of the greedy search that follows if the first search does not reach the target.
+      detours: the limit of the search in which every factor has spare digits.
+      primes: the limit of the search in prime factors.
+      misaligned: replaces `detours` and `primes` if source and target cut the devices in two radices and the network
+        has no levels.
+      in_need: the limit if the only known chain is the one on leading axes.
+      with_sums: the limit for partial sums if no chain is known.
+      with_sums_below: the limit for partial sums if a chain is known.
+      times_on_levels: a factor for the effort on networks with levels, where the bounds are weaker.
       greed: the weight of the heuristic in greedy searches.
-      rearranged: chains with one permute whose arrangement is worked on, the fastest ones.
+      rearranged: the number of chains with one permute, the fastest ones, whose arrangement is improved.
     """
 
     first: int = 800

@@ -60,10 +60,10 @@ class CostToGo:
     """Lower bounds on the cost from any state of one problem to its target.
 
     State: `common[i][s]` is a divisor: if factor i owns slot s, a device holds so much less of its target tile; 0 means
-    that it holds nothing of it. `_levels` has the same for the units of the network. `_rows[i][s]`, None where factor i
-    is at home or owns nothing: size, common, the part of slot s that is local in the target, the latency of a step that
-    brings factor i home, its size if it has a home and 0 else, slot s as a mask, and a mask of the slots that clash
-    with its target digit.
+    that it holds nothing of it. `_levels` has the same for the units of the network. `_rows[i][s]` is None if factor i
+    is at home or owns nothing, and otherwise: size, common, the part of slot s that is local in the target, the latency
+    of a step that brings factor i home, its size if it has a home and 0 else, slot s as a mask, and a mask of the slots
+    that clash with its target digit.
     """
 
     def __init__(self, digits: Digits, pricing: Pricing | None):

@@ -26,11 +26,12 @@ class Digits:
     """The numbers of one problem.
 
     Attributes:
-      sizes: of the movable factors. slots: all slots that some of them may own. fixed: the slots of factors that stay.
-      clash: per slot the mask of those that cannot be owned beside it.
-      candidates, spares: per factor the slots that it may own, none of which a fixed factor is in the way of.
+      sizes: the sizes of the movable factors.
+      slots: all slots that some movable factor may own. fixed: the slots of the factors that stay.
+      clash: for each slot, the mask of the slots that cannot be owned at the same time.
+      candidates, spares: for each factor, the slots that it may own; slots that overlap a fixed one are excluded.
       source, target: states. target_owner: the factor that owns a slot in the target.
-      elements: of the array but for the digits of fixed factors. max_tile, target_tile: in elements; see R2.
+      elements: the array's elements without the digits of fixed factors. max_tile, target_tile: in elements; see R2.
     """
 
     def __init__(self, problem: Problem):

@@ -47,8 +47,8 @@ def chain_at_once(problem: Problem, pricing: Pricing | None) -> Found | None:
     """Returns the cheapest chain if the digits alone prove it cheapest, else None.
 
     Args:
-      problem: as coarse as serves.
-      pricing: what steps take; None counts elements alone.
+      problem: the problem in as few digits as possible.
+      pricing: the prices of steps; None means that only elements are counted.
 
     Example:
       >>> from ..layouts.mesh import Mesh

@@ -42,7 +42,7 @@ def greedy_chain(mesh: Mesh, shape: tuple[int, ...], source: Sharding, target: S
     """Returns the greedy chain; None if the moves get stuck, or cut an axis in two radices.
 
     Args:
-      shape: what source and target divide. source, target: without partial sums.
+      shape: the shape, which source and target divide evenly. source, target: shardings without partial sums.
 
     Example:
       >>> mesh = Mesh.parse("x=4,y=2")

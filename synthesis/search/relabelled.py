@@ -38,7 +38,8 @@ def block_mesh(mesh: Mesh, layout: Layout, places: np.ndarray) -> Mesh:
     """Returns the mesh of the same devices in the order of blocks, with an axis "block<d>" for each split dimension d.
 
     Args:
-      layout: what they hold, blocked. places: of each device id in the network; replicas of a block are in their order.
+      layout: the blocked layout of the devices. places: the place of each device id in the network; the replicas of a
+        block are ordered by it.
 
     Example:
       >>> from ..layouts.layout import layout_of

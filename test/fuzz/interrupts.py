@@ -386,7 +386,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="the first moment; go on where a run ended")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the number of the first moment; a later run can continue there"
+    )
     parser.add_argument("--count", type=int, default=200, help="moments")
     parser.add_argument("--of", choices=("both", "optimize", "opt"), default="both", help="what is interrupted")
     parser.add_argument("--progress", type=int, default=20, help="print totals after this many moments; 0 never")

@@ -290,23 +290,31 @@ def _processor_seconds() -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="the first program; go on where a run ended")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the number of the first program; a later run can continue there"
+    )
     parser.add_argument("--count", type=int, default=100, help="programs")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time, at the end of a program")
     parser.add_argument("--policy", choices=(*POLICIES, "both"), default="better")
-    parser.add_argument("--ops", choices=("base", "extended"), default="base", help="which programs; see extended.py")
+    parser.add_argument(
+        "--ops", choices=("base", "extended"), default="base", help="the family of programs; see extended.py"
+    )
     parser.add_argument("--reference", action="store_true", help="compare every program with one device, too")
     parser.add_argument(
-        "--verify-values", action="store_true", help="have optimize check values, too; what it gives back is noted"
+        "--verify-values",
+        action="store_true",
+        help="let optimize also check values; sites that it gives back are noted",
     )
     parser.add_argument("--jobs", type=int, default=1, help="workers")
     parser.add_argument(
         "--fast", action="store_true", help="let XLA's child compile as fast as it can: for values, not for temporaries"
     )
-    parser.add_argument("--journal", type=Path, help="write outcomes to this file, and leave out what is in it already")
+    parser.add_argument(
+        "--journal", type=Path, help="write outcomes to this file, and skip programs that it has already"
+    )
     parser.add_argument("--recipe", type=Path, help="check the recipe in this JSON file")
     parser.add_argument("--wide", action="store_true", help=f"programs on meshes of 4 to {WIDE_DEVICES} devices")
-    parser.add_argument("--reduce", action="store_true", help="reduce what fails, and print the recipe")
+    parser.add_argument("--reduce", action="store_true", help="reduce programs that fail, and print their recipes")
     parser.add_argument("--progress", type=int, default=50, help="print totals after this many checks; 0 never")
     return parser
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils.analysis import layout_check as canary
+from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.analysis.module_analysis import analyse
 from reshard.dialect_utils.ir.ops import ops_around, ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -313,14 +313,14 @@ def test_a_composite_keeps_its_decomposition(context):
 # Agreement with XLA
 
 
-def canary_of(text: str) -> canary.Disagreements:
+def layout_check_of(text: str) -> layout_check.Disagreements:
     module = ir.Module.parse(text)
-    return canary.compare_with_xla(module, analyse(module), shared_child())
+    return layout_check.compare_with_xla(module, analyse(module), shared_child())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unsharded"])
 def test_xla_propagates_the_same_layouts(name, context):
-    found = canary_of(programs()[name])
+    found = layout_check_of(programs()[name])
     assert not found.failure and found.compared > 0
     assert not found.reasons
 
@@ -328,7 +328,7 @@ def test_xla_propagates_the_same_layouts(name, context):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_xla_propagates_the_same_layouts_in_examples(path, context):
-    found = canary_of(path.read_text())
+    found = layout_check_of(path.read_text())
     assert not found.failure and found.compared > 0
     assert not found.reasons
 

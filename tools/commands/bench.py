@@ -22,8 +22,7 @@ from reshard.tools.common.versions import versions
 
 SUMMARY = "run benchmarks of a checkout against XLA, Shardy and DTensor, and write a page"
 EXIT_STATUS = (
-    "exit status: 0 all suites ran and found what they must, 1 one did not, 130 stopped by Ctrl-C; the "
-    "same command goes on.\n"
+    "exit status: 0 all suites passed; 1 a suite failed; 130 stopped by Ctrl-C (the same command continues).\n"
 )
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ("-m", "reshard.tools.demo")
@@ -34,8 +33,8 @@ class Suite:
     """A benchmark: Python's arguments for the quick run and for the full one.
 
     Fields:
-      minutes: that the quick run takes, about, on two cores.
-      keeps: whether it keeps answers in a folder of its own, `--state`, and a run that was stopped goes on.
+      minutes: about how long the quick run takes on two cores.
+      keeps: whether it keeps its results in a folder, `--state`, so that a stopped run can continue.
       draws: whether it draws a picture, `--curves`, for the page.
     """
 
@@ -141,17 +140,20 @@ class Outcome:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "suites", nargs="*", metavar="SUITE", help=f"{', '.join(each.name for each in SUITES)} (default: all)"
+        "suites",
+        nargs="*",
+        metavar="SUITE",
+        help=f"the benchmarks to run: {', '.join(each.name for each in SUITES)} (default: all)",
     )
     parser.add_argument(
         "--full", action="store_true",
-        help=f"the whole of each, for hours; left out, all take about {sum(each.minutes for each in SUITES):.0f} "
-             f"minutes on two cores",
+        help=f"run all of each suite, which takes hours; without it, all suites take about "
+             f"{sum(each.minutes for each in SUITES):.0f} minutes on two cores",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the suites and their commands, and stop")
     parser.add_argument(
         "-o", dest="folder", type=Path, default=Path("bench"), metavar="DIR",
-        help="where report.md, report.html, report.json and the answers go (default: bench)",
+        help="the folder for report.md, report.html, report.json and the results of each suite (default: bench)",
     )  # fmt: skip
 
 

@@ -32,9 +32,16 @@ ACTIONS = ("show", "clear")
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `reshard cache` to its parser."""
-    parser.add_argument("action", choices=ACTIONS, metavar="|".join(ACTIONS), help="what to do")
     parser.add_argument(
-        "kinds", nargs="*", type=_kind, default=(), metavar="|".join(KINDS), help="of which caches; default: all"
+        "action", choices=ACTIONS, metavar="|".join(ACTIONS), help="show the sizes, or remove the entries"
+    )
+    parser.add_argument(
+        "kinds",
+        nargs="*",
+        type=_kind,
+        default=(),
+        metavar="|".join(KINDS),
+        help="the caches to show or to clear (default: all)",
     )
 
 

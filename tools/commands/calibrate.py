@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reshard.synthesis.network.calibration import Calibration
     from reshard.synthesis.network.topology import Level
 
-SUMMARY = "measure the devices at hand, write a topology"
+SUMMARY = "measure the network of the devices at hand, and write it as a topology"
 _DIGITS = 3  # of a measured bandwidth
 _CPU_SIZES, _SIZES = "16KiB,256KiB,2MiB,16MiB", "64KiB,1MiB,16MiB,256MiB"
 _LARGEST = 64 << 30
@@ -34,28 +34,35 @@ _KINDS = ("switch", "bus")
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--mesh", required=True, metavar="MESH", help="axes outer to inner, e.g. node=2,gpu=4; each may become a level"
+        "--mesh",
+        required=True,
+        metavar="MESH",
+        help="the axes to measure, outer to inner, e.g. node=2,gpu=4; each may become a level of the topology",
     )
     parser.add_argument(
-        "--devices", type=whole_number, metavar="N", help="measure N CPU devices of this host (default: what jax sees)"
+        "--devices",
+        type=whole_number,
+        metavar="N",
+        help="measure N CPU devices of this host (default: the devices that jax finds)",
     )
     parser.add_argument(
         "--distributed",
         action="store_true",
-        help="start jax.distributed first; for processes that srun or mpirun starts",
+        help="call jax.distributed.initialize first; for jobs that srun or mpirun starts",
     )
     parser.add_argument(
         "--sizes",
         type=_sizes,
         metavar="SIZES",
-        help=f"of the larger of operand and result tile (default: {_SIZES}; on CPU devices {_CPU_SIZES})",
+        help=f"the tile sizes to measure, each that of the larger of operand and result (default: {_SIZES}; on CPU "
+        f"devices {_CPU_SIZES})",
     )
     parser.add_argument(
         "--repeats",
         type=whole_number,
         default=10,
         metavar="N",
-        help="turns of each measurement, the median counts (default: 10)",
+        help="repeat each measurement N times and take the median (default: 10)",
     )
     parser.add_argument(
         "--kind",
@@ -63,10 +70,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="AXIS=switch|bus",
-        help="what an axis is, where you know it: it stays a level of its own",
+        help="the kind of an axis, if you know it; the axis then stays a level of its own; may be repeated",
     )
     parser.add_argument(
-        "-o", dest="output", metavar="FILE", help="the topology as TOML; an old file is replaced (default: stdout)"
+        "-o",
+        dest="output",
+        metavar="FILE",
+        help="write the topology to FILE as TOML; an old file is replaced (default: stdout)",
     )
 
 

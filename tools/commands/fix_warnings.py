@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from reshard.dialect_utils.analysis.named_values import NamedValue
     from reshard.passes.sites.oracle import LoneOracle, Verdict
 
-SUMMARY = "find the tensors that XLA warns of gathering whole, in a log, and plan each"
+SUMMARY = "find in a log XLA's warnings about tensors that it gathers whole, and plan a better way for each"
 EPILOG = """\
-XLA writes these warnings to stderr while it compiles: "[SPMD] Involuntary full rematerialization. ...". A module names the lines of
-the program, its meshes and the exact sizes: lowered.as_text(debug_info=True), or what XLA_FLAGS=--xla_dump_to=DIR writes as
-*before_optimizations.txt. See docs/tutorial.md.
+XLA writes these warnings to stderr while it compiles: "[SPMD] Involuntary full rematerialization. ...". With a module, the
+answer has the lines of the program, its meshes and the exact sizes. A module is the output of
+lowered.as_text(debug_info=True), or a file *before_optimizations.txt of XLA_FLAGS=--xla_dump_to=DIR. See docs/fix-warnings.md.
 
-exit status: 0 the log was read, whatever is in it; 1 a file or --mesh has an error; 2 the command line has an error.
+exit status: 0 the log was read, with or without warnings; 1 a file or --mesh has an error; 2 the command line has an error.
 """  # noqa: E501
 SCHEMA = "reshard.fix-warnings/1"
 MOST_DEVICES_COMPILED = 1024
@@ -47,9 +47,10 @@ class Tensor:
     """The tensor that a warning names, with shardings in Shardy's form.
 
     Attributes:
-      shape: of the whole array, in elements. is_exact: whether a module says so; else whole tiles are counted, and the
-        array may end within the last of a dimension.
-      mesh, to_mesh: of source and target. has_axes_of_user: whether the axes are named as in the program.
+      shape: the shape of the whole array, in elements.
+      is_exact: whether the shape comes from a module. Otherwise it is a multiple of the tile, and the array may be
+        smaller.
+      mesh, to_mesh: the meshes of source and target. has_axes_of_user: whether the axes are named as in the program.
     """
 
     element: ElementType
@@ -71,10 +72,11 @@ class Site:
     """All warnings of the log with the same content.
 
     Attributes:
-      count: of the warnings. places: `file:line` of the program. tensor, plan: None if `problem` says why not.
-      said_bytes: received per device if the whole array is gathered, as the warning says; said_tile_bytes: of that
-        array.
-      verdict: what XLA does with the conversion alone, and whether ours is better; None if that was not compiled.
+      count: the number of warnings. places: `file:line` of the program.
+      tensor, plan: None if there is none; `problem` then has the reason.
+      said_bytes: the bytes that a device receives if the whole array is gathered, as the warning says.
+      said_tile_bytes: the bytes of the whole array.
+      verdict: what XLA does with the conversion alone, and whether ours is better; None if it was not compiled.
     """
 
     warning: Rematerialization
@@ -118,17 +120,19 @@ class Found:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the command to its parser."""
-    parser.add_argument("log", metavar="LOG", help="what the program wrote to stderr; - is stdin")
+    parser.add_argument("log", metavar="LOG", help="the file with the program's stderr; - is stdin")
     parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="the program's modules, whatever reshard-opt reads"
+        "modules", nargs="*", metavar="MODULE", help="the program's modules, in any form that reshard-opt reads"
     )
-    parser.add_argument("--mesh", metavar="MESH", help="x=4,y=2: the program's mesh, for the names of its axes")
+    parser.add_argument(
+        "--mesh", metavar="MESH", help="the program's mesh, such as x=4,y=2; it gives the axes their names"
+    )
     parser.add_argument(
         "--no-compile",
         action="store_true",
-        help="believe the warnings; do not compile each conversion alone to see what XLA does",
+        help="do not compile each conversion to see what XLA does; rely on the warnings alone",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
 
 
 def contained_drive(flags: argparse.Namespace) -> int:

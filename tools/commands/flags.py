@@ -18,26 +18,28 @@ from reshard.tools.common.suggestions import SuggestingParser
 
 PEERS = ("xla", "shardy", "dtensor")
 
-_DESCRIPTION = "Plans how to turn an array sharded in one way into the same array sharded in another."
+_DESCRIPTION = (
+    "Plans how an array moves from one sharding to another, and checks what XLA and reshard make of programs."
+)
 
 _EXAMPLES = """\
 examples:
   reshard plan --mesh 'x=4,y=2' --type 'f32[16,16,16]' --from '[{"y"}, {}, {"x"}]' --to '[{}, {"x","y"}, {}]'
   reshard plan ... --topology h100 --json             for 8 GPUs of one node, as JSON
   reshard plan ... --to-mesh 'a=2,b=4' --to '[{}, {"b"}, {}]'
-  reshard plan ... --memory-limit 2GiB                in chunks, where all at once takes more
-  reshard plan ... --compare xla,shardy --verify      beside what others do, checked on CPU devices; dtensor needs torch
-  reshard plan ... --trace FILE                       the modelled schedule, for ui.perfetto.dev
-  reshard explain ...                                 layouts, bound and tiles in words
-  reshard explain ... --html FILE                     the same as a page with pictures, --svg FILE as a picture
-  reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
-  reshard verify module.mlir --policy always          runs a module as it came, as rewritten and unsharded, and compares
-  reshard fix-warnings train.log                      what XLA warns of gathering whole, and a plan for each
-  reshard bench shared --full -o bench                measures against stock XLA, in a checkout
-  reshard cache show                                  how much is kept on disk; reshard cache clear removes it
+  reshard plan ... --memory-limit 2GiB                moves slices one after the other if all at once needs more
+  reshard plan ... --compare xla,shardy --verify      compares with XLA and Shardy, and runs the plan on CPU devices
+  reshard plan ... --trace FILE                       writes the modelled schedule, for ui.perfetto.dev
+  reshard explain ...                                 also shows layouts, tiles and the reasons for the choice
+  reshard explain ... --html FILE                     writes the same as a page with pictures
+  reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the network of these devices, for --topology net.toml
+  reshard verify module.mlir --policy always          compares the outputs with those of stock XLA and of one device
+  reshard fix-warnings train.log                      plans a way for each tensor that XLA warns of gathering whole
+  reshard bench shared --full -o bench                runs a benchmark; needs a checkout of the sources
+  reshard cache show                                  shows the size of the caches; reshard cache clear empties them
 
-exit status: 0 done, 1 the problem or a file has an error, or --verify failed, 2 the command line has an error;
-of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is wrong or fails.
+exit status: 0 done; 1 the problem or a file has an error, or --verify failed; 2 the command line has an error.
+reshard verify: 1 the rewritten module is wrong, or an error; 3 only stock XLA is wrong or fails.
 """
 
 
@@ -60,8 +62,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--completion", choices=completion.SHELLS, help="print a script that completes these flags in a shell, and stop"
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_Parser)
-    plan = _add_command(commands, "plan", "the cheapest chain, its costs and its bounds")
-    explain = _add_command(commands, "explain", "the same, with layouts, tiles and reasons")
+    plan = _add_command(
+        commands, "plan", "print the cheapest steps that turn one sharding into another, with their costs and bounds"
+    )
+    explain = _add_command(
+        commands, "explain", "print what plan prints, and the layouts, the tiles and the reasons for the choice"
+    )
     for command in (plan, explain):
         _add_problem(command.add_argument_group("problem"))
         _add_answer(command.add_argument_group("answer"), with_json=command is plan)
@@ -111,7 +117,10 @@ class _Parser(SuggestingParser):
 
 def _add_problem(group) -> None:
     group.add_argument(
-        "--mesh", required=True, metavar="MESH", help="""x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>"""
+        "--mesh",
+        required=True,
+        metavar="MESH",
+        help="""the mesh: x=4,y=2, or Shardy's <["x"=4, "y"=2], device_ids=[...]>""",
     )
     group.add_argument(
         "--to-mesh",
@@ -126,69 +135,85 @@ def _add_problem(group) -> None:
         dest="source",
         required=True,
         metavar="SHARDING",
-        help="""Shardy's text such as '[{"x"}, {}]', or JAX's such as "P('x', None)"; or @FILE that holds it""",
+        help="""the sharding before: Shardy's text such as '[{"x"}, {}]', JAX's text such as "P('x', None)", or @FILE to
+        read it from a file""",
     )
-    group.add_argument("--to", dest="target", required=True, metavar="SHARDING", help="the target, in the same forms")
+    group.add_argument(
+        "--to", dest="target", required=True, metavar="SHARDING", help="the sharding after, in the same forms"
+    )
     group.add_argument(
         "--topology",
         default="uniform",
         metavar="NAME",
-        help="h100, v5e:4x4*2, ... or a TOML file; see docs/topologies.md (default: uniform)",
+        help="the network: a preset such as h100 or v5e:4x4*2, or a TOML file; see docs/topologies.md "
+        "(default: uniform)",
     )
     group.add_argument(
         "--reduction",
         choices=REDUCTIONS,
         default="sum",
-        help="how partial sums are combined into the array, where an axis is unreduced",
+        help="how partial sums are combined, if an axis is unreduced (default: sum)",
     )
     group.add_argument(
         "--memory-limit",
         type=_byte_size,
         metavar="SIZE",
-        help="largest peak of the plan, per device: 2GiB, 512MB, 4096",
+        help="the most memory that a device may use at once: 2GiB, 512MB, or bytes (default: no limit)",
     )
     group.add_argument(
         "--tile-limit",
         type=_byte_size,
         metavar="SIZE",
-        help="largest tile per device between source and target: 64KiB (default: the larger of their tiles)",
+        help="the largest tile allowed between the steps: 64KiB, or bytes per device (default: the larger one of the "
+        "source tile and the target tile)",
     )
     group.add_argument(
         "--effort",
         type=whole_number,
         default=1,
         metavar="N",
-        help="search N times as long for a cheaper plan, or a proof that there is none (default: 1)",
+        help="search N times as long for a cheaper plan, or for a proof that there is none (default: 1)",
     )
     group.add_argument(
-        "--objective", choices=("time", "bytes"), default="time", help="modelled time (default), or received bytes"
+        "--objective",
+        choices=("time", "bytes"),
+        default="time",
+        help="find the plan with the shortest modelled time (default), or with the fewest received bytes",
     )
 
 
 def _add_answer(group, with_json: bool) -> None:
     if with_json:
-        group.add_argument("--json", action="store_true", help="print one JSON object")
+        group.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     else:
         group.set_defaults(json=False)
         group.add_argument(
-            "--html", metavar="FILE", help="write one page with pictures of all that is said, and more; - is stdout"
+            "--html", metavar="FILE", help="write a page with all of the text, and with pictures; - is stdout"
         )
         group.add_argument(
             "--svg",
             metavar="FILE",
-            help="write a picture of the tiles before, between and after the steps; - is stdout",
+            help="write a picture of the tiles before and after each step; - is stdout",
         )
     group.add_argument(
         "--trace", metavar="FILE", help="write the modelled schedule as a trace for ui.perfetto.dev or chrome://tracing"
     )
     group.add_argument(
-        "--pareto", action="store_true", help="list the plans that no other one beats in time and in peak"
+        "--pareto",
+        action="store_true",
+        help="also list the plans that no other plan beats in both time and peak memory",
     )
     group.add_argument(
-        "--compare", type=_peers, default=(), metavar="xla,shardy,dtensor", help="show what these make of the same pair"
+        "--compare",
+        type=_peers,
+        default=(),
+        metavar="xla,shardy,dtensor",
+        help="also show how these convert between the same shardings; dtensor needs PyTorch",
     )
     group.add_argument(
-        "--verify", action="store_true", help="run the plan in a numpy interpreter and with XLA on CPU devices"
+        "--verify",
+        action="store_true",
+        help="run the plan with numpy and with XLA on CPU devices, and compare every element",
     )
 
 

@@ -17,41 +17,52 @@ if TYPE_CHECKING:
     from reshard.passes.driver.pipeline import Pipeline
     from reshard.passes.results.module_verification import Fault, Verdict, Verification
 
-SUMMARY = "run a module as stock XLA partitions it, as we rewrite it and unsharded, and compare the outputs"
+SUMMARY = "run a module as stock XLA shards it, as reshard rewrites it, and on one device; compare the outputs"
 EXIT_STATUS = """\
-exit status: 0 our module is equal to the unsharded one, bit for bit or within rounding, and so is stock XLA's; 1 our module is
-wrong or XLA fails on it alone, or the file has an error; 2 the command line has an error; 3 stock XLA is wrong, aborts or hangs,
-and our module is right or fails in the same way.
-"""  # noqa: E501
+exit status: 0 the outputs of all three are equal, bit for bit or within rounding; 1 the rewritten module is wrong, or
+XLA fails on it but not on the original, or the file has an error; 2 the command line has an error; 3 stock XLA is
+wrong, aborts or hangs, and the rewritten module is right or fails in the same way.
+"""
 SCHEMA = "reshard.verify/1"
 RIGHT, OURS_IS_WRONG, STOCK_IS_WRONG = 0, 1, 3
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the command to its parser."""
-    parser.add_argument("module", metavar="MODULE", help="whatever reshard-opt reads; - is stdin")
+    parser.add_argument("module", metavar="MODULE", help="a file in any form that reshard-opt reads; - is stdin")
     parser.add_argument(
-        "--devices", type=_positive, metavar="N", help="CPU devices (default: those of the module's mesh)"
+        "--devices",
+        type=_positive,
+        metavar="N",
+        help="the number of CPU devices (default: as many as the module's mesh has)",
     )
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="the seed of the random inputs (default: 0)")
     parser.add_argument(
         "--timeout",
         type=_positive,
         default=300,
         metavar="SECONDS",
-        help="a run that takes longer is a hang (default: 300)",
+        help="a run that takes longer counts as a hang (default: 300)",
     )
     parser.add_argument(
-        "--policy", metavar="better|always", help="rewrite where that is better (default), or every site"
+        "--policy",
+        metavar="better|always",
+        help="rewrite only the sites that get better (better, default), or every site (always)",
     )
     parser.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
-    parser.add_argument("--emit", metavar="manual|local", help="what is written, as for reshard-opt")
-    parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes that rewrite, as for reshard-opt")
     parser.add_argument(
-        "--check", action="store_true", help="drop rewrites that make the module worse, as reshard-opt does"
+        "--emit", metavar="manual|local", help="the form of the rewritten module, as for reshard-opt (default: manual)"
     )
-    parser.add_argument("--every-op", action="store_true", help="judge each op, even where the outputs are right")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes to run, as for reshard-opt")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="drop rewrites that make the module worse, as reshard-opt does with --check",
+    )
+    parser.add_argument(
+        "--every-op", action="store_true", help="compare the result of each op, even if the outputs are right"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
 
 
 def contained_drive(flags: argparse.Namespace) -> int:

@@ -20,9 +20,8 @@ _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
 
 # Help text that all commands that rewrite modules share.
 ORACLE_HELP = (
-    "what a rewrite is compared with: what stock XLA makes of the site alone, or of its op with all its operands, "
-    "compiled in a "
-    "child process (lone, default; there is no other)"
+    "how the costs of stock XLA are found: lone compiles each site, or its op with all operands, on its own in a child "
+    "process (default, and the only choice)"
 )
 
 
@@ -62,7 +61,8 @@ def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process
     """Returns the exit status of `work`; 1 after an error, which it prints; 128 + number for a signal.
 
     Args:
-      tool: the command's name, before what it says. arguments: for the reproducer, if the failure is a fault of ours.
+      tool: the name of the command, with which its messages begin.
+      arguments: the command line, for the reproducer if the failure is a fault of ours.
       is_process: whether nothing follows but the end of the process, which is not to be interrupted.
     """
     try:

@@ -119,7 +119,7 @@ def _wait(child: int, mask: set[int]) -> tuple[int, int | None]:
     The child gets the signal too. It can clean up and end only when C++ code returns; if that takes long, it is killed.
 
     Args:
-      mask: of signals, set as soon as they are handled here.
+      mask: the signal mask that is set as soon as signals are handled here.
     """
     asked: list[int] = []
 

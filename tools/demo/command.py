@@ -21,9 +21,9 @@ from reshard.tools.demo import table as demo_table
 from reshard.tools.demo.run import DEVICES, ROOT, Measured, WorkerFailed, measure
 
 _EPILOG = """\
-exit status: 0 all outputs equal, and ours nowhere worse in received bytes or temporaries; 1 otherwise; 2 wrong command line.
-With --policy always only the outputs count.
-"""  # noqa: E501
+exit status: 0 all outputs are equal, and reshard never needs more received bytes or temporaries than stock XLA;
+1 otherwise; 2 the command line has an error. With --policy always only the outputs count.
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -170,14 +170,16 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="examples to run (default: those of examples/programs.py)"
+        "names", nargs="*", metavar="NAME", help="the examples to run (default: those of examples/programs.py)"
     )
-    parser.add_argument("--size", choices=("demo", "small"), default="demo", help="of the arrays (default: demo)")
+    parser.add_argument(
+        "--size", choices=("demo", "small"), default="demo", help="the size of the arrays (default: demo)"
+    )
     parser.add_argument(
         "--policy",
         choices=("better", "always"),
         default="better",
-        help="rewrite where that is better (default), or every site",
+        help="rewrite only the sites that get better (better, default), or every site (always)",
     )
     parser.add_argument(
         "--runs", type=_positive, metavar="N", help="timed runs of each program (default: a few seconds' worth)"
@@ -187,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=ROOT / "demo" / "report.md",
         metavar="FILE",
-        help="where to write every cost and site, as Markdown (default: demo/report.md)",
+        help="the Markdown file for all costs and sites (default: demo/report.md)",
     )
     parser.add_argument("--no-color", action="store_true", help="no colors, even on a terminal")
     return parser

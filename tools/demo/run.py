@@ -31,9 +31,9 @@ class Way:
     """One program as XLA compiled and ran it.
 
     Fields:
-      compiled: its costs, or how XLA failed on it.
-      seconds: of each run, in order; empty if it did not run.
-      compile_seconds: of the executable that ran.
+      compiled: the costs of the program, or how XLA failed on it.
+      seconds: the time of each run, in order; empty if the program did not run.
+      compile_seconds: the time to compile the executable that ran.
       problem: why it did not run; empty if it did.
     """
 
@@ -57,8 +57,8 @@ class Measured:
     """One example, both ways.
 
     Fields:
-      report: what reshard found and did, as `reshard.optimize(...).report.to_dict()` has it.
-      comparison: of the outputs; None if one of the two did not run.
+      report: `reshard.optimize(...).report.to_dict()`.
+      comparison: how the outputs compare; None if one of the two programs did not run.
     """
 
     name: str
@@ -175,7 +175,7 @@ def measure(
     """Returns the measurements of one example both ways.
 
     Args:
-      runs: of each program; None is as many as a few seconds allow.
+      runs: the number of timed runs of each program; None means as many as fit into a few seconds.
       child: compiles the programs for their costs. say: told what is going on.
     Raises: WorkerFailed if the example cannot be built or optimized.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The import graph of the house: which wing imports which, read from the sources.
+"""The import graph of the source tree: which wing imports which, read from the sources.
 
 A *wing* is a folder of modules. Its `__init__.py` names in `__all__` the modules that other wings may import; the
 others are private to it. The `__init__.py` of a package names its wings in `WINGS`. A wing may import those before it;

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings the documentation up to date: docs/passes.md from the registry, docs/api.md from docstrings, the
-picture of imports, and the output that pages show.
+"""Brings the documentation up to date.
+
+Writes docs/passes.md from the registry, docs/api.md from docstrings, the picture of imports, and the output that pages
+show.
 
 A fenced block that starts with ```console holds commands: lines that begin with `$ `. Each is followed by its output.
 The commands run in a checkout's root. If a command takes long, or its output changes from run to run, it belongs in a

@@ -17,32 +17,31 @@ from reshard.tools.common.suggestions import SuggestingParser, meant
 
 _DESCRIPTION = """\
 Finds the places in a StableHLO module where a tensor is produced with one sharding and used with another, and replaces
-each by a chain of collectives with small memory and little traffic. With no pass named it runs the whole pipeline.
+each by a chain of collectives with small memory and little traffic. If no pass is named, it runs the whole pipeline.
 """
 
 _EXAMPLES = """\
 examples:
-  reshard-opt in.mlir -o out.mlir                       rewrite every site where that is better
-  reshard-opt in.mlir --report=text >/dev/null          only say what would be done, and why
+  reshard-opt in.mlir -o out.mlir                       rewrite the sites that get better
+  reshard-opt in.mlir --report=text >/dev/null          only report what would be done, and why
   reshard-opt in.mlir --find-mismatches                 run one pass
   reshard-opt in.mlir --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always},func.func(cse))'
   cat in.mlir | reshard-opt - --emit-bytecode -o out.mlirbc
 
-exit status: 0 done, 1 the module or a file has an error (file:line:col: error: ...), 2 the command line has one,
+exit status: 0 done; 1 the module or a file has an error (file:line:col: error: ...); 2 the command line has an error;
 130, 143, 129 ended by Ctrl-C, SIGTERM, SIGHUP.
 """
 
-_PASS_HELP = "run this pass, in the order of the flags; --list-passes describes it"
+_PASS_HELP = "run this pass; several run in the order of their flags; see --list-passes"
 
 EMIT_HELP = (
-    "what is written: sites as StableHLO collectives on tiles (manual, default); sites as Shardy's collectives, to "
-    "read and for "
-    "Shardy's tools, not for XLA (sdy); the whole module per device, with no work for XLA's partitioner (local)"
+    "how sites are written: as StableHLO collectives on tiles (manual, default); as Shardy's collectives, for people "
+    "and for Shardy's tools, since XLA does not read them (sdy); or together with the whole module, all on tiles, so "
+    "that XLA's partitioner has nothing to do (local)"
 )
 REPORT_HELP = (
-    "report what was done at every site, and why: a table (text), plain data (json), one page with pictures (html), "
-    "or what that "
-    "page says without them (details)"
+    "report what was done at every site, and why: as a table (text), plain data (json), a page with pictures (html), "
+    "or the text of this page (details)"
 )
 _NOT_COMPARED = {
     "sdy": "--emit=sdy writes ops that XLA does not read; leave out --compile-for, or write --emit=manual",
@@ -189,14 +188,20 @@ def _add_files(group) -> None:
         "input",
         nargs="?",
         metavar="INPUT",
-        help="MLIR text or bytecode, a StableHLO portable artifact, a jax.export file or HLO text; - is stdin",
+        help="a file: MLIR text or bytecode, a StableHLO portable artifact, a jax.export file or HLO text; - is stdin",
     )
     group.add_argument(
-        "-o", dest="output", default="-", metavar="FILE", help="output, written only on success; - is stdout"
+        "-o",
+        dest="output",
+        default="-",
+        metavar="FILE",
+        help="the output file, written only on success; - is stdout (default)",
     )
     form = group.add_mutually_exclusive_group()
     form.add_argument(
-        "--emit-text", action="store_true", help="write MLIR text (default, but jax.export files stay such files)"
+        "--emit-text",
+        action="store_true",
+        help="write MLIR text (default; a jax.export file stays a jax.export file without this flag)",
     )
     form.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode")
     form.add_argument("--emit-portable-artifact", action="store_true", help="write a StableHLO portable artifact")
@@ -204,19 +209,19 @@ def _add_files(group) -> None:
         "--split-input-file",
         nargs="?",
         metavar="=MARKER",
-        help="treat the parts between lines that hold the marker, '// -----', on their own",
+        help="treat each part of the file as its own module; the marker, by default '// -----', separates them",
     )
     group.add_argument(
         "--output-split-marker",
         metavar="MARKER",
-        help="the line between the parts in the output (default: the input's marker)",
+        help="the line that separates the parts of the output (default: the input's marker)",
     )
     group.add_argument("--allow-unregistered-dialect", action="store_true", help="accept ops of unknown dialects")
 
 
 def _add_passes(group, names: tuple[str, ...]) -> None:
     group.add_argument(
-        "--pass-pipeline", metavar="TEXT", help="passes as 'builtin.module(a,b{option=value},func.func(c))'"
+        "--pass-pipeline", metavar="TEXT", help="the passes to run, as 'builtin.module(a,b{option=value},func.func(c))'"
     )
     group.add_argument("--pass", dest="passes", action="append", default=[], help=argparse.SUPPRESS)
     for name in names:
@@ -233,7 +238,9 @@ def _add_passes(group, names: tuple[str, ...]) -> None:
 
 def _add_rewriting(group) -> None:
     group.add_argument(
-        "--policy", metavar="better|always", help="rewrite where that is better (default), or every site"
+        "--policy",
+        metavar="better|always",
+        help="rewrite only the sites that get better (better, default), or every site (always)",
     )
     group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
@@ -241,13 +248,13 @@ def _add_rewriting(group) -> None:
         "--compile-for",
         type=_target,
         metavar="PLATFORM:DEVICES",
-        help="a target to compile for: cpu:8, or ahead of time tpu:v5p:4x4x4, tpu:v5e:8x8:2 (2 slices), "
-        "cuda:h100:1x1x8",
+        help="the devices to compile for: cpu:8; or devices that this machine need not have: tpu:v5p:4x4x4, "
+        "tpu:v5e:8x8:2 (2 slices), cuda:h100:1x1x8",
     )
     group.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
-        help="compile the module before and after, and drop rewrites that do not help (default with --compile-for)",
+        help="compile the module before and after, and drop rewrites that make it worse (default with --compile-for)",
     )
     group.add_argument(
         "--verify-values",
@@ -260,34 +267,38 @@ def _add_rewriting(group) -> None:
         metavar="SIZE",
         type=_byte_size,
         default=MOST_VALUE_BYTES,
-        help=f"the most that such a run may take on all devices together (default: {MOST_VALUE_BYTES >> 20}MiB)",
+        help=f"run no module that needs more memory, on all devices together (default: {MOST_VALUE_BYTES >> 20}MiB)",
     )
 
 
 def _add_report(group) -> None:
     group.add_argument("--report", choices=("text", "json", "html", "details"), help=REPORT_HELP)
-    group.add_argument("--report-file", metavar="FILE", help="where to (default stderr)")
+    group.add_argument("--report-file", metavar="FILE", help="the file for the report (default: stderr)")
     group.add_argument(
         "--report-locations",
         choices=("user", "chain"),
         default="user",
-        help="of each site, the line of the program outside of libraries and helpers (user, default), or the chain "
-        "of calls too",
+        help="what the report names for each site: the line of the user's program, outside of libraries and helpers "
+        "(user, default), or also the calls that lead to it (chain)",
     )
     group.add_argument(
         "--remarks",
         choices=("sum", "all", "none"),
         default="sum",
-        help="say what is left alone: of each reason the first place and the number (sum, default), every place, or "
-        "nothing",
+        help="print what is left as it is: for each reason the first place and a count (sum, default), every place "
+        "(all), or nothing (none)",
     )
     group.add_argument(
-        "--no-remarks", dest="remarks", action="store_const", const="none", help="print errors and warnings only"
+        "--no-remarks",
+        dest="remarks",
+        action="store_const",
+        const="none",
+        help="the same as --remarks=none: print only errors and warnings",
     )
     group.add_argument(
         "--no-progress",
         action="store_true",
-        help="do not say on stderr what takes longer than two seconds; RESHARD_PROGRESS=off too",
+        help="print no progress on stderr when work takes longer than two seconds; RESHARD_PROGRESS=off does the same",
     )
 
 
@@ -308,7 +319,9 @@ def _add_debugging(group) -> None:
             f"--mlir-print-ir-{when}-all", action="store_true", help=f"print the IR {when} each pass on stderr"
         )
     group.add_argument(
-        "--mlir-print-ir-after-change", action="store_true", help="with -after-all: where a pass changed it"
+        "--mlir-print-ir-after-change",
+        action="store_true",
+        help="with --mlir-print-ir-after-all: only after passes that changed the IR",
     )
     group.add_argument(
         "--mlir-print-ir-after-failure", action="store_true", help="print the IR after a pass that fails"
@@ -316,21 +329,21 @@ def _add_debugging(group) -> None:
     group.add_argument(
         "--mlir-print-ir-module-scope",
         action="store_true",
-        help="with -before-all, -after-all: print the module, not a function",
+        help="with --mlir-print-ir-before-all, -after-all or -after-failure: print the whole module",
     )
     group.add_argument("--mlir-timing", action="store_true", help="print the time of each pass on stderr")
     group.add_argument(
         "--mlir-timing-display",
         choices=("tree", "list"),
         default="tree",
-        help="as the passes nest (default), or the longest first",
+        help="show the times as the passes nest (tree, default), or the longest first (list)",
     )
     group.add_argument("--mlir-pass-statistics", action="store_true", help="print what each pass counted on stderr")
     group.add_argument(
         "--mlir-pass-statistics-display",
         choices=("pipeline", "list"),
         default="pipeline",
-        help="in the order of the pipeline (default), or by name",
+        help="show the counts in the order of the pipeline (default), or sorted by name (list)",
     )
     group.add_argument("--mlir-print-debuginfo", action="store_true", help="keep locations in the output")
     group.add_argument("--mlir-print-op-generic", action="store_true", help="write ops in their generic form")
@@ -341,19 +354,21 @@ def _add_debugging(group) -> None:
         "--mlir-elide-elementsattrs-if-larger",
         type=int,
         metavar="N",
-        help="leave constants of more elements out of the output",
+        help="do not print the values of constants with more than N elements",
     )
     group.add_argument(
         "--mlir-pass-pipeline-crash-reproducer",
         metavar="FILE",
-        help="where a reproducer goes if the pipeline fails (default: a new file, and only if the fault is ours)",
+        help="write a reproducer to FILE if the pipeline fails (default: a new file, and only for a fault of reshard)",
     )
-    group.add_argument("--mlir-generate-reproducer", metavar="FILE", help="write a reproducer before the pipeline runs")
+    group.add_argument(
+        "--mlir-generate-reproducer", metavar="FILE", help="write a reproducer to FILE before the pipeline runs"
+    )
 
 
 def _add_about(group) -> None:
     group.add_argument("--list-passes", action="store_true", help="describe every pass with its options, and stop")
-    group.add_argument("--show-dialects", action="store_true", help="name the dialects that are read, and stop")
+    group.add_argument("--show-dialects", action="store_true", help="list the MLIR dialects that can be read, and stop")
     group.add_argument(
         "--completion", choices=completion.SHELLS, help="print a script that completes these flags in a shell, and stop"
     )

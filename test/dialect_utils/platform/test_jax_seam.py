@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canary of the seam in jax: it fails for a jax version that changed the seam, and names the change."""
+"""The seam in jax: these tests fail for a jax version that changed the seam, and name the change."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def _forget():
     jitting._has_seam.cache_clear()
 
 
-class TestCanary:
+class TestSeam:
     def test_this_jax_is_built_as_we_think(self):
         jax_seam.problem.cache_clear()
         assert jax_seam.problem() == "", (

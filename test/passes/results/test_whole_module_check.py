@@ -16,7 +16,7 @@ from reshard.passes.results import report, whole_module_check
 from reshard.passes.results.whole_module_check import MOST_ATTEMPTS, what_is_worse
 from reshard.passes.sites.oracle import TABLES_OF_POINTERS_BYTES
 
-# The layout check (canary) is off: it would compile modules too, and these tests look at the compiled modules.
+# The layout check is off: it would compile modules too, and these tests look at the compiled modules.
 PASSES = "find-mismatches,plan-sites{canary=off},synthesize-collectives,strip-findings"
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout check (canary) of plan-sites: a site is kept if XLA propagates other layouts there than we found."""
+"""The layout check of plan-sites: a site is kept if XLA propagates other layouts there than we found."""
 
 import pytest
 
-from reshard.dialect_utils.analysis import layout_check as canary
+from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.driver.base import Session
@@ -42,10 +42,12 @@ def test_a_site_where_xla_agrees_is_rewritten():
 
 def test_a_site_where_xla_disagrees_is_left_alone(monkeypatch):
     """The check must be able to fail: XLA gets a module in which the argument has another sharding."""
-    elsewhere = canary.tagged_text(ir.Module.parse(ONE_CONSTRAINT.replace("AXIS", "y")))
+    elsewhere = layout_check.tagged_text(ir.Module.parse(ONE_CONSTRAINT.replace("AXIS", "y")))
     propagated = shared_child().compile(elsewhere, 4, keeps_propagated=True).propagated_text
     monkeypatch.setattr(
-        canary, "compare_with_xla", lambda _module, analysis, _child: canary.disagreements(analysis, propagated)
+        layout_check,
+        "compare_with_xla",
+        lambda _module, analysis, _child: layout_check.disagreements(analysis, propagated),
     )
     verdict, reason, session = planned(ONE_CONSTRAINT.replace("AXIS", "x"))
     assert verdict == "keep"
