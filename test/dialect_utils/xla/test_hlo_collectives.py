@@ -25,7 +25,7 @@ class TestCollectives:
         )
         found = collectives_in(text)
         assert (found.bytes_received, found.bytes_sent) == (192, 192)
-        assert found.largest_collective_result_bytes == 256
+        assert found.largest_collective_tile_bytes == 256
         assert found.collectives[0].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
 
     def test_operands_printed_with_shapes(self):
