@@ -31,6 +31,11 @@ def test_a_chain_that_meets_the_bound_is_unbeatable():
     assert chain.is_unbeatable and chain.cost == chain.least_cost == (448, 1) and chain.bound == 448
 
 
+def test_a_chain_of_more_collectives_than_the_bound_has_may_be_beaten():
+    chain = found("x=2,y=2", (8,), '[{"x","y"}]', '[{"y"}]')
+    assert chain.cost == (4, 2) and not chain.is_unbeatable
+
+
 @pytest.mark.parametrize("objective", ["bytes", "time"])
 @pytest.mark.parametrize("pair", random_pairs(46, 20, (8, 12)), ids=str)
 def test_bounds_are_below_the_cost(pair, objective):
