@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-INDEX = "index"  # an operand's role: its entries select elements of another operand
 _SIZES = (4, 5, 6, 8, 8, 10, 12, 16)
 
 

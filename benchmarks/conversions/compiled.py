@@ -39,7 +39,6 @@ from reshard.synthesis.programs.tile_program import collectives as collectives_o
 
 OURS = ("ours", "fewest")
 PEERS = ("xla", "shardy", "dtensor", "paper")
-WHO = OURS + PEERS
 NAMES = {
     "ours": "ours",
     "fewest": "ours by bytes",

@@ -49,10 +49,6 @@ class HloCollectives:
         return traffic.bytes_sent(self.collectives, self.num_devices)
 
     @property
-    def largest_collective_result_bytes(self) -> int:
-        return max((collective.bytes_after for collective in self.collectives), default=0)
-
-    @property
     def largest_collective_tile_bytes(self) -> int:
         """Returns the size of the largest operand or result of a collective, in bytes per device."""
         return max((collective.largest_tile_bytes for collective in self.collectives), default=0)
@@ -69,7 +65,7 @@ def collectives_in(hlo_text: str) -> HloCollectives:
       ...   %p = f32[8]{0} parameter(0)
       ...   ROOT %g = f32[32]{0} all-gather(%p), channel_id=1, replica_groups=[1,4]<=[4], use_global_device_ids=true
       ... }''')
-      >>> hlo.bytes_received, hlo.largest_collective_result_bytes
+      >>> hlo.bytes_received, hlo.largest_collective_tile_bytes
       (96, 128)
     """
     return _Walk(parse_module(hlo_text)).result()

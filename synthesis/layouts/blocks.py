@@ -121,21 +121,6 @@ class Blocks:
         return cls._cut(mesh, layout.shape, shards)
 
     @classmethod
-    def on_one_device(cls, shape: tuple[int, ...], device: int, devices: int) -> Blocks:
-        """Returns the placement of a whole array on one of `devices` devices ("maximal"); the others hold nothing.
-
-        Raises: ValueError if there is no such device, or for a scalar, because it has no empty box. Give it the shape
-        (1,) instead.
-        """
-        if not shape:
-            raise ValueError("a scalar on one device has no box that is empty elsewhere; give it the shape (1,)")
-        if not 0 <= device < devices:
-            raise ValueError(f"device {device} is none of the {devices} devices")
-        stops = np.zeros((devices, len(shape)), np.int64)
-        stops[device] = shape
-        return cls(tuple(shape), tuple(shape), np.zeros_like(stops), stops)
-
-    @classmethod
     def _cut(cls, mesh: Mesh, shape: tuple[int, ...], shards) -> Blocks:
         """Returns the blocks of evenly cut dimensions.
 

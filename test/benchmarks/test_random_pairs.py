@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import random_pairs
-from benchmarks.conversions.compiled import NAMES, PEERS, WHO, Compiler, Found, tensor_type
+from benchmarks.conversions.compiled import NAMES, OURS, PEERS, Compiler, Found, tensor_type
 from benchmarks.conversions.pairs import Pair
 from benchmarks.conversions.pairs import random_pairs as drawn_pairs
 from benchmarks.conversions.pairs_report import CONSTANTS, Row, as_curves, as_markdown, failings
@@ -18,6 +18,7 @@ from reshard.synthesis.layouts.sharding import Sharding
 ISSUE = Pair(
     Mesh.parse("x=4,y=2"), (16, 16, 16), Sharding.parse('[{"y"}, {}, {"x"}]'), Sharding.parse('[{}, {"x","y"}, {}]')
 )
+WHO = OURS + PEERS
 HERE = tuple(who for who in WHO if who != "dtensor" or peers_dtensor.is_installed())
 SAID = Found("ok", "", "all_to_all", True, 100, 1, 1000, 2000, 50, 100, 64)
 

@@ -112,38 +112,49 @@ def _write(path: str, text: str) -> None:
 
 def _answered(flags: argparse.Namespace) -> Answered:
     try:
-        element, shape = parse_type(flags.type)
-        source, target = (_sharding_text(text) for text in (flags.source, flags.target))
-        topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
-        goal = Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh
-        problem = {
-            "mesh": mesh,
-            "shape": shape,
-            "dtype": element.name,
-            "topology": topology,
-            "reduction": flags.reduction,
-        }
-        problem["target_mesh"] = goal
-        limits = {"memory_limit": flags.memory_limit, "tile_limit": flags.tile_limit}
-        planned = plan(source, target, objective=flags.objective, effort=flags.effort, **limits, **problem)
-        others = rejected(planned)
-        found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices), others)
-        if flags.pareto:
-            found.pareto = pareto(source, target, **problem)
+        found = _planned(flags)
     except (MeshError, ShardingError, TopologyError, NoPlanError, ElementTypeError) as error:
         raise UserError(" ".join(str(error).split())) from None
     except MemoryError:
+        mesh = Mesh.parse(flags.mesh)
         raise UserError(f"planning {flags.type} on {mesh} needs more memory than this machine has") from None
-    if "dtensor" in flags.compare:
-        _refuse_without_torch()
-    if planned.target_mesh is not None and flags.compare:
-        meshes = f"{planned.mesh} and {planned.target_mesh}"
-        raise UserError(f"--compare is about pairs on one mesh; here they are {meshes}; leave --compare out")
-    if not planned.mesh.axes and flags.compare:
-        raise UserError(f"--compare is about meshes with axes; {planned.mesh} is one device; leave --compare out")
+    if flags.compare:
+        _check_comparison(found.plan, flags.compare)
     if flags.compare or flags.verify:
         _ask_xla(found, flags)
     return found
+
+
+def _planned(flags: argparse.Namespace) -> Answered:
+    """Returns the plan, its alternatives, and the other plans that the flags ask for."""
+    element, shape = parse_type(flags.type)
+    source, target = (_sharding_text(text) for text in (flags.source, flags.target))
+    topology, mesh = Topology.parse(flags.topology), Mesh.parse(flags.mesh)
+    problem = {
+        "mesh": mesh,
+        "shape": shape,
+        "dtype": element.name,
+        "topology": topology,
+        "reduction": flags.reduction,
+        "target_mesh": Mesh.parse(flags.to_mesh) if flags.to_mesh is not None else mesh,
+    }
+    limits = {"memory_limit": flags.memory_limit, "tile_limit": flags.tile_limit}
+    planned = plan(source, target, objective=flags.objective, effort=flags.effort, **limits, **problem)
+    found = Answered(planned, mlir_type(element, shape), topology.fitted(planned.devices), rejected(planned))
+    if flags.pareto:
+        found.pareto = pareto(source, target, **problem)
+    return found
+
+
+def _check_comparison(planned: Plan, names: tuple[str, ...]) -> None:
+    """Raises: UserError if the pair cannot be compared with the peers of these names."""
+    if "dtensor" in names:
+        _refuse_without_torch()
+    if planned.target_mesh is not None:
+        meshes = f"{planned.mesh} and {planned.target_mesh}"
+        raise UserError(f"--compare is about pairs on one mesh; here they are {meshes}; leave --compare out")
+    if not planned.mesh.axes:
+        raise UserError(f"--compare is about meshes with axes; {planned.mesh} is one device; leave --compare out")
 
 
 def _refuse_without_torch() -> None:

@@ -73,17 +73,6 @@ def _values(action: argparse.Action) -> list[str]:
 
 def _bash(tool: str, commands: dict[str, str], flags: list[Flag]) -> str:
     function = "_" + re.sub(r"\W", "_", tool)
-    cases = "".join(
-        f"    {each.command or '*'}:{each.name}) "
-        f'COMPREPLY=($(compgen -W "{" ".join(each.values)}" -- "$current")); return ;;\n'
-        for each in flags
-        if each.values
-    )
-    words = "".join(
-        f'    {command or "*"}) words="{" ".join(each.name for each in flags if each.command == command)}"'
-        f' values="{commands.get(command, "")}" ;;\n'
-        for command in [*commands, ""]
-    )
     return f"""\
 {function}() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" flag="${{COMP_WORDS[COMP_CWORD-1]}}" command="" words="" values=""
@@ -91,9 +80,9 @@ def _bash(tool: str, commands: dict[str, str], flags: list[Flag]) -> str:
   [[ $current == "=" ]] && current=""
   [[ $flag == "=" ]] && flag="${{COMP_WORDS[COMP_CWORD-2]}}"
   case "$command:$flag" in
-{cases}  esac
+{"".join(map(_bash_values, flags))}  esac
   case "$command" in
-{words}  esac
+{"".join(_bash_words(command, commands, flags) for command in [*commands, ""])}  esac
   if [[ $current == -* ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$current"))
   elif [[ -n "{" ".join(commands)}" && $COMP_CWORD -eq 1 ]]; then
@@ -106,6 +95,20 @@ def _bash(tool: str, commands: dict[str, str], flags: list[Flag]) -> str:
 }}
 complete -o filenames -o bashdefault -F {function} {tool}
 """
+
+
+def _bash_values(flag: Flag) -> str:
+    """Returns the case that completes the values of a flag; none if they are not known."""
+    if not flag.values:
+        return ""
+    completed = f'COMPREPLY=($(compgen -W "{" ".join(flag.values)}" -- "$current"))'
+    return f"    {flag.command or '*'}:{flag.name}) {completed}; return ;;\n"
+
+
+def _bash_words(command: str, commands: dict[str, str], flags: list[Flag]) -> str:
+    """Returns the case with the flags and the other words of a command; "" stands for any command."""
+    words = " ".join(each.name for each in flags if each.command == command)
+    return f'    {command or "*"}) words="{words}" values="{commands.get(command, "")}" ;;\n'
 
 
 def _zsh(tool: str, commands: dict[str, str], flags: list[Flag]) -> str:

@@ -47,9 +47,7 @@ def run(
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, command.ENDING)  # later signals are passed to the child
     child = os.fork()
     if child == 0:
-        _end_with_parent(parent)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return leave(work())
+        return _work_as_child(work, parent, mask)
     status, asked = _wait(child, mask)
     if asked is not None:
         command.ignore_interrupts()
@@ -59,15 +57,31 @@ def run(
         return 128 + asked if status else 0  # 0: the child was done before the signal arrived
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
-    number = os.WTERMSIG(status)
+    return _ended_by_signal(os.WTERMSIG(status), name, on_death)
+
+
+def _work_as_child(work: Callable[[], int], parent: int, mask: set[int]) -> int:
+    """Does the work in the child, and ends it."""
+    _end_with_parent(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return leave(work())
+
+
+def _ended_by_signal(number: int, name: str, on_death: Callable[[str, str], None] | None) -> int:
+    """Returns the exit status after a signal has ended the child; explains a signal that nobody sent."""
     if number in command.ENDING:
         return 128 + number
-    stage = bytes(_stage).rstrip(b"\0").decode() or "starting"
-    what = "took too long" if number == signal.SIGXCPU else f"ended the process ({signal.Signals(number).name})"
+    stage, what = _current_stage(), f"ended the process ({signal.Signals(number).name})"
+    if number == signal.SIGXCPU:
+        what = "took too long"
     _explain(name, stage, what)
     if on_death is not None:
         on_death(stage, what)
     return 1
+
+
+def _current_stage() -> str:
+    return (bytes(_stage).rstrip(b"\0").decode() if _stage is not None else "") or "starting"
 
 
 def leave(status: int) -> int:

@@ -196,25 +196,14 @@ class _Measurement:
         self.problems: dict[str, str] = {}
 
     def run(self, runs: int | None) -> Measured:
-        self.say("lowering, finding and planning sites")
-        lowered = self._ask_both("lower")
-        for problem in self.problems.values():
-            raise WorkerFailed(problem)
+        lowered = self._lowered()
         self.say("compiling both ways")
         compiled = {way: self._costs(way, reply) for way, reply in lowered.items()}
         ready = self._ask_both("compile")
         comparison = self._compare(ready)
         self.say("running both ways in turn")
         seconds = self._alternate(runs)
-        found = {
-            way: Way(
-                compiled[way],
-                tuple(seconds.get(way, ())),
-                ready.get(way, {}).get("compile_seconds", 0.0),
-                self.problems.get(way, ""),
-            )
-            for way in self.workers
-        }
+        found = {way: self._way(way, compiled[way], ready, seconds) for way in self.workers}
         told = lowered["ours"]
         return Measured(
             self.name,
@@ -227,6 +216,18 @@ class _Measurement:
             told["optimize_seconds"],
             comparison,
         )
+
+    def _lowered(self) -> dict[str, dict]:
+        """Returns the replies of both ways to `lower`. Raises: WorkerFailed."""
+        self.say("lowering, finding and planning sites")
+        lowered = self._ask_both("lower")
+        for problem in self.problems.values():
+            raise WorkerFailed(problem)
+        return lowered
+
+    def _way(self, way: str, compiled: Compiled, ready: dict[str, dict], seconds: dict[str, list[float]]) -> Way:
+        compile_seconds = ready.get(way, {}).get("compile_seconds", 0.0)
+        return Way(compiled, tuple(seconds.get(way, ())), compile_seconds, self.problems.get(way, ""))
 
     def _ask_both(self, command: str) -> dict[str, dict]:
         """Returns the replies of the ways that have had no problem so far; both ways work at the same time."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Propagation on a clone: reshards are explicit where Shardy would read beyond its factors; the clone stays valid."""
+"""The analysis of a module on its clone: the clone stays valid, and its ops are traced back to the module's."""
 
 import re
 import sys
@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from reshard.dialect_utils.analysis.module_analysis import analyse
-from reshard.dialect_utils.analysis.propagation import propagation_pipeline
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-from reshard.dialect_utils.ir.ops import ops_in
-from reshard.dialect_utils.ir.pipelines import run_pipeline
-from reshard.dialect_utils.platform.bindings import ir, make_context, sdy
+from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.preparation.prepared_clone import prepare
 from reshard.dialect_utils.preparation.serials import ID, serial_of, tagged_clone
-from reshard.dialect_utils.shardings.factor_overflow import may_overflow
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 
@@ -27,86 +23,6 @@ SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"y", "x"}]>}'
 def context():
     with make_context() as made, ir.Location.unknown(made):
         yield made
-
-
-def explicit(function: str) -> str:
-    """Returns the clone of a module with the mesh x=3,y=4 and one function, with explicit reshards."""
-    return str(analyse(ir.Module.parse(f"{MESH}\n{function}")).explicit)
-
-
-def test_axes_that_end_amid_three_factors_are_cut_off_before_a_reshape():
-    text = explicit(f"""
-      func.func public @main(%arg0: tensor<36xi32> {SPLIT}) -> tensor<2x3x2x3xi32> {{
-        %0 = stablehlo.reshape %arg0 : (tensor<36xi32>) -> tensor<6x2x3xi32>
-        %1 = stablehlo.dot_general %0, %0, contracting_dims = [0] x [0] : (tensor<6x2x3xi32>, tensor<6x2x3xi32>) -> tensor<2x3x2x3xi32>
-        return %1 : tensor<2x3x2x3xi32>
-      }}""")  # noqa: E501
-    assert 'sdy.reshard %arg0 <@mesh, [{"y":(1)2}]>' in text
-    assert text.count("sdy.reshard") == 1
-
-
-def test_axes_that_end_amid_three_factors_are_added_behind_a_reshape():
-    text = explicit(f"""
-      func.func public @main(%arg0: tensor<6x2x3xi32>) -> (tensor<36xi32> {SPLIT}) {{
-        %0 = stablehlo.negate %arg0 : tensor<6x2x3xi32>
-        %1 = stablehlo.reshape %0 : (tensor<6x2x3xi32>) -> tensor<36xi32>
-        return %1 : tensor<36xi32>
-      }}""")
-    assert 'sdy.sharding_per_value<[<@mesh, [{"y":(1)2}]>]>} : (tensor<6x2x3xi32>)' in text
-    assert (
-        'sdy.reshard %2 <@mesh, [{"y", "x"}]> : tensor<36xi32>' in text
-        or 'sdy.reshard %1 <@mesh, [{"y", "x"}]> : tensor<36xi32>' in text
-    )
-
-
-MODULE = """
-sdy.mesh @mesh = <["x"=2]>
-func.func @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
-  %0 = stablehlo.tanh %arg0 : tensor<8x8xf32>
-  return %0 : tensor<8x8xf32>
-}
-"""
-
-
-def test_a_module_that_is_invalid_behind_a_pipeline_is_an_error():
-    module = ir.Module.parse(MODULE)
-    tanh = next(op for op in ops_in(module.operation) if op.name == "stablehlo.tanh")
-    run_pipeline(module.operation, "builtin.module(symbol-dce)")
-    tanh.attributes["sdy.sharding"] = ir.Attribute.parse('#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>')
-    with pytest.raises(DiagnosedError, match="rank"):
-        run_pipeline(module.operation, "builtin.module(symbol-dce)")
-
-
-@pytest.mark.parametrize("visibility, is_left", [("private", False), ("public", True)])
-def test_private_functions_that_nobody_calls_are_left_out(visibility, is_left):
-    text = explicit(f"""
-      func.func {visibility} @alone(%arg0: tensor<12xi32> {SPLIT}) -> tensor<12xi32> {{
-        return %arg0 : tensor<12xi32>
-      }}
-      func.func public @main(%arg0: tensor<12xi32> {SPLIT}) -> tensor<12xi32> {{
-        return %arg0 : tensor<12xi32>
-      }}""")
-    assert ("@alone" in text) == is_left
-
-
-def test_passes_that_remove_functions_are_left_out_where_there_are_none_to_remove():
-    with_them, without = (propagation_pipeline(has_discardable_symbols=each) for each in (True, False))
-    assert "symbol-dce" in with_them
-    assert without == with_them.replace("symbol-dce,", "")
-
-
-@pytest.mark.parametrize("result, may", [("6x6", False), ("6x2x3", True)])
-def test_a_dimension_overflows_only_with_three_factors(result, may):
-    module = analyse(
-        ir.Module.parse(f"""{MESH}
-      func.func public @main(%arg0: tensor<36xi32> {SPLIT}) -> tensor<{result}xi32> {{
-        %0 = stablehlo.reshape %arg0 : (tensor<36xi32>) -> tensor<{result}xi32>
-        return %0 : tensor<{result}xi32>
-      }}""")
-    ).prepared
-    run_pipeline(module, propagation_pipeline())
-    (reshape,) = [op for op in ops_in(module) if op.name == "stablehlo.reshape"]
-    assert may_overflow(sdy.OpShardingRuleAttr(reshape.attributes["sdy.sharding_rule"])) == may
 
 
 def test_a_constant_with_a_mark_of_ours_is_no_instance_of_another_op():

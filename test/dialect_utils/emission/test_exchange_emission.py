@@ -40,6 +40,11 @@ def on_tiles(exchange: Exchange, module: ir.Module) -> OnTiles:
     return OnTiles(*tiles, exchange.source.devices, lambda tile: write_rounds(exchange, tile, channels))
 
 
+def on_one_device(mesh: str, shape: tuple[int, ...], devices: int) -> Blocks:
+    """Returns the placement of a whole array on the device of a mesh; the other `devices` hold nothing."""
+    return Blocks.of_sharding(Mesh.parse(mesh), shape, Sharding(((),) * len(shape))).over(devices)
+
+
 class Case:
     """A module that takes an array in one placement and returns it in another.
 
@@ -57,7 +62,7 @@ class Case:
 
     def _blocks(self, mesh: str, text: str) -> Blocks:
         if mesh.startswith("<[]"):
-            return Blocks.on_one_device(self.shape, int(mesh.split("[")[-1].strip("]>")), self.devices)
+            return on_one_device(mesh, self.shape, self.devices)
         return Blocks.of_sharding(Mesh.parse(mesh), self.shape, Sharding.parse(text))
 
     def _side(self, symbol: str, mesh: str, text: str) -> Side:
@@ -186,7 +191,7 @@ def test_a_source_on_one_device_is_refused():
 
 def test_stacks_serve_a_source_on_one_device(child):
     mesh, devices, shape = Mesh.parse("d=6"), 6, (5, 7)
-    before = Blocks.on_one_device(shape, 2, devices)
+    before = on_one_device(maximal(2), shape, devices)
     after = Blocks.of_sharding(Mesh.parse("x=2,y=3"), shape, Sharding.parse('[{"x"}, {"y"}]'))
     exchange = plan_exchange(before, after)
     text = """module @stacks attributes {mhlo.num_partitions = 6 : i32, mhlo.num_replicas = 1 : i32} {

@@ -101,30 +101,6 @@ def test_remarks_and_counts_are_in_the_session():
     assert session.results.statistics["options", "runs"] == 2
 
 
-@dataclasses.dataclass(frozen=True)
-class _FindingsPass(Pass):
-    name, summary = "findings", "leaves findings and an analysis behind, and says which it has found"
-
-    def run(self, module: ir.Module, session: Session) -> None:
-        session.remark(None, f"{session.handed_on.findings} {session.handed_on.analysis}")
-        session.handed_on.findings, session.handed_on.analysis = "found", "analysed"
-
-
-def test_what_a_pass_leaves_is_for_the_next_alone_and_for_none_behind_a_pass_of_mlir():
-    session = Session()
-    Pipeline((_FindingsPass(), _FindingsPass(), "cse", _FindingsPass(), _OptionsPass(), _FindingsPass())).run(
-        _module(), session
-    )
-    assert [each.message for each in session.remarks] == ["None None", "found analysed", "None None", "None None"]
-
-
-def test_a_diagnosed_error_ends_the_run_and_is_in_the_session_too():
-    session = Session()
-    with pytest.raises(DiagnosedError, match="-:2:1: error: no step is allowed"):
-        Pipeline((_OptionsPass(max_steps=0), _OptionsPass())).run(_module(), session)
-    assert len(session.errors) == 1 and session.results.statistics["options", "runs"] == 1
-
-
 def test_an_error_of_mlirs_own_passes_is_diagnosed():
     session = Session()
     module = ir.Module.parse('func.func @f() { return } loc("a \\"b.py":3:4)', make_context())
@@ -139,23 +115,6 @@ def test_an_error_of_mlirs_own_passes_is_diagnosed():
     with pytest.raises(DiagnosedError):
         Pipeline((Breaks(),)).run(module, session)
     assert session.errors[0].place == Place('a "b.py', 3, 4)
-
-
-def test_an_invalid_module_is_found_behind_the_pass_that_left_it_and_not_before():
-    @dataclasses.dataclass(frozen=True)
-    class Breaks(Pass):
-        name, summary = "breaks", "leaves an invalid module, and may say that there is nothing to verify"
-        hides: bool = option(False, "say so")
-
-        def run(self, module, session):
-            module.body.operations[0].attributes["sym_name"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(8), 1)
-            session.running.is_module_valid = self.hides
-
-    for passes, runs in (((Breaks(), _OptionsPass()), 0), ((Breaks(hides=True), _OptionsPass()), 1)):
-        session = Session()
-        with pytest.raises(DiagnosedError):
-            Pipeline(passes).run(_module(), session)
-        assert session.results.statistics["options", "runs"] == runs and len(session.errors) == 1
 
 
 def test_places_of_names_call_sites_and_nothing():

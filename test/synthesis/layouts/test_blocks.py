@@ -117,12 +117,8 @@ def test_a_cropped_array_keeps_its_tiles():
 
 
 def test_one_device_holds_all():
-    found = Blocks.on_one_device((2, 3), 1, 3)
+    found = Blocks.of_sharding(Mesh((), (1,)), (2, 3), Sharding.parse("[{}, {}]")).over(3)
     assert found.elements.tolist() == [0, 6, 0] and found.tile_elements == 6
-    with pytest.raises(ValueError, match="device 3 is none of the 3 devices"):
-        Blocks.on_one_device((2,), 3, 3)
-    with pytest.raises(ValueError, match="a scalar on one device"):
-        Blocks.on_one_device((), 0, 2)
 
 
 def test_equal_boxes_in_other_tiles_are_another_placement():

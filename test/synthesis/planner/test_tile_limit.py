@@ -18,7 +18,6 @@ from reshard.synthesis.planner.planner import chain_plan
 from reshard.synthesis.plans.plan_json import bound_tile_bytes
 from reshard.synthesis.plans.request import Request
 from reshard.synthesis.programs import interpreter as semantics
-from reshard.synthesis.programs import steps
 from reshard.synthesis.search.gathered_chains import gathered_chains
 
 SHUFFLED = '<["x"=4, "y"=3, "z"=2], device_ids=[13,14,9,15,6,0,8,12,19,10,20,1,5,23,7,17,18,3,22,16,21,2,11,4]>'
@@ -76,14 +75,3 @@ def test_groups_of_the_nearest_replicas_gather_all():
 def test_a_limit_is_no_number_below_zero():
     with pytest.raises(NoPlanError, match="tile limit -1 is negative; it is in bytes per device"):
         planned("x=4", (8,), '[{"x"}]', "[{}]", "uniform", -1)
-
-
-def test_chains_gather_what_moves_or_all_there_is():
-    ends = Sharding.parse('[{"x"}, {"y"}, {}]'), Sharding.parse('[{"x"}, {}, {"y"}]')
-    problem = refine(Mesh.parse("x=2,y=2"), (8, 8, 8), *ends, into_primes=True, tile_limit=512)
-    gathers = [[factor.axis for factor in chain[0].factors] for chain in gathered_chains(problem)]
-    assert gathers == [["y"], ["x", "y"]]
-    assert all(
-        steps.apply(steps.apply(problem.source, chain[0]), chain[1]) == problem.target
-        for chain in gathered_chains(problem)
-    )

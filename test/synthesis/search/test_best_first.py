@@ -3,7 +3,6 @@
 
 import contextlib
 import gc
-import random
 
 import pytest
 
@@ -15,8 +14,6 @@ from reshard.synthesis.network.pricing import Pricing
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.programs.steps import name
 from reshard.synthesis.search.best_first import Search, SearchLimit, cheapest_chain
-from reshard.synthesis.search.cost_to_go import CostToGo
-from reshard.synthesis.search.digits import REPLICATED, Digits
 
 
 def chain(mesh: str, shape, source: str, target: str, **options):
@@ -194,18 +191,6 @@ def test_a_search_that_knows_the_bounds_of_another_one_finds_what_it_finds_alone
             before.run(None, max_edges=100)
         alone = Search(problem, pricing).anew(homeward).run(None, max_edges=100_000, greed=3)
         assert before.anew(homeward).run(None, max_edges=100_000, greed=3) == alone, pair
-
-
-@pytest.mark.parametrize("pair", random_pairs(14, 30, (8, 12, 16)), ids=str)
-@pytest.mark.parametrize("is_priced", [False, True])
-def test_bounds_that_are_remembered_by_kinds_of_places_are_those_of_the_layout(pair, is_priced):
-    problem = refine(pair.mesh, pair.shape, pair.source, pair.target, with_detours=True)
-    digits = Digits(problem)
-    to_go = CostToGo(digits, Pricing(Topology.parse("uniform"), pair.mesh, 32) if is_priced else None)
-    rng = random.Random(str(pair))
-    for _ in range(200):
-        state = tuple(rng.choice([REPLICATED, *slots]) for slots in digits.candidates)
-        assert to_go(state) == to_go._of_layout(state)
 
 
 def test_a_search_leaves_nothing_to_the_collector_of_cycles():

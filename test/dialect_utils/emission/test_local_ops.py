@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops on tiles: layouts, types of tiles, and the conversions that are written between them."""
+
+import pytest
+
+from reshard.dialect_utils.emission import local_modules
+from reshard.dialect_utils.emission.local_ops import described, dims_of, is_over_all_axes, sharding_of, tile_type
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.synthesis.layouts.layout import whole_factors
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+
+MESH = Mesh.parse("x=4,y=2")
+M = "tensor<8x8xf32>"
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with make_context() as context, ir.Location.unknown(context):
+        yield
+
+
+@pytest.mark.parametrize("text", ['[{"x"}, {"y"}]', '[{"y", "x":(2)2}, {}]', '[{"x":(1)2}, {"x":(2)2}]', "[{}, {}]"])
+def test_the_sharding_of_a_layout_has_that_layout(text):
+    dims = whole_factors(MESH, Sharding.parse(text))
+    assert str(sharding_of(MESH, dims)) == text
+    attr = ir.Attribute.parse(f"#sdy.sharding<@mesh, {text}>")
+    assert dims_of(attr, ir.Type.parse(M), MESH) == dims
+
+
+def test_a_value_without_a_layout_is_whole_and_a_token_has_no_dimensions():
+    assert dims_of(None, ir.Type.parse(M), MESH) == ((), ())
+    assert dims_of(None, ir.Type.parse("!stablehlo.token"), MESH) == ()
+
+
+def test_the_type_of_a_tile():
+    module = ir.Module.parse("module {}")
+    dims = whole_factors(MESH, Sharding.parse('[{"x"}, {"y"}]'))
+    assert str(tile_type(ir.Type.parse("tensor<8x6xbf16>"), dims, module.operation)) == "tensor<2x3xbf16>"
+    with pytest.raises(DiagnosedError, match="emit=local needs dimensions that divide; tensor<8x5xf32> has 5 in 2"):
+        tile_type(ir.Type.parse("tensor<8x5xf32>"), dims, module.operation)
+    with pytest.raises(DiagnosedError, match="emit=local has no tiles of a value of type tensor<\\?x8xf32>"):
+        tile_type(ir.Type.parse("tensor<?x8xf32>"), dims, module.operation)
+
+
+@pytest.mark.parametrize(("axes", "is_over_all"), [('"x", "y"', True), ('"x"', False)])
+def test_axes_of_size_1_need_not_be_manual(axes, is_over_all):
+    module = ir.Module.parse(f"""sdy.mesh @mesh = <["x"=4, "y"=2, "one"=1]>
+      func.func @main(%a: {M}) -> {M} {{
+        %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{{}}, {{}}]>] out_shardings=[<@mesh, [{{}}, {{}}]>]
+            manual_axes={{{axes}}} (%b: {M}) {{
+          sdy.return %b : {M}
+        }} : ({M}) -> {M}
+        return %0 : {M}
+      }}""")
+    island = next(op for op in ops_in(module.operation) if op.name == "sdy.manual_computation")
+    assert is_over_all_axes(island, Mesh.parse("x=4,y=2,one=1")) == is_over_all
+    assert described(island) == "sdy.manual_computation"
+
+
+def converted(body: str, result: str) -> str:
+    of = "{{sdy.sharding = #sdy.sharding<@mesh, {}>}}".format
+    rows, end = of('[{"x"}, {}]'), of(result)
+    module = ir.Module.parse(f"""sdy.mesh @mesh = <["x"=4, "y"=2]>
+      func.func public @main(%a: {M} {rows}) -> ({M} {end}) {{
+        {body}
+        return %r : {M}
+      }}""")
+    local_modules.convert(module)
+    assert module.operation.verify()
+    return str(module)
+
+
+def test_a_value_that_two_ops_want_in_one_layout_is_converted_once():
+    text = converted(
+        f"""%0 = sdy.sharding_constraint %a <@mesh, [{{}}, {{"x"}}]> : {M}
+        %1 = stablehlo.tanh %0 : {M}
+        %2 = stablehlo.sine %0 : {M}
+        %r = stablehlo.add %1, %2 : {M}""",
+        '[{}, {"x"}]',
+    )
+    assert text.count("all_to_all") == 1 and "stablehlo.tanh" in text and "tensor<8x2xf32>" in text
+
+
+def test_a_constant_of_equal_elements_is_made_as_a_tile_and_another_is_cut():
+    splat = converted(f"%c = stablehlo.constant dense<2.0> : {M}\n%r = stablehlo.add %a, %c : {M}", '[{"x"}, {}]')
+    assert "dense<2.000000e+00> : tensor<2x8xf32>" in splat and "partition_id" not in splat
+    numbers = converted(f"%c = stablehlo.iota dim = 0 : {M}\n%r = stablehlo.add %a, %c : {M}", '[{"x"}, {}]')
+    assert "stablehlo.iota dim = 0 : tensor<8xf32>" in numbers and "partition_id" in numbers
+
+
+def test_an_initial_value_is_added_once_and_not_by_each_device():
+    body = f"""%c = stablehlo.constant dense<5.0> : tensor<f32>
+        %0 = stablehlo.reduce(%a init: %c) applies stablehlo.add across dimensions = [0]
+            : ({M}, tensor<f32>) -> tensor<8xf32>
+        %r = stablehlo.broadcast_in_dim %0, dims = [1] : (tensor<8xf32>) -> {M}"""
+    text = converted(body, "[{}, {}]")
+    assert "dense<0.000000e+00>" in text  # each device begins with the neutral element
+    assert text.index("stablehlo.reduce(") < text.index("all_reduce") < text.rindex("stablehlo.add")
