@@ -12,6 +12,7 @@ from reshard.tools.commands import cache as reshard_cache
 from reshard.tools.commands import calibrate as reshard_calibrate
 from reshard.tools.commands import fix_warnings as reshard_fix_warnings
 from reshard.tools.commands import module_verify as reshard_module_verify
+from reshard.tools.commands import traffic as reshard_traffic
 from reshard.tools.common import completion
 from reshard.tools.common.command import whole_number
 from reshard.tools.common.suggestions import SuggestingParser
@@ -73,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "fix-warnings", reshard_fix_warnings.SUMMARY, epilog=reshard_fix_warnings.EPILOG
     )
     reshard_fix_warnings.add_flags(fix_warnings)
+    reshard_traffic.add_flags(_add_command(commands, "traffic", reshard_traffic.SUMMARY, epilog=reshard_traffic.EPILOG))
     reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     reshard_cache.add_flags(_add_command(commands, "cache", reshard_cache.SUMMARY, epilog=reshard_cache.EPILOG))
     return parser
