@@ -353,7 +353,8 @@ def source_of(program: Any) -> tuple[bytes, str, bool]:
     if isinstance(program, ir.Module):
         return compat.bytecode(program), "module", False
     if isinstance(program, str | bytes | bytearray):
-        return _file(program).content, "module", False
+        file = _file(program if isinstance(program, str) else bytes(program))
+        return file.content, "module", False
     raise _not_taken("traffic", program)
 
 

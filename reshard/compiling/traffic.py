@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reshard.traffic`: each collective of a program, with its line, its cost and its cause, in stock XLA's and in ours."""
+"""`reshard.traffic`: each collective of a program, stock XLA's and ours, with its line, its cost and its cause."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from reshard.pictures.markup import Markup, element, joined
 from reshard.pictures.page import card, in_frame, page
 from reshard.synthesis.common.numbers import bytes_text, counted, percent, time_text
 
-_FRAME_PIXELS = 900
-_GROUPINGS = (("line", "By line"), ("cause", "By cause"), ("kind", "By kind"), ("axis", "By axis"), ("level", "By level"))
+_FRAME_PIXELS, _BAR_PIXELS = 900, 60
+_GROUPINGS = ("cause", "line", "kind", "axis", "level")
 _SIDES = (("stock", "stock XLA"), ("ours", "ours"))
 
 _STYLE = """
@@ -98,12 +98,13 @@ def _tile(title: str, traffic: Mapping[str, Any], key: str, text: Any) -> Markup
         if traffic[side] is not None:
             value = traffic[side][key]
             shown = "does not compile" if value is None else text(value)
-            said.append(element("div", element("span", shown, class_="figure"), " ", element("span", name, class_="soft")))
+            figure = element("span", shown, class_="figure")
+            said.append(element("div", figure, " ", element("span", name, class_="soft")))
     return card(element("div", title, class_="soft"), *said)
 
 
 def _side(ledger: Mapping[str, Any], title: str) -> Iterator[Markup]:
-    """Yields the cards of one program: its collectives, then the same in groups."""
+    """Yields the cards of one program: its collectives in groups, then each of them."""
     heading = element("h2", title)
     if ledger["status"] != "ok":
         yield card(heading, element("p", f"{ledger['status']}: {ledger['message']}"))
@@ -111,12 +112,11 @@ def _side(ledger: Mapping[str, Any], title: str) -> Iterator[Markup]:
     if not ledger["collectives"]:
         yield card(heading, element("p", "No collective: no device receives anything."))
         return
-    yield card(heading, *_notes(ledger), _collectives(ledger, title))
     groups = [
-        element("details", element("summary", said), _groups(ledger, by), open=by == "line")
-        for by, said in _GROUPINGS
+        element("details", element("summary", f"by {by}"), _groups(ledger, by), open=by == "cause") for by in _GROUPINGS
     ]
-    yield card(element("h2", f"{title}, in groups"), *groups)
+    yield card(heading, *_notes(ledger), *groups)
+    yield card(element("h2", f"{title}: each collective"), _collectives(ledger, title))
 
 
 def _notes(ledger: Mapping[str, Any]) -> Iterator[Markup]:
@@ -127,16 +127,17 @@ def _notes(ledger: Mapping[str, Any]) -> Iterator[Markup]:
         yield element("p", f"{', '.join(ledger['unpriced'])} moves data, too, and is not counted.")
 
 
+_NUMBERS = ("share", "time", "received", "runs", "collectives")
 _HEADINGS = ("share", "time", "received", "runs", "collective", "tile", "axes", "level", "line", "op", "why")
 
 
 def _collectives(ledger: Mapping[str, Any], title: str) -> Markup:
-    rows = []
+    rows, longest = [], max(each["seconds"] for each in ledger["collectives"])
     for each in ledger["collectives"]:
         calls = "\n".join(each["location_chain"])
         rows.append(
             [
-                *_amounts(each, ledger),
+                *_amounts(each, ledger, longest),
                 _number(each["runs"], f"{each['runs']:,}"),
                 element("td", each["kind"]),
                 element("td", element("code", each["tile"])),
@@ -147,14 +148,15 @@ def _collectives(ledger: Mapping[str, Any], title: str) -> Markup:
                 element("td", each["why"]),
             ]
         )
-    box = element("input", class_="filter", type="search", placeholder="show rows with ...", aria_label=f"filter {title}")
-    return _table(_HEADINGS, rows, box)
+    said = {"placeholder": "show rows with ...", "aria_label": f"filter the rows of {title}"}
+    return _table(_HEADINGS, rows, element("input", class_="filter", type="search", **said))
 
 
 def _groups(ledger: Mapping[str, Any], by: str) -> Markup:
+    longest = max(each["seconds"] for each in ledger["by"][by])
     rows = [
         [
-            *_amounts(each, ledger),
+            *_amounts(each, ledger, longest),
             _number(each["runs"], f"{each['runs']:,}"),
             _number(each["collectives"], str(each["collectives"])),
             element("td", each["name"]),
@@ -164,9 +166,10 @@ def _groups(ledger: Mapping[str, Any], by: str) -> Markup:
     return _table(("share", "time", "received", "runs", "collectives", by), rows)
 
 
-def _amounts(row: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[Markup]:
+def _amounts(row: Mapping[str, Any], ledger: Mapping[str, Any], longest_s: float) -> list[Markup]:
     share = row["seconds"] / ledger["seconds"] if ledger["seconds"] else 0.0
-    bar = element("span", class_="share", style=f"width:{60 * share:.0f}px", aria_hidden="true")
+    width = _BAR_PIXELS * row["seconds"] / longest_s if longest_s else 0.0
+    bar = element("span", class_="share", style=f"width:{width:.0f}px", aria_hidden="true")
     received = element("span", bytes_text(row["bytes_received"]), title=f"{row['bytes_received']:,} bytes")
     return [
         _number(share, joined([bar, percent(share)])),
@@ -180,8 +183,8 @@ def _number(value: float, shown: object) -> Markup:
 
 
 def _table(headings: tuple[str, ...], rows: list[list[Markup]], *above: Markup) -> Markup:
-    numbers = ("share", "time", "received", "runs", "collectives")
-    head = element("tr", *(element("th", each, scope="col", class_="n" if each in numbers else None) for each in headings))
+    sides = ["n" if each in _NUMBERS else None for each in headings]
+    head = element("tr", *(element("th", each, scope="col", class_=side) for each, side in zip(headings, sides)))
     body = element("tbody", *(element("tr", *row) for row in rows))
     drawn = element("div", element("table", element("thead", head), body), class_="wide", tabindex="0")
     return element("div", *above, drawn, class_="ledger")

@@ -47,7 +47,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of the module")
     parser.add_argument("--policy", metavar="better|always", help="of reshard-opt (default: better)")
-    parser.add_argument("--compile-for", metavar="TARGET", help="compile ahead of time, such as tpu:v5e:2x4; as reshard-opt")
+    parser.add_argument("--compile-for", metavar="TARGET", help="compile ahead of time, e.g. for tpu:v5e:2x4")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables to sort and to filter; - is stdout")
 

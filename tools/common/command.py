@@ -10,10 +10,10 @@ import io
 import os
 import signal
 import sys
-from pathlib import Path
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
 from types import FrameType
 
 # Modules that may be missing, each with the packages that pip has to install.
