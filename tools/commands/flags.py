@@ -33,6 +33,7 @@ examples:
   reshard explain ... --html FILE                     the same as a page with pictures, --svg FILE as a picture
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the devices at hand, for --topology net.toml
   reshard verify module.mlir --policy always          runs a module as it came, as rewritten and unsharded, and compares
+  reshard traffic step.mlir --topology h100:4         each collective of a module, with its line and its cause
   reshard fix-warnings train.log                      what XLA warns of gathering whole, and a plan for each
   reshard bench shared --full -o bench                measures against stock XLA, in a checkout
   reshard cache show                                  how much is kept on disk; reshard cache clear removes it
@@ -43,11 +44,14 @@ of reshard verify: 1 what we rewrite is wrong, or an error, 3 stock XLA alone is
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "fix-warnings", "bench" or "cache"."""
+    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "fix-warnings",
+    "bench" or "cache"."""
     parser = make_parser()
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and not flags.completion and flags.command is None:
-        parser.error("no command; write reshard plan, explain, calibrate, verify, fix-warnings, bench or cache")
+        parser.error(
+            "no command; write reshard plan, explain, calibrate, verify, traffic, fix-warnings, bench or cache"
+        )
     return flags
 
 

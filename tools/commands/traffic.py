@@ -76,6 +76,8 @@ def drive(flags: argparse.Namespace) -> int:
         return 1
     except TopologyError as error:
         raise UserError(str(error)) from None
+    if found.stock.compiled.status == "target":
+        raise UserError(found.stock.compiled.message)
     if flags.html:
         write_output(flags.html, found.html())
     if flags.json:

@@ -60,6 +60,7 @@ PAGES = (
             "targets",
             "theory",
             "topologies",
+            "traffic",
             "verify",
         )
     ),
