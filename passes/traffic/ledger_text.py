@@ -16,17 +16,25 @@ STOCK, OURS = "stock XLA", "ours"
 MOST = 20  # rows of a table, unless the caller wants more
 
 
-def as_text(name: str, stock: Ledger, ours: Ledger | None, by: str | None = None, most: int | None = MOST) -> str:
+def as_text(
+    name: str,
+    stock: Ledger,
+    ours: Ledger | None = None,
+    *,
+    is_unchanged: bool = False,
+    by: str | None = None,
+    most: int | None = MOST,
+) -> str:
     """Returns the totals of both programs, then a table for each, the longest rows first.
 
     Args:
-      ours: None if nothing was rewritten.
+      ours: None if nothing was rewritten, or nobody asked for it. is_unchanged: whether nothing was rewritten.
       by: one of `GROUPINGS` for a row per group; None for a row per collective.
       most: rows of a table; None for all.
     """
     sides = [(STOCK, stock), *([(OURS, ours)] if ours is not None else [])]
     parts = [f"{name}: {counted(stock.num_devices, 'device')}, times modelled on {network_text(stock)}", _totals(sides)]
-    if ours is None:
+    if is_unchanged:
         parts.append("reshard leaves the program as it is, so there is one table")
     for title, ledger in sides:
         if ledger.compiled.is_ok:
@@ -149,13 +157,14 @@ def _meanings(ledgers: Sequence[Ledger]) -> str:
 # ---- plain data
 
 
-def as_dict(name: str, stock: Ledger, ours: Ledger | None) -> dict[str, Any]:
+def as_dict(name: str, stock: Ledger, ours: Ledger | None = None, *, is_unchanged: bool = False) -> dict[str, Any]:
     """Returns both ledgers as plain data, schema `reshard.traffic/1`: bytes, seconds, all runs together."""
     return {
         "schema": SCHEMA,
         "module": name,
         "num_devices": stock.num_devices,
         "topology": network_text(stock),
+        "is_unchanged": is_unchanged,
         "stock": _ledger_dict(stock),
         "ours": None if ours is None else _ledger_dict(ours),
     }

@@ -37,6 +37,11 @@ class Traffic:
     ours: Ledger | None = None
     report: Report | None = field(default=None, repr=False)
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Returns whether `optimize` was asked and rewrote nothing."""
+        return self.report is not None and self.ours is None
+
     def text(self, by: str | None = None, most: int | None = ledger_text.MOST) -> str:
         """Returns the totals and a table for each program.
 
@@ -44,11 +49,11 @@ class Traffic:
           by: "line", "kind", "cause", "axis" or "level" for a row per group; None for a row per collective.
           most: rows of a table; None for all.
         """
-        return ledger_text.as_text(self.name, self.stock, self.ours, by, most)
+        return ledger_text.as_text(self.name, self.stock, self.ours, is_unchanged=self.is_unchanged, by=by, most=most)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the ledgers as plain data, schema `reshard.traffic/1`."""
-        return ledger_text.as_dict(self.name, self.stock, self.ours)
+        return ledger_text.as_dict(self.name, self.stock, self.ours, is_unchanged=self.is_unchanged)
 
     def html(self) -> str:
         """Returns the ledgers as one HTML page that needs no other file; its tables can be sorted and filtered."""

@@ -72,7 +72,7 @@ def page_of(traffic: Mapping[str, Any]) -> str:
     for side, title in _SIDES:
         if traffic[side] is not None:
             body += _side(traffic[side], title)
-    if traffic["ours"] is None:
+    if traffic["is_unchanged"]:
         body.append(element("p", "reshard leaves the program as it is, so there is one table."))
     return page(f"reshard traffic: {name}", *body, element("script", Markup(_SCRIPT)))
 

@@ -76,14 +76,14 @@ def test_a_network_of_another_size_is_refused():
 def test_a_program_without_collectives_has_no_rows():
     found = ledger(UNSHARDED)
     assert found.compiled.is_ok and not found.entries
-    assert "no collective: no device receives anything" in as_text("m", found, None)
+    assert "no collective: no device receives anything" in as_text("m", found)
 
 
 def test_a_program_that_xla_refuses_has_its_status_in_place_of_rows():
     found = ledger('func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n%0 = stablehlo.custom_call @nobody(%a) : '
                    "(tensor<8xf32>) -> tensor<8xf32>\nreturn %0 : tensor<8xf32> }")  # fmt: skip
     assert found.compiled.status == "error" and not found.entries
-    text, data = as_text("m", found, None), as_dict("m", found, None)
+    text, data = as_text("m", found), as_dict("m", found)
     assert "stock XLA: error: " in text and data["stock"]["bytes_received"] is None
 
 
@@ -99,7 +99,7 @@ def test_the_causes_of_all_examples_are_known(name):
 
 def test_texts_say_how_many_rows_are_left_out_and_what_they_hold():
     found = ledger((EXAMPLES / "moe_layer.mlir").read_text())
-    text = as_text("moe", found, None, most=2)
+    text = as_text("moe", found, most=2)
     assert "and 6 more collectives, which take" in text
-    assert "more collective" not in as_text("moe", found, None, most=None)
-    assert as_text("moe", found, None, by="kind", most=1).count("all_to_all") == 0
+    assert "more collective" not in as_text("moe", found, most=None)
+    assert as_text("moe", found, by="kind", most=1).count("all_to_all") == 0

@@ -32,6 +32,13 @@ def test_a_row_per_group(capsys):
     assert tool.main(["traffic", EXAMPLE, "--by", "kind", "--stock-only"]) == 0
     text = capsys.readouterr().out
     assert "collectives  runs  kind" in text and "all_gather" in text and "ours" not in text.splitlines()[2]
+    assert "leaves the program as it is" not in text  # nobody asked
+
+
+def test_a_program_that_is_left_as_it_is_has_one_table_and_says_so(capsys):
+    assert tool.main(["traffic", str(ROOT / "examples" / "moe_layer.mlir")]) == 0
+    text = capsys.readouterr().out
+    assert "reshard leaves the program as it is" in text and "ours, the longest first" not in text
 
 
 def test_json_has_every_collective_and_the_groups(capsys):
