@@ -35,6 +35,8 @@ _PUBLIC = {
     "Result": "reshard.compiling.optimizing:Result",
     "Report": "reshard.compiling.optimizing:Report",
     "explain": "reshard.compiling.optimizing:explain",
+    "traffic": "reshard.compiling.traffic:traffic",
+    "Traffic": "reshard.compiling.traffic:Traffic",
     "jit": "reshard.compiling.jitting:jit",
     "enabled": "reshard.compiling.jitting:enabled",
     "Program": "reshard.compiling.jitting:Program",

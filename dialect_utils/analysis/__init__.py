@@ -8,5 +8,6 @@ __all__ = [
     "miscompilations",
     "module_analysis",
     "named_values",
+    "op_numbers",
     "propagation",
 ]

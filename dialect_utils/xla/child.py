@@ -153,6 +153,8 @@ class CompileRequest:
     """A module, as StableHLO text, bytecode or portable artifact, and the number of devices to partition it for.
 
     keeps_hlo, keeps_propagated: whether `Compiled.hlo_text` and `Compiled.propagated_text` are wanted.
+    keeps_locations: whether the HLO must have the names and lines in the locations of this very module; otherwise an
+      answer to the same module with other locations serves as well.
     target: what to compile for ahead of time, as text; None for CPU devices.
     """
 
@@ -160,6 +162,7 @@ class CompileRequest:
     num_devices: int
     keeps_hlo: bool = False
     keeps_propagated: bool = False
+    keeps_locations: bool = False
     target: str | None = None
 
 
@@ -216,6 +219,7 @@ class XlaChild:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         keeps_hlo: bool = False,
         keeps_propagated: bool = False,
+        keeps_locations: bool = False,
     ) -> Compiled:
         """Compiles a module whose main function has its shardings; never raises because of the module.
 
@@ -224,9 +228,10 @@ class XlaChild:
           num_devices: partitions; the number of devices in the module's mesh.
           target: the target to compile for; None for CPU devices.
           timeout_s: seconds until it counts as a hang.
+          keeps_hlo, keeps_propagated, keeps_locations: as in `CompileRequest`.
         """
         ahead_of_time = str(target) if target is not None and target.is_ahead_of_time else None
-        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated, ahead_of_time)
+        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated, keeps_locations, ahead_of_time)
         with self._lock:
             if self._answers is None:
                 return self._compile_now(request, timeout_s)[0]
@@ -587,9 +592,10 @@ class _Answer:
 
 
 def _cache_key(request: CompileRequest) -> str:
-    """Returns a digest of everything in a request that the answer depends on; locations in the module are left out."""
+    """Returns a digest of everything in a request that the answer depends on; locations are left out where they may."""
     compiler = compiler_version(Target.parse(request.target)) if request.target else None
-    return store.key(repr((replace(request, module=""), compiler)), _canonical_text(request.module))
+    module = request.module if request.keeps_locations else _canonical_text(request.module)
+    return store.key(repr((replace(request, module=""), compiler)), module)
 
 
 def _canonical_text(module: str | bytes) -> str:

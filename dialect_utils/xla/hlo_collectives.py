@@ -16,7 +16,7 @@ from reshard.synthesis.programs.traffic import Collective
 
 from .hlo_copies import _is_in_place
 from .hlo_device_groups import parse_groups, parse_pairs
-from .hlo_text import Computation, HloModule, Instruction, has_channel, parse_module, shape_bytes
+from .hlo_text import Computation, HloModule, Instruction, has_channel, op_name, parse_module, shape_bytes
 from .hlo_trip_counts import Scope, trip_count
 
 _COLLECTIVES = {kind.replace("_", "-"): kind for kind in traffic.KINDS}
@@ -24,21 +24,43 @@ _FLATTENED_IDS_KINDS = ("all_gather", "all_reduce", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveOp:
+    """A collective with the instruction that it is.
+
+    Fields:
+      collective: what it moves, and how often it runs.
+      name: of the instruction. shape: of its result, one device's tile, as HLO writes it.
+      op_name: the name in its metadata, which is that of the op for which XLA made it; "" if it has none.
+      loops: the names of the `while` ops around it, outermost first.
+    """
+
+    collective: Collective
+    name: str
+    shape: str
+    op_name: str = ""
+    loops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HloCollectives:
     """The collectives of an HLO module.
 
     Fields:
-      collectives: the collectives in program order; one in loops has the product of their trip counts.
+      ops: the collectives in program order; one in loops has the product of their trip counts.
       num_devices: replicas times partitions.
       unknown_trip_counts: names of the `while` ops with collectives whose trip count could not be derived; each is
         counted once, so the bytes are then a lower bound.
       unpriced: opcodes that move data between devices and are not counted (send, recv), sorted.
     """
 
-    collectives: tuple[Collective, ...]
+    ops: tuple[CollectiveOp, ...]
     num_devices: int
     unknown_trip_counts: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        return tuple(op.collective for op in self.ops)
 
     @property
     def bytes_received(self) -> int:
@@ -74,30 +96,32 @@ def collectives_in(hlo_text: str) -> HloCollectives:
 class _Walk:
     """Collects the collectives of a module in program order.
 
-    Invariant: `times` is the product of the trip counts of the loops that the walk is in.
+    Invariant: `times` is the product of the trip counts of the loops that the walk is in, `_loops` are their names.
     """
 
     def __init__(self, module: HloModule):
         self._module = module
         self._unknown_trip_counts: list[str] = []
         self._unpriced: set[str] = set()
+        self._loops: tuple[str, ...] = ()
 
     def result(self) -> HloCollectives:
         entry = Scope(self._module, self._module.entry, ())
-        collectives = tuple(self._visit(entry, times=1))
+        ops = tuple(self._visit(entry, times=1))
         unknown = tuple(dict.fromkeys(self._unknown_trip_counts))
-        return HloCollectives(collectives, self._module.num_devices, unknown, tuple(sorted(self._unpriced)))
+        return HloCollectives(ops, self._module.num_devices, unknown, tuple(sorted(self._unpriced)))
 
-    def _visit(self, scope: Scope, times: int) -> list[Collective]:
+    def _visit(self, scope: Scope, times: int) -> list[CollectiveOp]:
         found = []
         for instruction in scope.computation.instructions.values():
             found += self._visit_instruction(scope, instruction, times)
         return found
 
-    def _visit_instruction(self, scope: Scope, instruction: Instruction, times: int) -> list[Collective]:
+    def _visit_instruction(self, scope: Scope, instruction: Instruction, times: int) -> list[CollectiveOp]:
         kind = _COLLECTIVES.get(instruction.opcode.removesuffix("-start"))
         if kind is not None:
-            return [self._collective(kind, scope.computation, instruction, times)]
+            moved = self._collective(kind, scope.computation, instruction, times)
+            return [CollectiveOp(moved, instruction.name, instruction.shape, op_name(instruction), self._loops)]
         match instruction.opcode:
             case "while":
                 return self._visit_while(scope, instruction, times)
@@ -109,17 +133,19 @@ class _Walk:
                 self._unpriced.add(instruction.opcode)
         return []
 
-    def _visit_while(self, scope: Scope, loop: Instruction, times: int) -> list[Collective]:
+    def _visit_while(self, scope: Scope, loop: Instruction, times: int) -> list[CollectiveOp]:
         known, state = trip_count(scope, loop)
         trips = 1 if known is None else known
         condition = scope.callee(loop.callee("condition"), (state,))
         body = scope.callee(loop.callee("body"), (state,))
+        around, self._loops = self._loops, (*self._loops, loop.name)
         found = self._visit(condition, times * (trips + 1)) + self._visit(body, times * trips)
+        self._loops = around
         if found and known is None:
             self._unknown_trip_counts.append(loop.name)
         return found
 
-    def _visit_conditional(self, scope: Scope, conditional: Instruction, times: int) -> list[Collective]:
+    def _visit_conditional(self, scope: Scope, conditional: Instruction, times: int) -> list[CollectiveOp]:
         """Returns the collectives of the branch in which the busiest device receives most."""
         branches = conditional.callees("branch_computations") or [
             conditional.callee("true_computation"),
@@ -127,9 +153,12 @@ class _Walk:
         ]
         arguments = scope.values(conditional.operands)[1:]
         found = [self._visit(scope.callee(b, (a,)), times) for b, a in zip(branches, arguments, strict=True)]
-        return max(found, key=lambda branch: traffic.bytes_received(branch, self._module.num_devices))
+        return max(found, key=self._bytes_received)
 
-    def _visit_callees(self, scope: Scope, instruction: Instruction, times: int) -> list[Collective]:
+    def _bytes_received(self, ops: list[CollectiveOp]) -> int:
+        return traffic.bytes_received([op.collective for op in ops], self._module.num_devices)
+
+    def _visit_callees(self, scope: Scope, instruction: Instruction, times: int) -> list[CollectiveOp]:
         callee = instruction.callee("to_apply") or instruction.callee("calls")
         names = [callee] if callee else instruction.callees("called_computations")
         arguments = scope.values(instruction.operands) if names else ()

@@ -193,3 +193,9 @@ def sizes_of(shape: str) -> tuple[int, ...]:
 
 def has_channel(attributes: str) -> bool:
     return re.search(r"\bchannel_id=[1-9]", attributes) is not None
+
+
+def op_name(instruction: Instruction) -> str:
+    """Returns the name in an instruction's metadata; "" if it has none."""
+    match = re.search(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"', instruction.attributes)
+    return match[1] if match else ""

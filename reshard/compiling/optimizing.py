@@ -167,8 +167,7 @@ def optimize(
         return _of_exported(compat.exported(program), settings)
     if isinstance(program, ir.Module | str | bytes | bytearray):
         return _of_module(program, settings)
-    what = "what jax.jit(f).lower(*args) returns, a jax.export.Exported or a module"
-    raise TypeError(f"optimize takes {what}, not {type(program).__name__}")
+    raise _not_taken("optimize", program)
 
 
 def explain(program, *args: Any, **kwargs: Any) -> Report:
@@ -348,6 +347,29 @@ def _of_module(module: ir.Module | str | bytes, settings: Mapping[str, Any]) -> 
     source = compat.bytecode(module) if isinstance(module, ir.Module) else _file(module).content
     found = optimized_module(source, settings, is_from_jax=False)
     return Result(None, _text(found.content), found.report, found.is_rewritten, settings["emit"])
+
+
+def source_of(program: Any) -> tuple[bytes, str, bool]:
+    """Returns the module of a program that `optimize` takes, its name, and whether jax has just lowered it.
+
+    Raises: TypeError if `optimize` does not take it.
+    """
+    if hasattr(program, "compiler_ir"):
+        module = program.compiler_ir("stablehlo")
+        return compat.bytecode(module), compat.module_name(module), True
+    if hasattr(program, "mlir_module_serialized"):
+        return program.mlir_module_serialized, program.fun_name, False
+    if isinstance(program, ir.Module):
+        return compat.bytecode(program), "module", False
+    if isinstance(program, str | bytes | bytearray):
+        file = _file(program if isinstance(program, str) else bytes(program))
+        return file.content, "module", False
+    raise _not_taken("traffic", program)
+
+
+def _not_taken(function: str, program: Any) -> TypeError:
+    taken = "what jax.jit(f).lower(*args) returns, a jax.export.Exported or a module"
+    return TypeError(f"{function} takes {taken}, not {type(program).__name__}")
 
 
 def _artifact(content: bytes, source: ModuleFile) -> bytes:

@@ -12,6 +12,7 @@ from reshard.tools.commands import cache as reshard_cache
 from reshard.tools.commands import calibrate as reshard_calibrate
 from reshard.tools.commands import fix_warnings as reshard_fix_warnings
 from reshard.tools.commands import module_verify as reshard_module_verify
+from reshard.tools.commands import traffic as reshard_traffic
 from reshard.tools.common import completion
 from reshard.tools.common.command import whole_number
 from reshard.tools.common.suggestions import SuggestingParser
@@ -34,6 +35,7 @@ examples:
   reshard explain ... --html FILE                     writes the same as a page with pictures
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the network of these devices, for --topology net.toml
   reshard verify module.mlir --policy always          compares the outputs with those of stock XLA and of one device
+  reshard traffic step.mlir --topology h100:4         lists each collective of a module with its line and its cause
   reshard fix-warnings train.log                      plans a way for each tensor that XLA warns of gathering whole
   reshard bench shared --full -o bench                runs a benchmark; needs a checkout of the sources
   reshard cache show                                  shows the size of the caches; reshard cache clear empties them
@@ -44,11 +46,14 @@ reshard verify: 1 the rewritten module is wrong, or an error; 3 only stock XLA i
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "fix-warnings", "bench" or "cache"."""
+    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "fix-warnings",
+    "bench" or "cache"."""
     parser = make_parser()
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and not flags.completion and flags.command is None:
-        parser.error("no command; write reshard plan, explain, calibrate, verify, fix-warnings, bench or cache")
+        parser.error(
+            "no command; write reshard plan, explain, calibrate, verify, traffic, fix-warnings, bench or cache"
+        )
     return flags
 
 
@@ -79,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "fix-warnings", reshard_fix_warnings.SUMMARY, epilog=reshard_fix_warnings.EPILOG
     )
     reshard_fix_warnings.add_flags(fix_warnings)
+    reshard_traffic.add_flags(_add_command(commands, "traffic", reshard_traffic.SUMMARY, epilog=reshard_traffic.EPILOG))
     reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     reshard_cache.add_flags(_add_command(commands, "cache", reshard_cache.SUMMARY, epilog=reshard_cache.EPILOG))
     return parser

@@ -19,7 +19,7 @@ from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.synthesis.layouts.sharding import ShardingError
 from reshard.synthesis.network.topology import Topology, TopologyError
 from reshard.synthesis.planner.entry import NoPlanError, Plan
-from reshard.tools.common.command import UserError
+from reshard.tools.common.command import UserError, write_output
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.compare.peers import Answer
@@ -71,7 +71,7 @@ def _write_pictures(found: Answered, flags: argparse.Namespace) -> bool:
     """Writes the pictures that the flags ask for; returns whether standard output has one, in place of the text."""
     paths = {form: path for form in ("html", "svg", "trace") if (path := getattr(flags, form, None))}
     for form, path in paths.items():
-        _write(path, _PICTURES[form](found, flags))
+        write_output(path, _PICTURES[form](found, flags))
     return "-" in paths.values()
 
 
@@ -97,17 +97,6 @@ def _trace(found: Answered, flags: argparse.Namespace) -> str:
 
 
 _PICTURES = {"html": _page, "svg": _svg, "trace": _trace}
-
-
-def _write(path: str, text: str) -> None:
-    """Writes text to a file, or to standard output for `-`. Raises: UserError."""
-    if path == "-":
-        print(text, end="")
-        return
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _answered(flags: argparse.Namespace) -> Answered:

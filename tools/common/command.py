@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
 from types import FrameType
 
 # Modules that may be missing, each with the packages that pip has to install.
@@ -181,3 +182,14 @@ def _missing(error: ModuleNotFoundError) -> str | None:
     if package not in _PACKAGES:
         return None
     return f"{package} is not installed; run: pip install {_PACKAGES[package]}"
+
+
+def write_output(path: str, text: str) -> None:
+    """Writes text to a file, or to standard output for `-`. Raises: UserError."""
+    if path == "-":
+        print(text, end="")
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None

@@ -24,6 +24,13 @@ _STRIPES = {
     "shape": (4096, 4096),
     "topology": "h100:8x8",
 }
+# The command that writes each page, and the height of its picture in pixels.
+_OPT = ["reshard.tools.reshard_opt", "docs/tiny.mlir", "--compile-for=cpu:8", "--report=html"]
+_TRAFFIC = ["reshard.tools.reshard", "traffic", "examples/llama_train_step.mlir", "--topology=h100:2x4"]
+_PAGES = {
+    "report": ([*_OPT, "--report-file={page}", "-o", "/dev/null"], 1800),
+    "traffic": ([*_TRAFFIC, "--html={page}"], 1100),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,25 +64,28 @@ def drawings() -> dict[str, str]:
 
 
 def _screenshots() -> None:
+    """Writes the pictures of pages, if there is a browser."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        print(f"{FOLDER}/report.png: left as it is; it needs chromium")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder, "report.html")
-        opt = [sys.executable, "-m", "reshard.tools.reshard_opt", "docs/tiny.mlir", "--compile-for=cpu:8"]
-        subprocess.run([*opt, "--report=html", f"--report-file={page}", "-o", "/dev/null"], check=True, cwd=ROOT)
-        shot = [
-            browser,
-            "--headless=new",
-            "--disable-gpu",
-            "--no-sandbox",
-            "--hide-scrollbars",
-            f"--user-data-dir={folder}/profile",
-        ]
-        shot += ["--window-size=1180,1800", f"--screenshot={ROOT / FOLDER / 'report.png'}", page.as_uri()]
-        subprocess.run(shot, check=True, timeout=120, capture_output=True)
-    print(f"{FOLDER}/report.png: written")
+    for name, (command, height) in _PAGES.items():
+        path = f"{FOLDER}/{name}.png"
+        if browser is None:
+            print(f"{path}: left as it is; it needs chromium")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder, f"{name}.html")
+            arguments = [word.format(page=page) for word in command]
+            subprocess.run([sys.executable, "-m", *arguments], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            shot = [
+                browser,
+                "--headless=new",
+                "--disable-gpu",
+                "--no-sandbox",
+                "--hide-scrollbars",
+                f"--user-data-dir={folder}/profile",
+            ]
+            shot += [f"--window-size=1180,{height}", f"--screenshot={ROOT / path}", page.as_uri()]
+            subprocess.run(shot, check=True, timeout=120, capture_output=True)
+        print(f"{path}: written")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ PAGES = (
             "targets",
             "theory",
             "topologies",
+            "traffic",
             "verify",
         )
     ),

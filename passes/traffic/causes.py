@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cause of a collective: why a partitioned program has it, told from the op for which XLA made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reshard.dialect_utils.ir.diagnostics import text_of_location
+from reshard.dialect_utils.ir.ops import LOOPS, short_name
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
+
+PLANNED, SITE, PARTIAL_SUMS, LOOKUP = "planned chain", "site", "partial sums", "lookup"
+NEIGHBOURS, GATHERED, LAYOUTS, LOOP = "neighbours", "gathered op", "layouts", "loop"
+WRITTEN, UNKNOWN = "written", "unknown"
+
+# Each kind of cause, as a heading of the ledger explains it.
+MEANINGS = {
+    PLANNED: "a step of a chain that reshard planned for a site",
+    SITE: "a value is converted from the layout that it has to the one that is wanted",
+    PARTIAL_SUMS: "a dimension that an op sums over is split, so each device has a part of each sum",
+    LOOKUP: "an op reads at computed places from an operand that is split, so each device contributes what it has",
+    NEIGHBOURS: "an op needs rows that its neighbours have",
+    GATHERED: "XLA has no partitioned form of an op for these layouts, so it brings the operands together first",
+    LAYOUTS: "the operands and results of an op come in layouts that do not fit together",
+    LOOP: "a loop hands on a value in another layout than the one in which it comes",
+    WRITTEN: "the program itself has this collective",
+    UNKNOWN: "XLA does not say for which op it made this",
+}
+
+_SUMS = frozenset({"all_reduce", "reduce_scatter"})
+_SUMMING = frozenset(
+    f"stablehlo.{name}"
+    for name in ("dot_general", "dot", "convolution", "reduce", "reduce_window", "scatter", "select_and_scatter")
+)
+_READING = frozenset(
+    f"stablehlo.{name}" for name in ("gather", "dynamic_gather", "dynamic_slice", "dynamic_update_slice")
+)
+_SLIDING = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "convolution",
+        "reduce_window",
+        "select_and_scatter",
+        "pad",
+        "slice",
+        "concatenate",
+        "reverse",
+        "reshape",
+    )
+)
+_WHOLE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "cholesky", "custom_call", "dynamic_slice", "dynamic_update_slice", "fft", "gather", "reshape", "reverse",
+        "rng_bit_generator", "scatter", "sort", "triangular_solve",
+    )
+)  # fmt: skip
+_COLLECTIVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter",
+    )
+)  # fmt: skip
+_STEP = re.compile(r'"reshard/(\d+)(?:/([^"]*))?"')
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a program has a collective.
+
+    Attributes:
+      kind: one of `MEANINGS`. text: the same for this very collective, in words.
+      site: the number of the site, as in the report of the module; None if the collective belongs to none.
+    """
+
+    kind: str
+    text: str
+    site: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAt:
+    """A site at an op: its number, the reason why it is one, in words, and the axes that its conversion moves."""
+
+    site: int
+    why: str
+    axes: frozenset[str]
+
+
+def cause_of(
+    kind: str, op: ir.Operation | None, axes: Sequence[str], sites: Mapping[ir.Operation, Sequence[SiteAt]]
+) -> Cause:
+    """Returns the cause of a collective.
+
+    Args:
+      kind: of the collective, one of `synthesis.programs.traffic.KINDS`.
+      op: for which XLA made it; None if that is not known.
+      axes: the axes of the mesh along which its devices work together.
+      sites: the sites of the module by the ops at which they are; empty if they are not known.
+    """
+    if op is None:
+        return Cause(UNKNOWN, MEANINGS[UNKNOWN])
+    if step := _STEP.search(text_of_location(op)):
+        return Cause(PLANNED, f"site {step[1]}: {step[2] or 'its chain'}", int(step[1]))
+    if op.name in _COLLECTIVES:
+        return Cause(WRITTEN, f"the program has this {short_name(op)}")
+    if kind in _SUMS and op.name in _SUMMING:
+        return Cause(PARTIAL_SUMS, f"partial sums of this {short_name(op)}")
+    if kind in _SUMS and op.name in _READING:
+        return Cause(LOOKUP, f"this {short_name(op)} reads from a split operand")
+    if at_op := sites.get(op):
+        site = max(at_op, key=lambda each: len(each.axes.intersection(axes)))  # the first one of those
+        return Cause(SITE, f"site {site.site}: {site.why}", site.site)
+    return _of_layouts(kind, op)
+
+
+def _of_layouts(kind: str, op: ir.Operation) -> Cause:
+    """Returns the cause of a collective that belongs to no site and sums nothing that its op sums."""
+    name = short_name(op)
+    if op.name in CONSTRAINTS:
+        return Cause(SITE, "this sharding constraint")
+    if op.name in LOOPS:
+        return Cause(LOOP, f"this {name} carries a value in another layout")
+    if kind == "collective_permute" and op.name in _SLIDING:
+        return Cause(NEIGHBOURS, f"this {name} needs rows of neighbouring devices")
+    if op.name in _WHOLE:
+        return Cause(GATHERED, f"XLA does not partition this {name} in these layouts")
+    return Cause(LAYOUTS, f"operands and results of this {name} come in different layouts")

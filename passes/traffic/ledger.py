@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of a program: its collectives after partitioning, each with its line, its cause, its bytes and its time.
+
+The program is compiled with stock XLA from a copy whose locations are numbers (`op_numbers`), so each collective names
+the op for which XLA made it. The cause is told from that op and from the sites that `find-mismatches` finds at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.analysis.op_numbers import NumberedOps
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place
+from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in
+from reshard.dialect_utils.ir.source_lines import SourceLines, frames_of
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.shardings.sdy_shardings import module_meshes, sharding_from_attr
+from reshard.dialect_utils.xla.child import Compiled, XlaChild
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.sites.findings import Finding, read_findings
+from reshard.passes.traffic.causes import UNKNOWN, Cause, SiteAt, cause_of
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.network import cost
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.programs import traffic
+from reshard.synthesis.programs.traffic import Collective
+
+NO_LINE, NO_AXES = "(no line)", "(devices)"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One collective of the compiled program.
+
+    Attributes:
+      collective: what it moves, and how often it runs. name: of its HLO instruction.
+      tensor: its result, one device's tile, such as `f32[4,256]`.
+      op: the StableHLO op for which XLA made it; "" if that is not known.
+      place: the line of the user's program, `file:line:col`; "" if the module does not say.
+      calls: the chain of calls that leads to the op, innermost first.
+      cause: why it is there.
+      axes: the axes of the mesh along which devices work together, such as `x` or `x, y`.
+      level: the name of the outermost level of the network that it crosses; "" if no device sends to another.
+      bytes_received: by the busiest device, all runs together. seconds: modelled, all runs together.
+    """
+
+    collective: Collective
+    name: str
+    tensor: str
+    op: str
+    place: str
+    calls: tuple[str, ...]
+    cause: Cause
+    axes: str
+    level: str
+    bytes_received: int
+    seconds: float
+
+    @property
+    def runs(self) -> int:
+        return self.collective.trip_count
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The traffic of one compiled program.
+
+    Attributes:
+      entries: the longest first.
+      topology: the network that the times are modelled on, fitted to the devices.
+      compiled: what XLA made of the program; there are no entries unless its status is "ok".
+      bytes_received: by the busiest device of the whole program; the entries may have different busiest devices.
+      unknown_trip_counts: the loops whose collectives are counted once, since XLA's text does not tell how often they
+        run. unpriced: opcodes that move data and are not in the entries.
+    """
+
+    entries: tuple[Entry, ...]
+    topology: Topology
+    num_devices: int
+    compiled: Compiled
+    bytes_received: int = 0
+    unknown_trip_counts: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Returns the modelled time of all collectives, one after the other."""
+        return sum(entry.seconds for entry in self.entries)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Returns the received bytes of all entries together, to which their shares belong."""
+        return sum(entry.bytes_received for entry in self.entries)
+
+    @property
+    def explained_bytes(self) -> int:
+        """Returns the received bytes of the entries whose cause is known."""
+        return sum(entry.bytes_received for entry in self.entries if entry.cause.kind != UNKNOWN)
+
+    def grouped(self, by: str) -> list[Group]:
+        """Returns the entries by one of `GROUPINGS`, the longest group first."""
+        entries: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            entries.setdefault(GROUPINGS[by](entry), []).append(entry)
+        groups = [Group(name, tuple(each)) for name, each in entries.items()]
+        return sorted(groups, key=lambda group: (-group.seconds, -group.bytes_received, group.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries with something in common, under its name."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(entry.seconds for entry in self.entries)
+
+    @property
+    def bytes_received(self) -> int:
+        return sum(entry.bytes_received for entry in self.entries)
+
+    @property
+    def runs(self) -> int:
+        return sum(entry.runs for entry in self.entries)
+
+
+GROUPINGS: dict[str, Callable[[Entry], str]] = {
+    "line": lambda entry: entry.place or NO_LINE,
+    "kind": lambda entry: entry.collective.kind,
+    "cause": lambda entry: entry.cause.kind,
+    "axis": lambda entry: entry.axes,
+    "level": lambda entry: entry.level or NO_AXES,
+}
+
+
+def ledger_of(
+    module: ir.Module,
+    child: XlaChild,
+    topology: Topology,
+    *,
+    target: Target | None = None,
+    finds_sites: bool = True,
+) -> Ledger:
+    """Returns the ledger of a module as stock XLA compiles it. The module stays as it is.
+
+    Args:
+      topology: the network; open levels are fitted to the devices of the module.
+      target: the target to compile for; None for CPU devices.
+      finds_sites: whether the sites of the module are looked for. A module that has been rewritten has other numbers
+        of sites than its original, so nobody asks for them there.
+    Raises: TopologyError if the topology does not fit the devices.
+    """
+    num_devices = devices_of(module)
+    network = topology.fitted(num_devices)
+    numbered = NumberedOps(module)
+    compiled = child.compile(numbered.text, num_devices, target=target, keeps_hlo=True, keeps_locations=True)
+    if not compiled.is_ok:
+        return Ledger((), network, num_devices, compiled)
+    found = collectives_in(present(compiled.hlo_text))
+    sites = _sites(numbered, module) if finds_sites else {}
+    reader = _Reader(module, numbered, sites, network, found.num_devices)
+    entries = sorted(map(reader.entry, found.ops), key=lambda entry: (-entry.seconds, -entry.bytes_received))
+    return Ledger(
+        tuple(entries),
+        network,
+        num_devices,
+        compiled,
+        found.bytes_received,
+        found.unknown_trip_counts,
+        found.unpriced,
+    )
+
+
+def _sites(numbered: NumberedOps, module: ir.Module) -> dict[ir.Operation, list[SiteAt]]:
+    """Returns the sites of a module by its ops; none where the passes refuse the module."""
+    with module.context:
+        copy = ir.Module.parse(numbered.text)
+    try:
+        Pipeline.parse("import-gspmd,find-mismatches").run(copy, Session())
+        findings = read_findings(copy)
+    except DiagnosedError:
+        return {}
+    sites: dict[ir.Operation, list[SiteAt]] = {}
+    for edge in findings.edges if findings else ():
+        op = numbered.of_name(str(edge.op.location))
+        if op is not None:
+            sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge)))
+    return sites
+
+
+def _moved_axes(edge: Finding) -> frozenset[str]:
+    """Returns the axes that split other dimensions before the conversion than after it."""
+    source, target = (
+        {(dim, axis) for dim, axes in enumerate(sharding_from_attr(attr).dims) for axis in axes}
+        for attr in (edge.source, edge.target)
+    )
+    return frozenset(axis.name for _, axis in source ^ target)
+
+
+class _Reader:
+    """Makes entries of the collectives of one program."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        numbered: NumberedOps,
+        sites: Mapping[ir.Operation, Sequence[SiteAt]],
+        topology: Topology,
+        num_devices: int,
+    ):
+        self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
+        meshes = [mesh for mesh in module_meshes(module).values() if mesh.size == num_devices]
+        self._coordinates = _coordinates(meshes[0]) if meshes else {}
+        self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
+
+    def entry(self, found: CollectiveOp) -> Entry:
+        moved = found.collective
+        op = self._numbered.of_name(found.op_name)
+        frames = frames_of(op) if op is not None else ()
+        place: Place | None = self._lines.place(frames)
+        axes = self._axes(moved)
+        level = cost.crossed_level(self._topology, self._num_devices, moved)
+        return Entry(
+            moved,
+            found.name,
+            _without_layout(found.shape),
+            op.name if op is not None else "",
+            "" if place is None else str(place),
+            tuple(map(str, frames)),
+            cause_of(moved.kind, op, axes, self._sites),
+            ", ".join(axes) or NO_AXES,
+            level.name if level else "",
+            traffic.bytes_received([moved], self._num_devices),
+            cost.collective_time_s(self._topology, self._num_devices, moved),
+        )
+
+    def _axes(self, moved: Collective) -> list[str]:
+        """Returns the axes along which devices that work together differ."""
+        sets = [np.array(members) for members in (*moved.groups, *moved.pairs)]
+        return [
+            name
+            for name, at in self._coordinates.items()
+            if any(np.ptp(at[members]) for members in sets if members.size)
+        ]
+
+
+def _coordinates(mesh: Mesh) -> dict[str, np.ndarray]:
+    """Returns for each axis the coordinate of each device along it, by device id."""
+    shape = tuple(size for _, size in mesh.axes)
+    ids = np.array([mesh.device_at(position) for position in range(mesh.size)])
+    found = {}
+    for axis, (name, _) in enumerate(mesh.axes):
+        along = np.empty(mesh.size, np.int64)
+        along[ids] = np.indices(shape)[axis].reshape(-1)
+        found[name] = along
+    return found
+
+
+def _without_layout(shape: str) -> str:
+    """Returns an HLO shape without the order of its dimensions in memory.
+
+    Example:
+      >>> _without_layout("(f32[2,4]{1,0}, s32[]{:T(128)})")
+      '(f32[2,4], s32[])'
+    """
+    kept, depth = [], 0
+    for letter in shape:
+        depth += letter == "{"
+        if not depth:
+            kept.append(letter)
+        depth -= letter == "}"
+    return "".join(kept)

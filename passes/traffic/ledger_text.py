@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers as text and as plain data: stock XLA's program, and ours beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reshard.passes.traffic.causes import MEANINGS
+from reshard.passes.traffic.ledger import GROUPINGS, Entry, Group, Ledger
+from reshard.synthesis.common.numbers import counted, decimal_bytes_text, percent, time_text
+from reshard.synthesis.common.text_table import first_line, table
+
+SCHEMA = "reshard.traffic/1"
+STOCK, OURS = "stock XLA", "ours"
+MOST = 20  # rows of a table, unless the caller wants more
+
+
+def as_text(
+    name: str,
+    stock: Ledger,
+    ours: Ledger | None = None,
+    *,
+    is_unchanged: bool = False,
+    by: str | None = None,
+    most: int | None = MOST,
+) -> str:
+    """Returns the totals of both programs, then a table for each, the longest rows first.
+
+    Args:
+      ours: None if nothing was rewritten, or nobody asked for it. is_unchanged: whether nothing was rewritten.
+      by: one of `GROUPINGS` for a row per group; None for a row per collective.
+      most: rows of a table; None for all.
+    """
+    sides = [(STOCK, stock), *([(OURS, ours)] if ours is not None else [])]
+    parts = [f"{name}: {counted(stock.num_devices, 'device')}, times modelled on {network_text(stock)}", _totals(sides)]
+    if is_unchanged:
+        parts.append("reshard leaves the program as it is, so there is one table")
+    for title, ledger in sides:
+        if ledger.compiled.is_ok:
+            rows = _groups_text(ledger.grouped(by), ledger, by, most) if by else _entries_text(ledger, most)
+            parts.append(f"{title}, the longest first\n{rows}")
+        else:
+            parts.append(f"{title}: {ledger.compiled.status}: {first_line(ledger.compiled.message)}")
+        parts += _notes(ledger)
+    if not by:
+        parts.append(_meanings([ledger for _, ledger in sides]))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def network_text(ledger: Ledger) -> str:
+    """Returns the name and the shape of the network, such as `h100, 2 node x 8 gpu`."""
+    return f"{ledger.topology.name}, {ledger.topology.shape_text}"
+
+
+def _totals(sides: Sequence[tuple[str, Ledger]]) -> str:
+    compiled = [(title, ledger) for title, ledger in sides if ledger.compiled.is_ok]
+    if not compiled:
+        return ""
+    rows = [
+        ("received by the busiest device", [decimal_bytes_text(each.bytes_received) for _, each in compiled]),
+        ("time of the collectives", [time_text(each.seconds) for _, each in compiled]),
+        ("collectives", [str(len(each.entries)) for _, each in compiled]),
+        ("runs of them", [f"{sum(entry.runs for entry in each.entries):,}" for _, each in compiled]),
+        ("temporaries", [decimal_bytes_text(each.compiled.temp_bytes or 0) for _, each in compiled]),
+        ("bytes with a known cause", [percent(explained_share(each)) for _, each in compiled]),
+    ]
+    return table(
+        ("", *(title for title, _ in compiled)), [(name, *cells) for name, cells in rows], "l" + "r" * len(compiled)
+    )
+
+
+def explained_share(ledger: Ledger) -> float:
+    """Returns the share of the received bytes whose cause is known; 1 if there are none."""
+    return ledger.explained_bytes / ledger.entry_bytes if ledger.entry_bytes else 1.0
+
+
+_HEADINGS = ("time", "share", "received", "runs", "collective", "tile", "axes", "line", "why")
+
+
+def _entries_text(ledger: Ledger, most: int | None) -> str:
+    if not ledger.entries:
+        return "  no collective: no device receives anything"
+    rows = [_entry_row(entry, ledger) for entry in ledger.entries[:most]]
+    return _with_rest(table(_HEADINGS, rows, "rrrrlllll"), [*ledger.entries[most:]] if most else [], ledger)
+
+
+def _entry_row(entry: Entry, ledger: Ledger) -> tuple[str, ...]:
+    return (
+        time_text(entry.seconds),
+        _share(entry, ledger),
+        decimal_bytes_text(entry.bytes_received),
+        f"{entry.runs:,}",
+        entry.collective.kind,
+        entry.tensor,
+        entry.axes,
+        entry.place,
+        entry.cause.text,
+    )
+
+
+def _groups_text(groups: list[Group], ledger: Ledger, by: str, most: int | None) -> str:
+    if not groups:
+        return "  no collective: no device receives anything"
+    rows = [
+        (
+            time_text(each.seconds),
+            _share(each, ledger),
+            decimal_bytes_text(each.bytes_received),
+            str(len(each.entries)),
+            f"{each.runs:,}",
+            each.name,
+        )
+        for each in groups[:most]
+    ]
+    text = table(("time", "share", "received", "collectives", "runs", by), rows, "rrrrrl")
+    return _with_rest(text, [entry for each in groups[most:] for entry in each.entries] if most else [], ledger)
+
+
+def _with_rest(text: str, rest: Sequence[Entry], ledger: Ledger) -> str:
+    if not rest:
+        return text
+    left = Group("", tuple(rest))
+    return (
+        f"{text}\nand {counted(len(rest), 'more collective')}, which take {time_text(left.seconds)} "
+        f"({_share(left, ledger).strip()}) and receive {decimal_bytes_text(left.bytes_received)}"
+    )
+
+
+def _share(part: Entry | Group, ledger: Ledger) -> str:
+    return percent(part.seconds / ledger.seconds) if ledger.seconds else "-"
+
+
+def _notes(ledger: Ledger) -> list[str]:
+    notes = []
+    if ledger.unknown_trip_counts:
+        loops = ", ".join(ledger.unknown_trip_counts)
+        notes.append(f"note: XLA does not tell how often {loops} runs, so the collectives in it are counted once")
+    if ledger.unpriced:
+        notes.append(f"note: {', '.join(ledger.unpriced)} moves data, too, and is not counted")
+    return notes
+
+
+def _meanings(ledgers: Sequence[Ledger]) -> str:
+    """Returns what the causes in the ledgers mean, those with the most bytes first."""
+    used: dict[str, int] = {}
+    for ledger in ledgers:
+        for entry in ledger.entries:
+            used[entry.cause.kind] = used.get(entry.cause.kind, 0) + entry.bytes_received
+    if not used:
+        return ""
+    rows = [(kind, MEANINGS[kind]) for kind in sorted(used, key=lambda kind: -used[kind])]
+    width = max(len(kind) for kind, _ in rows)
+    return "causes\n" + "\n".join(f"  {kind:<{width}}  {meaning}" for kind, meaning in rows)
+
+
+# ---- plain data
+
+
+def as_dict(name: str, stock: Ledger, ours: Ledger | None = None, *, is_unchanged: bool = False) -> dict[str, Any]:
+    """Returns both ledgers as plain data, schema `reshard.traffic/1`: bytes, seconds, all runs together."""
+    return {
+        "schema": SCHEMA,
+        "module": name,
+        "num_devices": stock.num_devices,
+        "topology": network_text(stock),
+        "is_unchanged": is_unchanged,
+        "stock": _ledger_dict(stock),
+        "ours": None if ours is None else _ledger_dict(ours),
+    }
+
+
+def _ledger_dict(ledger: Ledger) -> dict[str, Any]:
+    compiled = ledger.compiled
+    return {
+        "status": compiled.status,
+        "message": compiled.message,
+        "bytes_received": ledger.bytes_received if compiled.is_ok else None,
+        "seconds": ledger.seconds if compiled.is_ok else None,
+        "temp_bytes": compiled.temp_bytes,
+        "explained_share": explained_share(ledger) if compiled.is_ok else None,
+        "unknown_trip_counts": list(ledger.unknown_trip_counts),
+        "unpriced": list(ledger.unpriced),
+        "collectives": [_entry_dict(entry) for entry in ledger.entries],
+        "by": {by: [_group_dict(group) for group in ledger.grouped(by)] for by in GROUPINGS},
+    }
+
+
+def _entry_dict(entry: Entry) -> dict[str, Any]:
+    return {
+        "kind": entry.collective.kind,
+        "name": entry.name,
+        "tile": entry.tensor,
+        "runs": entry.runs,
+        "bytes_received": entry.bytes_received,
+        "seconds": entry.seconds,
+        "axes": entry.axes,
+        "level": entry.level,
+        "location": entry.place,
+        "location_chain": list(entry.calls),
+        "op": entry.op,
+        "cause": entry.cause.kind,
+        "why": entry.cause.text,
+        "site": entry.cause.site,
+    }
+
+
+def _group_dict(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "collectives": len(group.entries),
+        "runs": group.runs,
+        "bytes_received": group.bytes_received,
+        "seconds": group.seconds,
+    }

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard traffic: text, JSON and a page; diagnostics for files and networks that do not fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reshard.passes.traffic.ledger import GROUPINGS
+from reshard.tools import reshard as tool
+from reshard.tools.commands import traffic
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = str(ROOT / "examples" / "issue_21562.mlir")
+
+
+def test_the_groupings_are_those_of_the_ledger():
+    assert traffic.GROUPINGS == tuple(GROUPINGS)
+
+
+def test_text_has_the_totals_and_both_tables(capsys):
+    assert tool.main(["traffic", EXAMPLE]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{EXAMPLE}: 8 devices, times modelled on uniform, 8 device\n")
+    assert "stock XLA, the longest first" in text and "ours, the longest first" in text
+    assert "received by the busiest device   58.72 MB  " in text and "site 0: " in text
+
+
+def test_a_row_per_group(capsys):
+    assert tool.main(["traffic", EXAMPLE, "--by", "kind", "--stock-only"]) == 0
+    text = capsys.readouterr().out
+    assert "collectives  runs  kind" in text and "all_gather" in text and "ours" not in text.splitlines()[2]
+    assert "leaves the program as it is" not in text  # nobody asked
+
+
+def test_a_program_that_is_left_as_it_is_has_one_table_and_says_so(capsys):
+    assert tool.main(["traffic", str(ROOT / "examples" / "moe_layer.mlir")]) == 0
+    text = capsys.readouterr().out
+    assert "reshard leaves the program as it is" in text and "ours, the longest first" not in text
+
+
+def test_json_has_every_collective_and_the_groups(capsys):
+    assert tool.main(["traffic", EXAMPLE, "--json", "--topology", "v5e:2x4"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == "reshard.traffic/1" and data["topology"].startswith("v5e:2x4")
+    stock, ours = data["stock"], data["ours"]
+    assert sum(each["bytes_received"] for each in stock["collectives"]) == stock["bytes_received"] == 58_720_256
+    assert ours["bytes_received"] < stock["bytes_received"] and ours["explained_share"] == 1
+    assert {each["cause"] for each in ours["collectives"]} == {"planned chain"}
+    assert set(stock["by"]) == set(GROUPINGS)
+
+
+def test_a_page_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
+    page = tmp_path / "traffic.html"
+    assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", str(page)]) == 0
+    assert "stock XLA" in capsys.readouterr().out and page.read_text().startswith("<!doctype html>")
+    assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", "-"]) == 0
+    assert capsys.readouterr().out == page.read_text()
+    assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", str(tmp_path / "none" / "x.html")]) == 1
+    assert "no such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([EXAMPLE, "--topology", "h100:4x8"], "32 devices; the mesh has 8"),
+        ([EXAMPLE, "--topology", "h1000"], 'unknown topology "h1000"'),
+        ([EXAMPLE, "--compile-for", "tpu:v9:2x2"], "tpu:v9"),
+        (["missing.mlir"], "missing.mlir"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_1(arguments, message, capsys):
+    assert tool.main(["traffic", *arguments]) == 1
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["--top", "-1"], ["--top", "many"], ["--by", "day"]])
+def test_a_wrong_command_line_is_exit_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        tool.main(["traffic", EXAMPLE, *arguments])
+    assert ended.value.code == 2 and "reshard traffic: error: " in capsys.readouterr().err
+
+
+@pytest.mark.tpu
+def test_the_program_of_a_target_is_that_of_its_compiler(capsys):
+    example = str(ROOT / "examples" / "moe_layer.mlir")
+    assert tool.main(["traffic", example, "--compile-for", "tpu:v5e:2x4", "--topology", "v5e:2x4", "--json"]) == 0
+    stock = json.loads(capsys.readouterr().out)["stock"]
+    assert stock["bytes_received"] > 0 and stock["explained_share"] >= 0.95
+
+
+def test_a_program_that_xla_refuses_is_exit_status_1(capsys, tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(
+        "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n  %0 = stablehlo.custom_call @nobody(%a) : "
+        "(tensor<8xf32>) -> tensor<8xf32>\n  return %0 : tensor<8xf32>\n}\n"
+    )
+    assert tool.main(["traffic", str(path)]) == 1
+    assert "stock XLA: error: " in capsys.readouterr().out
