@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of generators: each yields other ways to do what a searched chain does.
 
-A generator takes the context of one request and yields chains or whole plans. The planner prices a chain unless a bound
-says that it is no cheaper than the best plan so far. A way that is more than one chain on one mesh comes as a plan. A
-generator yields nothing if the request, or the proof about the searched chain, shows that its way cannot be cheaper.
+A generator takes what the search found for one request, and yields chains or whole plans. The planner prices a chain
+unless a bound says that it is no cheaper than the best plan so far. A way that is more than one chain on one mesh comes
+as a plan. A generator yields nothing if the request, or the proof about the searched chain, shows that its way cannot be
+cheaper.
 """
 
 from __future__ import annotations
@@ -42,11 +43,7 @@ def pricing_of(topology: Topology, mesh: Mesh, bits: int, folds_copies: bool = F
 
 
 class Context:
-    """The facts about one request that generators use.
-
-    State: `found`, the chain that the search found, or None; `plan`, its plan; `best`, the best plan so far that fits
-    the memory limit, or None if all ways are asked for, cheap or not.
-    """
+    """The facts about one request that are known without a search."""
 
     def __init__(self, request: Request):
         self.request = request
@@ -54,31 +51,6 @@ class Context:
         self.costing = Costing(request, self.pricing)
         self.wants_small = request.memory_limit is not None  # a slower plan may need less memory
         self.objective = self.costing.objective
-        self.found: Found | None = None
-        self.plan: Plan | None = None
-        self.best: Plan | None = None
-
-    def start_from(self, found: Found, every: bool) -> Plan:
-        """Returns the plan of the searched chain, with which others are compared, unless every way is wanted."""
-        self.found = found
-        self.costing.bound = found.bound
-        self.plan = self.costing.of_chain(found.chain, found.is_optimal, found.proved_gap)
-        self.best = None if every or not self._fits(self.plan) else self.plan
-        return self.plan
-
-    def priced(self, candidate: Chain | Plan) -> Plan | None:
-        """Returns the plan of a candidate; None if a bound says that it is no cheaper than the best plan."""
-        if isinstance(candidate, Plan):
-            return candidate
-        return self.costing.of_cheaper_chain(candidate, self.best) if self.best else self.costing.of_chain(candidate)
-
-    def take(self, plan: Plan) -> None:
-        """Makes a plan the best one, if it is cheaper and fits the memory limit."""
-        if self.best is not None and self._fits(plan):
-            self.best = min(self.best, plan, key=self.costing.key)
-
-    def _fits(self, plan: Plan) -> bool:
-        return self.request.memory_limit is None or plan.peak_bytes <= self.request.memory_limit
 
     def pricing_on(self, mesh: Mesh) -> Pricing:
         return pricing_of(self.request.topology, mesh, self.request.bits)
@@ -118,17 +90,51 @@ class Context:
         return plan_exchange(before, after, distance=distance, round_elements=round_elements, **limits)
 
 
+class Searched:
+    """The facts about one request that generators use: the chain that the search found, and the best plan so far.
+
+    State: `best`, the cheapest plan so far that fits the memory limit. It is None if all ways are asked for, cheap or
+    not, or if `plan`, the plan of the found chain, does not fit.
+    """
+
+    def __init__(self, context: Context, found: Found, every: bool):
+        self.context = context
+        self.found = found
+        self.costing = context.costing
+        if found.bound is not None:
+            self.costing.bound = found.bound
+        self.plan = self.costing.of_chain(found.chain, found.is_optimal, found.proved_gap)
+        self.best = None if every or not self._fits(self.plan) else self.plan
+
+    def priced(self, candidate: Chain | Plan) -> Plan | None:
+        """Returns the plan of a candidate; None if a bound says that it is no cheaper than the best plan."""
+        if isinstance(candidate, Plan):
+            return candidate
+        return self.costing.of_cheaper_chain(candidate, self.best) if self.best else self.costing.of_chain(candidate)
+
+    def take(self, plan: Plan) -> None:
+        """Makes a plan the best one, if it is cheaper and fits the memory limit."""
+        if self.best is not None and self._fits(plan):
+            self.best = min(self.best, plan, key=self.costing.key)
+
+    def _fits(self, plan: Plan) -> bool:
+        limit = self.context.request.memory_limit
+        return limit is None or plan.peak_bytes <= limit
+
+
 # ---- the searched chain in other steps
 
 
-def gathers_apart(context: Context) -> Iterator[Chain]:
+def gathers_apart(searched: Searched) -> Iterator[Chain]:
     """Yields the searched chain with a gather for each dimension in place of joint ones."""
-    if context.found.chain.has_joint_gather:
-        yield context.found.chain.with_gathers_apart()
+    chain = searched.found.chain
+    if chain.has_joint_gather:
+        yield chain.with_gathers_apart()
 
 
-def searched_with_free_copies(context: Context) -> Iterator[Chain]:
+def searched_with_free_copies(searched: Searched) -> Iterator[Chain]:
     """Yields the chain of another search, for which all_to_alls do the copies before them at no cost."""
+    context = searched.context
     if context.pricing.has_free_copies:
         asked = context.request
         folding = pricing_of(asked.topology, asked.widest_mesh, asked.bits, folds_copies=True)
@@ -138,24 +144,31 @@ def searched_with_free_copies(context: Context) -> Iterator[Chain]:
 # ---- chains that are made without a search
 
 
-def constructed(context: Context) -> Iterator[Chain]:
-    """Yields the chains that need no search: a search that stopped early, or does not see copies, may miss them.
+def constructed(searched: Searched) -> Iterator[Chain]:
+    """Yields the chains that need no search: a search that stopped early, or does not see copies, may miss them."""
+    if _may_be_beaten(searched):
+        yield from unsearched(searched.context, searched.best)
+
+
+def unsearched(context: Context, best: Plan | None = None) -> Iterator[Chain]:
+    """Yields the chains that need no search, without those whose head says that they are no cheaper than `best`.
 
     Without the chain of leading axes, 11 of the 39,950 plans of `benchmarks/plan_costs.py` are worse. Most of them have
     a memory limit; one takes 1.43 times as long.
     """
-    if _may_be_beaten(context) and context.primes is not None:
-        may_permute = functools.partial(context.costing.may_permute, context.best) if context.best else None
-        permuted = one_permute_chains(context.primes, may_permute)
-        for chain in (leading_axes_chain(context.primes), *permuted, *_waves(context), *_greedy(context)):
+    primes = context.primes
+    if primes is not None:
+        may_permute = functools.partial(context.costing.may_permute, best) if best else None
+        permuted = one_permute_chains(primes, may_permute)
+        for chain in (leading_axes_chain(primes), *permuted, *_waves(context, primes), *_greedy(context)):
             yield context.with_cheap_gathers(chain)
 
 
-def _may_be_beaten(context: Context) -> bool:
-    found, plan = context.found, context.plan
-    if context.best is None or not found.is_optimal:
+def _may_be_beaten(searched: Searched) -> bool:
+    found, plan = searched.found, searched.plan
+    if searched.best is None or not found.is_optimal:
         return True
-    return plan.time_s > found.rivals_s and _may_save_copies(context, plan, found.chain)
+    return plan.time_s > found.rivals_s and _may_save_copies(searched.context, plan, found.chain)
 
 
 def _may_save_copies(context: Context, plan: Plan, chain: Chain) -> bool:
@@ -168,10 +181,10 @@ def _may_save_copies(context: Context, plan: Plan, chain: Chain) -> bool:
     return len(chain) > 1 or not isinstance(chain[0], steps.AllGather) or chain.has_joint_gather
 
 
-def _waves(context: Context) -> Sequence[Chain]:
+def _waves(context: Context, primes: Problem) -> Sequence[Chain]:
     if context.objective.is_by_time and not context.pricing.is_flat:
-        return striped_chains(context.primes)
-    chain = chain_of_waves(context.primes)
+        return striped_chains(primes)
+    chain = chain_of_waves(primes)
     return [] if chain is None else [chain]
 
 
@@ -194,8 +207,9 @@ def _greedy(context: Context) -> Iterator[Chain]:
         yield joint
 
 
-def gathered_first(context: Context) -> Iterator[Chain | Plan]:
+def gathered_first(searched: Searched) -> Iterator[Chain | Plan]:
     """Yields the chains that gather more than the target needs, with one gather or one for each dimension."""
+    context = searched.context
     if context.request.tile_limit is None or context.primes is None:
         return
     routes = None if context.pricing.is_flat or not context.request.with_exchange else context.routes
@@ -209,9 +223,9 @@ def gathered_first(context: Context) -> Iterator[Chain | Plan]:
 # ---- chains on meshes that are made for them
 
 
-def on_other_meshes(context: Context) -> Iterator[Chain | Plan]:
+def on_other_meshes(searched: Searched) -> Iterator[Chain | Plan]:
     """Yields chains on other meshes of the same devices; see `relabelled.py`."""
-    found = context.found
+    context, found = searched.context, searched.found
     if not context.request.with_exchange or context.primes is None:
         return
     if context.pricing.is_flat and not found.problem.is_misaligned:
@@ -231,58 +245,65 @@ def on_other_meshes(context: Context) -> Iterator[Chain | Plan]:
 # ---- exchanges
 
 
-def exchanged_middles(context: Context) -> Iterator[Plan]:
+def exchanged_middles(searched: Searched) -> Iterator[Plan]:
     """Yields the searched chain with an exchange for its middle, where that may be cheaper than the best plan."""
-    found = context.found
-    if context.request.with_exchange and (context.best is None or not found.is_unbeatable):
-        yield from with_exchanged_middle(context, found.chain)
+    context, found, best = searched.context, searched.found, searched.best
+    if not context.request.with_exchange or best is not None and found.is_unbeatable:
+        return
+    if best is not None and _is_faster_than_any_exchange(context, best, found.chain):
+        return
+    for start, stop in middles(found.chain):
+        best = searched.best  # it may be one of those that were yielded
+        if best is None or _may_gain_by_exchange(searched, best, start, stop):
+            yield from _exchanged(context, found.chain, start, stop, best)
 
 
 def with_exchanged_middle(context: Context, chain: Chain) -> Iterator[Plan]:
-    """Yields a chain with an exchange for its middle: all of it, or all between leading slices and trailing gathers.
-
-    Where the context has a best plan, those that are sure to be no better than it are left out.
-    """
-    if not chain or context.best and _is_faster_than_any_exchange(context, chain):
-        return
+    """Yields a chain with an exchange for its middle: all of it, or all between leading slices and trailing gathers."""
     for start, stop in middles(chain):
-        if context.best and not _may_gain_by_exchange(context, chain, start, stop):
-            continue
-        before, after = chain.layouts[start], chain.layouts[stop]
-        others = [*chain.steps[:start], *chain.steps[stop:]]
-        try:
-            ends = (Blocks.of_layout(context.request.mesh, each) for each in (before, after))
-            exchange = context.exchange(*ends, MOST_PIECES_BESIDE_CHAIN, _most_rounds(context, others))
-        except (LayoutError, TooManyPieces):
-            continue
-        yield context.costing.of_chain(chain.with_steps(start, stop, steps.Exchanged(exchange, after)))
+        yield from _exchanged(context, chain, start, stop)
 
 
-def _is_faster_than_any_exchange(context: Context, chain: Chain) -> bool:
+def _exchanged(context: Context, chain: Chain, start: int, stop: int, best: Plan | None = None) -> Iterator[Plan]:
+    """Yields the chain with an exchange for its steps from `start` to `stop`, if there is one that is worth it.
+
+    Args:
+      best: the plan that it has to beat.
+    """
+    mesh, before, after = context.request.mesh, chain.layouts[start], chain.layouts[stop]
+    others = [*chain.steps[:start], *chain.steps[stop:]]
+    try:
+        held, wanted = Blocks.of_layout(mesh, before), Blocks.of_layout(mesh, after)
+        exchange = context.exchange(held, wanted, MOST_PIECES_BESIDE_CHAIN, _most_rounds(context, best, others))
+    except (LayoutError, TooManyPieces):
+        return
+    yield context.costing.of_chain(chain.with_steps(start, stop, steps.Exchanged(exchange, after)))
+
+
+def _is_faster_than_any_exchange(context: Context, best: Plan, chain: Chain) -> bool:
     """Returns whether the best plan by time takes no more than one round that leads to the target, which is the least
     that an exchange in a chain without a gather takes."""
     if not context.objective.is_by_time or any([isinstance(step, steps.AllGather) for step in chain]):
         return False
-    best = context.best
     return best.time_s <= context.pricing.least_exchange_s(1, chain.target.tile_elements, best.bound_bytes)
 
 
-def _may_gain_by_exchange(context: Context, chain: Chain, start: int, stop: int) -> bool:
-    """Returns whether an exchange may be cheaper than the steps from `start` to `stop`.
+def _may_gain_by_exchange(searched: Searched, best: Plan, start: int, stop: int) -> bool:
+    """Returns whether the searched chain may be cheaper than the best plan with an exchange from `start` to `stop`.
 
-    It is not where they are a permute, and it does not matter who sends to whom: behind the same digits two tiles are
-    equal or apart, so a device that lacks a part lacks the whole tile; and a permute copies nothing.
+    It is not where these steps are a permute, and it does not matter who sends to whom: behind the same digits two
+    tiles are equal or apart, so a device that lacks a part lacks the whole tile; and a permute copies nothing.
     """
+    context, chain = searched.context, searched.found.chain
     if stop == start + 1 and isinstance(chain[start], steps.Permute) and context.pricing.is_flat:
         return False
     ends = chain.layouts[start], chain.layouts[stop]
-    return least_with_exchange(context, *ends, context.plan, start, stop) < context.costing.key(context.best)
+    return least_with_exchange(context, *ends, searched.plan, start, stop) < context.costing.key(best)
 
 
-def _most_rounds(context: Context, others: Sequence[steps.Step]) -> float:
+def _most_rounds(context: Context, best: Plan | None, others: Sequence[steps.Step]) -> float:
     """Returns how many rounds beside other steps may still be better: by bytes fewer, where the bound is met
     already."""
-    best = context.best
     if best is None or context.objective.is_by_time or best.bytes_received > best.bound_bytes:
         return math.inf
     return best.collectives - 1 - sum(map(steps.collectives, others))
@@ -315,7 +336,7 @@ def least_with_exchange(
     return sum([*(each.time_s for each in ahead), least_s, *(each.time_s for each in behind)]), *least
 
 
-Generator = Callable[[Context], Iterator[Chain | Plan]]
+Generator = Callable[[Searched], Iterator[Chain | Plan]]
 
 GENERATORS: dict[str, tuple[Generator, ...]] = {  # by objective
     "bytes": (constructed, gathered_first, exchanged_middles),

@@ -18,7 +18,7 @@ from ..plans.request import Request
 from ..programs.chain import Chain
 from ..programs.exchange import Exchange
 from ..search.find_chain import find_chain
-from .generators import GENERATORS, Context, constructed, with_exchanged_middle
+from .generators import GENERATORS, Context, Searched, unsearched, with_exchanged_middle
 
 
 def planned(request: Request) -> Plan:
@@ -107,17 +107,18 @@ class _Planner:
         except NoPlanError as refusal:
             yield from self._without_search(refusal)
             return
-        yield context.start_from(found, every)
+        searched = Searched(context, found, every)
+        yield searched.plan
         for generate in GENERATORS[asked.objective]:
-            for candidate in generate(context):
-                plan = context.priced(candidate)
+            for candidate in generate(searched):
+                plan = searched.priced(candidate)
                 if plan is not None:
                     yield plan
-                    context.take(plan)
+                    searched.take(plan)
 
     def _without_search(self, refusal: NoPlanError) -> Iterator[Plan]:
         """Yields the plans of a request for which the search finds no chain. Raises: the refusal if there are none."""
-        known = [self.context.costing.of_chain(chain) for chain in constructed(self.context)]
+        known = [self.context.costing.of_chain(chain) for chain in unsearched(self.context)]
         yield from known
         if self.request.with_exchange:
             with contextlib.suppress(*[NoPlanError] if known else []):

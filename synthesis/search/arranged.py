@@ -61,11 +61,12 @@ def rearranged(problem: Problem, chain: Chain, seconds: Callable[[Chain], float]
     Args:
       problem: the problem, refined into primes. seconds: returns the time of a chain.
     """
-    at = next((at for at, step in enumerate(chain) if isinstance(step, Permute)), None)
-    if at is None:
+    found = next(((at, step) for at, step in enumerate(chain) if isinstance(step, Permute)), None)
+    if found is None:
         return chain
+    at, permute = found
     head, best_s = chain[:at], seconds(chain)
-    arranged = chain[at].after
+    arranged = permute.after
     while True:
         tried = [(other, each) for other in _neighbours(problem, arranged) for each in _by_way_of(problem, head, other)]
         priced = [(seconds(each), number) for number, (_, each) in enumerate(tried)]

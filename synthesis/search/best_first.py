@@ -29,6 +29,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal
 
 from ..layouts.refinement import Problem
 from ..network.pricing import PER_SECOND, Pricing
@@ -45,7 +46,9 @@ Allows = Callable[[Kind, int], bool]  # whether a step of a kind that moves so m
 # whether it is a gather along several dimensions (the large tile is copied then), a lower bound on the cost to go, and
 # its cost. The last two are None while they are not known. It is a plain tuple, because there are very many.
 _Edge = tuple[Kind, State, int, int, tuple[int, ...], bool, int | None, int | None]
-_UNBOUNDED = "unbounded"  # marks an entry of the queue: a better bound on its cost to go is found when its turn comes
+_UNBOUNDED: Final = True  # marks an entry of the queue: a better bound on its cost to go is found when its turn comes
+_Owner = tuple[int, int, int]  # a factor, its slot, and where the slot ends; see `Digits.by_start`
+_Entry = tuple[int, int, int, State, Literal[True] | tuple[State, _Edge] | None]  # of the queue, see `_Run`
 
 
 class _Tally(threading.local):
@@ -128,6 +131,7 @@ class Search:
 
     `pricing` is None if only elements count. The branches on it are here and not in an objective, because an
     objective judges whole plans with their copies, and the search adds up the prices of edges, which have no copies.
+    `pricing_of_pairs` is the pricing where it matters which devices send to which, else None.
     """
 
     def __init__(
@@ -156,14 +160,14 @@ class Search:
         self.least_permutes: dict[tuple[float, int], int] = {}
         self.least_behind = _bounds_behind(self.to_go_of, self.costs)
         self.has_free_slices = pricing is None or pricing.has_free_slices
-        self.prices_pairs = pricing is not None and not pricing.is_flat
+        self.pricing_of_pairs = None if pricing is None or pricing.is_flat else pricing
         self.is_regular = pricing is None or all(map(pricing.shares, problem.movable))
         self.first_alike = self._first_alike()
         self.dim_of = [slot.dim for slot in self.digits.slots]
         self.spares = self.digits.spares
         self.spare_masks = [sum(1 << s for s in slots) for slots in self.spares]
         self.first_spares: dict[tuple[int, int], list[int]] = {}
-        self.fitting: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        self.fitting: dict[tuple[int, int, int], tuple[list[_Owner], list[_Owner]]] = {}
 
     def anew(self, homeward: bool) -> Search:
         """Returns a search that shares the bounds of this one, but pays for its prices itself.
@@ -214,15 +218,16 @@ class Search:
         kind, after, received, tile, moved, is_joint, _, _ = edge
         if kind in LOCAL:
             return tile
-        if self.prices_pairs and kind == "permute":
-            return self.costs.packed(self._least_permute(state, after, tile), received, 1, tile)
-        if self.prices_pairs or kind == "all_reduce":
+        pairs = self.pricing_of_pairs
+        if pairs and kind == "permute":
+            return self.costs.packed(self._least_permute(pairs, state, after, tile), received, 1, tile)
+        if pairs or kind == "all_reduce":
             key = kind, moved, received, tile, is_joint
         else:
             key = kind, received, tile, is_joint  # these give the size of a group, which is all that matters
         found = self.steps_cost.get(key)
         if found is None:
-            time = self._picoseconds(state, edge) if self.pricing else 0
+            time = self._picoseconds(self.pricing, state, edge) if self.pricing else 0
             found = self.steps_cost[key] = self.costs.packed(time, received, 1, tile)
         return found
 
@@ -231,36 +236,39 @@ class Search:
 
         Slices in a row are one step, which costs less than the sum of theirs.
         """
-        return tile if self.has_free_slices else self.costs.packed(self.pricing.slice_picoseconds(tile), 0, 0, tile)
+        if self.has_free_slices or self.pricing is None:
+            return tile
+        return self.costs.packed(self.pricing.slice_picoseconds(tile), 0, 0, tile)
 
-    def _picoseconds(self, state: State, edge: _Edge) -> int:
+    def _picoseconds(self, pricing: Pricing, state: State, edge: _Edge) -> int:
         kind, _, _, after_tile, moved, is_joint, _, _ = edge
         key = kind, moved
         if key not in self.coefficients:
             factors = tuple([self.problem.movable[i] for i in moved])
-            if self.prices_pairs and not self.is_regular:
+            if self.pricing_of_pairs and not self.is_regular:
                 self._spend(STEPS_TO_PRICE)
-            self.coefficients[key] = self.pricing.coefficients(kind, factors)
+            self.coefficients[key] = pricing.coefficients(kind, factors)
         tile = self.digits.tile(state) if kind in ("all_gather", "reduce_scatter") else after_tile
-        found = self.pricing.whole(*self.coefficients[key], tile)
+        found = pricing.whole(*self.coefficients[key], tile)
         if is_joint:
-            found += math.ceil(self.pricing.relayout_seconds(after_tile) * PER_SECOND)
+            found += math.ceil(pricing.relayout_seconds(after_tile) * PER_SECOND)
         return found
 
-    def _least_permute(self, before: State, after: State, tile: int) -> int:
+    def _least_permute(self, pricing: Pricing, before: State, after: State, tile: int) -> int:
         """Returns a lower bound on the picoseconds of a permute."""
         hops_s = self.to_go_of.hops_s
         hop_s = max([hop_s for a, b, hop_s in zip(before, after, hops_s) if a != b and a >= 0], default=0.0)
         key = hop_s, tile
         if key not in self.least_permutes:
-            self.least_permutes[key] = self.pricing.least_picoseconds_of_one(1, tile, hop_s)
+            self.least_permutes[key] = pricing.least_picoseconds_of_one(1, tile, hop_s)
         return self.least_permutes[key]
 
     def _priced_permute(self, before: State, edge: _Edge) -> int:
         """Returns the cost of a permute beyond its lower bound."""
-        _, after, _, tile, _, _, _, _ = edge
-        time = self.pricing.permute_picoseconds(self.digits.layout(before), self.digits.layout(after), tile)
-        return self.costs.packed(time - self._least_permute(before, after, tile), 0, 0)
+        pricing, (_, after, _, tile, _, _, _, _) = self.pricing_of_pairs, edge
+        assert pricing is not None  # else no permute waits for its price
+        time = pricing.permute_picoseconds(self.digits.layout(before), self.digits.layout(after), tile)
+        return self.costs.packed(time - self._least_permute(pricing, before, after, tile), 0, 0)
 
     def _found(self, came_from, cost: int) -> Found:
         states, kinds = [self.target], []
@@ -281,10 +289,10 @@ class Search:
         Raises: _Spent, on the way, if no more may be considered.
         """
         edges = itertools.chain.from_iterable(map(self._counted, self._edges_by_kind(state, room, is_permuted)))
-        return edges if self.allows is None else filter(self._is_allowed, edges)
-
-    def _is_allowed(self, edge: _Edge | None) -> bool:
-        return edge is None or self.allows(edge[0], len(edge[4]))
+        allows = self.allows
+        if allows is None:
+            return edges
+        return (edge for edge in edges if edge is None or allows(edge[0], len(edge[4])))
 
     def _counted(self, edges: Iterable[_Edge | None]) -> Iterable[_Edge | None]:
         """Returns the edges, and counts them: a list at once if the budget has room for it, others one by one.
@@ -309,7 +317,7 @@ class Search:
                 blocked |= self.clash[slot]
         free = [[s for s in slots if not blocked >> s & 1] for slots in self.digits.candidates]
         tile = self.digits.tile(state)
-        if not self.exhaustive and not self.prices_pairs:
+        if not self.exhaustive and not self.pricing_of_pairs:
             for i, goal in enumerate(self.target):
                 if state[i] == REPLICATED and goal != REPLICATED and goal in free[i]:
                     left = tile // self.sizes[i]
@@ -408,7 +416,7 @@ class Search:
             return self._moves_home(owned, state, free, tile)
         return self._moves_to_digits("all_to_all", owned, state, free, blocked, tile, room)
 
-    def _moves_home(self, factors: list[int], state: State, free, tile: int) -> list[_Edge]:
+    def _moves_home(self, factors: list[int], state: State, free, tile: int) -> list[_Edge | None]:
         """Returns the all_to_all that brings home all factors it can, and those that move one factor elsewhere."""
         home = {i: self.target[i] for i in factors if self.target[i] in free[i]}
         ways = [home]
@@ -416,7 +424,7 @@ class Search:
             for s in free[i]:
                 if s != self.target[i]:
                     ways.append({**{j: goal for j, goal in home.items() if not self.clash[s] >> goal & 1}, i: s})
-        found: list[_Edge] = []
+        found: list[_Edge | None] = []
         for moves in filter(None, ways):
             n = math.prod([self.sizes[i] for i in moves])
             after = tuple([moves.get(i, slot) for i, slot in enumerate(state)])
@@ -466,11 +474,9 @@ class Search:
             return
         for after in self._fill(state, runs, room):
             if sums > 1:
-                yield from (
-                    ("permute", each, tile, tile, (), False, None, None)
-                    for each in self._with_sums(after, sums)
-                    if each != state
-                )
+                for each in self._with_sums(after, sums):
+                    if each != state:
+                        yield "permute", each, tile, tile, (), False, None, None
             elif after != state:
                 yield "permute", after, tile, tile, (), False, None, None
 
@@ -486,9 +492,8 @@ class Search:
         """Yields the states in which factors fill the runs; `_Moves` explains which ways leave no room."""
         target, common, hops_s, behinds = self.target, self.to_go_of.common, self.to_go_of.hops_s, self.least_behind
         nobody = (REPLICATED,) * len(owned)
-        ways = [
-            (0, runs[0][1] if runs else 0, nobody, 1, 0.0)
-        ]  # a run, a place in it, the owners of digits before that place, `divisor`, `hop_s`
+        # a run, a place in it, the owners of digits before that place, `divisor`, `hop_s`
+        ways: list[tuple[int, int, State, int, float]] = [(0, runs[0][1] if runs else 0, nobody, 1, 0.0)]
         while ways:
             at, place, owners, divisor, hop_s = ways.pop()
             self.left -= 1
@@ -514,7 +519,7 @@ class Search:
                 if behinds[far_s][left] < room:
                     ways.append((at, stop, (*owners[:i], s, *owners[i + 1 :]), left, far_s))
 
-    def _preferred(self, dim: int, place: int, end: int, owners: State, owned: State) -> list[tuple[int, int, int]]:
+    def _preferred(self, dim: int, place: int, end: int, owners: State, owned: State) -> list[_Owner]:
         """Returns the factors to try in a place, the last one first.
 
         If the target's owner fits, it is the only one, unless the search is exhaustive. Otherwise a homeward search
@@ -533,7 +538,7 @@ class Search:
             return here
         return [each for each in here if owned[each[0]] == each[1]] or here[-1:]
 
-    def _fitting(self, dim: int, place: int, end: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    def _fitting(self, dim: int, place: int, end: int) -> tuple[list[_Owner], list[_Owner]]:
         """Returns the entries of `Digits.by_start` at a place that fit into a run, last one first; those at home."""
         here = [each for each in reversed(self.digits.by_start.get((dim, place), ())) if end % each[2] == 0]
         return here, [each for each in here if each[0] == FIXED or self.target[each[0]] == each[1]]
@@ -566,7 +571,7 @@ class _Run:
         self.best = {source: 0}
         self.came_from: dict[State, tuple[State, Kind]] = {}
         self.order = itertools.count(1)
-        self.queue = [(greed * search._cost_to_go(source), 0, 0, source, None)]
+        self.queue: list[_Entry] = [(greed * search._cost_to_go(source), 0, 0, source, None)]
 
     def chain(self) -> Found | None:
         """Returns the first chain that no entry of the queue can improve; None if there is no chain below the limit.
@@ -631,7 +636,7 @@ class _Run:
             self.order,
         )
         limit, target, to_go_of, costs_of = self.limit, search.target, search.to_go, search.steps_cost
-        prices_pairs, push = search.prices_pairs, heapq.heappush
+        prices_pairs, push = search.pricing_of_pairs is not None, heapq.heappush
         is_permuted = not search.exhaustive and state in came_from and came_from[state][1] == "permute"
         for edge in search._edges(state, limit - cost, is_permuted):
             if edge is None:
@@ -678,7 +683,7 @@ class _Moves:
 
     def __init__(self, search: Search, kind: Kind, state: State, tile: int, room: int):
         self.search = search
-        self.kind = kind
+        self.kind: Kind = kind
         self.state = state
         self.tile = tile
         self.room = room
@@ -789,7 +794,7 @@ class _Moves:
         search, tile = self.search, self.tile
         received, kept = tile // n * (n - 1), tile if self.kind == "all_to_all" else tile // n
         edge = self.kind, self.state, received, kept, moved, False, None, None
-        price = None if search.prices_pairs else search._cost(self.state, edge)
+        price = None if search.pricing_of_pairs else search._cost(self.state, edge)
         self.groups[n] = found = search._least_step(n, tile), received, kept, price
         return found
 

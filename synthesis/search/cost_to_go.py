@@ -72,7 +72,7 @@ class CostToGo:
         self.target_sums = digits.sums(digits.target)
         self.common = self._table(digits.sizes)
         self._vacated = Made(functools.partial(_local_in_target, digits))
-        self._levels = self._outer_levels() if pricing else []
+        self._levels = self._outer_levels(pricing) if pricing else []
         self.hops_s = [pricing.hop_s(factor) if pricing else 0.0 for factor in digits.problem.movable]
         self._seconds_per_element = pricing.least_seconds_per_element if pricing else 0.0
         rows = enumerate(zip(self.common, self.hops_s))
@@ -105,14 +105,14 @@ class CostToGo:
             row[goal] = 1
         return row
 
-    def _outer_levels(self) -> list[tuple[float, int, list[list[int]]]]:
+    def _outer_levels(self, pricing: Pricing) -> list[tuple[float, int, list[list[int]]]]:
         """Returns (seconds per element, elements that a unit wants, divisors) of each level except single devices."""
-        if self.pricing.is_flat or self.is_misaligned:
+        if pricing.is_flat or self.is_misaligned:
             return []
         owners, movable = dict(self.digits.problem.target.owners), self.digits.problem.movable
         factors = (*movable, *(factor for factor in owners if factor not in movable))
         found = []
-        for seconds_per_element, units in self.pricing.cuts(factors):
+        for seconds_per_element, units in pricing.cuts(factors):
             wanted = math.prod(self.digits.problem.shape) // math.prod(n for n, f in zip(units, factors) if f in owners)
             found.append((seconds_per_element, wanted, self._table(units[: len(movable)])))
         return found

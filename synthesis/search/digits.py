@@ -39,18 +39,18 @@ class Digits:
         self.sizes = [factor.size for factor in problem.movable]
         movable = frozenset(problem.movable)
         self.fixed = [slot for factor, slot in problem.source.owners if factor not in movable]
-        kinds = dict.fromkeys(problem.slots)  # factors of one size often have the same slots
+        kinds = set(problem.slots)  # factors of one size often have the same slots
         self.slots = sorted({slot for slots in kinds for slot in slots})
         number = {slot: i for i, slot in enumerate(self.slots)}
         self.clash = _clashes(self.slots)
         behind = _behind(problem)
         self.is_spare = [slot.start >= behind[slot.dim] for slot in self.slots]
         is_usable = [all([slot.agrees_with(other) for other in self.fixed]) for slot in self.slots]
-        for slots in kinds:
-            offered = [s for s in map(number.__getitem__, slots) if is_usable[s]]
-            kinds[slots] = [s for s in offered if not self.is_spare[s]], [s for s in offered if self.is_spare[s]]
-        self.candidates = [kinds[slots][0] for slots in problem.slots]
-        self.spares = [kinds[slots][1] for slots in problem.slots]
+        usable = {slots: [s for s in map(number.__getitem__, slots) if is_usable[s]] for slots in kinds}
+        candidates = {slots: [s for s in numbers if not self.is_spare[s]] for slots, numbers in usable.items()}
+        spares = {slots: [s for s in numbers if self.is_spare[s]] for slots, numbers in usable.items()}
+        self.candidates = [candidates[slots] for slots in problem.slots]
+        self.spares = [spares[slots] for slots in problem.slots]
         self.source = self.state(problem.source, number)
         self.target = self.state(problem.target, number)
         source_tile, self.target_tile = problem.source.tile_elements, problem.target.tile_elements

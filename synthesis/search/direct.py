@@ -36,7 +36,7 @@ from ..layouts.layout import Factor, Layout, Slot, primes
 from ..layouts.refinement import Problem
 from ..network.pricing import PER_SECOND, Pricing
 from ..programs.chain import Chain, is_joint_gather
-from ..programs.steps import AllGather, AllToAll, Permute, Slice, Step, name
+from ..programs.steps import GROUPED, AllGather, AllToAll, Permute, Slice, Step, name
 from .digits import local_part
 from .found import Found
 
@@ -207,7 +207,7 @@ def _picoseconds(layout: Layout, step: Step, target: Layout, pricing: Pricing) -
 
     A joint gather is one along several dimensions.
     """
-    factors = () if isinstance(step, Permute) else step.factors
+    factors = step.factors if isinstance(step, GROUPED) else ()
     time = pricing.picoseconds(name(step), factors, layout.tile_elements)
     if is_joint_gather(layout, step):
         time += math.ceil(pricing.relayout_seconds(target.tile_elements) * PER_SECOND)

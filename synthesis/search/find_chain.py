@@ -36,37 +36,39 @@ def find_chain(request: Request, pricing: Pricing, bound: int | None = None) -> 
       bound: the elements that the busiest device must receive; None is what `bounds` says of the request.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
-    return _Searches(request, pricing, bound).run()
+    return _Searches(request, pricing).run(bound)
 
 
 class _Searches:
-    """The searches of one request. State: `found`, the cheapest chain so far; `coarse`, the search on coarse digits.
+    """The searches of one request.
 
-    `problem` has the digits that are searched first. Every chain costs at least `least`, and every method at least
-    `at_least`.
+    State: `found`, the cheapest chain since the first search; `coarse`, the search on coarse digits. `problem` has the
+    digits that are searched first. The busiest device receives at least `bound` elements, every chain costs at least
+    `least`, and every method at least `at_least`.
     """
 
-    def __init__(self, request: Request, pricing: Pricing, bound: int | None):
+    found: Found
+    bound: int
+    least: Cost
+    at_least: Cost
+
+    def __init__(self, request: Request, pricing: Pricing):
         self.request = request
         judged = objective(request.objective)
         self.is_by_time = judged.is_by_time
         self.pricing = judged.pricing_of_search(pricing)
         self.effort = request.effort * (BUDGET.times_on_levels if self.is_by_time and not pricing.is_flat else 1)
         self.problem = self._refine()
-        self.found: Found | None = None
         self.coarse: Search | None = None
-        self.bound = bound
 
-    def run(self) -> Found:
+    def run(self, bound: int | None) -> Found:
         known = chain_at_once(self.problem, self.pricing) if self._has_free_slices else None
-        if known is not None:
-            return self._found_at_once(known)
-        if self.bound is None:
-            asked = self.request
-            self.bound = received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target)
+        self.bound = self._least_received(known) if bound is None else bound
         self.at_least = self.least = self._at_least(self.bound)
+        if known is not None:
+            return self._proved(known, known.cost)
         self._search()
-        least = self.found.cost if self._is_proved() else self.least
+        least = self.found.cost if self._is_proved(self.found) else self.least
         if not self._has_free_slices or self._may_gain_by_leaving_home:
             least = self.at_least  # searches count each slice of a row, and keep factors at home
         return self._proved(self.found, least)
@@ -78,17 +80,22 @@ class _Searches:
     @property
     def _may_gain_by_leaving_home(self) -> bool:
         """Returns whether it may pay to gather factors at home: with a tile limit, on a network that is not flat."""
-        return self.request.tile_limit is not None and self.pricing is not None and not self.pricing.is_flat
+        return self.request.tile_limit is not None and self._has_levels
 
-    def _found_at_once(self, known: Found) -> Found:
-        """Returns the chain with its proof.
+    @property
+    def _has_levels(self) -> bool:
+        """Returns whether times count, on a network that is not flat."""
+        return self.pricing is not None and not self.pricing.is_flat
 
-        It receives as many elements as the busiest device lacks; if tiles are not padded, that is the bound.
+    def _least_received(self, known: Found | None) -> int:
+        """Returns the elements that the busiest device must receive.
+
+        A chain that is known at once receives as many as that device lacks; if tiles are not padded, that is the bound.
         """
-        if self.bound is None:
-            self.bound = known.cost[-2]
-        self.at_least = self._at_least(self.bound)
-        return self._proved(known, known.cost)
+        if known is not None:
+            return known.cost[-2]
+        asked = self.request
+        return received_elements_bound(asked.mesh, asked.shape, asked.source, asked.target)
 
     def _proved(self, found: Found, least: Cost) -> Found:
         is_unbeatable = found.cost <= self.at_least
@@ -100,13 +107,9 @@ class _Searches:
         return (self.pricing.least_picoseconds(bound), *least) if self.pricing else least
 
     def _search(self) -> None:
-        if has_sums(self.problem):
-            self._search_with_sums()
-        else:
-            self._search_coarse()
-        if self.found is None:
-            self._search_primes()
-        if self._is_proved() or self._is_proved_on_coarse_digits():
+        first = self._search_with_sums() if has_sums(self.problem) else self._search_coarse()
+        self.found = self._search_primes() if first is None else first
+        if self._is_proved(self.found) or self._is_proved_on_coarse_digits():
             return
         problem = self._refine(with_detours=True, into_primes=True)
         orders = orders_of_primes(problem, self.request.source, self.request.target)
@@ -114,51 +117,52 @@ class _Searches:
         if orders > 1:
             primes.append(self._wide(self._refine(with_detours=True, into_primes=True, largest_first=True)))
         self._raise_least(min(search.least_cost() for search in primes))
-        if self._is_proved():
+        if self._is_proved(self.found):
             return
         coarse = self._refine(with_detours=True)
         is_prime = coarse == problem
         if not is_prime:
             self._improve(self._wide(coarse), self._most_edges(coarse, BUDGET.detours))
-        if not self._is_proved() and (not self._meets_bound() or is_prime):
+        if not self._is_proved(self.found) and (not self._meets_bound() or is_prime):
             least = min([self._improve(search, self._most_edges(problem, BUDGET.primes)) for search in primes])
             if orders <= len(primes):  # else there are digits that none of these searches has seen
                 self._raise_least(least)
 
     def _most_edges(self, problem: Problem, usual: int) -> int:
-        has_levels = self.is_by_time and not self.pricing.is_flat
-        return BUDGET.misaligned if problem.is_misaligned and not has_levels else usual
+        return BUDGET.misaligned if problem.is_misaligned and not self._has_levels else usual
 
     def _wide(self, problem: Problem) -> Search:
         return Search(problem, self.pricing, exhaustive=problem.is_misaligned)
 
-    def _search_coarse(self) -> None:
-        """Finds a chain in coarse digits: the cheapest if the budget allows it, else the better of two greedy ones."""
+    def _search_coarse(self) -> Found | None:
+        """Returns a chain in coarse digits: the cheapest if the budget allows it, else the better of two greedy ones.
+
+        None if there is none.
+        """
         self.coarse = Search(self.problem, self.pricing)
         try:
-            self.found = self.coarse.run(None, BUDGET.first * self.effort)
+            return self.coarse.run(None, BUDGET.first * self.effort)
         except SearchLimit:
             max_edges = BUDGET.greedy * self.effort
             found = [_run_or_none(self.coarse.anew(homeward), max_edges, BUDGET.greed) for homeward in (True, False)]
-            self.found = min(filter(None, found), key=lambda chain: chain.cost, default=None)
+            return min(filter(None, found), key=lambda chain: chain.cost, default=None)
 
     def _is_proved_on_coarse_digits(self) -> bool:
         """Returns whether the bound on coarse digits proves the chain; only if it equals the bound on prime digits.
 
         See `have_one_prime` in `direct.py`.
         """
-        is_regular = self.pricing is None or self.pricing.is_flat
-        if self.coarse is None or not is_regular or not have_one_prime(self.problem.movable):
+        if self.coarse is None or self._has_levels or not have_one_prime(self.problem.movable):
             return False
         self._raise_least(self.coarse.least_cost())
-        return self._is_proved()
+        return self._is_proved(self.found)
 
-    def _is_proved(self) -> bool:
-        """Returns whether the chain is proved cheapest.
+    def _is_proved(self, found: Found) -> bool:
+        """Returns whether a chain is proved cheapest.
 
         Times are whole picoseconds: the time of a collective is rounded up, a bound is rounded down.
         """
-        cost = self.found.cost
+        cost = found.cost
         return (
             cost <= self.least or self.is_by_time and cost[1:] <= self.least[1:] and cost[0] - self.least[0] <= cost[2]
         )
@@ -182,16 +186,15 @@ class _Searches:
     def _chain_or_none(self, problem: Problem, max_edges: int, greed: int = 1) -> Found | None:
         return _run_or_none(Search(problem, self.pricing), max_edges, greed)
 
-    def _search_with_sums(self) -> None:
+    def _search_with_sums(self) -> Found | None:
         problem = self.problem
         first = self._by_way_of(frozen(problem), problem) if problem.target.unreduced else None
-        self.found = first
-        if first is not None and self._is_proved():
-            return
+        if first is not None and self._is_proved(first):
+            return first
         try:
             max_edges = BUDGET.with_sums if first is None else BUDGET.with_sums_below
             limits = {"below": first and first.cost, "max_edges": max_edges * self.effort}
-            self.found = cheapest_chain(problem, pricing=self.pricing, **limits) or first
+            return cheapest_chain(problem, pricing=self.pricing, **limits) or first
         except SearchLimit as stopped:
             greedy = {"max_edges": BUDGET.with_sums_below, "greed": BUDGET.greed}
             found = (
@@ -200,22 +203,22 @@ class _Searches:
                 self._chain_or_none(problem, **greedy),
                 self._by_way_of(reduced_first(problem), problem),
             )
-            self.found = min(filter(None, found), key=lambda chain: chain.cost, default=None)
+            return min(filter(None, found), key=lambda chain: chain.cost, default=None)
 
     def _by_way_of(self, simpler: Problem, problem: Problem) -> Found | None:
         found = self._chain_or_none(simpler, max_edges=BUDGET.with_sums)
         return found and completed(problem, found, self.pricing)
 
-    def _search_primes(self) -> None:
+    def _search_primes(self) -> Found:
+        """Returns a chain in prime digits. Raises: NoPlanError if there are partial sums and no chain is found."""
         self.problem = self._refine(into_primes=True)
         if not has_sums(self.problem):
             greedy = self._chain_or_none(self.problem, max_edges=BUDGET.in_need * self.effort, greed=BUDGET.greed)
-            self.found = min(filter(None, (greedy, self._on_leading_axes())), key=lambda chain: chain.cost)
-            return
+            return min(filter(None, (greedy, self._on_leading_axes())), key=lambda chain: chain.cost)
         for greed in (BUDGET.greed, 1):
-            self.found = self._chain_or_none(self.problem, max_edges=BUDGET.with_sums, greed=greed)
-            if self.found is not None:
-                return
+            found = self._chain_or_none(self.problem, max_edges=BUDGET.with_sums, greed=greed)
+            if found is not None:
+                return found
         asked = self.request
         raise NoPlanError(f"no chain found from {asked.source} to {asked.target} on {asked.mesh}")
 

@@ -4,7 +4,7 @@
 import pytest
 
 from benchmarks.conversions.pairs import random_pairs
-from reshard.synthesis.planner.generators import GENERATORS, Context
+from reshard.synthesis.planner.generators import GENERATORS, Context, Searched
 from reshard.synthesis.planner.planner import planned
 from reshard.synthesis.plans.request import OBJECTIVES, Request
 from reshard.synthesis.programs.chain import Chain
@@ -18,20 +18,24 @@ def requests(objective: str, **options):
         )
 
 
-def candidates(context: Context):
-    for generate in GENERATORS[context.request.objective]:
-        yield from generate(context)
+def searched(asked: Request, every: bool = False) -> Searched:
+    context = Context(asked)
+    return Searched(context, find_chain(asked, context.pricing), every)
+
+
+def candidates(start: Searched):
+    for generate in GENERATORS[start.context.request.objective]:
+        yield from generate(start)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_no_candidate_is_cheaper_than_the_plan(objective):
     tried = 0
     for asked in requests(objective):
-        context, plan = Context(asked), planned(asked)
-        context.start_from(find_chain(asked, context.pricing), every=True)
-        for candidate in candidates(context):
-            found = context.priced(candidate)
-            assert context.costing.key(found) >= context.costing.key(plan), str(asked)
+        start, plan = searched(asked, every=True), planned(asked)
+        for candidate in candidates(start):
+            found = start.priced(candidate)
+            assert start.costing.key(found) >= start.costing.key(plan), str(asked)
             tried += 1
     assert tried > 40
 
@@ -39,16 +43,13 @@ def test_no_candidate_is_cheaper_than_the_plan(objective):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_candidate_that_is_no_cheaper_than_the_best_plan_has_no_plan(objective):
     for asked in requests(objective):
-        context = Context(asked)
-        found = find_chain(asked, context.pricing)
-        context.start_from(found, every=False)
-        assert context.priced(found.chain) is None
+        start = searched(asked)
+        assert start.priced(start.found.chain) is None
 
 
 def test_a_plan_above_the_memory_limit_is_never_the_best_one():
     for asked in requests("time", memory_limit=0):
-        context = Context(asked)
-        plan = context.start_from(find_chain(asked, context.pricing), every=False)
-        assert context.best is None
-        context.take(plan)
-        assert context.best is None and context.priced(Chain(context.found.chain.source, context.found.chain.steps))
+        start = searched(asked)
+        assert start.best is None
+        start.take(start.plan)
+        assert start.best is None and start.priced(Chain(start.found.chain.source, start.found.chain.steps))
