@@ -14,17 +14,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..layouts.blocks import Blocks
-from ..layouts.layout import Layout, LayoutError
+from ..layouts.layout import Layout, LayoutError, layout_of
 from ..layouts.mesh import Mesh
 from ..layouts.refinement import NoPlanError, Problem, refine
 from ..network.pricing import PER_SECOND, Pricing
 from ..network.topology import Topology
 from ..plans.costing import Costing
-from ..plans.plan import Plan
+from ..plans.plan import Plan, PlannedStep
 from ..plans.request import Request
 from ..programs import steps
 from ..programs.chain import Chain
 from ..programs.exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
+from ..programs.tile_program import lower
 from ..search.arranged import one_permute_chains, rearranged
 from ..search.budget import BUDGET
 from ..search.find_chain import find_chain
@@ -33,7 +34,7 @@ from ..search.gathered_chains import gathered_chains
 from ..search.greedy_chain import greedy_chain
 from ..search.leading_axes import leading_axes_chain
 from ..search.waves import chain_of_waves, striped_chains
-from .routes import Routes, middles
+from .routes import Leg, Routes, middles
 
 
 @functools.lru_cache(maxsize=256)
@@ -259,6 +260,36 @@ def exchanged_middles(searched: Searched) -> Iterator[Plan]:
             yield from _exchanged(context, found.chain, start, stop, best)
 
 
+def exchanged_parts(searched: Searched) -> Iterator[Plan]:
+    """Yields an exchange that divides the target's tiles among their replicas, and a gather of the parts.
+
+    The chain of the search splits a dimension that is split on neither side only if that saves bytes. Here it may save
+    copies: a gather along the leading dimension needs none.
+    """
+    context, found, best = searched.context, searched.found, searched.best
+    if not context.request.with_exchange or context.request.has_sums:
+        return  # an exchange moves no partial sums
+    if best is not None and found.is_unbeatable:
+        return
+    before = layout_of(context.request.mesh, context.request.shape, context.request.source)
+
+    def may_gain(leg: Leg) -> bool:
+        if leg.chain.source.shape != context.request.shape:
+            return False  # it would be padded
+        best = searched.best
+        return best is None or _least_before(context, before, leg, best.bound_bytes) < context.costing.key(best)
+
+    yield from context.routes.through_parts_of_target(may_gain)
+
+
+def _least_before(context: Context, before: Layout, leg: Leg, bound_bytes: int) -> tuple[float, ...]:
+    """Returns the least cost of a plan of an exchange and a leg."""
+    chain = leg.chain
+    program = lower(leg.pricing.mesh, chain.source, chain.steps, context.request.reduction, chain.layouts)
+    behind = context.costing.priced_steps(leg.pricing, program, chain)
+    return least_with_exchange(context, before, chain.source, bound_bytes, (), behind)
+
+
 def with_exchanged_middle(context: Context, chain: Chain) -> Iterator[Plan]:
     """Yields a chain with an exchange for its middle: all of it, or all between leading slices and trailing gathers."""
     for start, stop in middles(chain):
@@ -299,7 +330,9 @@ def _may_gain_by_exchange(searched: Searched, best: Plan, start: int, stop: int)
     if stop == start + 1 and isinstance(chain[start], steps.Permute) and context.pricing.is_flat:
         return False
     ends = chain.layouts[start], chain.layouts[stop]
-    return least_with_exchange(context, *ends, searched.plan, start, stop) < context.costing.key(best)
+    kept = [each for each in searched.plan.steps if not isinstance(each.step, steps.Relayout)]
+    least = least_with_exchange(context, *ends, searched.plan.bound_bytes, kept[:start], kept[stop:])
+    return least < context.costing.key(best)
 
 
 def _most_rounds(context: Context, best: Plan | None, others: Sequence[steps.Step]) -> float:
@@ -311,23 +344,29 @@ def _most_rounds(context: Context, best: Plan | None, others: Sequence[steps.Ste
 
 
 def least_with_exchange(
-    context: Context, before: Layout, after: Layout, plan: Plan, start: int, stop: int
+    context: Context,
+    before: Layout,
+    after: Layout,
+    bound_bytes: int,
+    ahead: Sequence[PlannedStep],
+    behind: Sequence[PlannedStep],
 ) -> tuple[float, ...]:
-    """Returns the least cost of a plan with an exchange between two layouts in place of its steps from `start` to
-    `stop`.
+    """Returns the least cost of a plan of some steps, an exchange between two layouts, and some steps more.
 
     A round brings one piece, and a device's new tile meets as many old ones as their shapes say. What the other steps
     do not bring is brought in pieces too.
+
+    Args:
+      bound_bytes: the bytes that the busiest device must receive in any plan.
+      ahead, behind: the steps before and after the exchange, with their prices.
     """
     asked, pricing, tiles = context.request, context.pricing, list(zip(after.tile_shape, before.tile_shape))
-    kept = [each for each in plan.steps if not isinstance(each.step, steps.Relayout)]
-    ahead, behind = kept[:start], kept[stop:]
-    others = ahead + behind
+    others = [*ahead, *behind]
     received_bits = context.costing.bound * asked.bits - 8 * sum([each.bytes_received for each in others])
     piece = math.prod([min(sizes) for sizes in tiles])
     pieces = math.prod([-(-new // old) for new, old in tiles])
     rounds = max(1, pieces - 1, -(-received_bits // (piece * asked.bits)))
-    least = plan.bound_bytes, rounds + sum([steps.collectives(each.step) for each in others])
+    least = bound_bytes, rounds + sum([steps.collectives(each.step) for each in others])
     if not context.objective.is_by_time:
         return least
     if pricing.is_flat and not any([new % old and old % new for new, old in tiles]):
@@ -348,5 +387,6 @@ GENERATORS: dict[str, tuple[Generator, ...]] = {  # by objective
         gathered_first,
         on_other_meshes,
         exchanged_middles,
+        exchanged_parts,
     ),
 }

@@ -13,7 +13,7 @@ route, all priced in the same way:
   elements at its ends;
 - the exchange alone; or an exchange to a layout that splits the target's tiles along factors that the target
   replicates, padded if they do not divide, and then an all_gather. This pays if links between some of the devices are
-  slow, or if only a few devices hold the whole array;
+  slow, if only a few devices hold the whole array, or if the gather copies less than another one;
 - partial sums of the source are reduced first; those of the target are made last, with zeros on all devices but one;
 - chains on meshes that are made for them (`relabelled.py`). These pay if the links or the radices differ.
 
@@ -247,6 +247,19 @@ class Routes:
                 return  # the first is the exchange alone, at the bound
         if is_empty:
             raise NoPlanError(refusal)
+
+    def through_parts_of_target(self, may_gain: Callable[[Leg], bool]) -> Iterator[Plan]:
+        """Yields plans of an exchange that divides the target's tiles among their replicas, and a gather of the parts.
+
+        Args:
+          may_gain: whether a plan that ends in this leg, the gather, may be worth the schedule of its exchange.
+        """
+        mesh = self.request.mesh
+        for gathered in self._replicas(mesh) if self.shape else []:
+            parts, legs = self._divided(mesh, (), gathered)
+            if all(map(may_gain, legs)):
+                with contextlib.suppress(TooManyPieces):
+                    yield self._assembled([Exchanged(self.exchange(self.held, parts), None), *legs])
 
     def _starts(self) -> Iterator[tuple[Blocks, tuple[Leg, ...]]]:
         """Yields placements without partial sums, and the leg that reduces the source to each of them."""
