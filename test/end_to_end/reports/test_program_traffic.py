@@ -8,6 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import reshard
+from examples.more_programs import MORE_PROGRAMS
 from reshard.pictures.ledger_page import page_of
 
 
@@ -72,3 +73,11 @@ def test_the_page_escapes_every_name_and_sorts_by_numbers(program):
     page = page_of(data)
     assert "<img" not in page and page.count("<script") == 2
     assert f'data-v="{row["bytes_received"]}"' in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in MORE_PROGRAMS])
+def test_the_causes_of_further_programs_are_known(name):
+    lowered = next(each for each in MORE_PROGRAMS if each.name == name).lower("small")
+    found = reshard.traffic(lowered, with_ours=False).stock
+    assert found.entries and found.explained_bytes >= 0.95 * found.entry_bytes
