@@ -93,9 +93,9 @@ class PlanSitesPass(Pass):
         "how the costs of stock XLA are found: lone compiles each site, or its op with all operands, on its own",
         choices=("lone",),
     )
-    canary: str = option(
+    layout_check: str = option(
         "on",
-        "the layout check: compile the module once, and leave the sites where XLA finds other layouts",
+        "compile the module once, and leave the sites where XLA finds other layouts",
         choices=("on", "off"),
     )
 
@@ -107,7 +107,7 @@ class PlanSitesPass(Pass):
                 module.operation, "nothing is planned: the module has no findings; run find-mismatches first"
             )
             return
-        planner = SitePlanner(module, found, self.policy, self.canary == "on", session)
+        planner = SitePlanner(module, found, self.policy, self.layout_check == "on", session)
         hand_on_findings(module, planner.planned(), session)
 
 

@@ -22,7 +22,9 @@ from reshard.tools.reshard_opt import main as reshard_opt
 pytestmark = pytest.mark.usefixtures("lasting_xla_child")
 
 HEAD = "mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32"
-ALWAYS = "builtin.module(import-gspmd,find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)"
+ALWAYS = (
+    "builtin.module(import-gspmd,find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives)"
+)
 AS_IT_IS = "--pass-pipeline=builtin.module()"
 
 

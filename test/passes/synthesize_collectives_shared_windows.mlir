@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)' | FileCheck %s
+// RUN: %reshard-opt %s --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives)' | FileCheck %s
 // Users that look at one converted value through windows filled with different values get it through barriers: XLA would give one of
 // them the filling of the other.
 

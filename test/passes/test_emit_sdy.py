@@ -10,7 +10,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.synthesis.programs import blocked_chains
 
-PIPELINE = "find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives{emit=sdy},strip-findings"
+PIPELINE = "find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives{emit=sdy},strip-findings"
 TILES = "builtin.module(sdy-convert-global-to-local)"
 
 

@@ -21,7 +21,7 @@ from reshard.passes.results.values_check import GIVEN_BACK, NOT_CHECKED, STOCK_I
 from reshard.passes.results.whole_module_check import Check
 
 ROOT = Path(__file__).resolve().parents[3]
-PASSES = "find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives,strip-findings"
+PASSES = "find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings"
 
 
 def run(

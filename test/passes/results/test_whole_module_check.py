@@ -17,7 +17,7 @@ from reshard.passes.results.whole_module_check import MOST_ATTEMPTS, what_is_wor
 from reshard.passes.sites.oracle import TABLES_OF_POINTERS_BYTES
 
 # The layout check is off: it would compile modules too, and these tests look at the compiled modules.
-PASSES = "find-mismatches,plan-sites{canary=off},synthesize-collectives,strip-findings"
+PASSES = "find-mismatches,plan-sites{layout-check=off},synthesize-collectives,strip-findings"
 
 
 def run(text: str, *, policy: str = "better", child=None, **options) -> tuple[str, Session]:

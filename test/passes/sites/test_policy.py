@@ -17,7 +17,7 @@ STOCK = compiled()
 def run(text: str, policy: str = "better", child=None) -> Session:
     """Returns the session after find-mismatches and plan-sites on a module."""
     session = Session(RunOptions(xla_child=child))
-    passes = f"builtin.module(find-mismatches,plan-sites{{policy={policy} canary=off}})"
+    passes = f"builtin.module(find-mismatches,plan-sites{{policy={policy} layout-check=off}})"
     with make_context() as context, ir.Location.unknown(context):
         Pipeline.parse(passes).run(ir.Module.parse(text), session)
     return session

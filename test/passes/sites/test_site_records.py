@@ -25,7 +25,7 @@ func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mes
   return %2 : tensor<8x8xf32>
 }
 """  # noqa: E501
-PIPELINE = "find-mismatches,plan-sites{canary=off}"
+PIPELINE = "find-mismatches,plan-sites{layout-check=off}"
 CHEAP = Compiled(
     "ok", bytes_received=1, largest_collective_tile_bytes=1, collectives=(KindCount("all-to-all", 1, 1),), temp_bytes=0
 )

@@ -19,7 +19,7 @@ def rows(text: str, **options) -> list[dict]:
     session = Session(RunOptions(**options))
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(f'sdy.mesh @mesh = <["x"=4, "y"=2]>\n{text}')
-        Pipeline.parse("find-mismatches,plan-sites{policy=always canary=off}").run(module, session)
+        Pipeline.parse("find-mismatches,plan-sites{policy=always layout-check=off}").run(module, session)
     return session.results.report_rows
 
 

@@ -57,7 +57,7 @@ def test_the_analysis_is_that_of_the_module_with_clones(text):
 @pytest.mark.parametrize("text", CALLS)
 def test_what_nobody_rewrites_is_one_function_again(text):
     assert str(run(text, "find-mismatches,strip-findings")) == str(ir.Module.parse(text))
-    assert str(run(text, "find-mismatches,plan-sites{canary=off},strip-findings")) == str(ir.Module.parse(text))
+    assert str(run(text, "find-mismatches,plan-sites{layout-check=off},strip-findings")) == str(ir.Module.parse(text))
 
 
 def test_clones_alike_are_one_with_each_other():
@@ -98,7 +98,9 @@ def test_calls_inside_and_outside_of_a_manual_computation_convert_differently():
         %2 = sdy.sharding_constraint %1 <@mesh, [{{}}, {{"x"}}]> : {T}
         return %2 : {T}
       }}"""  # noqa: E501
-    module = run(text, "find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives,strip-findings")
+    module = run(
+        text, "find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings"
+    )
     assert called(module) == ["@f", "@f_1"]
     assert [str(function).count('manual_axes={"x", "y"}') for function in list(module.body.operations)[2:]] == [1, 0]
     assert [str(function).count('manual_axes={"x"}') for function in list(module.body.operations)[2:]] == [0, 1]

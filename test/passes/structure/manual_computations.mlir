@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives,strip-findings)' | FileCheck %s
+// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings)' | FileCheck %s
 
 // Inside a manual computation over "y", sites are planned over "x", the axis that is left, for both halves at once.
 

@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives,strip-findings)' | FileCheck %s
+// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings)' | FileCheck %s
 
 // What a function says of its arguments and results besides their layout stays as it is.
 

@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives,strip-findings)' | FileCheck %s
+// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings)' | FileCheck %s
 
 // A value goes from one mesh to another over the same devices: an island on each, where they differ.
 

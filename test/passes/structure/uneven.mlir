@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives,strip-findings)' | FileCheck %s
+// RUN: %reshard-opt %s --split-input-file --no-remarks --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings)' | FileCheck %s
 
 // Dimensions that do not divide: the island is about whole tiles, which is how XLA stores such arrays. Zeros come before it and go behind it.
 

@@ -66,7 +66,7 @@ def report_of(text: str) -> dict:
     session = Session(RunOptions(with_provenance=True))
     with make_context() as context, ir.Location.unknown(context):
         Pipeline.parse(
-            "builtin.module(find-mismatches,plan-sites{policy=always canary=off},synthesize-collectives)"
+            "builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives)"
         ).run(ir.Module.parse(text), session)
     return rows.as_dict(session)
 

@@ -108,7 +108,7 @@ PLACES = [
     ),
     ("cse,func.func(csee)", "'csee' does not refer to a registered pass or pass pipeline; did you mean 'cse'?", 14),
     ("builtin.module(cse, xyzzy-q)", "a registered pass or pass pipeline; --list-passes names them", 20),
-    ("cse,plan-sites{polcy=always}", "plan-sites has no option 'polcy'; its options: policy, oracle, canary", 15),
+    ("cse,plan-sites{polcy=always}", "plan-sites has no option 'polcy'; its options: policy, oracle, layout-check", 15),
     (
         "plan-sites{oracle=lone policy=alwys}",
         "plan-sites: policy=alwys is not available; choose from better, always",
