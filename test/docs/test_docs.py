@@ -25,7 +25,8 @@ BLOCKS = [
 SLOW = (
     "python examples/",
     "--compare xla,shardy",
-)  # commands that train, or that ask each peer in its own process
+    "reshard traffic",
+)  # commands that train, that ask each peer in its own process, or that show what depends on the version of XLA
 
 QUICK = "--compare xla,shardy --verify"  # this one of these commands is still in the quick tier
 
@@ -65,7 +66,7 @@ def test_python_blocks_print_what_the_guide_shows(path):
     assert docs.with_fresh_prints(page) == page, "run: python -m reshard.tools.docs"
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/python.md", "docs/traffic.md"])
 def test_python_examples_run(path):
     assert ">>> " in (ROOT / path).read_text()
     done = subprocess.run(

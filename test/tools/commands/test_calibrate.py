@@ -164,7 +164,10 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
 def test_cpu_devices_are_measured_and_the_planner_takes_the_file(tmp_path, capsys):
     path = tmp_path / "net.toml"
     flags = ["--mesh", "a=2,b=2", "--devices", "4", "--sizes", "16KiB,4MiB", "--repeats", "3", "-o", path]
-    done = subprocess.run([*TOOL, "calibrate", *flags], capture_output=True, text=True)
+    for _ in range(3):  # while the machine is busy, times may fit no network, and the command says so
+        done = subprocess.run([*TOOL, "calibrate", *flags], capture_output=True, text=True)
+        if "do not grow with the size" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("compiling 1 of 47 programs\nmeasuring 47 programs, turn 1 of 3\n")
     found = Topology.parse(str(path))
