@@ -7,16 +7,17 @@ the op for which XLA made it. The cause is told from that op and from the sites 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in
-from reshard.dialect_utils.ir.source_lines import SourceLines, frames_of
+from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes, sharding_from_attr
@@ -33,7 +34,10 @@ from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
-NO_LINE, NO_AXES = "(no line)", "(devices)"
+NO_LINE, NO_AXES, NO_LEVEL = "(no line)", "(devices)", "(none)"
+_STEP_PREFIX = "reshard/"
+_NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a file
+_NUMBER_IN_QUOTES = re.compile(r'"(?:[^"\s]*/)?reshard\.op/\d+"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ GROUPINGS: dict[str, Callable[[Entry], str]] = {
     "kind": lambda entry: entry.collective.kind,
     "cause": lambda entry: entry.cause.kind,
     "axis": lambda entry: entry.axes,
-    "level": lambda entry: entry.level or NO_AXES,
+    "level": lambda entry: entry.level or NO_LEVEL,
 }
 
 
@@ -150,6 +154,7 @@ def ledger_of(
     *,
     target: Target | None = None,
     finds_sites: bool = True,
+    file: str = _NO_FILE,
 ) -> Ledger:
     """Returns the ledger of a module as stock XLA compiles it. The module stays as it is.
 
@@ -158,17 +163,22 @@ def ledger_of(
       target: the target to compile for; None for CPU devices.
       finds_sites: whether the sites of the module are looked for. A module that has been rewritten has other numbers
         of sites than its original, so nobody asks for them there.
-    Raises: TopologyError if the topology does not fit the devices.
+      file: the name to show for the file of a module that was read as text without one.
+    Raises:
+      TopologyError: the topology does not fit the devices.
+      DiagnosedError: the module has no function @main.
     """
+    _main_of(module)
     num_devices = devices_of(module)
     network = topology.fitted(num_devices)
     numbered = NumberedOps(module)
     compiled = child.compile(numbered.text, num_devices, target=target, keeps_hlo=True, keeps_locations=True)
     if not compiled.is_ok:
-        return Ledger((), network, num_devices, compiled)
+        said = replace(compiled, message=_with_places(compiled.message, numbered, file))
+        return Ledger((), network, num_devices, said)
     found = collectives_in(present(compiled.hlo_text))
     sites = _sites(numbered, module) if finds_sites else {}
-    reader = _Reader(module, numbered, sites, network, found.num_devices)
+    reader = _Reader(module, numbered, sites, network, found.num_devices, file)
     entries = sorted(map(reader.entry, found.ops), key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
         tuple(entries),
@@ -179,6 +189,30 @@ def ledger_of(
         found.unknown_trip_counts,
         found.unpriced,
     )
+
+
+def _main_of(module: ir.Module) -> ir.Operation:
+    """Returns the function with which XLA begins. Raises: DiagnosedError if there is none."""
+    functions = [op for op in ops_in(module.operation) if op.name == "func.func" and op.parent == module.operation]
+    names = [ir.StringAttr(op.attributes["sym_name"]).value for op in functions]
+    if "main" in names:
+        return functions[names.index("main")]
+    what = "the module has no function @main, with which XLA begins"
+    raise error_at(functions[0] if functions else module.operation, f"{what}; name one so" if functions else what)
+
+
+def _with_places(message: str, numbered: NumberedOps, file: str) -> str:
+    """Returns a message of XLA's with the places of ops where it has their numbers."""
+
+    def place(found: re.Match[str]) -> str:
+        at = place_of(numbered.of_name(found[0]))  # arguments have numbers, too, and are no ops
+        return '"unknown"' if at is None else f'"{_in_file(at, file)}"'
+
+    return _NUMBER_IN_QUOTES.sub(place, message)
+
+
+def _in_file(place: Place, file: str) -> Place:
+    return replace(place, file=file) if place.file == _NO_FILE else place
 
 
 def _sites(numbered: NumberedOps, module: ir.Module) -> dict[ir.Operation, list[SiteAt]]:
@@ -217,7 +251,9 @@ class _Reader:
         sites: Mapping[ir.Operation, Sequence[SiteAt]],
         topology: Topology,
         num_devices: int,
+        file: str,
     ):
+        self._file = file
         self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
         meshes = [mesh for mesh in module_meshes(module).values() if mesh.size == num_devices]
         self._coordinates = _coordinates(meshes[0]) if meshes else {}
@@ -235,14 +271,19 @@ class _Reader:
             found.name,
             _without_layout(found.shape),
             op.name if op is not None else "",
-            "" if place is None else str(place),
-            tuple(map(str, frames)),
+            "" if place is None else str(_in_file(place, self._file)),
+            tuple(str(self._shown(frame)) for frame in frames),
             cause_of(moved.kind, op, axes, self._sites),
             ", ".join(axes) or NO_AXES,
             level.name if level else "",
             traffic.bytes_received([moved], self._num_devices),
             cost.collective_time_s(self._topology, self._num_devices, moved),
         )
+
+    def _shown(self, frame: Frame) -> Frame:
+        """Returns a frame as people are to see it: the name that reshard gives to a step is no function."""
+        function = "" if frame.function.startswith(_STEP_PREFIX) else frame.function
+        return Frame(function, _in_file(frame.place, self._file))
 
     def _axes(self, moved: Collective) -> list[str]:
         """Returns the axes along which devices that work together differ."""

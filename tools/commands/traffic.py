@@ -62,7 +62,11 @@ def contained_drive(flags: argparse.Namespace) -> int:
     """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
     from reshard.tools.common import contained
 
-    return contained.run(lambda: drive(flags), "<stdin>" if flags.module == "-" else flags.module)
+    return contained.run(lambda: drive(flags), _name(flags))
+
+
+def _name(flags: argparse.Namespace) -> str:
+    return "<stdin>" if flags.module == "-" else flags.module
 
 
 def drive(flags: argparse.Namespace) -> int:
@@ -72,7 +76,7 @@ def drive(flags: argparse.Namespace) -> int:
     try:
         found = _found(flags)
     except DiagnosedError as error:
-        print(error, file=sys.stderr)
+        print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
     except TopologyError as error:
         raise UserError(str(error)) from None
@@ -103,7 +107,7 @@ def _found(flags: argparse.Namespace) -> Traffic:
     topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     options = {} if flags.policy is None else {"policy": flags.policy}
-    how = {"with_ours": not flags.stock_only, "options": options, "target": target}
+    how = {"with_ours": not flags.stock_only, "options": options, "target": target, "file": file.name}
     with XlaChild(num_devices=1 if target else devices) as child:
         return of_source(file.content, file.name, topology, child=child, **how)
 

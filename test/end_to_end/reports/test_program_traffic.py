@@ -72,3 +72,10 @@ def test_the_page_escapes_every_name_and_sorts_by_numbers(program):
     page = page_of(data)
     assert "<img" not in page and page.count("<script") == 2
     assert f'data-v="{row["bytes_received"]}"' in page
+
+
+def test_a_file_of_the_same_name_as_the_module_is_not_read_in_its_place(tmp_path, monkeypatch):
+    text = "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }"
+    (tmp_path / "module").write_text(text.replace("@main", "@other"))
+    monkeypatch.chdir(tmp_path)
+    assert reshard.traffic(text, with_ours=False).stock.compiled.is_ok

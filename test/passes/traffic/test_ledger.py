@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.traffic import causes
@@ -85,6 +86,28 @@ def test_a_program_that_xla_refuses_has_its_status_in_place_of_rows():
     assert found.compiled.status == "error" and not found.entries
     text, data = as_text("m", found), as_dict("m", found)
     assert "stock XLA: error: " in text and data["stock"]["bytes_received"] is None
+
+
+def test_what_xla_says_of_an_op_has_the_place_of_the_op_and_no_number_of_ours():
+    found = ledger("""func.func public @main(%a: tensor<4x2xf32>, %b: tensor<2xf32>) -> tensor<2x1xf32> {
+      %0 = "stablehlo.reduce_window"(%a, %b) ({
+      ^bb0(%c: tensor<2xf32>, %d: tensor<2xf32>):
+        %1 = stablehlo.add %c, %d : tensor<2xf32>
+        stablehlo.return %1 : tensor<2xf32>
+      }) {window_dimensions = array<i64: 4, 2>, window_strides = array<i64: 1, 1>,
+          padding = dense<[[1, 0], [0, 0]]> : tensor<2x2xi64>} : (tensor<4x2xf32>, tensor<2xf32>) -> tensor<2x1xf32>
+      return %0 : tensor<2x1xf32>
+    }""", file="step.mlir")  # fmt: skip
+    assert found.compiled.status == "error" and '"step.mlir:8:7"' in found.compiled.message
+    assert "reshard.op" not in found.compiled.message
+
+
+@pytest.mark.parametrize("text", ["", "func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }"])
+def test_a_module_without_main_is_diagnosed(text):
+    with pytest.raises(
+        DiagnosedError, match=r"1:1: error: the module has no function @main" if text else "no function @main"
+    ):
+        ledger(text)
 
 
 @pytest.mark.parametrize("name", NAMES)

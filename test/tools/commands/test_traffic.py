@@ -100,3 +100,28 @@ def test_a_program_that_xla_refuses_is_exit_status_1(capsys, tmp_path):
     )
     assert tool.main(["traffic", str(path)]) == 1
     assert "stock XLA: error: " in capsys.readouterr().out
+
+
+RESULT = """sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func @main(%a: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})
+    -> (tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
+  return %a : tensor<16x16x16xf32>
+}
+"""
+
+
+def test_lines_of_a_text_are_in_the_file_that_was_named_in_both_programs(capsys, tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(RESULT)
+    assert tool.main(["traffic", str(path), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["ours"]["collectives"]
+    for each in data["ours"]["collectives"]:
+        assert each["location"] == f"{path}:4:3" and each["location_chain"] == [f"{path}:4:3"]
+
+
+def test_errors_of_the_passes_are_at_lines_of_the_file(capsys, tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(RESULT.replace("16x16x16xf32", "15x15x15xf32"))
+    assert tool.main(["traffic", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"{path}:2:1: error: argument 0 of type tensor<15x15x15xf32> is sharded")
