@@ -83,15 +83,23 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class SiteAt:
-    """A site at an op: its number, the reason why it is one, in words, and the axes that its conversion moves."""
+    """A site at an op: its number, the reason why it is one, in words, and the axes that its conversion moves.
+
+    `number` is that of the operand or result that is converted.
+    """
 
     site: int
     why: str
     axes: frozenset[str]
+    number: int = 0
 
 
 def cause_of(
-    kind: str, op: ir.Operation | None, axes: Sequence[str], sites: Mapping[ir.Operation, Sequence[SiteAt]]
+    kind: str,
+    op: ir.Operation | None,
+    axes: Sequence[str],
+    sites: Mapping[ir.Operation, Sequence[SiteAt]],
+    result: int | None = None,
 ) -> Cause:
     """Returns the cause of a collective.
 
@@ -100,6 +108,7 @@ def cause_of(
       op: for which XLA made it; None if that is not known.
       axes: the axes of the mesh along which its devices work together.
       sites: the sites of the module by the ops at which they are; empty if they are not known.
+      result: the number of the program's result that it converts, if `op` returns the results.
     """
     if op is None:
         return Cause(UNKNOWN, MEANINGS[UNKNOWN])
@@ -111,7 +120,7 @@ def cause_of(
         return Cause(PARTIAL_SUMS, f"partial sums of this {short_name(op)}")
     if kind in _SUMS and op.name in _READING:
         return Cause(LOOKUP, f"this {short_name(op)} reads from a split operand")
-    if at_op := sites.get(op):
+    if at_op := [each for each in sites.get(op, ()) if result in (None, each.number)]:
         site = max(at_op, key=lambda each: len(each.axes.intersection(axes)))  # the first one of those
         return Cause(SITE, f"site {site.site}: {site.why}", site.site)
     return _of_layouts(kind, op)
@@ -122,6 +131,8 @@ def _of_layouts(kind: str, op: ir.Operation) -> Cause:
     name = short_name(op)
     if op.name in CONSTRAINTS:
         return Cause(SITE, "this sharding constraint")
+    if op.name == "func.return":
+        return Cause(SITE, "a result of the program is wanted in another layout")
     if op.name in LOOPS:
         return Cause(LOOP, f"this {name} carries a value in another layout")
     if kind == "collective_permute" and op.name in _SLIDING:

@@ -7,20 +7,22 @@ the op for which XLA made it. The cause is told from that op and from the sites 
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.analysis.layout_check import devices_of, meshes_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.shardings.sdy_shardings import module_meshes, sharding_from_attr
+from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.dialect_utils.xla.child import Compiled, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
@@ -168,8 +170,7 @@ def ledger_of(
       TopologyError: the topology does not fit the devices.
       DiagnosedError: the module has no function @main.
     """
-    _main_of(module)
-    num_devices = devices_of(module)
+    main, num_devices = _main_of(module), devices_of(module)
     network = topology.fitted(num_devices)
     numbered = NumberedOps(module)
     compiled = child.compile(numbered.text, num_devices, target=target, keeps_hlo=True, keeps_locations=True)
@@ -178,7 +179,7 @@ def ledger_of(
         return Ledger((), network, num_devices, said)
     found = collectives_in(present(compiled.hlo_text))
     sites = _sites(numbered, module) if finds_sites else {}
-    reader = _Reader(module, numbered, sites, network, found.num_devices, file)
+    reader = _Reader(module, main, numbered, sites, network, found.num_devices, file)
     entries = sorted(map(reader.entry, found.ops), key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
         tuple(entries),
@@ -193,7 +194,8 @@ def ledger_of(
 
 def _main_of(module: ir.Module) -> ir.Operation:
     """Returns the function with which XLA begins. Raises: DiagnosedError if there is none."""
-    functions = [op for op in ops_in(module.operation) if op.name == "func.func" and op.parent == module.operation]
+    found = [each.operation for each in module.body.operations if each.operation.name == "func.func"]
+    functions = [op for op in found if len(op.regions[0].blocks)]
     names = [ir.StringAttr(op.attributes["sym_name"]).value for op in functions]
     if "main" in names:
         return functions[names.index("main")]
@@ -228,7 +230,7 @@ def _sites(numbered: NumberedOps, module: ir.Module) -> dict[ir.Operation, list[
     for edge in findings.edges if findings else ():
         op = numbered.of_name(str(edge.op.location))
         if op is not None:
-            sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge)))
+            sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge), edge.number))
     return sites
 
 
@@ -247,24 +249,26 @@ class _Reader:
     def __init__(
         self,
         module: ir.Module,
+        main: ir.Operation,
         numbered: NumberedOps,
         sites: Mapping[ir.Operation, Sequence[SiteAt]],
         topology: Topology,
         num_devices: int,
         file: str,
     ):
-        self._file = file
+        self._file, self._return = file, list(main.regions[0].blocks[0].operations)[-1].operation
         self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
-        meshes = [mesh for mesh in module_meshes(module).values() if mesh.size == num_devices]
-        self._coordinates = _coordinates(meshes[0]) if meshes else {}
+        self._meshes = [mesh for mesh in meshes_of(module).values() if mesh.size == num_devices]
+        self._coordinates = {mesh: _coordinates(mesh) for mesh in self._meshes}
+        self._axes_of: dict[tuple, tuple[str, ...]] = {}
         self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
 
     def entry(self, found: CollectiveOp) -> Entry:
         moved = found.collective
-        op = self._numbered.of_name(found.op_name)
+        op = self._numbered.of_name(found.op_name) if found.result is None else self._return
         frames = frames_of(op) if op is not None else ()
         place: Place | None = self._lines.place(frames)
-        axes = self._axes(moved)
+        axes = self._axes(moved, op)
         level = cost.crossed_level(self._topology, self._num_devices, moved)
         return Entry(
             moved,
@@ -273,7 +277,7 @@ class _Reader:
             op.name if op is not None else "",
             "" if place is None else str(_in_file(place, self._file)),
             tuple(str(self._shown(frame)) for frame in frames),
-            cause_of(moved.kind, op, axes, self._sites),
+            cause_of(moved.kind, op, axes, self._sites, found.result),
             ", ".join(axes) or NO_AXES,
             level.name if level else "",
             traffic.bytes_received([moved], self._num_devices),
@@ -285,14 +289,30 @@ class _Reader:
         function = "" if frame.function.startswith(_STEP_PREFIX) else frame.function
         return Frame(function, _in_file(frame.place, self._file))
 
-    def _axes(self, moved: Collective) -> list[str]:
-        """Returns the axes along which devices that work together differ."""
-        sets = [np.array(members) for members in (*moved.groups, *moved.pairs)]
-        return [
-            name
-            for name, at in self._coordinates.items()
-            if any(np.ptp(at[members]) for members in sets if members.size)
-        ]
+    def _axes(self, moved: Collective, op: ir.Operation | None) -> tuple[str, ...]:
+        """Returns the axes along which devices that work together differ.
+
+        Of several meshes it is the one of the sites at the op; then the one in which the fewest devices lie along such
+        axes, since a group of another mesh seems to lie along all axes of this one. Of pairs, that tells nothing.
+        """
+        sets, named = moved.groups or moved.pairs, {axis for site in self._sites.get(op, ()) for axis in site.axes}
+        meshes = [mesh for mesh in self._meshes if named.intersection(mesh.axis_names)] or self._meshes
+        found = [(self._lying(mesh, sets), dict(mesh.axes)) for mesh in meshes]
+        along = [(math.prod(sizes[axis] for axis in axes) if moved.groups else 0, axes) for axes, sizes in found]
+        return min(along, key=operator.itemgetter(0), default=(0, ()))[1]
+
+    def _lying(self, mesh: Mesh, sets: Sequence[Sequence[int]]) -> tuple[str, ...]:
+        if (mesh, sets) not in self._axes_of:
+            self._axes_of[mesh, sets] = _lying(self._coordinates[mesh], sets)
+        return self._axes_of[mesh, sets]
+
+
+def _lying(coordinates: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Returns the axes along which devices of one set differ."""
+    sets = [members for members in sets if len(members)]
+    ids = np.array([device for members in sets for device in members], np.int64)
+    firsts = np.repeat(np.array([members[0] for members in sets], np.int64), [len(members) for members in sets])
+    return tuple(name for name, at in coordinates.items() if (at[ids] != at[firsts]).any())
 
 
 def _coordinates(mesh: Mesh) -> dict[str, np.ndarray]:

@@ -126,3 +126,45 @@ def test_texts_say_how_many_rows_are_left_out_and_what_they_hold():
     assert "and 6 more collectives, which take" in text
     assert "more collective" not in as_text("moe", found, most=None)
     assert as_text("moe", found, by="kind", most=1).count("all_to_all") == 0
+
+
+TWO_RESULTS = """
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%a: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>},
+                %b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>})
+    -> (tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+        tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  return %a, %b : tensor<64x64xf32>, tensor<64x64xf32> loc("step.py":9:3)
+}
+"""
+
+
+def test_a_conversion_of_a_result_for_which_xla_names_no_op_has_the_site_of_that_result():
+    entries = ledger(TWO_RESULTS).entries
+    assert {(entry.op, entry.place, entry.cause.kind) for entry in entries} == {("func.return", "step.py:9:3", "site")}
+    assert sorted(entry.cause.text.partition(" is ")[0] for entry in entries) == [
+        "site 0: result 0 of @main", "site 1: result 1 of @main",
+    ]  # fmt: skip
+
+
+def test_the_steps_of_a_loop_that_hands_on_another_layout_have_the_loop_as_cause():
+    held = "stablehlo.return %1, %4 : tensor<i32>, tensor<64x64xf32>"
+    text = LOOP.replace(held, held.replace("%4", "%3"))
+    found = ledger(text.replace('%w <@mesh, [{"x"}, {}]>', '%w <@mesh, [{"y"}, {"x"}]>'))
+    assert found.explained_bytes == found.entry_bytes > 0
+    assert {entry.op for entry in found.entries} == {"sdy.sharding_constraint", "stablehlo.while"}
+
+
+def test_axes_are_those_of_the_mesh_whose_groups_work_together():
+    text = TWO_RESULTS.replace("func.func", 'sdy.mesh @other = <["a"=4, "b"=2]>\nfunc.func', 1)
+    text = text.replace('%b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}',
+                        '%b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@other, [{"b"}, {"a"}]>}')  # fmt: skip
+    text = text.replace('tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {',
+                        'tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@other, [{"b"}, {}]>}) {')  # fmt: skip
+    assert sorted(entry.axes for entry in ledger(text).entries) == ["a", "y"]
+
+
+def test_a_mesh_that_is_written_at_the_values_has_axes_too():
+    text = TWO_RESULTS.replace('sdy.mesh @mesh = <["x"=2, "y"=4]>', "")
+    text = text.replace("@mesh", 'mesh<["x"=2, "y"=4]>')
+    assert {entry.axes for entry in ledger(text).entries} == {"y"}
