@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--top", type=_rows, default=MOST, metavar="N", help=f"rows of a table; 0 for all (default: {MOST})"
     )
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of the module")
-    parser.add_argument("--policy", metavar="better|always", help="of reshard-opt (default: better)")
+    parser.add_argument("--policy", choices=("better", "always"), help="of reshard-opt (default: better)")
     parser.add_argument("--compile-for", metavar="TARGET", help="compile ahead of time, e.g. for tpu:v5e:2x4")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables to sort and to filter; - is stdout")
@@ -84,9 +84,11 @@ def drive(flags: argparse.Namespace) -> int:
         raise UserError(found.stock.compiled.message)
     if flags.html:
         write_output(flags.html, found.html())
-    if flags.json:
+    if flags.html == "-":
+        pass  # the page has taken the place of the rest
+    elif flags.json:
         print(json.dumps({**found.to_dict(), "versions": _versions()}, indent=2))
-    elif flags.html != "-":
+    else:
         print(found.text(flags.by, flags.top or None), end="")
     return int(not found.stock.compiled.is_ok)
 

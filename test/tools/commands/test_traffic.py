@@ -58,6 +58,8 @@ def test_a_page_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
     assert "stock XLA" in capsys.readouterr().out and page.read_text().startswith("<!doctype html>")
     assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", "-"]) == 0
     assert capsys.readouterr().out == page.read_text()
+    assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", "-", "--json"]) == 0
+    assert capsys.readouterr().out == page.read_text()  # never both on one stream
     assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", str(tmp_path / "none" / "x.html")]) == 1
     assert "no such file or directory" in capsys.readouterr().err
 
@@ -77,7 +79,7 @@ def test_bad_input_is_one_line_and_exit_status_1(arguments, message, capsys):
     assert message in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("arguments", [["--top", "-1"], ["--top", "many"], ["--by", "day"]])
+@pytest.mark.parametrize("arguments", [["--top", "-1"], ["--top", "many"], ["--by", "day"], ["--policy", "worse"]])
 def test_a_wrong_command_line_is_exit_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         tool.main(["traffic", EXAMPLE, *arguments])
