@@ -43,6 +43,11 @@ class NumberedOps:
         number = number_in(name)
         return None if number is None else self._ops.get(number)
 
+    def all_of_name(self, name: str) -> list[ir.Operation]:
+        """Returns the op that a name stands for, and the calls around it that the name tells, innermost first."""
+        numbers = map(int, reversed(_NUMBER.findall(name)))
+        return [self._ops[number] for number in numbers if number in self._ops]
+
 
 def number_in(name: str) -> int | None:
     """Returns the number in a name; that of the innermost op if calls have put several into it.

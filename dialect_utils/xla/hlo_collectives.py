@@ -107,9 +107,9 @@ def _of_results(computation: Computation) -> dict[str, int]:
 
     Returns: their names -> the number of the result, the first one of several.
     """
-    root = computation.instructions[computation.root]
+    root = computation.instructions.get(computation.root)
     found: dict[str, int] = {}
-    for number, result in enumerate(root.operands if root.opcode == "tuple" else [root.name]):
+    for number, result in enumerate(root.operands if root and root.opcode == "tuple" else [computation.root]):
         left = [result]
         while left:
             instruction = computation.instructions.get(left.pop().partition("#")[0])

@@ -20,6 +20,7 @@ from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
+from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
@@ -170,7 +171,7 @@ def ledger_of(
       TopologyError: the topology does not fit the devices.
       DiagnosedError: the module has no function @main.
     """
-    main, num_devices = _main_of(module), devices_of(module)
+    main, num_devices = _main_of(module), partitions_of(module)
     network = topology.fitted(num_devices)
     numbered = NumberedOps(module)
     compiled = child.compile(numbered.text, num_devices, target=target, keeps_hlo=True, keeps_locations=True)
@@ -178,8 +179,8 @@ def ledger_of(
         said = replace(compiled, message=_with_places(compiled.message, numbered, file))
         return Ledger((), network, num_devices, said)
     found = collectives_in(present(compiled.hlo_text))
-    sites = _sites(numbered, module) if finds_sites else {}
-    reader = _Reader(module, main, numbered, sites, network, found.num_devices, file)
+    sites, meshes = _sites(numbered, module) if finds_sites else ({}, meshes_of(module))
+    reader = _Reader(module, main, numbered, sites, meshes, network, found.num_devices, file)
     entries = sorted(map(reader.entry, found.ops), key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
         tuple(entries),
@@ -190,6 +191,21 @@ def ledger_of(
         found.unknown_trip_counts,
         found.unpriced,
     )
+
+
+def partitions_of(module: ir.Module) -> int:
+    """Returns the number of devices for which a module is partitioned, also if only GSPMD's shardings tell.
+
+    Raises: DiagnosedError if the module states a number that is none.
+    """
+    if "mhlo.num_partitions" in module.operation.attributes or meshes_of(module):
+        return devices_of(module)
+    copy = ir.Module.parse(compat.bytecode(module), module.context)
+    try:
+        Pipeline.parse("import-gspmd").run(copy, Session())
+    except DiagnosedError:
+        return devices_of(module)
+    return devices_of(copy)
 
 
 def _main_of(module: ir.Module) -> ir.Operation:
@@ -217,21 +233,22 @@ def _in_file(place: Place, file: str) -> Place:
     return replace(place, file=file) if place.file == _NO_FILE else place
 
 
-def _sites(numbered: NumberedOps, module: ir.Module) -> dict[ir.Operation, list[SiteAt]]:
-    """Returns the sites of a module by its ops; none where the passes refuse the module."""
+def _sites(numbered: NumberedOps, module: ir.Module) -> tuple[dict[ir.Operation, list[SiteAt]], Mapping[str, Mesh]]:
+    """Returns the sites of a module by its ops, and the meshes whose axes they name; no site where the passes refuse
+    the module."""
     with module.context:
         copy = ir.Module.parse(numbered.text)
     try:
         Pipeline.parse("import-gspmd,find-mismatches").run(copy, Session())
         findings = read_findings(copy)
     except DiagnosedError:
-        return {}
+        return {}, meshes_of(module)
     sites: dict[ir.Operation, list[SiteAt]] = {}
     for edge in findings.edges if findings else ():
         op = numbered.of_name(str(edge.op.location))
         if op is not None:
             sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge), edge.number))
-    return sites
+    return sites, meshes_of(copy)
 
 
 def _moved_axes(edge: Finding) -> frozenset[str]:
@@ -252,21 +269,23 @@ class _Reader:
         main: ir.Operation,
         numbered: NumberedOps,
         sites: Mapping[ir.Operation, Sequence[SiteAt]],
+        meshes: Mapping[str, Mesh],
         topology: Topology,
         num_devices: int,
         file: str,
     ):
         self._file, self._return = file, list(main.regions[0].blocks[0].operations)[-1].operation
         self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
-        self._meshes = [mesh for mesh in meshes_of(module).values() if mesh.size == num_devices]
+        self._meshes = [mesh for mesh in meshes.values() if mesh.size == num_devices]
         self._coordinates = {mesh: _coordinates(mesh) for mesh in self._meshes}
         self._axes_of: dict[tuple, tuple[str, ...]] = {}
         self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
 
     def entry(self, found: CollectiveOp) -> Entry:
         moved = found.collective
-        op = self._numbered.of_name(found.op_name) if found.result is None else self._return
-        frames = frames_of(op) if op is not None else ()
+        ops = self._numbered.all_of_name(found.op_name) if found.result is None else [self._return]
+        op = ops[0] if ops else None
+        frames = next(filter(None, map(frames_of, ops)), ())  # of library functions only the calls may have lines
         place: Place | None = self._lines.place(frames)
         axes = self._axes(moved, op)
         level = cost.crossed_level(self._topology, self._num_devices, moved)

@@ -95,17 +95,19 @@ def drive(flags: argparse.Namespace) -> int:
 
 def _found(flags: argparse.Namespace) -> Traffic:
     from reshard.compiling.traffic import of_source
-    from reshard.dialect_utils.analysis.layout_check import devices_of
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.platform.bindings import ir, make_context
     from reshard.dialect_utils.xla.child import XlaChild
+    from reshard.passes.traffic.ledger import partitions_of
     from reshard.tools.common import contained
 
     topology, target = Topology.parse(flags.topology), _target(flags)
     file = ModuleFile.read(flags.module)
     contained.enter("reading", cpu_s=reading_limit_s(file))
     with make_context() as context, ir.Location.unknown(context):
-        devices = devices_of(file.chunks()[0].parse(context))
+        devices = partitions_of(file.chunks()[0].parse(context))
+    if target and target.devices != devices:
+        raise UserError(f"the module is for {devices} devices, {target} has {target.devices}")
     topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     options = {} if flags.policy is None else {"policy": flags.policy}

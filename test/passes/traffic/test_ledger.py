@@ -168,3 +168,30 @@ def test_a_mesh_that_is_written_at_the_values_has_axes_too():
     text = TWO_RESULTS.replace('sdy.mesh @mesh = <["x"=2, "y"=4]>', "")
     text = text.replace("@mesh", 'mesh<["x"=2, "y"=4]>')
     assert {entry.axes for entry in ledger(text).entries} == {"y"}
+
+
+def test_a_module_with_the_shardings_of_gspmd_alone_is_for_as_many_devices_as_they_name():
+    found = ledger("""
+    func.func public @main(%a: tensor<64x64xf32> {mhlo.sharding = "{devices=[2,4]<=[8]}"})
+        -> (tensor<64x64xf32> {mhlo.sharding = "{devices=[4,2]<=[8]}"}) {
+      %0 = stablehlo.tanh %a : tensor<64x64xf32>
+      return %0 : tensor<64x64xf32>
+    }""")
+    assert found.num_devices == 8 and found.bytes_received > 0
+    assert all(entry.axes.startswith("axis_") for entry in found.entries)
+
+
+def test_an_op_without_a_line_has_the_line_of_the_call_that_leads_to_it():
+    found = ledger("""
+    sdy.mesh @mesh = <["x"=4]>
+    func.func private @lib(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
+      %0 = stablehlo.cholesky %a, lower = true : tensor<8x8xf32> loc("cholesky")
+      return %0 : tensor<8x8xf32> loc("return")
+    }
+    func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+        -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+      %0 = call @lib(%a) : (tensor<8x8xf32>) -> tensor<8x8xf32> loc("step"("step.py":5:6))
+      return %0 : tensor<8x8xf32>
+    }""")
+    places = {entry.op: entry.place for entry in found.entries}
+    assert places["stablehlo.cholesky"] == "step.py:5:6"

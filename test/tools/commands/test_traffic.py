@@ -70,6 +70,7 @@ def test_a_page_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
         ([EXAMPLE, "--topology", "h100:4x8"], "32 devices; the mesh has 8"),
         ([EXAMPLE, "--topology", "h1000"], 'unknown topology "h1000"'),
         ([EXAMPLE, "--compile-for", "tpu:v9:2x2"], "tpu:v9"),
+        ([EXAMPLE, "--compile-for", "cpu:4"], "the module is for 8 devices, cpu:4 has 4"),
         (["missing.mlir"], "missing.mlir"),
     ],
 )
