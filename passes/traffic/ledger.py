@@ -314,7 +314,8 @@ class _Reader:
         Of several meshes it is the one of the sites at the op; then the one in which the fewest devices lie along such
         axes, since a group of another mesh seems to lie along all axes of this one. Of pairs, that tells nothing.
         """
-        sets, named = moved.groups or moved.pairs, {axis for site in self._sites.get(op, ()) for axis in site.axes}
+        sets, sites = moved.groups or moved.pairs, () if op is None else self._sites.get(op, ())
+        named = {axis for site in sites for axis in site.axes}
         meshes = [mesh for mesh in self._meshes if named.intersection(mesh.axis_names)] or self._meshes
         found = [(self._lying(mesh, sets), dict(mesh.axes)) for mesh in meshes]
         along = [(math.prod(sizes[axis] for axis in axes) if moved.groups else 0, axes) for axes, sizes in found]
