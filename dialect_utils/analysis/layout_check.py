@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
+from ..ir.diagnostics import error_at
 from ..ir.ops import CONSTANTS, LOOPS, ops_in
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir
@@ -93,17 +94,31 @@ def tagged_text(module: ir.Module) -> str:
 
 
 def devices_of(module: ir.Module) -> int:
-    """Returns the number of devices for which a module is partitioned."""
+    """Returns the number of devices for which a module is partitioned.
+
+    Raises: DiagnosedError if the module states a number that is none.
+    """
     attributes = module.operation.attributes
     if "mhlo.num_partitions" in attributes:
-        return ir.IntegerAttr(attributes["mhlo.num_partitions"]).value
-    return max((mesh.size for mesh in (module_meshes(module) or _inlined_meshes(module)).values()), default=1)
+        stated = attributes["mhlo.num_partitions"]
+        if not isinstance(stated, ir.IntegerAttr) or stated.value < 1:
+            raise error_at(module.operation, f"mhlo.num_partitions is {stated}; it is a number of devices, 1 or more")
+        return stated.value
+    return max((mesh.size for mesh in meshes_of(module).values()), default=1)
+
+
+def meshes_of(module: ir.Module) -> dict[str, Mesh]:
+    """Returns the meshes that a module declares; if there are none, those written at its values."""
+    return module_meshes(module) or _inlined_meshes(module)
 
 
 def _inlined_meshes(module: ir.Module) -> dict[str, Mesh]:
     clone = module.operation.clone().operation
+    for op in list(clone.regions[0].blocks[0].operations):
+        if op.operation.name == "func.func" and not len(op.operation.regions[0].blocks):
+            op.operation.erase()  # Shardy would look for its body, and end the process
     with module.context:
-        run_pipeline(clone, "builtin.module(sdy-lift-inlined-meshes)")
+        run_pipeline(clone, "builtin.module(sdy-lift-inlined-meshes)", verifies=False)  # calls of those are left
     return module_meshes(clone)
 
 

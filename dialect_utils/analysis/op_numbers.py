@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 
+from ..ir.module_files import as_text
 from ..ir.ops import ops_in
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir
-from ..platform.typed import asm_of
 
 _PREFIX = "reshard.op/"
-_STRING_OR_UNKNOWN = re.compile(r'"(?:[^"\\]|\\.)*"|loc\(unknown\)')
+_STRING_OR_UNKNOWN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|loc\(unknown\)')  # constants are strings of megabytes
 _NUMBER = re.compile(re.escape(_PREFIX) + r"(\d+)")
 
 
@@ -30,7 +30,7 @@ class NumberedOps:
         clone = module.operation.clone().operation
         with module.context:
             run_pipeline(clone, "builtin.module(strip-debuginfo)")
-            self.text = _numbered(asm_of(clone, enable_debug_info=True, use_local_scope=True))
+            self.text = _numbered(as_text(clone, enable_debug_info=True, use_local_scope=True))
             self._copy = ir.Module.parse(self.text)
         self._ops: dict[int, ir.Operation] = {}
         for copy, original in zip(ops_in(self._copy.operation), ops_in(module.operation), strict=True):
@@ -42,6 +42,11 @@ class NumberedOps:
         """Returns the op of the original that a name in a location, or in HLO metadata, stands for."""
         number = number_in(name)
         return None if number is None else self._ops.get(number)
+
+    def all_of_name(self, name: str) -> list[ir.Operation]:
+        """Returns the op that a name stands for, and the calls around it that the name tells, innermost first."""
+        numbers = map(int, reversed(_NUMBER.findall(name)))
+        return [self._ops[number] for number in numbers if number in self._ops]
 
 
 def number_in(name: str) -> int | None:

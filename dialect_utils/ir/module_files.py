@@ -241,7 +241,7 @@ def to_bytes(
     return artifact if form == PORTABLE else _to_exported(artifact, present(source))
 
 
-def as_text(module: ir.Module, **printing) -> str:
+def as_text(module: ir.Module | ir.Operation, **printing) -> str:
     """Returns the module as text that MLIR can read, printed as `ir.Operation.get_asm` takes it."""
     text = asm_of(module.operation, **printing)
     if "stablehlo.while" not in text or not _DYNAMIC.search(text):

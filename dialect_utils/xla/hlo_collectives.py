@@ -9,7 +9,7 @@ It follows `while` bodies times their trip count, the callees of `call`, `fusion
 partitioning the count is derived from the induction variable (`hlo_trip_counts`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
@@ -20,6 +20,11 @@ from .hlo_text import Computation, HloModule, Instruction, has_channel, op_name,
 from .hlo_trip_counts import Scope, trip_count
 
 _COLLECTIVES = {kind.replace("_", "-"): kind for kind in traffic.KINDS}
+# What XLA's partitioner makes of a conversion, of which only those of results have no names.
+_OF_CONVERSIONS = frozenset(
+    ("all-gather", "all-to-all", "bitcast", "collective-permute", "concatenate", "copy", "dynamic-slice", "pad")
+    + ("reshape", "slice", "transpose")
+)
 _FLATTENED_IDS_KINDS = ("all_gather", "all_reduce", "reduce_scatter")
 
 
@@ -30,8 +35,11 @@ class CollectiveOp:
     Fields:
       collective: what it moves, and how often it runs.
       name: of the instruction. shape: of its result, one device's tile, as HLO writes it.
-      op_name: the name in its metadata, which is that of the op for which XLA made it; "" if it has none.
+      op_name: the name in its metadata, which is that of the op for which XLA made it; "" if it has none. One that
+        brings what a loop or a branch hands on into another layout has the name of the loop, or of the conditional.
       loops: the names of the `while` ops around it, outermost first.
+      result: the number of the program's result that it brings into the layout that is asked for; None if it is made
+        for an op, or for what a loop or a branch hands on.
     """
 
     collective: Collective
@@ -39,6 +47,7 @@ class CollectiveOp:
     shape: str
     op_name: str = ""
     loops: tuple[str, ...] = ()
+    result: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,31 @@ def collectives_in(hlo_text: str) -> HloCollectives:
     return _Walk(parse_module(hlo_text)).result()
 
 
+def _of_results(computation: Computation) -> dict[str, int]:
+    """Returns the instructions without names that bring results of a computation into another layout.
+
+    Returns: their names -> the number of the result, the first one of several.
+    """
+    root = computation.instructions.get(computation.root)
+    found: dict[str, int] = {}
+    for number, result in enumerate(root.operands if root and root.opcode == "tuple" else [computation.root]):
+        left = [result]
+        while left:
+            instruction = computation.instructions.get(left.pop().partition("#")[0])
+            if instruction is None or instruction.name in found or op_name(instruction):
+                continue
+            if instruction.opcode in _OF_CONVERSIONS:
+                found[instruction.name] = number
+                left += instruction.operands
+    return found
+
+
+def _named_after(owner: Instruction, scope: Scope, ops: list[CollectiveOp]) -> list[CollectiveOp]:
+    """Returns the collectives of a computation; those of its results get the name of the op that it belongs to."""
+    of_results, name = _of_results(scope.computation), op_name(owner)
+    return [replace(op, op_name=name) if not op.op_name and op.name in of_results else op for op in ops]
+
+
 class _Walk:
     """Collects the collectives of a module in program order.
 
@@ -107,7 +141,10 @@ class _Walk:
 
     def result(self) -> HloCollectives:
         entry = Scope(self._module, self._module.entry, ())
-        ops = tuple(self._visit(entry, times=1))
+        of_results = _of_results(self._module.entry)
+        ops = tuple(
+            op if op.op_name else replace(op, result=of_results.get(op.name)) for op in self._visit(entry, times=1)
+        )
         unknown = tuple(dict.fromkeys(self._unknown_trip_counts))
         return HloCollectives(ops, self._module.num_devices, unknown, tuple(sorted(self._unpriced)))
 
@@ -139,7 +176,8 @@ class _Walk:
         condition = scope.callee(loop.callee("condition"), (state,))
         body = scope.callee(loop.callee("body"), (state,))
         around, self._loops = self._loops, (*self._loops, loop.name)
-        found = self._visit(condition, times * (trips + 1)) + self._visit(body, times * trips)
+        found = self._visit(condition, times * (trips + 1))
+        found += _named_after(loop, body, self._visit(body, times * trips))
         self._loops = around
         if found and known is None:
             self._unknown_trip_counts.append(loop.name)
@@ -152,7 +190,8 @@ class _Walk:
             conditional.callee("false_computation"),
         ]
         arguments = scope.values(conditional.operands)[1:]
-        found = [self._visit(scope.callee(b, (a,)), times) for b, a in zip(branches, arguments, strict=True)]
+        scopes = [scope.callee(b, (a,)) for b, a in zip(branches, arguments, strict=True)]
+        found = [_named_after(conditional, each, self._visit(each, times)) for each in scopes]
         return max(found, key=self._bytes_received)
 
     def _bytes_received(self, ops: list[CollectiveOp]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils.ir.diagnostics import text_of_location
-from reshard.dialect_utils.ir.ops import LOOPS, short_name
+from reshard.dialect_utils.ir.ops import LOOPS, ops_in, short_name
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 
@@ -20,7 +20,7 @@ WRITTEN, UNKNOWN = "written", "unknown"
 MEANINGS = {
     PLANNED: "a step of a chain that reshard planned for a site",
     SITE: "a value is converted from the layout that it has to the one that is wanted",
-    PARTIAL_SUMS: "a dimension that an op sums over is split, so each device has a part of each sum",
+    PARTIAL_SUMS: "a dimension that an op sums over, or reduces, is split, so each device has a part of each result",
     LOOKUP: "an op reads at computed places from an operand that is split, so each device contributes what it has",
     NEIGHBOURS: "an op needs rows that its neighbours have",
     GATHERED: "XLA has no partitioned form of an op for these layouts, so it brings the operands together first",
@@ -35,6 +35,7 @@ _SUMMING = frozenset(
     f"stablehlo.{name}"
     for name in ("dot_general", "dot", "convolution", "reduce", "reduce_window", "scatter", "select_and_scatter")
 )
+_REDUCING = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter"))
 _READING = frozenset(
     f"stablehlo.{name}" for name in ("gather", "dynamic_gather", "dynamic_slice", "dynamic_update_slice")
 )
@@ -83,15 +84,23 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class SiteAt:
-    """A site at an op: its number, the reason why it is one, in words, and the axes that its conversion moves."""
+    """A site at an op: its number, the reason why it is one, in words, and the axes that its conversion moves.
+
+    `number` is that of the operand or result that is converted.
+    """
 
     site: int
     why: str
     axes: frozenset[str]
+    number: int = 0
 
 
 def cause_of(
-    kind: str, op: ir.Operation | None, axes: Sequence[str], sites: Mapping[ir.Operation, Sequence[SiteAt]]
+    kind: str,
+    op: ir.Operation | None,
+    axes: Sequence[str],
+    sites: Mapping[ir.Operation, Sequence[SiteAt]],
+    result: int | None = None,
 ) -> Cause:
     """Returns the cause of a collective.
 
@@ -100,6 +109,7 @@ def cause_of(
       op: for which XLA made it; None if that is not known.
       axes: the axes of the mesh along which its devices work together.
       sites: the sites of the module by the ops at which they are; empty if they are not known.
+      result: the number of the program's result that it converts, if `op` returns the results.
     """
     if op is None:
         return Cause(UNKNOWN, MEANINGS[UNKNOWN])
@@ -108,13 +118,21 @@ def cause_of(
     if op.name in _COLLECTIVES:
         return Cause(WRITTEN, f"the program has this {short_name(op)}")
     if kind in _SUMS and op.name in _SUMMING:
-        return Cause(PARTIAL_SUMS, f"partial sums of this {short_name(op)}")
+        return Cause(PARTIAL_SUMS, f"partial {_combined_by(op)} of this {short_name(op)}")
     if kind in _SUMS and op.name in _READING:
         return Cause(LOOKUP, f"this {short_name(op)} reads from a split operand")
-    if at_op := sites.get(op):
+    if at_op := [each for each in sites.get(op, ()) if result in (None, each.number)]:
         site = max(at_op, key=lambda each: len(each.axes.intersection(axes)))  # the first one of those
         return Cause(SITE, f"site {site.site}: {site.why}", site.site)
     return _of_layouts(kind, op)
+
+
+def _combined_by(op: ir.Operation) -> str:
+    """Returns what an op has of each part of a dimension: sums, or what its region computes in their place."""
+    if op.name not in _REDUCING:
+        return "sums"
+    computed = [short_name(each) for each in ops_in(op)][1:-1]
+    return {"add": "sums", "maximum": "maxima", "minimum": "minima"}.get(" ".join(computed), "results")
 
 
 def _of_layouts(kind: str, op: ir.Operation) -> Cause:
@@ -122,6 +140,8 @@ def _of_layouts(kind: str, op: ir.Operation) -> Cause:
     name = short_name(op)
     if op.name in CONSTRAINTS:
         return Cause(SITE, "this sharding constraint")
+    if op.name == "func.return":
+        return Cause(SITE, "a result of the program is wanted in another layout")
     if op.name in LOOPS:
         return Cause(LOOP, f"this {name} carries a value in another layout")
     if kind == "collective_permute" and op.name in _SLIDING:

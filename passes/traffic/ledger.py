@@ -7,19 +7,23 @@ the op for which XLA made it. The cause is told from that op and from the sites 
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.analysis.layout_check import devices_of, meshes_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in
-from reshard.dialect_utils.ir.source_lines import SourceLines, frames_of
+from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
+from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.shardings.sdy_shardings import module_meshes, sharding_from_attr
+from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.dialect_utils.xla.child import Compiled, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
@@ -33,7 +37,10 @@ from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
-NO_LINE, NO_AXES = "(no line)", "(devices)"
+NO_LINE, NO_AXES, NO_LEVEL = "(no line)", "(devices)", "(none)"
+_STEP_PREFIX = "reshard/"
+_NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a file
+_NUMBER_IN_QUOTES = re.compile(r'"(?:[^"\s]*/)?reshard\.op/\d+"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ GROUPINGS: dict[str, Callable[[Entry], str]] = {
     "kind": lambda entry: entry.collective.kind,
     "cause": lambda entry: entry.cause.kind,
     "axis": lambda entry: entry.axes,
-    "level": lambda entry: entry.level or NO_AXES,
+    "level": lambda entry: entry.level or NO_LEVEL,
 }
 
 
@@ -150,6 +157,7 @@ def ledger_of(
     *,
     target: Target | None = None,
     finds_sites: bool = True,
+    file: str = _NO_FILE,
 ) -> Ledger:
     """Returns the ledger of a module as stock XLA compiles it. The module stays as it is.
 
@@ -158,17 +166,21 @@ def ledger_of(
       target: the target to compile for; None for CPU devices.
       finds_sites: whether the sites of the module are looked for. A module that has been rewritten has other numbers
         of sites than its original, so nobody asks for them there.
-    Raises: TopologyError if the topology does not fit the devices.
+      file: the name to show for the file of a module that was read as text without one.
+    Raises:
+      TopologyError: the topology does not fit the devices.
+      DiagnosedError: the module has no function @main.
     """
-    num_devices = devices_of(module)
+    main, num_devices = _main_of(module), partitions_of(module)
     network = topology.fitted(num_devices)
     numbered = NumberedOps(module)
     compiled = child.compile(numbered.text, num_devices, target=target, keeps_hlo=True, keeps_locations=True)
     if not compiled.is_ok:
-        return Ledger((), network, num_devices, compiled)
+        said = replace(compiled, message=_with_places(compiled.message, numbered, file))
+        return Ledger((), network, num_devices, said)
     found = collectives_in(present(compiled.hlo_text))
-    sites = _sites(numbered, module) if finds_sites else {}
-    reader = _Reader(module, numbered, sites, network, found.num_devices)
+    sites, meshes = _sites(numbered, module) if finds_sites else ({}, meshes_of(module))
+    reader = _Reader(module, main, numbered, sites, meshes, network, found.num_devices, file)
     entries = sorted(map(reader.entry, found.ops), key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
         tuple(entries),
@@ -181,21 +193,62 @@ def ledger_of(
     )
 
 
-def _sites(numbered: NumberedOps, module: ir.Module) -> dict[ir.Operation, list[SiteAt]]:
-    """Returns the sites of a module by its ops; none where the passes refuse the module."""
+def partitions_of(module: ir.Module) -> int:
+    """Returns the number of devices for which a module is partitioned, also if only GSPMD's shardings tell.
+
+    Raises: DiagnosedError if the module states a number that is none.
+    """
+    if "mhlo.num_partitions" in module.operation.attributes or meshes_of(module):
+        return devices_of(module)
+    copy = ir.Module.parse(compat.bytecode(module), module.context)
+    try:
+        Pipeline.parse("import-gspmd").run(copy, Session())
+    except DiagnosedError:
+        return devices_of(module)
+    return devices_of(copy)
+
+
+def _main_of(module: ir.Module) -> ir.Operation:
+    """Returns the function with which XLA begins. Raises: DiagnosedError if there is none."""
+    found = [each.operation for each in module.body.operations if each.operation.name == "func.func"]
+    functions = [op for op in found if len(op.regions[0].blocks)]
+    names = [ir.StringAttr(op.attributes["sym_name"]).value for op in functions]
+    if "main" in names:
+        return functions[names.index("main")]
+    what = "the module has no function @main, with which XLA begins"
+    raise error_at(functions[0] if functions else module.operation, f"{what}; name one so" if functions else what)
+
+
+def _with_places(message: str, numbered: NumberedOps, file: str) -> str:
+    """Returns a message of XLA's with the places of ops where it has their numbers."""
+
+    def place(found: re.Match[str]) -> str:
+        at = place_of(numbered.of_name(found[0]))  # arguments have numbers, too, and are no ops
+        return '"unknown"' if at is None else f'"{_in_file(at, file)}"'
+
+    return _NUMBER_IN_QUOTES.sub(place, message)
+
+
+def _in_file(place: Place, file: str) -> Place:
+    return replace(place, file=file) if place.file == _NO_FILE else place
+
+
+def _sites(numbered: NumberedOps, module: ir.Module) -> tuple[dict[ir.Operation, list[SiteAt]], Mapping[str, Mesh]]:
+    """Returns the sites of a module by its ops, and the meshes whose axes they name; no site where the passes refuse
+    the module."""
     with module.context:
         copy = ir.Module.parse(numbered.text)
     try:
         Pipeline.parse("import-gspmd,find-mismatches").run(copy, Session())
         findings = read_findings(copy)
     except DiagnosedError:
-        return {}
+        return {}, meshes_of(module)
     sites: dict[ir.Operation, list[SiteAt]] = {}
     for edge in findings.edges if findings else ():
         op = numbered.of_name(str(edge.op.location))
         if op is not None:
-            sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge)))
-    return sites
+            sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge), edge.number))
+    return sites, meshes_of(copy)
 
 
 def _moved_axes(edge: Finding) -> frozenset[str]:
@@ -213,45 +266,73 @@ class _Reader:
     def __init__(
         self,
         module: ir.Module,
+        main: ir.Operation,
         numbered: NumberedOps,
         sites: Mapping[ir.Operation, Sequence[SiteAt]],
+        meshes: Mapping[str, Mesh],
         topology: Topology,
         num_devices: int,
+        file: str,
     ):
+        self._file, self._return = file, list(main.regions[0].blocks[0].operations)[-1].operation
         self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
-        meshes = [mesh for mesh in module_meshes(module).values() if mesh.size == num_devices]
-        self._coordinates = _coordinates(meshes[0]) if meshes else {}
+        self._meshes = [mesh for mesh in meshes.values() if mesh.size == num_devices]
+        self._coordinates = {mesh: _coordinates(mesh) for mesh in self._meshes}
+        self._axes_of: dict[tuple, tuple[str, ...]] = {}
         self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
 
     def entry(self, found: CollectiveOp) -> Entry:
         moved = found.collective
-        op = self._numbered.of_name(found.op_name)
-        frames = frames_of(op) if op is not None else ()
+        ops = self._numbered.all_of_name(found.op_name) if found.result is None else [self._return]
+        op = ops[0] if ops else None
+        frames = next(filter(None, map(frames_of, ops)), ())  # of library functions only the calls may have lines
         place: Place | None = self._lines.place(frames)
-        axes = self._axes(moved)
+        axes = self._axes(moved, op)
         level = cost.crossed_level(self._topology, self._num_devices, moved)
         return Entry(
             moved,
             found.name,
             _without_layout(found.shape),
             op.name if op is not None else "",
-            "" if place is None else str(place),
-            tuple(map(str, frames)),
-            cause_of(moved.kind, op, axes, self._sites),
+            "" if place is None else str(_in_file(place, self._file)),
+            tuple(str(self._shown(frame)) for frame in frames),
+            cause_of(moved.kind, op, axes, self._sites, found.result),
             ", ".join(axes) or NO_AXES,
             level.name if level else "",
             traffic.bytes_received([moved], self._num_devices),
             cost.collective_time_s(self._topology, self._num_devices, moved),
         )
 
-    def _axes(self, moved: Collective) -> list[str]:
-        """Returns the axes along which devices that work together differ."""
-        sets = [np.array(members) for members in (*moved.groups, *moved.pairs)]
-        return [
-            name
-            for name, at in self._coordinates.items()
-            if any(np.ptp(at[members]) for members in sets if members.size)
-        ]
+    def _shown(self, frame: Frame) -> Frame:
+        """Returns a frame as people are to see it: the name that reshard gives to a step is no function."""
+        function = "" if frame.function.startswith(_STEP_PREFIX) else frame.function
+        return Frame(function, _in_file(frame.place, self._file))
+
+    def _axes(self, moved: Collective, op: ir.Operation | None) -> tuple[str, ...]:
+        """Returns the axes along which devices that work together differ.
+
+        Of several meshes it is the one of the sites at the op; then the one in which the fewest devices lie along such
+        axes, since a group of another mesh seems to lie along all axes of this one. Of pairs, that tells nothing.
+        """
+        sets, sites = moved.groups or moved.pairs, () if op is None else self._sites.get(op, ())
+        named = {axis for site in sites for axis in site.axes}
+        meshes = [mesh for mesh in self._meshes if named.intersection(mesh.axis_names)] or self._meshes
+        found = [(self._lying(mesh, sets), dict(mesh.axes)) for mesh in meshes]
+        along = [(math.prod(sizes[axis] for axis in axes) if moved.groups else 0, axes) for axes, sizes in found]
+        return min(along, key=operator.itemgetter(0), default=(0, ()))[1]
+
+    def _lying(self, mesh: Mesh, sets: Sequence[Sequence[int]]) -> tuple[str, ...]:
+        if (mesh, sets) not in self._axes_of:
+            self._axes_of[mesh, sets] = _lying(self._coordinates[mesh], sets)
+        return self._axes_of[mesh, sets]
+
+
+def _lying(coordinates: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Returns the axes along which devices of one set differ."""
+    sets = [members for members in sets if len(members)]
+    ids = np.array([device for members in sets for device in members], np.int64)
+    firsts = np.repeat(np.array([members[0] for members in sets], np.int64), [len(members) for members in sets])
+    return tuple(name for name, at in coordinates.items() if (at[ids] != at[firsts]).any())
 
 
 def _coordinates(mesh: Mesh) -> dict[str, np.ndarray]:

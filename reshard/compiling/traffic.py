@@ -115,6 +115,7 @@ def of_source(
     options: Mapping[str, Any] | None = None,
     child: XlaChild | None = None,
     target: Target | None = None,
+    file: str | None = None,
 ) -> Traffic:
     """Returns the ledgers of a module.
 
@@ -123,19 +124,21 @@ def of_source(
       is_from_jax: as in `optimized_module`. options: of `optimize`, beside those of `reshard.options`.
       child: the process that compiles; None for the one that this process shares.
       target: what to compile for; None for CPU devices.
+      file: the name to show for the file of a text; None for the name of the module.
     """
     child = child or shared_child()
-    stock = _ledger(source, name, child, topology, target=target)
+    how = {"target": target, "file": file or f"<{name}>"}
+    stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
         return Traffic(name, stock)
     settings = resolved({**(options or {}), "emit": "manual"}, dict(contexts.current().options))
     optimized = optimized_module(source, settings, name, is_from_jax=is_from_jax)
     ours = None
     if optimized.is_rewritten:
-        ours = _ledger(optimized.content, name, child, topology, target=target, finds_sites=False)
+        ours = _ledger(optimized.content, name, child, topology, finds_sites=False, **how)
     return Traffic(name, stock, ours, optimized.report)
 
 
 def _ledger(source: bytes, name: str, child: XlaChild, topology: Topology, **how: Any) -> Ledger:
     with make_context() as context, ir.Location.unknown(context):
-        return ledger_of(ModuleFile(name, source).chunks()[0].parse(context), child, topology, **how)
+        return ledger_of(ModuleFile(f"<{name}>", source).chunks()[0].parse(context), child, topology, **how)

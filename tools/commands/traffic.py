@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--top", type=_rows, default=MOST, metavar="N", help=f"rows of a table; 0 for all (default: {MOST})"
     )
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of the module")
-    parser.add_argument("--policy", metavar="better|always", help="of reshard-opt (default: better)")
+    parser.add_argument("--policy", choices=("better", "always"), help="of reshard-opt (default: better)")
     parser.add_argument("--compile-for", metavar="TARGET", help="compile ahead of time, e.g. for tpu:v5e:2x4")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables to sort and to filter; - is stdout")
@@ -62,7 +62,11 @@ def contained_drive(flags: argparse.Namespace) -> int:
     """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
     from reshard.tools.common import contained
 
-    return contained.run(lambda: drive(flags), "<stdin>" if flags.module == "-" else flags.module)
+    return contained.run(lambda: drive(flags), _name(flags))
+
+
+def _name(flags: argparse.Namespace) -> str:
+    return "<stdin>" if flags.module == "-" else flags.module
 
 
 def drive(flags: argparse.Namespace) -> int:
@@ -72,7 +76,7 @@ def drive(flags: argparse.Namespace) -> int:
     try:
         found = _found(flags)
     except DiagnosedError as error:
-        print(error, file=sys.stderr)
+        print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
     except TopologyError as error:
         raise UserError(str(error)) from None
@@ -80,30 +84,34 @@ def drive(flags: argparse.Namespace) -> int:
         raise UserError(found.stock.compiled.message)
     if flags.html:
         write_output(flags.html, found.html())
-    if flags.json:
+    if flags.html == "-":
+        pass  # the page has taken the place of the rest
+    elif flags.json:
         print(json.dumps({**found.to_dict(), "versions": _versions()}, indent=2))
-    elif flags.html != "-":
+    else:
         print(found.text(flags.by, flags.top or None), end="")
     return int(not found.stock.compiled.is_ok)
 
 
 def _found(flags: argparse.Namespace) -> Traffic:
     from reshard.compiling.traffic import of_source
-    from reshard.dialect_utils.analysis.layout_check import devices_of
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.platform.bindings import ir, make_context
     from reshard.dialect_utils.xla.child import XlaChild
+    from reshard.passes.traffic.ledger import partitions_of
     from reshard.tools.common import contained
 
     topology, target = Topology.parse(flags.topology), _target(flags)
     file = ModuleFile.read(flags.module)
     contained.enter("reading", cpu_s=reading_limit_s(file))
     with make_context() as context, ir.Location.unknown(context):
-        devices = devices_of(file.chunks()[0].parse(context))
+        devices = partitions_of(file.chunks()[0].parse(context))
+    if target and target.devices != devices:
+        raise UserError(f"the module is for {devices} devices, {target} has {target.devices}")
     topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     options = {} if flags.policy is None else {"policy": flags.policy}
-    how = {"with_ours": not flags.stock_only, "options": options, "target": target}
+    how = {"with_ours": not flags.stock_only, "options": options, "target": target, "file": file.name}
     with XlaChild(num_devices=1 if target else devices) as child:
         return of_source(file.content, file.name, topology, child=child, **how)
 

@@ -7,6 +7,7 @@ import pytest
 
 from reshard.dialect_utils.analysis.layout_check import compare_with_xla, devices_of, disagreements, tagged_text
 from reshard.dialect_utils.analysis.module_analysis import analyse
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
@@ -48,6 +49,23 @@ def test_the_devices_are_those_of_the_mesh_unless_the_module_says_otherwise():
     assert devices_of(module) == 4
     module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 8)
     assert devices_of(module) == 8
+
+
+def test_a_function_without_a_body_does_not_end_the_process_that_asks_for_the_devices():
+    text = """
+    func.func private @declared(tensor<8xf32>) -> tensor<8xf32>
+    func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {
+      %0 = call @declared(%a) : (tensor<8xf32>) -> tensor<8xf32>
+      return %0 : tensor<8xf32>
+    }"""
+    assert devices_of(ir.Module.parse(text)) == 1
+
+
+@pytest.mark.parametrize("stated", ['"two"', "0 : i32"])
+def test_a_number_of_partitions_that_is_none_is_diagnosed(stated):
+    text = f"module attributes {{mhlo.num_partitions = {stated}}} {{}}"
+    with pytest.raises(DiagnosedError, match="it is a number of devices, 1 or more"):
+        devices_of(ir.Module.parse(text))
 
 
 def test_equal_layouts_agree():

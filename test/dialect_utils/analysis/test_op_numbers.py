@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbered ops: each op of a module can be found again by the name that XLA puts into HLO metadata."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from reshard.dialect_utils.analysis.op_numbers import NumberedOps
+from reshard.dialect_utils.analysis.op_numbers import NumberedOps, _numbered
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
@@ -19,6 +20,21 @@ module @m attributes {test.a = "loc(unknown)", test.b = "say \"loc(unknown)\" \\
       : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
     return %0 : tensor<8xf32>
   }
+}
+"""
+LOOP_OF_TWO_TYPES = """
+func.func @main(%a: tensor<?x8xf32>, %n: tensor<i32>) -> tensor<?x8xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = "stablehlo.while"(%zero, %a) ({
+  ^bb0(%i: tensor<i32>, %w: tensor<4x8xf32>):
+    %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }, {
+  ^bb0(%i: tensor<i32>, %w: tensor<4x8xf32>):
+    %1 = stablehlo.add %i, %i : tensor<i32>
+    stablehlo.return %1, %w : tensor<i32>, tensor<4x8xf32>
+  }) : (tensor<i32>, tensor<?x8xf32>) -> (tensor<i32>, tensor<?x8xf32>)
+  return %0#1 : tensor<?x8xf32>
 }
 """
 
@@ -50,3 +66,20 @@ def test_names_without_a_number_stand_for_no_op():
         numbered = NumberedOps(ir.Module.parse(STRINGS))
         assert numbered.of_name("jit(f)/tanh") is None and numbered.of_name("") is None
         assert numbered.of_name("reshard.op/100000") is None
+
+
+def test_a_constant_of_megabytes_takes_little_more_memory_than_its_text():
+    text = f'dense<"0x{"0" * (8 << 20)}"> loc(unknown)'
+    tracemalloc.start()
+    try:
+        assert _numbered(text).endswith('loc("reshard.op/1")')
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_loop_that_takes_values_of_other_types_than_it_carries_is_numbered():
+    with make_context():
+        module = ir.Module.parse(LOOP_OF_TWO_TYPES)
+        numbered = NumberedOps(module)
+        assert {op.name for op in map(numbered.of_name, numbered.text.split("loc(")[1:]) if op} >= {"stablehlo.while"}

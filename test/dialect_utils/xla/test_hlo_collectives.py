@@ -188,3 +188,22 @@ class TestControlFlow:
 def test_text_without_an_entry_is_refused():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         collectives_in("HloModule m\n")
+
+
+def test_a_collective_without_a_name_belongs_to_the_result_that_it_brings_into_another_layout():
+    found = collectives_in("""HloModule m, num_partitions=2
+ENTRY %main (p: f32[8], q: f32[8]) -> (f32[8], f32[16]) {
+  %p = f32[8]{0} parameter(0)
+  %q = f32[8]{0} parameter(1)
+  %named = f32[16]{0} all-gather(%p), channel_id=1, replica_groups=[1,2]<=[2], dimensions={0}, metadata={op_name="op"}
+  %inner = f32[16]{0} all-gather(%q), channel_id=2, replica_groups=[1,2]<=[2], dimensions={0}
+  %sum = f32[16]{0} add(%named, %inner), metadata={op_name="sum"}
+  %moved = f32[16]{0} collective-permute(%sum), channel_id=3, source_target_pairs={{0,1},{1,0}}
+  %copied = f32[16]{0} copy(%moved)
+  ROOT %both = (f32[8], f32[16]) tuple(%p, %copied)
+}""")
+    assert [(op.name, op.op_name, op.result) for op in found.ops] == [
+        ("named", "op", None),
+        ("inner", "", None),
+        ("moved", "", 1),
+    ]

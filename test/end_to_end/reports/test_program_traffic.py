@@ -81,3 +81,10 @@ def test_the_causes_of_further_programs_are_known(name):
     lowered = next(each for each in MORE_PROGRAMS if each.name == name).lower("small")
     found = reshard.traffic(lowered, with_ours=False).stock
     assert found.entries and found.explained_bytes >= 0.95 * found.entry_bytes
+
+
+def test_a_file_of_the_same_name_as_the_module_is_not_read_in_its_place(tmp_path, monkeypatch):
+    text = "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }"
+    (tmp_path / "module").write_text(text.replace("@main", "@other"))
+    monkeypatch.chdir(tmp_path)
+    assert reshard.traffic(text, with_ours=False).stock.compiled.is_ok

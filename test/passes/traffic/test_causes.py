@@ -74,3 +74,17 @@ def test_sums_of_an_op_are_no_conversion_although_there_is_a_site_at_it(ops):
     sites = {op: [SiteAt(1, "first", frozenset({"x"}))]}
     assert cause_of("all_reduce", op, ["x"], sites).kind == causes.PARTIAL_SUMS
     assert cause_of("all_gather", op, ["x"], sites).site == 1
+
+
+@pytest.mark.parametrize("name, words", [("add", "sums"), ("maximum", "maxima"), ("multiply", "results")])
+def test_parts_of_a_reduction_are_named_after_what_it_computes(name, words):
+    text = f"""func.func @main(%a: tensor<8xf32>, %z: tensor<f32>) -> tensor<f32> {{
+      %0 = stablehlo.reduce(%a init: %z) applies stablehlo.{name} across dimensions = [0]
+        : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }}"""
+    with make_context() as context:
+        module = ir.Module.parse(text, context)
+        op = next(op for op in ops_in(module.operation) if op.name == "stablehlo.reduce")
+        cause = cause_of("all_reduce", op, ["x"], {})
+        assert (cause.kind, cause.text) == (causes.PARTIAL_SUMS, f"partial {words} of this reduce")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.traffic import causes
@@ -87,6 +88,28 @@ def test_a_program_that_xla_refuses_has_its_status_in_place_of_rows():
     assert "stock XLA: error: " in text and data["stock"]["bytes_received"] is None
 
 
+def test_what_xla_says_of_an_op_has_the_place_of_the_op_and_no_number_of_ours():
+    found = ledger("""func.func public @main(%a: tensor<4x2xf32>, %b: tensor<2xf32>) -> tensor<2x1xf32> {
+      %0 = "stablehlo.reduce_window"(%a, %b) ({
+      ^bb0(%c: tensor<2xf32>, %d: tensor<2xf32>):
+        %1 = stablehlo.add %c, %d : tensor<2xf32>
+        stablehlo.return %1 : tensor<2xf32>
+      }) {window_dimensions = array<i64: 4, 2>, window_strides = array<i64: 1, 1>,
+          padding = dense<[[1, 0], [0, 0]]> : tensor<2x2xi64>} : (tensor<4x2xf32>, tensor<2xf32>) -> tensor<2x1xf32>
+      return %0 : tensor<2x1xf32>
+    }""", file="step.mlir")  # fmt: skip
+    assert found.compiled.status == "error" and '"step.mlir:8:7"' in found.compiled.message
+    assert "reshard.op" not in found.compiled.message
+
+
+@pytest.mark.parametrize("text", ["", "func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }"])
+def test_a_module_without_main_is_diagnosed(text):
+    with pytest.raises(
+        DiagnosedError, match=r"1:1: error: the module has no function @main" if text else "no function @main"
+    ):
+        ledger(text)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_causes_of_all_examples_are_known(name):
     """Of every example at least 95 % of the bytes are to be explained; today it is all of them."""
@@ -103,3 +126,72 @@ def test_texts_say_how_many_rows_are_left_out_and_what_they_hold():
     assert "and 6 more collectives, which take" in text
     assert "more collective" not in as_text("moe", found, most=None)
     assert as_text("moe", found, by="kind", most=1).count("all_to_all") == 0
+
+
+TWO_RESULTS = """
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%a: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>},
+                %b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>})
+    -> (tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+        tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  return %a, %b : tensor<64x64xf32>, tensor<64x64xf32> loc("step.py":9:3)
+}
+"""
+
+
+def test_a_conversion_of_a_result_for_which_xla_names_no_op_has_the_site_of_that_result():
+    entries = ledger(TWO_RESULTS).entries
+    assert {(entry.op, entry.place, entry.cause.kind) for entry in entries} == {("func.return", "step.py:9:3", "site")}
+    assert sorted(entry.cause.text.partition(" is ")[0] for entry in entries) == [
+        "site 0: result 0 of @main", "site 1: result 1 of @main",
+    ]  # fmt: skip
+
+
+def test_the_steps_of_a_loop_that_hands_on_another_layout_have_the_loop_as_cause():
+    held = "stablehlo.return %1, %4 : tensor<i32>, tensor<64x64xf32>"
+    text = LOOP.replace(held, held.replace("%4", "%3"))
+    found = ledger(text.replace('%w <@mesh, [{"x"}, {}]>', '%w <@mesh, [{"y"}, {"x"}]>'))
+    assert found.explained_bytes == found.entry_bytes > 0
+    assert {entry.op for entry in found.entries} == {"sdy.sharding_constraint", "stablehlo.while"}
+
+
+def test_axes_are_those_of_the_mesh_whose_groups_work_together():
+    text = TWO_RESULTS.replace("func.func", 'sdy.mesh @other = <["a"=4, "b"=2]>\nfunc.func', 1)
+    text = text.replace('%b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}',
+                        '%b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@other, [{"b"}, {"a"}]>}')  # fmt: skip
+    text = text.replace('tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {',
+                        'tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@other, [{"b"}, {}]>}) {')  # fmt: skip
+    assert sorted(entry.axes for entry in ledger(text).entries) == ["a", "y"]
+
+
+def test_a_mesh_that_is_written_at_the_values_has_axes_too():
+    text = TWO_RESULTS.replace('sdy.mesh @mesh = <["x"=2, "y"=4]>', "")
+    text = text.replace("@mesh", 'mesh<["x"=2, "y"=4]>')
+    assert {entry.axes for entry in ledger(text).entries} == {"y"}
+
+
+def test_a_module_with_the_shardings_of_gspmd_alone_is_for_as_many_devices_as_they_name():
+    found = ledger("""
+    func.func public @main(%a: tensor<64x64xf32> {mhlo.sharding = "{devices=[2,4]<=[8]}"})
+        -> (tensor<64x64xf32> {mhlo.sharding = "{devices=[4,2]<=[8]}"}) {
+      %0 = stablehlo.tanh %a : tensor<64x64xf32>
+      return %0 : tensor<64x64xf32>
+    }""")
+    assert found.num_devices == 8 and found.bytes_received > 0
+    assert all(entry.axes.startswith("axis_") for entry in found.entries)
+
+
+def test_an_op_without_a_line_has_the_line_of_the_call_that_leads_to_it():
+    found = ledger("""
+    sdy.mesh @mesh = <["x"=4]>
+    func.func private @lib(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
+      %0 = stablehlo.cholesky %a, lower = true : tensor<8x8xf32> loc("cholesky")
+      return %0 : tensor<8x8xf32> loc("return")
+    }
+    func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+        -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+      %0 = call @lib(%a) : (tensor<8x8xf32>) -> tensor<8x8xf32> loc("step"("step.py":5:6))
+      return %0 : tensor<8x8xf32>
+    }""")
+    places = {entry.op: entry.place for entry in found.entries}
+    assert places["stablehlo.cholesky"] == "step.py:5:6"

@@ -58,6 +58,8 @@ def test_a_page_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
     assert "stock XLA" in capsys.readouterr().out and page.read_text().startswith("<!doctype html>")
     assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", "-"]) == 0
     assert capsys.readouterr().out == page.read_text()
+    assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", "-", "--json"]) == 0
+    assert capsys.readouterr().out == page.read_text()  # never both on one stream
     assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", str(tmp_path / "none" / "x.html")]) == 1
     assert "no such file or directory" in capsys.readouterr().err
 
@@ -68,6 +70,7 @@ def test_a_page_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
         ([EXAMPLE, "--topology", "h100:4x8"], "32 devices; the mesh has 8"),
         ([EXAMPLE, "--topology", "h1000"], 'unknown topology "h1000"'),
         ([EXAMPLE, "--compile-for", "tpu:v9:2x2"], "tpu:v9"),
+        ([EXAMPLE, "--compile-for", "cpu:4"], "the module is for 8 devices, cpu:4 has 4"),
         (["missing.mlir"], "missing.mlir"),
     ],
 )
@@ -77,7 +80,7 @@ def test_bad_input_is_one_line_and_exit_status_1(arguments, message, capsys):
     assert message in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("arguments", [["--top", "-1"], ["--top", "many"], ["--by", "day"]])
+@pytest.mark.parametrize("arguments", [["--top", "-1"], ["--top", "many"], ["--by", "day"], ["--policy", "worse"]])
 def test_a_wrong_command_line_is_exit_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         tool.main(["traffic", EXAMPLE, *arguments])
@@ -100,3 +103,28 @@ def test_a_program_that_xla_refuses_is_exit_status_1(capsys, tmp_path):
     )
     assert tool.main(["traffic", str(path)]) == 1
     assert "stock XLA: error: " in capsys.readouterr().out
+
+
+RESULT = """sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func @main(%a: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})
+    -> (tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
+  return %a : tensor<16x16x16xf32>
+}
+"""
+
+
+def test_lines_of_a_text_are_in_the_file_that_was_named_in_both_programs(capsys, tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(RESULT)
+    assert tool.main(["traffic", str(path), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["ours"]["collectives"]
+    for each in data["ours"]["collectives"]:
+        assert each["location"] == f"{path}:4:3" and each["location_chain"] == [f"{path}:4:3"]
+
+
+def test_errors_of_the_passes_are_at_lines_of_the_file(capsys, tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(RESULT.replace("16x16x16xf32", "15x15x15xf32"))
+    assert tool.main(["traffic", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"{path}:2:1: error: argument 0 of type tensor<15x15x15xf32> is sharded")
