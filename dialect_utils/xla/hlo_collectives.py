@@ -10,6 +10,7 @@ partitioning the count is derived from the induction variable (`hlo_trip_counts`
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
@@ -35,8 +36,9 @@ class CollectiveOp:
     Fields:
       collective: what it moves, and how often it runs.
       name: of the instruction. shape: of its result, one device's tile, as HLO writes it.
-      op_name: the name in its metadata, which is that of the op for which XLA made it; "" if it has none. One that
-        brings what a loop or a branch hands on into another layout has the name of the loop, or of the conditional.
+      op_name: the name in its metadata, which is that of the op for which XLA made it; else that of the first
+        op that uses it, or "". One that brings what a loop or a branch hands on into another layout has the name of the
+        loop, or of the conditional.
       loops: the names of the `while` ops around it, outermost first.
       result: the number of the program's result that it brings into the layout that is asked for; None if it is made
         for an op, or for what a loop or a branch hands on.
@@ -102,29 +104,63 @@ def collectives_in(hlo_text: str) -> HloCollectives:
     return _Walk(parse_module(hlo_text)).result()
 
 
-def _of_results(computation: Computation) -> dict[str, int]:
-    """Returns the instructions without names that bring results of a computation into another layout.
+class _Names:
+    """The names of ops that the instructions of one computation have.
 
-    Returns: their names -> the number of the result, the first one of several.
+    XLA gives a conversion of what enters or leaves a computation no name, or the name of the parameter that it
+    converts, which is not the name of an op.
     """
-    root = computation.instructions.get(computation.root)
-    found: dict[str, int] = {}
-    for number, result in enumerate(root.operands if root and root.opcode == "tuple" else [computation.root]):
-        left = [result]
-        while left:
-            instruction = computation.instructions.get(left.pop().partition("#")[0])
-            if instruction is None or instruction.name in found or op_name(instruction):
-                continue
-            if instruction.opcode in _OF_CONVERSIONS:
-                found[instruction.name] = number
-                left += instruction.operands
-    return found
+
+    def __init__(self, computation: Computation):
+        self._computation = computation
+        parameters = [each for each in computation.instructions.values() if each.opcode == "parameter"]
+        self._of_parameters = frozenset(map(op_name, parameters))
+
+    def own(self, instruction: Instruction) -> str:
+        """Returns the name of the op for which XLA made an instruction; "" if it has none."""
+        name = op_name(instruction)
+        return "" if name in self._of_parameters else name
+
+    @cached_property
+    def of_users(self) -> dict[str, str]:
+        """Returns for each conversion without a name the name of the first instruction that uses it, or ""."""
+        users: dict[str, list[Instruction]] = {}
+        for instruction in self._computation.instructions.values():
+            for operand in instruction.operands:
+                users.setdefault(operand.partition("#")[0], []).append(instruction)
+        found: dict[str, str] = {}
+        for instruction in reversed(self._computation.instructions.values()):  # users come behind what they use
+            if self._is_nameless_conversion(instruction):
+                names = (self.own(user) or found.get(user.name, "") for user in users.get(instruction.name, ()))
+                found[instruction.name] = next(filter(None, names), "")
+        return found
+
+    @cached_property
+    def results(self) -> dict[str, int]:
+        """Returns the conversions without names that bring results of the computation into another layout.
+
+        Returns: their names -> the number of the result, the first one of several.
+        """
+        computation = self._computation
+        root = computation.instructions.get(computation.root)
+        found: dict[str, int] = {}
+        for number, result in enumerate(root.operands if root and root.opcode == "tuple" else [computation.root]):
+            left = [result]
+            while left:
+                instruction = computation.instructions.get(left.pop().partition("#")[0])
+                if instruction and instruction.name not in found and self._is_nameless_conversion(instruction):
+                    found[instruction.name] = number
+                    left += instruction.operands
+        return found
+
+    def _is_nameless_conversion(self, instruction: Instruction) -> bool:
+        return instruction.opcode in _OF_CONVERSIONS and not self.own(instruction)
 
 
 def _named_after(owner: Instruction, scope: Scope, ops: list[CollectiveOp]) -> list[CollectiveOp]:
     """Returns the collectives of a computation; those of its results get the name of the op that it belongs to."""
-    of_results, name = _of_results(scope.computation), op_name(owner)
-    return [replace(op, op_name=name) if not op.op_name and op.name in of_results else op for op in ops]
+    results, name = _Names(scope.computation).results, op_name(owner)
+    return [replace(op, op_name=name) if not op.op_name and op.name in results else op for op in ops]
 
 
 class _Walk:
@@ -141,24 +177,28 @@ class _Walk:
 
     def result(self) -> HloCollectives:
         entry = Scope(self._module, self._module.entry, ())
-        of_results = _of_results(self._module.entry)
+        results = _Names(self._module.entry).results
         ops = tuple(
-            op if op.op_name else replace(op, result=of_results.get(op.name)) for op in self._visit(entry, times=1)
+            op if op.op_name else replace(op, result=results.get(op.name)) for op in self._visit(entry, times=1)
         )
         unknown = tuple(dict.fromkeys(self._unknown_trip_counts))
         return HloCollectives(ops, self._module.num_devices, unknown, tuple(sorted(self._unpriced)))
 
     def _visit(self, scope: Scope, times: int) -> list[CollectiveOp]:
-        found = []
+        found: list[CollectiveOp] = []
         for instruction in scope.computation.instructions.values():
             found += self._visit_instruction(scope, instruction, times)
+        own, names = scope.computation.instructions, _Names(scope.computation)
+        for at, op in enumerate(found):
+            if (instruction := own.get(op.name)) is not None:
+                found[at] = replace(op, op_name=names.own(instruction) or names.of_users.get(op.name, ""))
         return found
 
     def _visit_instruction(self, scope: Scope, instruction: Instruction, times: int) -> list[CollectiveOp]:
         kind = _COLLECTIVES.get(instruction.opcode.removesuffix("-start"))
         if kind is not None:
             moved = self._collective(kind, scope.computation, instruction, times)
-            return [CollectiveOp(moved, instruction.name, instruction.shape, op_name(instruction), self._loops)]
+            return [CollectiveOp(moved, instruction.name, instruction.shape, loops=self._loops)]
         match instruction.opcode:
             case "while":
                 return self._visit_while(scope, instruction, times)

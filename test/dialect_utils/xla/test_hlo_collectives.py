@@ -204,6 +204,6 @@ ENTRY %main (p: f32[8], q: f32[8]) -> (f32[8], f32[16]) {
 }""")
     assert [(op.name, op.op_name, op.result) for op in found.ops] == [
         ("named", "op", None),
-        ("inner", "", None),
+        ("inner", "sum", None),
         ("moved", "", 1),
     ]

@@ -185,7 +185,7 @@ def test_an_op_without_a_line_has_the_line_of_the_call_that_leads_to_it():
     found = ledger("""
     sdy.mesh @mesh = <["x"=4]>
     func.func private @lib(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
-      %0 = stablehlo.cholesky %a, lower = true : tensor<8x8xf32> loc("cholesky")
+      %0 = stablehlo.reverse %a, dims = [0] : tensor<8x8xf32> loc("reverse")
       return %0 : tensor<8x8xf32> loc("return")
     }
     func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
@@ -194,4 +194,4 @@ def test_an_op_without_a_line_has_the_line_of_the_call_that_leads_to_it():
       return %0 : tensor<8x8xf32>
     }""")
     places = {entry.op: entry.place for entry in found.entries}
-    assert places["stablehlo.cholesky"] == "step.py:5:6"
+    assert places["stablehlo.reverse"] == "step.py:5:6"
