@@ -18,6 +18,7 @@ from reshard.dialect_utils.xla.worker import numpy_dtype
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.planner.entry import Plan, pareto, plan
+from reshard.synthesis.programs.steps import Chunked, Exchanged
 
 DEVICES = (4, 6, 8, 12, 16)
 
@@ -146,7 +147,15 @@ def test_rotations_of_axes_between_the_dimensions_of_a_four_dimensional_array():
 
 # -- in chunks
 
-ROOM = 512  # bytes by which XLA's peak may be above the model: tables, pointers, alignment
+ROOM = 512  # bytes by which XLA's peak may be above the model: pointers, alignment, small tables
+
+
+def table_bytes(found: Plan) -> int:
+    """Returns the size of the tables of exchanges: for each round, device and dimension where its window begins."""
+    typed = [each.step for each in found.steps]
+    typed += [step for each in typed if isinstance(each, Chunked) for step in each.steps]
+    rounds = sum(len(each.exchange.rounds) for each in typed if isinstance(each, Exchanged))
+    return 4 * found.devices * rounds * len(found.shape)
 
 
 def chunked(pair: Pair, element_bits: int = 32) -> list[Plan]:
@@ -160,7 +169,8 @@ def check_peak(pair: Pair, found: Plan) -> int:
     compiled = shared_child().compile(rewritten_pair(tensor_type(pair, "f32"), found), pair.mesh.size)
     assert compiled.status == "ok", compiled.message
     assert compiled.bytes_received == found.bytes_received and not compiled.unknown_trip_counts
-    assert 0.7 * found.peak_bytes <= compiled.peak_bytes <= found.peak_bytes + ROOM, found.chain_text
+    most = found.peak_bytes + ROOM + table_bytes(found)
+    assert 0.7 * found.peak_bytes <= compiled.peak_bytes <= most, found.chain_text
     return compiled.temp_bytes
 
 

@@ -186,7 +186,7 @@ def test_explain_of_every_kind_of_step_has_a_purpose(capsys):
         "--from": '[{"node"}, {}]',
         "--to": '[{}, {"node"}]',
     }
-    out = output(capsys, "--topology", "h100", command="explain", problem=striped)
+    out = output(capsys, "--topology", "v5e:2x4*4", command="explain", problem=striped)
     assert "makes tiles smaller along gpu for the steps behind it" in out and "takes gpu off its digit" not in out
     assert "brings node to the place that the target names" in out and "the target has the whole along gpu" in out
     out = output(capsys, command="explain", problem={**SMALL, "--from": '[{"x":(2)2, "x":(1)2}]', "--to": '[{"x"}]'})
