@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
@@ -67,14 +67,20 @@ def test_groups_are_device_ids_and_sizes_are_those_of_the_larger_tile():
 
 @st.composite
 def networks(draw):
-    """Two levels that differ by a factor of two or more in bandwidth, and a mesh with an axis for each."""
+    """Two levels that differ by a factor of two or more in bandwidth, and a mesh with an axis for each.
+
+    An inner bus never gives each of its devices just what an outer switch gives: while all devices work, the two levels
+    are then like one bus of all devices, and `fit` takes that. Single pairs, which are faster, are not fitted.
+    """
     outer_size, inner_size = draw(st.sampled_from((2, 3, 4))), draw(st.sampled_from((2, 4, 8)))
     slow = 10 ** draw(st.floats(8, 10.5))
     latencies = [10 ** draw(st.floats(-6, -5)) for _ in range(2)]
     kinds = [draw(st.sampled_from(("switch", "bus"))) for _ in range(2)]
     slowdown = draw(st.sampled_from(((), (("all_to_all", 2.0),), (("all_reduce", 1.5),))))
     outer = Level("node", outer_size, kinds[0], slow, latencies[0])
-    inner = Level("gpu", inner_size, kinds[1], slow * draw(st.floats(3, 20)), latencies[1], slowdown=slowdown)
+    faster = draw(st.floats(3, 20))
+    assume(kinds != ["switch", "bus"] or abs(faster / inner_size - 1) > 0.2)
+    inner = Level("gpu", inner_size, kinds[1], slow * faster, latencies[1], slowdown=slowdown)
     launch = 10 ** draw(st.floats(-6, -5))
     return Topology("made up", (outer, inner), MEMORY, launch), Mesh.parse(f"node={outer_size},gpu={inner_size}")
 
