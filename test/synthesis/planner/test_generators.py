@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generators: a context keeps the cheapest plan that fits, and drops the candidates that are not cheaper."""
 
+import itertools
+
 import pytest
 
 from benchmarks.conversions.pairs import random_pairs
-from reshard.synthesis.planner.generators import GENERATORS, Context, Searched
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Level, Topology
+from reshard.synthesis.planner.generators import GENERATORS, Context, Searched, exchanged_parts
 from reshard.synthesis.planner.planner import planned
 from reshard.synthesis.plans.request import OBJECTIVES, Request
+from reshard.synthesis.programs import interpreter
 from reshard.synthesis.programs.chain import Chain
 from reshard.synthesis.search.find_chain import find_chain
 
@@ -53,3 +59,23 @@ def test_a_plan_above_the_memory_limit_is_never_the_best_one():
         assert start.best is None
         start.take(start.plan)
         assert start.best is None and start.priced(Chain(start.found.chain.source, start.found.chain.steps))
+
+
+@pytest.mark.parametrize(
+    "mesh", ['<["d"=2, "m"=4], device_ids=[3, 1, 0, 2, 7, 6, 5, 4]>', '<["d"=3, "m"=2, "z"=1]>', '<["d"=6, "m"=4]>']
+)
+def test_exchanged_parts_and_their_gather_make_the_target(mesh):
+    topology = Topology("no latency", (Level("chip", 0, "switch", 1e9),), 1e9)
+    dims = [
+        each for each in itertools.product(("", '"d"', '"m"', '"m", "d"'), repeat=2) if "".join(each).count("m") < 2
+    ]
+    sides = [Sharding.parse(f"[{{{a}}}, {{{b}}}]") for a, b in dims if (a + b).count("d") < 2]
+    checked = 0
+    for source, target in itertools.permutations(sides, 2):
+        asked = Request.of(
+            Mesh.parse(mesh), (24, 48), 32, source, target, objective="time", topology=topology, with_exchange=True
+        )
+        for found in exchanged_parts(searched(asked, every=True)):
+            interpreter.check(found.tile_program, (24, 48), source, target)
+            checked += 1
+    assert checked > 20
