@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the examples, stock and ours, for targets that need not be there, and prints their compilers' numbers.
+"""Compiles programs, stock and ours, for targets that need not be there, and prints their compilers' numbers.
 
-    python benchmarks/ahead_of_time.py [--targets tpu:v5e:4x4,...] [--programs NAME,...] [--policy better] [--out
-    FILE.md]
+    python benchmarks/ahead_of_time.py [--targets tpu:v5e:2x4,...] [--programs NAME,...] [--size large]
+        [--policy better] [--journal FILE.jsonl] [--out FILE.md]
 
-Each program is lowered for a mesh with its own axes; the smallest axis is doubled until the mesh has as many devices as
-the target. Then the program goes through the pipeline and the whole-module check, as in `reshard-opt
---compile-for=TARGET`. TPU targets need libtpu; cuda targets need jax's CUDA plug-in. Answers are cached on disk; with
-`RESHARD_CACHE=off` the compilers are asked again.
+The programs are those of `python -m benchmarks.programs list`. Each is lowered for a mesh with its own axes; the
+smallest axis is doubled until the mesh has as many devices as the target. Then the program goes through the pipeline
+and the whole-module check, as in `reshard-opt --compile-for=TARGET`. TPU targets need libtpu; cuda targets need jax's
+CUDA plug-in. Answers of compilers are cached on disk; with `RESHARD_CACHE=off` they are asked again. A run with a
+journal that was stopped goes on where it ended. The exit status is 1 if a program fails, needs more memory than stock,
+or is more than 2 % longer by the compiler's own estimate.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -26,43 +29,80 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
+from benchmarks.harness.journal import Journal  # noqa: E402
 from benchmarks.harness.progress import replace_line  # noqa: E402
-from examples.programs import PROGRAMS, Program, program  # noqa: E402
+from benchmarks.programs.catalogue import every_program  # noqa: E402
+from benchmarks.programs.program import Program  # noqa: E402
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError  # noqa: E402
 from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E402
-from reshard.dialect_utils.xla.child import Compiled  # noqa: E402
+from reshard.dialect_utils.platform.typed import present  # noqa: E402
+from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild  # noqa: E402
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
-from reshard.passes.results import whole_module_check  # noqa: E402
-from reshard.passes.results.whole_module_check import Check  # noqa: E402
+from reshard.passes.sites.network import SiteNetwork, of_target  # noqa: E402
+from reshard.passes.sites.oracle import POLICIES  # noqa: E402
+from reshard.passes.whole_module import whole_module_check  # noqa: E402
+from reshard.passes.whole_module.module_cost import LONGER_ESTIMATE  # noqa: E402
 from reshard.synthesis.common.numbers import mebibytes  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
+from reshard.synthesis.forms.platforms import platform_of  # noqa: E402
 
-_MOST_DEVICES = 256  # the programs' arrays of size "pod" divide over so many
-_TARGETS = "tpu:v5e:4x4,tpu:v5p:4x4x4,tpu:v5e:8x8:2"
+_MOST_DEVICES = 256  # the programs' arrays of sizes "large" and "pod" divide over so many
+_TARGETS = "tpu:v5e:2x4,tpu:v5p:2x2x2"
 _HEADINGS = (
-    "program", "mesh", "sites rewritten", "received, stock", "ours", "in the final program, stock", "ours",
-    "temporaries, stock", "ours", "peak, stock", "ours", "compiled in s, stock", "ours",
-    "estimate in us, stock", "ours",
+    "program", "mesh", "sites rewritten", "received, stock", "ours", "memory, stock", "ours",
+    "estimate in us, stock", "ours", "ours / stock", "modelled in us, stock", "ours", "ours / stock",
+    "compiled in s, stock", "ours",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One program on one target; `check` is None if the work ended with `problem`.
+class Side:
+    """What a target's compiler makes of a module. Bytes per device, None where they are unknown.
 
-    `seconds` is the time of the passes and the check together.
+    Attributes:
+      problem: why it does not compile; empty if it does.
+      received, final_received: right after partitioning, and in the final program.
+      memory: the compiler's peak, or all that it allocates if that is more.
+      estimate_us: the length of the compiler's own schedule. modelled_us: the modelled time of the final program.
+      compile_s: of one compilation.
+    """
+
+    problem: str = ""
+    received: int | None = None
+    final_received: int | None = None
+    memory: int | None = None
+    estimate_us: float | None = None
+    modelled_us: float | None = None
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One program on one target; no sides if the work ended with `problem`.
+
+    Attributes:
+      left: in words, what the check left to XLA although the sites' own judgement was to rewrite it.
+      seconds: the time of the passes and the check together.
     """
 
     name: str
-    target: Target
+    target: str
     mesh: str
-    sites: int
-    rewritten: int
-    check: Check | None
-    seconds: float
+    sites: int = 0
+    rewritten: int = 0
+    stock: Side | None = None
+    ours: Side | None = None
+    left: tuple[str, ...] = ()
+    seconds: float = 0.0
     problem: str = ""
+
+    @classmethod
+    def from_dict(cls, fields: dict) -> Row:
+        """Returns the row that `dataclasses.asdict` made a dictionary of."""
+        sides = {name: fields[name] and Side(**fields[name]) for name in ("stock", "ours")}
+        return cls(**{**fields, **sides, "left": tuple(fields["left"])})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,16 +112,40 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.targets:
         return 0
     _have_cpu_devices()
-    rows = []
-    for number, (target, entry) in enumerate((t, e) for t in options.targets for e in options.programs):
-        replace_line(f"{number + 1} of {len(options.targets) * len(options.programs)}: {entry.name} on {target}")
-        rows.append(_measured(entry, target, options.policy))
-    replace_line("")
+    rows = list(_rows(options))
     text = "\n\n".join(_markdown(rows, options.targets))
     print(text)
     if options.out:
         options.out.write_text(text + "\n")
-    return int(any(row.check is None for row in rows))
+    return int(any(map(is_worse, rows)))
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    journal = Journal(options.journal) if options.journal else None
+    pairs = [(target, entry) for target in options.targets for entry in options.programs]
+    for number, (target, entry) in enumerate(pairs, 1):
+        replace_line(f"{number} of {len(pairs)}: {entry.name} on {target}")
+        size = options.size if options.size in entry.sizes else entry.sizes[-1]
+        question = f"{entry.name} {size} {target} {options.policy}"
+        if journal and (kept := journal.get(question)):
+            yield Row.from_dict(kept)
+            continue
+        row = _measured(entry, target, options.policy, size, _child(options.timeout))
+        if journal:
+            journal.add(question, asdict(row))
+        yield row
+    replace_line("")
+
+
+def is_worse(row: Row) -> bool:
+    """Returns whether a program fails, needs more memory than stock, or is longer by the compiler's own estimate."""
+    if row.stock is None or row.ours is None:
+        return True
+    if row.stock.problem:
+        return False
+    then, now = row.stock.estimate_us, row.ours.estimate_us
+    is_longer = then is not None and now is not None and now > then * (1 + LONGER_ESTIMATE)
+    return bool(row.ours.problem) or is_longer or present(row.ours.memory) > present(row.stock.memory)
 
 
 def _compilable(targets: Sequence[Target]) -> Iterator[Target]:
@@ -105,10 +169,13 @@ def _have_cpu_devices() -> None:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--targets", type=_targets, default=_TARGETS, help=f"default: {_TARGETS}")
+    parser.add_argument("--programs", type=_programs, help="default: all whose libraries are installed")
+    parser.add_argument("--size", default="large", help="of programs that have it; others have their largest one")
+    parser.add_argument("--policy", choices=tuple(POLICIES), default="better", help="the policy of plan-sites")
     parser.add_argument(
-        "--programs", type=_programs, default=",".join(each.name for each in PROGRAMS), help="default: all"
+        "--timeout", type=float, metavar="SECONDS", default=DEFAULT_TIMEOUT_S, help="of one compilation (%(default)s)"
     )
-    parser.add_argument("--policy", choices=("better", "always"), default="better", help="the policy of plan-sites")
+    parser.add_argument("--journal", type=Path, metavar="FILE.jsonl", help="keep rows here, and read those it has")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables to this file")
     parser.add_argument(
         "--if-installed", action="store_true", help="skip targets whose compiler is not installed, and say so"
@@ -117,6 +184,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     missing = next(filter(None, map(missing_compiler, options.targets)), None)
     if missing and not options.if_installed:
         parser.error(f"argument --targets: {missing}")
+    options.programs = options.programs or [each for each in every_program() if not each.missing]
     return options
 
 
@@ -143,10 +211,13 @@ def _unfit(target: Target) -> str:
 
 
 def _programs(text: str) -> list[Program]:
-    try:
-        return [program(each) for each in text.split(",")]
-    except ValueError as problem:
-        raise argparse.ArgumentTypeError(str(problem)) from None
+    known = {each.name: each for each in every_program()}
+    for name in text.split(","):
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"no program is called {name!r}; there are {', '.join(known)}")
+        if missing := known[name].missing:
+            raise argparse.ArgumentTypeError(f"{name} needs {', '.join(missing)}")
+    return [known[name] for name in text.split(",")]
 
 
 def scaled_axes(axes: Sequence[tuple[str, int]], devices: int) -> tuple[tuple[str, int], ...]:
@@ -163,70 +234,106 @@ def scaled_axes(axes: Sequence[tuple[str, int]], devices: int) -> tuple[tuple[st
     return tuple(zip(names, scaled))
 
 
-def lowered_text(entry: Program, axes: Sequence[tuple[str, int]]) -> str:
-    """Returns the text of the program of size "pod", lowered for a mesh with the given axes."""
-    names, sizes = zip(*axes)
-    kinds = (jax.sharding.AxisType.Auto,) * len(names)
-    mesh = jax.make_mesh(sizes, names, axis_types=kinds, devices=jax.devices()[: np.prod(sizes)])
-    function, arguments = entry.build(mesh, size="pod")
-    return function.lower(*arguments).as_text()
+@cache
+def _child(timeout_s: float) -> XlaChild:
+    """Returns a child process whose compilations count as a hang only after so many seconds."""
+    child = XlaChild()
+    child.compile = partial(child.compile, timeout_s=timeout_s)
+    child.estimated = partial(child.estimated, timeout_s=timeout_s)
+    return child
 
 
-def _measured(entry: Program, target: Target, policy: str) -> Row:
+def _measured(entry: Program, target: Target, policy: str, size: str, child: XlaChild) -> Row:
     axes = scaled_axes(entry.mesh_axes, target.devices)
-    text, mesh = lowered_text(entry, axes), ", ".join(f"{name}={size}" for name, size in axes)
-    session = Session(RunOptions(compile_for=target))
-    pipeline = Pipeline.emitting("manual", {"policy": policy})
+    mesh = ", ".join(f"{name}={size}" for name, size in axes)
+    text = entry.lower(size, axes).as_text()
+    session = Session(RunOptions(compile_for=target, xla_child=child))
+    network = {name: text for name, text in (("topology", of_target(target)),) if text}
+    pipeline = Pipeline.emitting("manual", {"policy": policy, "platform": platform_of(target.platform), **network})
     start_s = time.perf_counter()
-    problem = ""
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
         try:
             pipeline.run(module, session)
             whole_module_check.check(ir.Module.parse(text), module, pipeline, session, session.results.report_rows)
         except DiagnosedError as error:
-            problem = str(error).splitlines()[0]
+            return Row(entry.name, str(target), mesh, problem=str(error).splitlines()[0])
+    if not session.results.checks:  # the target's compiler refuses the module both ways
+        refused = Side(_shortened(session.remarks[-1].message))
+        return Row(entry.name, str(target), mesh, stock=refused, ours=refused)
+    (check,), rows = session.results.checks, session.results.report_rows
     seconds = time.perf_counter() - start_s
-    rewritten = sum(bool(row.get("is_rewritten")) for row in session.results.report_rows)
-    check = session.results.checks[0] if session.results.checks else None
-    return Row(entry.name, target, mesh, len(session.results.report_rows), rewritten, check, seconds, problem)
+    rewritten = sum(bool(row.get("is_rewritten")) for row in rows)
+    stock, ours = _side(check.stock, target), _side(check.ours, target)
+    left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
+    return Row(entry.name, str(target), mesh, len(rows), rewritten, stock, ours, left, seconds)
 
 
-def _markdown(rows: list[Row], targets: list[Target]) -> Iterator[str]:
+def _side(compiled: Compiled, target: Target) -> Side:
+    if not compiled.is_ok:
+        return Side(_shortened(f"{compiled.status}: {compiled.message}"))
+    modelled = SiteNetwork(of_target(target)).final_time_of(compiled, target.devices)
+    estimate = compiled.estimated_seconds
+    return Side(
+        received=compiled.bytes_received,
+        final_received=None if compiled.final_unpriced else compiled.final_bytes_received,
+        memory=max(compiled.peak_memory_bytes or 0, present(compiled.peak_bytes)),
+        estimate_us=None if estimate is None else estimate * 1e6,
+        modelled_us=modelled and modelled.seconds * 1e6,
+        compile_s=compiled.compile_seconds,
+    )
+
+
+def _shortened(message: str) -> str:
+    """Returns the first line of a problem; that a program is too large for its target in a few words."""
+    line = message.strip().splitlines()[0]
+    return "too large for the target's memory" if "RESOURCE_EXHAUSTED" in line else line
+
+
+def _numbered(sites: Sequence[int]) -> str:
+    return f"{'site' if len(sites) == 1 else 'sites'} {', '.join(map(str, sites))}"
+
+
+def _markdown(rows: Sequence[Row], targets: Sequence[Target]) -> Iterator[str]:
     for target in targets:
-        own = [row for row in rows if row.target == target]
+        own = [row for row in rows if row.target == str(target)]
         lines = [markdown_table(_HEADINGS, [_cells(row) for row in own], "ll" + "r" * (len(_HEADINGS) - 2))]
         yield "\n".join([f"### {target}, {target.devices} devices", "", *lines])
-        if given_back := [text for row in own for text in _given_back(row)]:
-            yield "\n".join(["Left to XLA again by the check:", "", *given_back])
+        if left := [f"- {row.name}, {text}" for row in own for text in row.left]:
+            yield "\n".join(["Left to XLA again by the check:", "", *left])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     first = (row.name, row.mesh, f"{row.rewritten} of {row.sites}")
-    if row.check is None:
-        return (*first, row.problem, *[""] * (len(_HEADINGS) - 4))
-    stock, ours = row.check.stock, row.check.ours
-    cells = zip(_costs(stock), _costs(ours), strict=True)
-    return (*first, *(cell for pair in cells for cell in pair))
+    if row.stock is None or row.ours is None or row.stock.problem:
+        problem = row.problem or (row.stock.problem if row.stock else "")
+        return (*first[:2], problem, *[""] * (len(_HEADINGS) - 3))
+    stock, ours = row.stock, row.ours
+    return (
+        *first,
+        _received(stock), _received(ours),
+        _mib(stock.memory), _mib(ours.memory),
+        _us(stock.estimate_us), _us(ours.estimate_us), _ratio(stock.estimate_us, ours.estimate_us),
+        _us(stock.modelled_us), _us(ours.modelled_us), _ratio(stock.modelled_us, ours.modelled_us),
+        f"{stock.compile_s:.1f}", f"{ours.compile_s:.1f}",
+    )  # fmt: skip
 
 
-def _costs(compiled: Compiled) -> tuple[str, ...]:
-    if not compiled.is_ok:
-        return (compiled.status, "", "", "", "", "")
-    estimate = compiled.estimated_seconds
-    final = "crosses slices" if compiled.final_unpriced else _mib(compiled.final_bytes_received)
-    sizes = _mib(compiled.bytes_received), final, _mib(compiled.temp_bytes), _mib(compiled.peak_memory_bytes)
-    return (*sizes, f"{compiled.compile_seconds:.1f}", "none" if estimate is None else f"{estimate * 1e6:,.0f}")
+def _received(side: Side) -> str:
+    """Returns the bytes that the final program receives; between slices they have no size there."""
+    return "crosses slices" if side.final_received is None and not side.problem else _mib(side.final_received)
 
 
 def _mib(num_bytes: int | None) -> str:
     return mebibytes(num_bytes, 2, missing="")
 
 
-def _given_back(row: Row) -> Iterator[str]:
-    for sites, problem in row.check.dropped if row.check else ():
-        noun = "site" if len(sites) == 1 else "sites"
-        yield f"- {row.name}, {noun} {', '.join(map(str, sites))}: {problem}"
+def _us(time_us: float | None) -> str:
+    return "none" if time_us is None else f"{time_us:,.0f}"
+
+
+def _ratio(then: float | None, now: float | None) -> str:
+    return f"{now / then:.3f}" if then and now is not None else ""
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--no-xla", action="store_true", help="do not compile with XLA, which takes long")
     add("--unoptimized", action="store_true", help="let XLA compile without LLVM's optimisation")
-    add("--flags", default="", help="more flags for reshard-opt, in one text")
+    add("--flags", default="--no-check", help="more flags for reshard-opt, in one text")
     for name in ("--lower", "--compile", "--optimize", "--what", "--out"):
         add(name, type=int if name in ("--lower", "--compile") else str, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

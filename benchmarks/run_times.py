@@ -8,15 +8,17 @@
 
 The networks are made of Linux namespaces (`networks/testbed.py`) and need root; gloo carries the data. First the links
 are measured, with plain TCP. `reshard calibrate` fits a topology to the times of collectives there, and our plans are
-made for it; `--topology` takes one that was calibrated before. Programs for one pair take turns. For each turn the
-slowest process counts, for a program the median of the turns. A pair that is slower than 0.95 of stock is measured
-again with three times as many turns, and if it is still slower, with nine times as many. The last answer counts,
-because most of these are noise. A run that was stopped continues where it ended (`--state`).
+made for it; `--topology` takes one that was calibrated before. On shared memory it is the preset `cpu:N`, as in `jit`
+on CPU devices. Programs for one pair take turns. For each turn the slowest process counts, for a program the median
+of the turns. A pair that is slower than 0.95 of stock is measured again with three times as many turns, and if it is
+still slower, with nine times as many. The last answer counts, because most of these are noise. A run that was stopped
+continues where it ended (`--state`).
 
 On a network our plan is that of `reshard plan`, with exchanges. On shared memory it is a chain, as at most sites of a
-module. The first line of the table has this plan for every pair. The second line has the programs under the policy
-`better`. It leaves a pair to stock XLA if our compiled program is worse in some cost, or better in no cost; such a pair
-counts as 1.
+module. The first line of the table has this plan for every pair. The second line has what a user gets: the pair is a
+module with one site, and `reshard.optimize` hands over a module by the policy `better` on this topology, with its check
+of the whole module. A pair whose module comes out unchanged counts as 1. The third line is a perfect choice between
+stock XLA's program and ours.
 
 All processes keep the memory of freed arrays (`KEEPS_MEMORY`), as an accelerator's allocator does. Otherwise most of
 the time on shared memory would be the system's, which maps and clears pages, and this is the same for all programs.
@@ -42,9 +44,10 @@ from benchmarks.calibration import rank_correlation  # noqa: E402
 from benchmarks.conversions.pairs import Pair, random_pairs  # noqa: E402
 from benchmarks.harness.progress import shown  # noqa: E402
 from benchmarks.networks.testbed import CannotShape, Failed, Network, Testbed, run_together  # noqa: E402
+from reshard.compiling.optimizing import optimize  # noqa: E402
 from reshard.dialect_utils.emission.mini_modules import rewritten_pair, stock_pair  # noqa: E402
 from reshard.dialect_utils.xla.child import shared_child  # noqa: E402
-from reshard.passes.sites.oracle import LoneOracle, Verdict  # noqa: E402
+from reshard.passes.sites.oracle import BETTER  # noqa: E402
 from reshard.synthesis.common.numbers import milliseconds  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_line  # noqa: E402
 from reshard.synthesis.network.bounds import received_elements_bound  # noqa: E402
@@ -56,8 +59,9 @@ BITS = 32
 NETWORKS = {"uniform": Network(8, 1, 200), "uniform-12": Network(12, 1, 200), "two-level": Network(2, 4, 1000, 100)}
 BATCH = 8  # number of jobs for one start of the processes
 TIMEOUT_S = 900.0
+POLICY = "policy"  # the name of the program that is handed over, beside those of plans
+CLOCKS = {"wall": "seconds", "processor": "processor_seconds"}  # the key of a worker's answers
 SLOWER = 0.95  # a pair with a smaller speed-up is a loser
-SHARED_SIZES = "1MiB,4MiB,16MiB,64MiB"  # tiles for calibration, as arrays of 64 MiB and more have them
 NETWORK_SIZES = "256KiB,1MiB,4MiB"  # tiles for calibration on a network
 TOP = 10
 MOST_OTHERS = 3
@@ -69,17 +73,29 @@ WORKER = Path(__file__).resolve().parent / "networks" / "timed_worker.py"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pair with our plan, other plans that the model has to rank, and the policy's verdict on our plan."""
+    """A pair with our plan, other plans that the model has to rank, and what the policy does with the pair.
+
+    Attributes:
+      handed_over: the module that `optimize` hands over for the pair; empty if it is the module as it came.
+      reason: why.
+    """
 
     pair: Pair
     plans: dict[str, Plan]
-    verdict: Verdict
+    handed_over: str
+    reason: str
+
+    @property
+    def programs(self) -> dict[str, str]:
+        """Returns the programs to run as text of modules; the text of stock XLA's is empty."""
+        programs = {"stock": ""} | {name: rewritten_pair(_type(self.pair), each) for name, each in self.plans.items()}
+        return programs | ({POLICY: self.handed_over} if self.handed_over else {})
 
     @property
     def key(self) -> str:
-        """Returns the key of an answer, made of the pair and the chains, so that changed plans are measured anew."""
+        """Returns the key of an answer, made of the pair and the programs, so that changed ones are measured anew."""
         chains = "; ".join(f"{name}: {each.chain_text}" for name, each in self.plans.items())
-        return f"{self.pair} {hashlib.sha256(chains.encode()).hexdigest()[:12]}"
+        return f"{self.pair} {hashlib.sha256(f'{chains}; {self.handed_over}'.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,12 @@ class Timed:
     @property
     def speedup_by_policy(self) -> float:
         """Returns the speed-up under the policy; it is 1 if the policy leaves the pair to stock XLA."""
-        return self.speedup if self.problem.verdict.is_rewrite else 1.0
+        return self.seconds["stock"] / self.seconds[POLICY] if self.problem.handed_over else 1.0
+
+    @property
+    def best_speedup(self) -> float:
+        """Returns the speed-up if the fastest of stock XLA's program, our plan's and the policy's is always taken."""
+        return max(1.0, self.speedup, self.speedup_by_policy)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,15 +145,16 @@ def _measure(options: argparse.Namespace) -> int:
 
 def _with(options: argparse.Namespace, testbed: Testbed | None) -> int:
     devices = options.devices if testbed is None else testbed.network.processes
-    topology = Topology.parse(str(options.topology)) if options.topology else _calibrated(options, testbed)
+    topology = _topology(options, testbed)
     problems, refused = _problems(options, devices, topology)
     stem = f"{options.on}-{devices}-{options.seed}-{options.mib}-{options.turns}-{options.others}"
     known = _answered(problems, options.state / f"{stem}.jsonl", options.turns, devices, testbed, options.on)
-    for name, more in MORE_TURNS.items():
-        losers = [each for each in problems if _is_slower(known[each.key])]
+    for name, more in MORE_TURNS.items() if options.again else ():
+        losers = [each for each in problems if _is_slower(known[each.key], options.clock)]
         path, turns = options.state / f"{stem}-{name}.jsonl", more * options.turns
         known |= _answered(losers, path, turns, devices, testbed, f"{options.on}, {name}")
-    report, is_right = _report([(each, known[each.key]) for each in problems if each.key in known], refused, topology)
+    answers = [(each, known[each.key]) for each in problems if each.key in known]
+    report, is_right = _report(answers, refused, topology, options.clock)
     print(report)
     if options.out:
         options.out.write_text(report + "\n", encoding="utf-8")
@@ -154,11 +176,16 @@ def _answered(
     return {each.key: known[each.key] for each in problems}
 
 
-def _is_slower(programs: dict[str, dict]) -> bool:
+def _medians(programs: dict[str, dict], clock: str) -> dict[str, float]:
+    """Returns the seconds of each program by a clock, the median of its turns."""
+    return {name: statistics.median(each[CLOCKS[clock]]) for name, each in programs.items()}
+
+
+def _is_slower(programs: dict[str, dict], clock: str) -> bool:
     if any("error" in each for each in programs.values()):
         return False
-    stock, ours = (statistics.median(programs[name]["seconds"]) for name in ("stock", "ours"))
-    return stock < SLOWER * ours
+    seconds = _medians(programs, clock)
+    return any(seconds["stock"] < SLOWER * seconds[name] for name in ("ours", POLICY) if name in seconds)
 
 
 # Problems
@@ -172,14 +199,20 @@ def _problems(options: argparse.Namespace, devices: int, topology: Topology) -> 
     for pair in shown(drawn, "planning, and asking stock XLA in a child process"):
         if not received_elements_bound(pair.mesh, pair.shape, pair.source, pair.target):
             continue
-        stock = shared_child().compile(stock_pair(_type(pair), pair.mesh, (pair.source, pair.target)), devices)
-        if not stock.is_ok:
+        stock = stock_pair(_type(pair), pair.mesh, (pair.source, pair.target))
+        if not shared_child().compile(stock, devices).is_ok:
             refused += 1
             continue
         plans = _plans(pair, topology, options.others, options.on != "shared")
-        verdict = LoneOracle(shared_child()).judge(stock, rewritten_pair(_type(pair), plans["ours"]), pair.mesh)
-        found.append(Problem(pair, plans, verdict))
+        found.append(Problem(pair, plans, *_handed_over(stock, topology)))
     return found, refused
+
+
+def _handed_over(module: str, topology: Topology) -> tuple[str, str]:
+    """Returns the module that `optimize` makes of one with a single site, empty if it changes nothing, and why."""
+    result = optimize(module, policy=BETTER, topology=topology)
+    reasons = [site["reason"] for site in result.report.to_dict()["sites"]]
+    return result.module if result.is_rewritten else "", "; ".join(reasons) or "no site"
 
 
 def _plans(pair: Pair, topology: Topology, with_others: bool, with_exchange: bool) -> dict[str, Plan]:
@@ -205,32 +238,35 @@ def _type(pair: Pair) -> str:
 # Running
 
 
-def _calibrated(options: argparse.Namespace, testbed: Testbed | None) -> Topology:
-    """Returns the topology that `reshard calibrate` fits; it is measured once and kept with the answers."""
-    path = options.state / (f"{options.on}-{options.devices}.toml" if testbed is None else f"{options.on}.toml")
+def _topology(options: argparse.Namespace, testbed: Testbed | None) -> Topology:
+    """Returns the topology that was given, the preset of shared memory, or what `reshard calibrate` fits to a network.
+
+    The last one is measured once and kept with the answers.
+    """
+    if options.topology or testbed is None:
+        return Topology.parse(str(options.topology or f"cpu:{options.devices}"))
+    path = options.state / f"{options.on}.toml"
     if not path.exists():
-        tool = [sys.executable, str(ROOT / "tools" / "reshard.py"), "calibrate", "-o", str(path), "--repeats", "5"]
-        if testbed is None:
-            mesh = ["--mesh", f"outer=2,inner={options.devices // 2}", "--devices", str(options.devices)]
-            print(
-                run_together([[*tool, *mesh, "--sizes", SHARED_SIZES]], timeout_s=TIMEOUT_S, environment=KEEPS_MEMORY)[
-                    0
-                ]
-            )
-        else:
-            print(_calibrate_on(testbed, tool))
+        print(calibrate_on(testbed, path))
     return Topology.parse(str(path))
 
 
-def _calibrate_on(testbed: Testbed, tool: Sequence[str]) -> str:
+def calibrate_on(testbed: Testbed, path: Path, sizes: str = NETWORK_SIZES) -> str:
+    """Writes the topology that `reshard calibrate` fits on a network to a file, and returns the tool's report.
+
+    Raises: Failed.
+    """
     network = testbed.network
-    sizes = ["--sizes", NETWORK_SIZES]
     levels = f"host={network.nodes}" if network.per_node == 1 else f"node={network.nodes},host={network.per_node}"
     commands = [
-        ["env", *_slurm(testbed, rank), *tool, "--mesh", levels, "--distributed", *sizes]
+        ["env", *_slurm(testbed, rank), *_calibrate(path), "--mesh", levels, "--distributed", "--sizes", sizes]
         for rank in range(network.processes)
     ]
-    return testbed.run(commands, timeout_s=TIMEOUT_S, environment=_one_device())[0]
+    return testbed.run(commands, timeout_s=TIMEOUT_S, environment=one_device())[0]
+
+
+def _calibrate(path: Path) -> list[str]:
+    return [sys.executable, str(ROOT / "tools" / "reshard.py"), "calibrate", "-o", str(path), "--repeats", "5"]
 
 
 def _slurm(testbed: Testbed, rank: int) -> list[str]:
@@ -242,7 +278,8 @@ def _slurm(testbed: Testbed, rank: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _one_device() -> dict[str, str]:
+def one_device() -> dict[str, str]:
+    """Returns the environment of a process with one CPU device that keeps the memory of freed arrays."""
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1", **KEEPS_MEMORY}
 
 
@@ -255,14 +292,14 @@ def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns:
         command = [sys.executable, str(WORKER), file.name]
         try:
             if testbed is None:
-                environment = {**_one_device(), "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+                environment = {**one_device(), "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
                 outputs = run_together([command], timeout_s=TIMEOUT_S, environment=environment)
             else:
                 ends = f"{devices}", f"{testbed.address(0)}:{PORT}"
                 outputs = testbed.run(
                     [[*command, str(rank), *ends] for rank in range(devices)],
                     timeout_s=TIMEOUT_S,
-                    environment=_one_device(),
+                    environment=one_device(),
                 )
         except Failed as failure:
             return [{"key": each.key, "programs": {"ours": {"error": str(failure)[-300:]}}} for each in batch]
@@ -272,7 +309,6 @@ def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns:
 
 def _job(problem: Problem, turns: int) -> dict:
     pair = problem.pair
-    programs = {"stock": ""} | {name: rewritten_pair(_type(pair), each) for name, each in problem.plans.items()}
     sides = {
         side: [[axis.name for axis in axes] for axes in sharding.dims]
         for side, sharding in (("source", pair.source), ("target", pair.target))
@@ -282,7 +318,7 @@ def _job(problem: Problem, turns: int) -> dict:
         "mesh": pair.mesh.axes,
         "shape": pair.shape,
         "turns": turns,
-        "programs": programs,
+        "programs": problem.programs,
         **sides,
     }
 
@@ -295,7 +331,9 @@ def _slowest(answers: Sequence[dict]) -> dict:
             one.get("wrong") for one in each
         )
         turns = zip(*(one.get("seconds", ()) for one in each))
-        programs[name] = {"error": errors[0]} if errors else {"seconds": [max(turn) for turn in turns]}
+        used = zip(*(one.get("processor_seconds", ()) for one in each))
+        times = {"seconds": [max(turn) for turn in turns], "processor_seconds": [max(turn) for turn in used]}
+        programs[name] = {"error": errors[0]} if errors else times
     return {"key": answers[0]["key"], "programs": programs}
 
 
@@ -309,7 +347,7 @@ def _known(answers: Path) -> dict[str, dict]:
 # Reporting
 
 
-def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Topology) -> tuple[str, bool]:
+def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Topology, clock: str) -> tuple[str, bool]:
     """Returns the report as text, and whether it has no failures."""
     failures = [
         f"{problem.pair}: {name}: {program['error']}"
@@ -318,13 +356,13 @@ def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Top
         if "error" in program
     ]
     timed = [
-        Timed(problem, {name: statistics.median(each["seconds"]) for name, each in programs.items()})
+        Timed(problem, _medians(programs, clock))
         for problem, programs in answers
         if not any("error" in each for each in programs.values())
     ]
     lines = [
         f"{len(timed)} pairs, {len(failures)} failures; {refused} more that stock XLA does not compile; topology: "
-        f"{topology.source}"
+        f"{topology.name}"
     ]
     lines += [f"  failed: {each}" for each in failures]
     if timed:
@@ -335,9 +373,10 @@ def _report(answers: Sequence[tuple[Problem, dict]], refused: int, topology: Top
 def _table(timed: Sequence[Timed]) -> Iterator[str]:
     yield "| stock ÷ ours | pairs | geomean | min | 10 % | median | 90 % | max | slower than 0.95 of stock |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    taken = sum(each.problem.verdict.is_rewrite for each in timed)
+    taken = sum(bool(each.problem.handed_over) for each in timed)
     yield _line("the plan", [each.speedup for each in timed])
     yield _line(f"by policy better, which takes {taken}", [each.speedup_by_policy for each in timed])
+    yield _line("by a perfect choice", [each.best_speedup for each in timed])
 
 
 def _line(title: str, speedups: Sequence[float]) -> str:
@@ -375,20 +414,22 @@ def _ranking(timed: Sequence[Timed]) -> Iterator[str]:
 
 
 def _losers(timed: Sequence[Timed]) -> Iterator[str]:
-    losers = sorted((each for each in timed if each.speedup < SLOWER), key=lambda each: each.speedup)
+    losers = sorted((each for each in timed if _least(each) < SLOWER), key=_least)
     if losers:
-        yield "\nslower than stock:"
+        yield "\nslower than stock, as a plan and by policy:"
     for each in losers:
         ours = each.problem.plans["ours"]
-        yield f"  {each.speedup:.2f}  {each.problem.pair}"
+        yield f"  {each.speedup:.2f} {each.speedup_by_policy:.2f}  {each.problem.pair}"
         yield (
             f"        ours {milliseconds(each.seconds['ours'])}, predicted {milliseconds(ours.time_s)}: "
             f"{ours.chain_text}"
         )
-        yield (
-            f"        stock {milliseconds(each.seconds['stock'])}; policy better: "
-            f"{each.problem.verdict.action}, {each.problem.verdict.reason}"
-        )
+        yield f"        stock {milliseconds(each.seconds['stock'])}; policy better: {each.problem.reason}"
+
+
+def _least(timed: Timed) -> float:
+    """Returns the lower one of the speed-ups of the plan and of the policy."""
+    return min(timed.speedup, timed.speedup_by_policy)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -406,6 +447,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--turns", type=int, default=5, help="runs of each program, the median counts, default %(default)s"
     )
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="on shared memory, processor is the time of all threads, which other work on the machine disturbs less; "
+        "default %(default)s",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--others",
@@ -414,7 +462,15 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help="also run other plans, to check how the model ranks them",
     )
     parser.add_argument(
-        "--topology", type=Path, help="a calibrated topology; without it, the network is measured first"
+        "--again",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="measure pairs that are slower than 0.95 of stock again, with more turns",
+    )
+    parser.add_argument(
+        "--topology",
+        help="a topology, such as the file of a calibration; without it, a network is measured first, and shared "
+        "memory has the preset cpu:N",
     )
     parser.add_argument(
         "--state",

@@ -2,4 +2,16 @@
 """The only place that knows MLIR, Shardy and HLO syntax: attributes <-> layouts, emission, diagnostics, compilers."""
 
 # Each wing may import those before it; "." stands for the modules of this folder.
-WINGS = ("platform", "ir", "shardings", "xla", "preparation", "analysis", "gspmd", "emission", "compare")
+WINGS = (
+    "platform",
+    "ir",
+    "shardings",
+    "early_stop",
+    "xla",
+    "schedules",
+    "preparation",
+    "analysis",
+    "gspmd",
+    "emission",
+    "compare",
+)

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.lax import with_sharding_constraint
 from jax.sharding import Mesh
 
-from examples.programs import layout
+from examples.programs import LARGE, layout, placed
 
 BATCH = ("data", "fsdp")
 
@@ -42,6 +42,9 @@ CONFIGS = {
     "small": Config(layers=2, width=16, heads=4, kv_heads=2, head_size=4, hidden=32, vocabulary=64, batch=4, length=16),
     "pod": Config(
         layers=2, width=256, heads=16, kv_heads=8, head_size=16, hidden=768, vocabulary=2048, batch=64, length=128
+    ),
+    "large": Config(
+        layers=4, width=2048, heads=16, kv_heads=8, head_size=128, hidden=8192, vocabulary=32768, batch=16, length=2048
     ),
 }
 
@@ -174,7 +177,7 @@ def build(mesh: Mesh, size: str = "demo"):
         model = Llama(c, mesh, nnx.Rngs(0))
         return model, nnx.Optimizer(model, optax.adam(3e-4), wrt=nnx.Param)
 
-    graph, state = nnx.split(initialize())
+    graph, state = nnx.split(nnx.eval_shape(initialize) if size == LARGE else initialize())
     shardings = nnx.get_named_sharding(state, mesh)
 
     def train_step(state, tokens):
@@ -185,4 +188,4 @@ def build(mesh: Mesh, size: str = "demo"):
 
     tokens = np.random.default_rng(0).integers(c.vocabulary, size=(c.batch, c.length + 1), dtype=np.int32)
     function = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, layout(mesh)))
-    return function, (jax.device_put(state, shardings), jax.device_put(tokens, layout(mesh, BATCH)))
+    return function, (placed(state, shardings, size), placed(tokens, layout(mesh, BATCH), size))

@@ -10,7 +10,7 @@ import numpy as np
 from jax.lax import with_sharding_constraint
 from jax.sharding import Mesh
 
-from examples.programs import Program, layout, normal
+from examples.programs import Program, layout, normal, placed
 
 # --- vision_transformer ----------------------------------------------------------------------------
 
@@ -26,6 +26,7 @@ def build_vision_transformer(mesh: Mesh, size: str = "demo"):
         "demo": (8, 128, 8, 4, 8, 32),
         "small": (8, 16, 4, 2, 4, 4),
         "pod": (64, 128, 8, 2, 16, 16),
+        "large": (16, 768, 16, 2, 16, 128),
     }[size]
     width, classes = heads * head_size, 64
     tokens, features = (side // patch) ** 2, 3 * patch * patch
@@ -69,7 +70,7 @@ def build_vision_transformer(mesh: Mesh, size: str = "demo"):
             "down": normal(rng, layers, 4 * width, width, scale=(4 * width) ** -0.5),
         },
     }
-    placed = {
+    layouts = {
         "embed": layout(mesh), "place": layout(mesh, "model"), "head": layout(mesh),
         "blocks": {
             "qkv": layout(mesh, None, None, None, "model"), "out": layout(mesh, None, "model"),
@@ -77,8 +78,8 @@ def build_vision_transformer(mesh: Mesh, size: str = "demo"):
         },
     }  # fmt: skip
     images, labels = normal(rng, batch, side, side, 3), rng.integers(0, classes, batch)
-    function = jax.jit(jax.value_and_grad(loss), out_shardings=(layout(mesh), placed))
-    return function, jax.device_put((weights, images, labels), (placed, by_rows, layout(mesh, ("data", "model"))))
+    function = jax.jit(jax.value_and_grad(loss), out_shardings=(layout(mesh), layouts))
+    return function, placed((weights, images, labels), (layouts, by_rows, layout(mesh, ("data", "model"))), size)
 
 
 # --- recommender -----------------------------------------------------------------------------------
@@ -95,6 +96,7 @@ def build_recommender(mesh: Mesh, size: str = "demo"):
         "demo": (4096, 16, 4096, 4, 64, 32),
         "small": (32, 8, 16, 2, 8, 4),
         "pod": (4096, 256, 512, 4, 32, 32),
+        "large": (16384, 64, 16384, 4, 128, 32),
     }[size]
     by_table, by_batch = layout(mesh, ("table", "batch")), layout(mesh, ("batch", "table"))
     pooled_by_table = layout(mesh, None, ("table", "batch"))
@@ -123,11 +125,11 @@ def build_recommender(mesh: Mesh, size: str = "demo"):
         "last": normal(rng, hidden, 1, scale=hidden**-0.5),
     }
     whole = layout(mesh)
-    placed = {"tables": by_table, "bottom": whole, "top": whole, "last": whole}
+    layouts = {"tables": by_table, "bottom": whole, "top": whole, "last": whole}
     numbers, clicks = normal(rng, batch, dense), rng.integers(0, 2, batch).astype(np.float32)
     looked_up = rng.integers(0, rows, (batch, tables, ids)).astype(np.int32)
-    function = jax.jit(jax.value_and_grad(loss), out_shardings=(whole, placed))
-    return function, jax.device_put((weights, numbers, looked_up, clicks), (placed, by_batch, by_batch, by_batch))
+    function = jax.jit(jax.value_and_grad(loss), out_shardings=(whole, layouts))
+    return function, placed((weights, numbers, looked_up, clicks), (layouts, by_batch, by_batch, by_batch), size)
 
 
 # --- heat_adi --------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def build_heat_adi(mesh: Mesh, size: str = "demo"):
     During its solve a dimension is whole on its device.
     Source: the alternating direction implicit method of Douglas and Gunn (1964); the lines by the Thomas algorithm.
     """
-    n, steps = {"demo": (96, 2), "small": (16, 1), "pod": (64, 2)}[size]
+    n, steps = {"demo": (96, 2), "small": (16, 1), "pod": (64, 2), "large": (512, 2)}[size]
     strength = 0.4
     whole_along = (layout(mesh, None, "rows", "cols"), layout(mesh, "rows", None, "cols"), layout(mesh, "rows", "cols"))
 
@@ -185,7 +187,7 @@ def build_heat_adi(mesh: Mesh, size: str = "demo"):
         return jax.lax.scan(step, u, None, length=steps)[0]
 
     u = normal(np.random.default_rng(0), n, n, n)
-    return jax.jit(run, out_shardings=whole_along[0]), (jax.device_put(u, whole_along[0]),)
+    return jax.jit(run, out_shardings=whole_along[0]), (placed(u, whole_along[0], size),)
 
 
 # --- decode_step -----------------------------------------------------------------------------------
@@ -201,6 +203,7 @@ def build_decode_step(mesh: Mesh, size: str = "demo"):
         "demo": (16, 1024, 4, 8, 64, 2048),
         "small": (4, 16, 2, 8, 4, 32),
         "pod": (64, 512, 2, 256, 4, 2048),
+        "large": (16, 2048, 2, 16, 128, 8192),
     }[size]
     width = heads * head_size
     everything = ("batch", "length")
@@ -239,14 +242,14 @@ def build_decode_step(mesh: Mesh, size: str = "demo"):
         "up": normal(rng, layers, width, hidden, scale=width**-0.5),
         "down": normal(rng, layers, hidden, width, scale=hidden**-0.5),
     }
-    placed = {
+    layouts = {
         "qkv": layout(mesh, None, None, None, everything), "out": layout(mesh, None, everything),
         "up": layout(mesh, None, None, everything), "down": layout(mesh, None, everything),
     }  # fmt: skip
     cache = tuple(normal(rng, layers, batch, length, heads, head_size) for _ in range(2))
     x, position = normal(rng, batch, width), np.int32(length // 2)
     function = jax.jit(decode, out_shardings=(by_batch, (cached, cached)), donate_argnums=1)
-    return function, jax.device_put((weights, cache, x, position), (placed, (cached, cached), by_batch, layout(mesh)))
+    return function, placed((weights, cache, x, position), (layouts, (cached, cached), by_batch, layout(mesh)), size)
 
 
 MORE_PROGRAMS: tuple[Program, ...] = (

@@ -20,7 +20,8 @@ from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-SIZES = ("demo", "small", "pod")  # "pod" divides over meshes of up to 256 devices
+SIZES = ("demo", "small", "pod", "large")  # "pod" divides over meshes of up to 256 devices
+LARGE = "large"  # widths and lengths of real models; to be lowered and compiled, not run
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Program:
       summary: one line, what moves where.
       mesh_axes: (name, size) of every mesh axis, major to minor; eight devices in all.
       build: `build(mesh, size="demo")` returns `(function, args)`, a jitted function and arrays
-        that already live on `mesh`. The arrays depend on `size` (one of SIZES) alone.
+        that already live on `mesh`. The arrays depend on `size` (one of SIZES) alone; those of
+        LARGE are `ShapeDtypeStruct`s with shardings.
         Arguments that the function donates are gone after a call; build again for fresh ones.
     """
 
@@ -75,12 +77,25 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
     return scale * rng.standard_normal(shape, np.float32)
 
 
+def placed(values, shardings, size: str):
+    """Returns a tree of arrays, placed as a tree of shardings, or a prefix of one, says; of LARGE their shapes."""
+    if size != LARGE:
+        return jax.device_put(values, shardings)
+
+    def shapes(sharding, part):
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype), sharding=sharding), part
+        )
+
+    return jax.tree.map(shapes, shardings, values)
+
+
 # --- issue_21562 -----------------------------------------------------------------------------------
 
 
 def build_issue_21562(mesh: Mesh, size: str = "demo"):
     """Builds the program of jax-ml/jax issue 21562, with larger arrays than the issue's 16 x 16 x 16."""
-    n = {"demo": 256, "small": 16, "pod": 256}[size]
+    n = {"demo": 256, "small": 16, "pod": 256, "large": 512}[size]
     by_y_and_x = layout(mesh, "y", None, "x")
     by_columns = layout(mesh, None, ("x", "y"), None)
 
@@ -95,7 +110,7 @@ def build_issue_21562(mesh: Mesh, size: str = "demo"):
         out_shardings=by_columns,
     )
     cube = np.arange(n**3, dtype=np.float32).reshape(n, n, n)
-    return function, tuple(jax.device_put(cube, s) for s in (by_y_and_x, by_y_and_x, by_columns))
+    return function, tuple(placed(cube, s, size) for s in (by_y_and_x, by_y_and_x, by_columns))
 
 
 # --- llama_train_step ------------------------------------------------------------------------------
@@ -146,6 +161,7 @@ def build_moe_layer(mesh: Mesh, size: str = "demo"):
         "demo": (8, 256, 256, 1024, 16),
         "small": (8, 16, 8, 16, 8),
         "pod": (256, 64, 128, 512, 64),
+        "large": (16, 2048, 2048, 4096, 16),
     }[size]
     capacity = 5 * 2 * tokens // (4 * experts)  # a quarter more than two balanced choices need
     by_group = layout(mesh, ("data", "expert"))
@@ -178,7 +194,7 @@ def build_moe_layer(mesh: Mesh, size: str = "demo"):
     x, target = normal(rng, groups, tokens, width), normal(rng, groups, tokens, width)
     weight_layouts = {"router": replicated, "up": by_expert, "down": by_expert}
     function = jax.jit(jax.value_and_grad(loss), out_shardings=(replicated, weight_layouts))
-    args = jax.device_put((weights, x, target), (weight_layouts, by_group, by_group))
+    args = placed((weights, x, target), (weight_layouts, by_group, by_group), size)
     return function, args
 
 
@@ -194,6 +210,7 @@ def build_sequence_parallel_attention(mesh: Mesh, size: str = "demo"):
         "demo": (4, 512, 8, 32),
         "small": (2, 16, 4, 4),
         "pod": (16, 512, 16, 32),
+        "large": (16, 2048, 16, 128),
     }[size]
     width = heads * head_size
 
@@ -222,7 +239,7 @@ def build_sequence_parallel_attention(mesh: Mesh, size: str = "demo"):
     weights["out"] = normal(rng, heads, head_size, width, scale=width**-0.5)
     x, target = normal(rng, batch, length, width), normal(rng, batch, length, width)
     function = jax.jit(jax.value_and_grad(loss), out_shardings=replicated)
-    args = jax.device_put((weights, x, target), (replicated, by_sequence, by_sequence))
+    args = placed((weights, x, target), (replicated, by_sequence, by_sequence), size)
     return function, args
 
 
@@ -235,7 +252,7 @@ def build_fft_pencil(mesh: Mesh, size: str = "demo"):
     The grid is cut along two dimensions at a time; the third is whole on every device, and that is
     the one transformed.
     """
-    n = {"demo": 128, "small": 16, "pod": 64}[size]
+    n = {"demo": 128, "small": 16, "pod": 64, "large": 512}[size]
     time_step = 0.1
     # The layout in which dimension d is whole on every device, for d = 0, 1, 2.
     pencils = (layout(mesh, None, "rows", "cols"), layout(mesh, "rows", None, "cols"), layout(mesh, "rows", "cols"))
@@ -265,7 +282,7 @@ def build_fft_pencil(mesh: Mesh, size: str = "demo"):
     psi = (normal(rng, n, n, n) + 1j * normal(rng, n, n, n)).astype(np.complex64)
     psi /= np.linalg.norm(psi)
     potential = normal(rng, n, n, n)
-    return jax.jit(split_step, out_shardings=pencils[0]), jax.device_put((psi, potential), pencils[0])
+    return jax.jit(split_step, out_shardings=pencils[0]), placed((psi, potential), pencils[0], size)
 
 
 PROGRAMS: tuple[Program, ...] = (

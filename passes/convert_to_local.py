@@ -10,6 +10,7 @@ from reshard.dialect_utils.emission.local_ops import Conversion
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session
+from reshard.passes.sites.network import platform_option
 from reshard.passes.sites.oracle import REWRITE
 
 
@@ -49,8 +50,10 @@ class ConvertToLocalPass(Pass):
         "gathered": "changes of layout because an op needs a dimension whole",
     }
 
+    platform: str = platform_option()
+
     def run(self, module: ir.Module, session: Session) -> None:
-        conversions = local_modules.convert(module)
+        conversions = local_modules.convert(module, self.platform)
         for number, each in enumerate(conversions):
             session.count("chains")
             session.results.report_rows.append(_row(number, each, session))

@@ -22,8 +22,16 @@ from reshard.passes.sites.constraint_chains import constraint_chains
 from reshard.passes.sites.conversions import PLAN_ENTRIES, Conversions, Key
 from reshard.passes.sites.findings import Finding, Findings, OpenResult, hand_on_findings, read_findings
 from reshard.passes.sites.judge import SiteJudge, is_data_flow
+from reshard.passes.sites.network import (
+    ANYWHERE,
+    NetworkOptions,
+    SiteNetwork,
+    memory_limit_option,
+    refuse_unfit,
+    topology_option,
+)
 from reshard.passes.sites.op_layouts import OpLayouts
-from reshard.passes.sites.oracle import KEEP, REWRITE, LoneOracle, Verdict
+from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, POLICIES, REWRITE, STRICT, LoneOracle, Verdict
 from reshard.passes.sites.site_rows import SiteRows
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -40,11 +48,14 @@ _ROW_ENTRIES = (
     "stock_temp_bytes",
     "our_bytes",
     "our_temp_bytes",
+    "stock_us",
+    "our_us",
+    "possible",
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanSitesPass(Pass):
+class PlanSitesPass(NetworkOptions, Pass):
     """Plans every site and decides, by the policy, which sites are to be rewritten."""
 
     name = "plan-sites"
@@ -84,15 +95,17 @@ class PlanSitesPass(Pass):
     }
 
     policy: str = option(
-        "better",
-        "rewrite only the sites where our chain is better than stock XLA, or every site that has a chain",
-        choices=("better", "always"),
+        BETTER,
+        "; ".join(f"{name}: {meaning}" for name, meaning in POLICIES.items()),
+        choices=tuple(POLICIES),
     )
     oracle: str = option(
         "lone",
         "how the costs of stock XLA are found: lone compiles each site, or its op with all operands, on its own",
         choices=("lone",),
     )
+    topology: str = topology_option()
+    memory_limit: int = memory_limit_option()
     layout_check: str = option(
         "on",
         "compile the module once, and leave the sites where XLA finds other layouts",
@@ -107,7 +120,8 @@ class PlanSitesPass(Pass):
                 module.operation, "nothing is planned: the module has no findings; run find-mismatches first"
             )
             return
-        planner = SitePlanner(module, found, self.policy, self.layout_check == "on", session)
+        refuse_unfit(module, self.network, session.options.compile_for)
+        planner = SitePlanner(module, found, self.policy, self.layout_check == "on", session, self.network)
         hand_on_findings(module, planner.planned(), session)
 
 
@@ -126,12 +140,20 @@ class SitePlanner:
     been compared with XLA's own. Edges are named by their position in `found.edges`.
     """
 
-    def __init__(self, module: ir.Module, found: Findings, policy: str, checks_layouts: bool, session: Session):
+    def __init__(
+        self,
+        module: ir.Module,
+        found: Findings,
+        policy: str,
+        checks_layouts: bool,
+        session: Session,
+        network: SiteNetwork = ANYWHERE,
+    ):
         self.module = module
         self.found = found
         self.checks_layouts = checks_layouts
         self.session = session
-        self.conversions = Conversions(module, found, is_recorded=session.options.xla_child is None)
+        self.conversions = Conversions(module, found, is_recorded=session.options.xla_child is None, network=network)
         self.chains = constraint_chains(found, self.conversions)
         self.last_of = {edge.site: last for last, chain in self.chains.items() for edge in chain[:-1]}
         self._judge = SiteJudge(policy, self.conversions, lambda: self._op_layouts, lambda: self._oracle)
@@ -171,7 +193,10 @@ class SitePlanner:
 
     def _where_xla_agrees(self, verdicts: dict[int, Verdict]) -> dict[int, Verdict]:
         """Returns the verdicts after the layout check: sites where XLA propagates other layouts are left to XLA."""
-        if not any(verdict.is_rewrite for verdict in verdicts.values()):
+        if not any(verdict.is_rewrite for verdict in verdicts.values()) and self.session.options.effort == 1:
+            # Nothing promises a gain: nothing is offered to the choice for the whole module, which compiles it often.
+            return {i: dataclasses.replace(verdict, is_possible=False) for i, verdict in verdicts.items()}
+        if not any(verdict.is_rewrite or verdict.is_possible for verdict in verdicts.values()):
             return verdicts
         from reshard.dialect_utils.analysis import layout_check  # a module with nothing to rewrite needs no check
 
@@ -183,8 +208,11 @@ class SitePlanner:
         checked = {}
         for position, verdict in verdicts.items():
             edge = self.found.edges[position]
-            reason = found.at(edge.op, edge.number, edge.kind == kinds.RESULT) if verdict.is_rewrite else None
-            checked[position] = verdict if reason is None else dataclasses.replace(verdict, action=KEEP, reason=reason)
+            is_asked = verdict.is_rewrite or verdict.is_possible
+            reason = found.at(edge.op, edge.number, edge.kind == kinds.RESULT) if is_asked else None
+            checked[position] = verdict
+            if reason is not None:
+                checked[position] = dataclasses.replace(verdict, action=KEEP, reason=reason, is_possible=False)
         return checked
 
     def _inside_chains(self, verdicts: dict[int, Verdict]) -> dict[int, Verdict]:
@@ -207,7 +235,8 @@ class SitePlanner:
 
     @functools.cached_property
     def _oracle(self) -> LoneOracle:
-        return LoneOracle(self.session.options.xla_child or xla_child.shared_child())
+        child = self.session.options.xla_child or xla_child.shared_child()
+        return LoneOracle(child, self.conversions.network.has_final)
 
     @functools.cached_property
     def _op_layouts(self) -> OpLayouts:
@@ -242,7 +271,12 @@ class SitePlanner:
             if compiled is not None and compiled.is_ok:
                 entries[f"{name}_bytes"] = int64_attr(compiled.costs.bytes_received)
                 entries[f"{name}_temp_bytes"] = int64_attr(compiled.costs.temp_bytes)
-        if len(chain) > 1 and verdict.is_rewrite:
+        for name, seconds in (("stock_us", verdict.stock_s), ("our_us", verdict.our_s)):
+            if seconds is not None:
+                entries[name] = ir.FloatAttr.get_f64(round(seconds * 1e6, 3))
+        if verdict.is_possible:
+            entries["possible"] = ir.StringAttr.get(_proposer(verdict))
+        if len(chain) > 1 and (verdict.is_rewrite or verdict.is_possible):
             entries["merges"] = ir.ArrayAttr.get([int64_attr(each.site) for each in chain[:-1]])
         extras = edge.with_extras(entries).extras
         known = dict(extras)
@@ -292,10 +326,17 @@ class SitePlanner:
         return dataclasses.replace(result, sharding=sharding_to_attr(sharding, reference))
 
 
+def _proposer(verdict: Verdict) -> str:
+    """Returns the most careful policy that might rewrite a site: `always` if it moves as much either way."""
+    if verdict.is_strict:
+        return STRICT
+    return ALWAYS if verdict.stock is not None and verdict.ours is None else BETTER
+
+
 def _with_its_chain(last: int, verdict: Verdict) -> Verdict:
     """Returns the verdict on a constraint inside the chain that ends at site `last`."""
     reason = f"merged into site {last}" if verdict.is_rewrite else f"with site {last}: {verdict.reason}"
-    return Verdict(verdict.action, reason)
+    return Verdict(verdict.action, reason, is_possible=verdict.is_possible)
 
 
 def _is_entry(function: str) -> bool:
@@ -305,6 +346,6 @@ def _is_entry(function: str) -> bool:
 
 
 def _plain(attr: ir.Attribute | None):
-    if isinstance(attr, ir.StringAttr):
+    if isinstance(attr, ir.StringAttr | ir.FloatAttr):
         return attr.value
     return None if attr is None else ir.IntegerAttr(attr).value

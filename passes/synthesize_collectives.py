@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.ir.ops import LOOPS, parent_of
@@ -21,14 +21,22 @@ from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS, stated_re
 from reshard.passes.driver.base import OptionError, Pass, Session, option
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.findings import Finding, Findings, hand_on_findings, read_findings, write_findings
+from reshard.passes.sites.network import (
+    NetworkOptions,
+    SiteNetwork,
+    memory_limit_option,
+    platform_option,
+    topology_option,
+)
 from reshard.passes.sites.oracle import KEEP, REWRITE
+from reshard.synthesis.forms.platforms import FORMS
 
 if TYPE_CHECKING:
     from reshard.synthesis.planner.entry import Plan
 
 
 @dataclasses.dataclass(frozen=True)
-class SynthesizeCollectivesPass(Pass):
+class SynthesizeCollectivesPass(NetworkOptions, Pass):
     """Rewrites the sites whose verdict is "rewrite"; the rest of the module stays."""
 
     name = "synthesize-collectives"
@@ -73,14 +81,23 @@ class SynthesizeCollectivesPass(Pass):
         "write StableHLO collectives on tiles, or Shardy's collectives, which XLA does not read",
         choices=("manual", "sdy"),
     )
+    platform: str = platform_option()
+    topology: str = topology_option()
+    memory_limit: int = memory_limit_option()
+    only: str = option(
+        "",
+        "numbers of the sites that are rewritten whatever their verdicts are, if they can be, separated by '+'; the "
+        "others are left to XLA",
+    )
     leave: str = option("", "numbers of sites that are left to XLA even if they are to be rewritten, separated by '+'")
 
     def __post_init__(self) -> None:
-        wrong = [number for number in self.leave.split("+") if number and not number.isdecimal()]
-        if wrong:
-            raise OptionError(
-                f"{self.name}: leave={self.leave} has '{wrong[0]}', which is no site number; write leave=0+3"
-            )
+        super().__post_init__()
+        for name, text in (("leave", self.leave), ("only", self.only)):
+            wrong = [number for number in text.split("+") if number and not number.isdecimal()]
+            if wrong:
+                said = f"has '{wrong[0]}', which is no site number; write {name}=0+3"
+                raise OptionError(f"{self.name}: {name}={text} {said}")
 
     def run(self, module: ir.Module, session: Session) -> None:
         found = session.handed_on.findings or read_findings(module)
@@ -90,14 +107,14 @@ class SynthesizeCollectivesPass(Pass):
                 module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first"
             )
             return
-        left_alone = {int(number) for number in self.leave.split("+") if number}
-        rewriter = _Rewriter(module, session, self.emit)
+        left_alone = _numbers(self.leave)
+        rewriter = _Rewriter(module, session, self.emit, self.platform, self.network, _numbers(self.only))
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             _pin_results(module, found.open_results)
-            _keep_apart(module, self.emit)
+            _keep_apart(module, self.emit, self.platform)
         left = dataclasses.replace(found, edges=tuple(remaining))
         if rewriter.rewritten or session.handed_on.findings is None:  # ops with older findings may be erased
             write_findings(module, left)
@@ -109,12 +126,17 @@ class SynthesizeCollectivesPass(Pass):
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
 
 
-def _keep_apart(module: ir.Module, emit: str) -> None:
+def _numbers(text: str) -> frozenset[int]:
+    return frozenset(int(number) for number in text.split("+") if number)
+
+
+def _keep_apart(module: ir.Module, emit: str, platform: str) -> None:
     if emit == "manual":
         from reshard.dialect_utils.emission.island_barriers import separate_islands  # only if there are islands
         from reshard.dialect_utils.emission.shared_windows import separate_users
 
-        separate_islands(module)
+        if FORMS[platform].has_barriers:
+            separate_islands(module)
         separate_users(module)
 
 
@@ -142,9 +164,20 @@ class _Rewriter:
     its turn comes. So, after a site of a result, later sites on that value convert the result of its island.
     """
 
-    def __init__(self, module: ir.Module, session: Session, emit: str):
+    def __init__(
+        self,
+        module: ir.Module,
+        session: Session,
+        emit: str,
+        platform: str,
+        network: SiteNetwork,
+        only: frozenset[int] = frozenset(),
+    ):
         self.session = session
         self.emit = emit
+        self.platform = platform
+        self.network = network
+        self.only = only
         self.meshes = module_meshes(module)
         self.module = module
         self.rewritten: list[Finding] = []
@@ -161,7 +194,7 @@ class _Rewriter:
     def rewrite(self, edges: list[Finding]) -> None:
         by_site: dict[int, list[Finding]] = {}
         for edge in edges:
-            if _verdict(edge) == REWRITE:
+            if self._is_chosen(edge):
                 by_site.setdefault(edge.site, []).append(edge)
             elif _verdict(edge) is None:
                 self.session.remark(
@@ -183,6 +216,11 @@ class _Rewriter:
                 self._convert_chain(site[0], by_site)
             else:
                 self._convert_uses(site)
+
+    def _is_chosen(self, edge: Finding) -> bool:
+        if self.only:
+            return edge.site in self.only and (_verdict(edge) == REWRITE or edge.extra("possible") is not None)
+        return _verdict(edge) == REWRITE
 
     def _feed_from_constraint(self, constraint: Finding, sources: dict[tuple[ir.Operation, int], ir.Attribute]) -> None:
         """Makes users of a value use the constraint on it, if they convert from its layout or ask for its layout again.
@@ -265,7 +303,7 @@ class _Rewriter:
         from reshard.dialect_utils.emission.tile_emission import Mark, emit_plan
 
         self.session.count("islands")
-        mark = Mark(self.channels, name, edge.op.location)
+        mark = Mark(self.channels, name, edge.op.location, self.platform)
         around = mesh_of(edge.target, self.meshes) if edge.manual_axes else None
         return emit_plan(chain, value, source, edge.target, mark, around)
 
@@ -298,7 +336,7 @@ class _Rewriter:
         if mesh is None or goal is None:
             raise ValueError(f"unknown mesh in {source if mesh is None else edge.target}")
         ends = sharding_from_attr(source), sharding_from_attr(edge.target)
-        return site_plan(value_type, mesh, *ends, edge.manual_axes, None if mesh == goal else goal)
+        return site_plan(value_type, mesh, *ends, edge.manual_axes, None if mesh == goal else goal, self.network)
 
 
 def _divides(plan: Plan) -> bool:
@@ -382,7 +420,7 @@ def _merges(edge: Finding) -> list[int]:
     return [] if attr is None else [ir.IntegerAttr(each).value for each in ir.ArrayAttr(attr)]
 
 
-def _note_in_report(session: Session, found: Findings, rewritten: set[int], left_alone: set[int]) -> None:
+def _note_in_report(session: Session, found: Findings, rewritten: Set[int], left_alone: Set[int]) -> None:
     """Writes into the newest report row of each site whether it was rewritten."""
     unnoted = {edge.site for edge in found.edges}
     for row in reversed(session.results.report_rows):

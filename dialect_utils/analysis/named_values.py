@@ -38,6 +38,12 @@ def named_values(module: ir.Module) -> tuple[NamedValue, ...]:
     return tuple(_values(module))
 
 
+def name_of(value: ir.Value) -> str:
+    """Returns the name that JAX gave a value, such as `params['up']` of an argument; "" if it has none."""
+    found = _NAME.match(str(value.location))
+    return found[1] if found else ""
+
+
 def _values(module: ir.Module) -> Iterator[NamedValue]:
     for op in ops_in(module.operation):
         for value in op.results:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+from reshard.synthesis.forms.platforms import CPU
 from reshard.synthesis.layouts.mesh import Mesh
 
 from ..analysis.explicit_reshards import insert_explicit_reshards
@@ -44,9 +45,11 @@ from .local_rules import Dims
 from .tile_emission import unused_channels
 
 
-def convert(module: ir.Module) -> list[Conversion]:
+def convert(module: ir.Module, platform: str = CPU) -> list[Conversion]:
     """Converts each public function whose values are split; other functions stay.
 
+    Args:
+      platform: one of `platforms.PLATFORMS`, for whose compiler the collectives are written.
     Returns: the changes of layout that the functions now hold, in the order in which they are written.
     Raises: DiagnosedError at the first op that does not run on tiles; the module is then unchanged.
     """
@@ -57,7 +60,7 @@ def convert(module: ir.Module) -> list[Conversion]:
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
-        conversions = [each for function in written for each in function.write(channels)]
+        conversions = [each for function in written for each in function.write(channels, platform)]
     except Exception:
         for function in written:
             function.undo()
@@ -150,7 +153,7 @@ class _Function:
         name = next((name for name, mesh in self.meshes.items() if mesh == self.mesh), None)
         return name if name is not None else ir.Attribute.parse(f"#sdy.mesh{self.mesh}")
 
-    def write(self, channels: Iterator[int]) -> list[Conversion]:
+    def write(self, channels: Iterator[int], platform: str) -> list[Conversion]:
         """Writes the island before the return of the function, and returns the changes of layout in it."""
         arguments = self._stated("arg_attrs", [each.type for each in self.block.arguments])
         results = self._stated("res_attrs", [each.type for each in self.returned])
@@ -165,7 +168,7 @@ class _Function:
             self.island = island
             types = [tile_type(each.type, dims, self.original) for each, dims in zip(self.block.arguments, arguments)]
             body = island.regions[0].blocks.append(*types, arg_locs=[each.location for each in self.block.arguments])
-        writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels)
+        writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, platform)
         entry = self.analysed.regions[0].blocks[0]
         tiles = [Tile(value, dims) for value, dims in zip(body.arguments, arguments, strict=True)]
         with ir.InsertionPoint(body):

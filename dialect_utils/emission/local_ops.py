@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reshard.synthesis.layouts.layout import whole_factors
@@ -36,6 +36,7 @@ _PASS_ON = CONSTRAINTS | frozenset(
 )
 _EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
+_LINEAR = frozenset({"stablehlo.add", "stablehlo.subtract"})  # of partial sums, they make partial sums
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
 
 
@@ -135,11 +136,12 @@ class OpWriter:
     block. Values of a region are not visible outside of the region, so a scope is copied on entry.
     """
 
-    def __init__(self, mesh: Mesh, meshes: dict[str, Mesh], analysis: Analysis, channels: Iterator[int]):
+    def __init__(self, mesh: Mesh, meshes: dict[str, Mesh], analysis: Analysis, channels: Iterator[int], platform: str):
         self.mesh = mesh
         self.meshes = meshes
         self.analysis = analysis
         self.channels = channels
+        self.platform = platform
         self.conversions: list[Conversion] = []
 
     def write_block(
@@ -209,7 +211,8 @@ class OpWriter:
         original = self._original(op)
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(op_name, own_location(op), kind, chain, whole))
-        return Tile(write_program(chain.tile_program, tile.value, Mark(self.channels, name, own_location(op))), dims)
+        mark = Mark(self.channels, name, own_location(op), self.platform)
+        return Tile(write_program(chain.tile_program, tile.value, mark), dims)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
         serial = serial_of(op)
@@ -221,19 +224,42 @@ class OpWriter:
     def _pass_on(self, op: ir.Operation, scope: Scope) -> None:
         """Writes an op that only changes a layout.
 
-        If the only user of partial sums changes their layout again, they are converted directly to the last layout.
+        Partial sums are added up where they are used: if their users change the layout again, directly in that layout.
         """
         if op.name in _SUMS and self._original(op) is not None:
             raise _refusal(op, "what it sums up is no value of the whole module")
-        last = op
-        while (
-            scope[op.operands[0]].partial
-            and (user := _only_user(last.results[0])) is not None
-            and user.name in _PASS_ON
-        ):
-            last = user
-        dims = self._dims(last.results[0])
+        tile, dims = scope[op.operands[0]], self._dims(op.results[0])
+        if tile.partial:
+            if tile.dims == dims and self._is_summed_where_used(op):
+                scope[op.results[0]] = tile
+                return
+            dims = self._last_layout(op)
         scope[op.results[0]] = Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
+
+    def _is_summed_where_used(self, op: ir.Operation) -> bool:
+        """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
+        users = [use.owner.operation for use in op.results[0].uses]
+        if not all(user.block == op.block for user in users):
+            return False  # not once for each turn of a loop
+        layouts = {self._last_layout(each) if each.name in _PASS_ON else None for each in users}
+        return len(users) == 1 or len(layouts) == 1 and None not in layouts
+
+    def _last_layout(self, op: ir.Operation) -> Dims:
+        """Returns the layout at the end of a chain of ops that only change the layout of what `op` makes.
+
+        A value with several users is not the end if all of them want it in one layout.
+        """
+        dims = self._dims(op.results[0])
+        while users := [use.owner.operation for use in op.results[0].uses]:
+            if not all(user.name in _PASS_ON for user in users):
+                return dims
+            wanted = {self._dims(user.results[0]) for user in users}
+            if len(wanted) > 1:
+                return dims
+            op, dims = users[0], wanted.pop()
+            if len(users) > 1:
+                return dims
+        return dims
 
     def _constant(self, op: ir.Operation, scope: Scope) -> None:
         dims, kind = self._dims(op.results[0]), op.results[0].type
@@ -305,6 +331,8 @@ class OpWriter:
             scope[result] = Tile(value, dims)
 
     def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
+        if op.name in _LINEAR and self._is_summed_where_used(op) and self._add_partial_sums(op, scope):
+            return
         rule, meant = self._rule(op, scope)
         operands = [
             self._in_layout(op, value, dims, scope, rule.whole)
@@ -323,6 +351,17 @@ class OpWriter:
         self._bind(op, new, rule.results, scope, rule)
         if is_late:
             self._add_init(op, init, rule.reduction, scope)
+
+    def _add_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
+        """Writes an addition of partial sums that are added up once, later; returns False if they are not alike."""
+        lhs, rhs = (scope[operand] for operand in op.operands)
+        if not lhs.partial or lhs.reduction != "sum" or replace(lhs, value=rhs.value) != rhs:
+            return False
+        if not all(_only_user(operand) for operand in op.operands):
+            return False  # others need them, too
+        new = self._create(op, op.name, [lhs.value.type], [lhs.value, rhs.value], op.attributes)
+        scope[op.results[0]] = replace(lhs, value=new.results[0])
+        return True
 
     def _rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
         """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from reshard.synthesis.forms.platforms import CPU
 from reshard.synthesis.layouts import padding
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -48,14 +49,15 @@ def stock_pair(tensor_type: str, mesh: Mesh, layouts: Sequence[Sharding], target
     return pair.module("\n".join(constraints), value)
 
 
-def rewritten_pair(tensor_type: str, plan: Plan) -> str:
+def rewritten_pair(tensor_type: str, plan: Plan, platform: str = CPU) -> str:
     """Returns the module in which one or two islands carry out `plan`; in whole tiles if `stock_pair` uses them.
 
     Between meshes over different devices, for example to a single device, the module works on stacks of tiles: it takes
-    and returns arrays (devices, *tile) that are split along their first dimension.
+    and returns arrays (devices, *tile) that are split along their first dimension. The islands are in the forms of one
+    of `platforms.PLATFORMS`.
     """
     if is_on_stacks(plan):
-        return _stacked_pair(tensor_type, plan)
+        return _stacked_pair(tensor_type, plan, platform)
     pair = _Pair(tensor_type, (plan.mesh, plan.goal_mesh), plan.source, plan.target)
     with make_context(), ir.Location.unknown():
         module = ir.Module.parse(pair.module("", pair.value))
@@ -64,7 +66,7 @@ def rewritten_pair(tensor_type: str, plan: Plan) -> str:
         value = body.arguments[0] if pair.is_whole else body.operations[1].operation.results[0]
         user = body.operations[len(body.operations) - (1 if pair.is_whole else 2)].operation
         with ir.InsertionPoint(user):
-            user.operands[0] = _converted(plan, value, module, pair.goal_name)
+            user.operands[0] = _converted(plan, value, module, pair.goal_name, platform)
         return str(module)
 
 
@@ -73,7 +75,7 @@ def is_on_stacks(plan: Plan) -> bool:
     return any(mesh.size < plan.devices for mesh in (plan.mesh, plan.goal_mesh))
 
 
-def _stacked_pair(tensor_type: str, plan: Plan) -> str:
+def _stacked_pair(tensor_type: str, plan: Plan, platform: str) -> str:
     element, mesh = parts_of(tensor_type)[1], Mesh((("device", plan.devices),))
     tiles = (plan.tile_program.in_shape, plan.tile_program.out_shape)
     before, after = (f"tensor<{'x'.join(map(str, (plan.devices, *tile)))}x{element}>" for tile in tiles)
@@ -92,9 +94,8 @@ def _stacked_pair(tensor_type: str, plan: Plan) -> str:
         body = module.body.operations[1].regions[0].blocks[0]
         unset, end = body.operations
         with ir.InsertionPoint(end):
-            mark = Mark(unused_channels(module), "reshard", ir.Location.unknown())
             end.operation.operands[0] = emit_conversion_on_stacks(
-                plan.tile_program, body.arguments[0], mesh, _MESH, mark
+                plan.tile_program, body.arguments[0], mesh, _MESH, _mark(module, platform)
             )
         unset.operation.erase()
         return str(module)
@@ -317,10 +318,14 @@ def _bare_clone(op: ir.Operation) -> ir.Operation:
     return clone
 
 
-def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = _MESH) -> ir.Value:
+def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = _MESH, platform: str = CPU) -> ir.Value:
     """Inserts an island that carries out the plan; on whole tiles if dimensions do not divide or meshes differ."""
     source, target = sharding_to_attr(plan.source, _MESH), sharding_to_attr(plan.target, goal_name)
-    return emit_plan(plan, value, source, target, Mark(unused_channels(module), "reshard", ir.Location.unknown()))
+    return emit_plan(plan, value, source, target, _mark(module, platform))
+
+
+def _mark(module: ir.Module, platform: str = CPU) -> Mark:
+    return Mark(unused_channels(module), "reshard", ir.Location.unknown(), platform)
 
 
 def bits_of(tensor_type: ir.Type) -> int:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from reshard.synthesis.forms.in_place import for_platform
+from reshard.synthesis.forms.platforms import CPU, FORMS
 from reshard.synthesis.layouts.layout import Factor, groups
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.padding import whole_shape
@@ -30,6 +32,7 @@ from reshard.synthesis.programs.submesh import lifted
 from reshard.synthesis.programs.tile_program import (
     Gather,
     KeepFirst,
+    KeepOwn,
     Loop,
     On,
     Operation,
@@ -44,6 +47,7 @@ from reshard.synthesis.programs.tile_program import (
     TakeOwn,
     TileProgram,
     Transpose,
+    shape_after,
 )
 
 from ..ir.ops import dense_elements, int32_constant, ops_in
@@ -67,11 +71,13 @@ class Mark:
     Attributes:
       channels: unused channel handles. name: the name of the site in profiles.
       location: the location in the user's program.
+      platform: one of `platforms.PLATFORMS`, for whose compiler the operations are written.
     """
 
     channels: Iterator[int]
     name: str
     location: ir.Location
+    platform: str = CPU
 
 
 def emit_plan(
@@ -155,7 +161,8 @@ def _on_tiles(program: TileProgram, devices: int, mark: Mark) -> OnTiles:
 
 def write_program(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
     """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
-    writer = _TileWriter(program.mesh, tile, mark.channels, program.reduction)
+    program = for_platform(program, mark.platform)
+    writer = _TileWriter(program.mesh, tile, mark.channels, program.reduction, FORMS[mark.platform].has_barriers)
     for step, operations in program.steps:
         here = replace(mark, name=f"{mark.name}/{steps.name(step)}")
         with ir.Location.name(here.name, here.location):
@@ -176,6 +183,7 @@ class _TileWriter:
     tile: ir.Value
     channels: Iterator[int]
     reduction: str
+    has_barriers: bool = True
     coordinate_of: dict[Factor, ir.Value] = field(default_factory=dict)
 
     def write(self, operation: Operation) -> None:
@@ -187,6 +195,8 @@ class _TileWriter:
                 self.tile = stablehlo.TransposeOp(self.tile, axes).result
             case TakeOwn(picks):
                 self._take_own(dict(picks))
+            case KeepOwn(picks):
+                self._keep_own(dict(picks))
             case Resize(shape):
                 self.tile = resized(self.tile, shape)
             case On(mesh):
@@ -200,16 +210,16 @@ class _TileWriter:
 
     def _write_collective(self, operation: Operation) -> None:
         match operation:
-            case Gather(factors):
-                self._gather(factors)
-            case Swap(factors):
-                self._swap(factors)
+            case Gather(factors, axis):
+                self._gather(factors, axis)
+            case Swap(factors, axis):
+                self._swap(factors, axis)
             case Rounds(exchange):
                 self.tile = write_rounds(exchange, self.tile, self.channels)
             case Reduce(factors):
                 self._reduce(factors)
-            case ReduceOwn(factors):
-                self._reduce_own(factors)
+            case ReduceOwn(factors, axis):
+                self._reduce_own(factors, axis)
             case Send(pairs):
                 pairs_attr = _integers(np.array(pairs))
                 self.tile = stablehlo.CollectivePermuteOp(self.tile, pairs_attr, channel_handle=self._channel()).result
@@ -251,20 +261,20 @@ class _TileWriter:
     def _channel(self) -> ir.Attribute:
         return stablehlo.ChannelHandle.get(next(self.channels), DEVICE_TO_DEVICE)
 
-    def _gather(self, factors) -> None:
+    def _gather(self, factors, axis: int) -> None:
         members = groups(self.mesh, factors)
-        result = self._type((members.shape[1] * self.shape[0], *self.shape[1:]))
+        result = self._type(shape_after(Gather(factors, axis), self.shape))
         gather = stablehlo.AllGatherOp(
-            [result], [self.tile], 0, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
+            [result], [self.tile], axis, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
         )
         self.tile = gather.results[0]
 
-    def _swap(self, factors) -> None:
+    def _swap(self, factors, axis: int) -> None:
         members = groups(self.mesh, factors)
-        if _is_as_it_came(self.tile):
+        if self.has_barriers and _is_as_it_came(self.tile):
             self.tile = stablehlo.OptimizationBarrierOp([self.tile]).results[0]
         swap = stablehlo.AllToAllOp(
-            [self.tile], 0, 0, members.shape[1], _integers(members), channel_handle=self._channel()
+            [self.tile], axis, axis, members.shape[1], _integers(members), channel_handle=self._channel()
         )
         self.tile = swap.results[0]
 
@@ -280,11 +290,11 @@ class _TileWriter:
         write_reducer(reduce.operation, self._element_type, self.reduction)
         self.tile = reduce.results[0]
 
-    def _reduce_own(self, factors) -> None:
+    def _reduce_own(self, factors, axis: int) -> None:
         members = groups(self.mesh, factors)
-        result = self._type((1, *self.shape[1:]))
+        result = self._type(shape_after(ReduceOwn(factors, axis), self.shape))
         scatter = stablehlo.ReduceScatterOp(
-            result, self.tile, 0, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
+            result, self.tile, axis, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
         )
         write_reducer(scatter.operation, self._element_type, self.reduction)
         self.tile = scatter.result
@@ -312,6 +322,14 @@ class _TileWriter:
         part = stablehlo.DynamicSliceOp(self.tile, starts, sizes).result
         kept = tuple(size for axis, size in enumerate(before) if axis not in factor_at)
         self.tile = stablehlo.ReshapeOp(self._type(kept), part).result
+
+    def _keep_own(self, factor_at: dict[int, Factor]) -> None:
+        sizes = shape_after(KeepOwn(tuple(factor_at.items())), self.shape)
+        starts = [self._number(0)] * len(sizes)
+        for axis, factor in factor_at.items():
+            place = self._coordinate(factor)
+            starts[axis] = stablehlo.MulOp(place, self._number(sizes[axis])).result if sizes[axis] > 1 else place
+        self.tile = stablehlo.DynamicSliceOp(self.tile, starts, sizes).result
 
     def _coordinate(self, factor: Factor) -> ir.Value:
         """Returns the device's coordinate along a factor as tensor<ui32>: (position / minor) mod size."""

@@ -130,6 +130,21 @@ def hlo_sharding(op_sharding):
     return xla_client.HloSharding.from_proto(op_sharding)
 
 
+def can_read_shardings() -> bool:
+    """Returns whether this jaxlib reads the text of an HLO sharding."""
+    return hasattr(_xla_client().HloSharding, "from_string")
+
+
+def hlo_shardings_of_text(text: str) -> tuple:
+    """Returns the HloSharding of a text such as `{devices=[2,1]<=[2]}`, or those of a tuple such as `{{replicated}}`.
+
+    Newer jaxlibs write `{mesh['x'=2], [{'x'}, {}]}`; these are turned into the older form, as executables have it.
+    """
+    sharding = _xla_client().HloSharding.from_string(text)
+    parts = sharding.tuple_elements() if text.startswith("{{") else (sharding,)
+    return tuple(each.v3_to_v2_sharding() if hasattr(each, "v3_to_v2_sharding") else each for each in parts)
+
+
 def array_sharding(op_sharding, devices: Sequence):
     """Returns the jax sharding over `devices` that an OpSharding proto describes."""
     from jax._src import sharding_impls

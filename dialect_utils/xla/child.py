@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from reshard.synthesis.common import store
 
@@ -29,6 +29,10 @@ from ..platform import compat, progress
 from ..platform.interrupts import DeferredInterrupts
 from ..platform.typed import present
 from .compile_targets import Target, compiler_version
+
+if TYPE_CHECKING:  # loading them loads numpy
+    from reshard.synthesis.network.program_time import LocalWork
+    from reshard.synthesis.programs.traffic import Collective
 
 _PACKAGE = __name__.partition(".")[0]  # the child finds this package through PYTHONPATH
 DEFAULT_TIMEOUT_S = 300.0
@@ -43,7 +47,6 @@ _OUT_OF_SOMETHING = re.compile(
     r"bad_alloc|out of memory|cannot allocate|no space left|resource temporarily", re.IGNORECASE
 )
 _REMATERIALIZATION = "Involuntary full rematerialization"
-_COUNTS = ("collectives", "final_collectives")  # the fields of `Compiled` that hold `KindCount`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +80,24 @@ class Compiled:
       collectives: counts per kind, sorted by kind.
       unknown_trip_counts: loops with collectives that were counted once for want of a trip count.
       unpriced: opcodes that move data and are not counted.
+      moved: the collectives themselves, equal ones merged: their trip counts are added up.
+      work: the local work, for a roofline.
       argument_bytes, output_bytes, temp_bytes, alias_bytes: what XLA allocates for the executable on this backend.
       rematerializations: the number of warnings in which XLA says that it replicates a whole tensor.
       input_shardings, output_shardings: the shardings that XLA chose; equal texts mean equal placements.
       compile_seconds: the time from text to executable; of an answer from disk, the time of the first compilation.
-      hlo_text, propagated_text: only if asked for; HLO after partitioning, StableHLO after XLA's sharding propagation.
+      hlo_text, scheduled_text, propagated_text: only if asked for; HLO after partitioning, that of the final program in
+        the order of its schedule, StableHLO after XLA's sharding propagation.
       from_cache: whether this came from disk.
 
     Only for targets that are compiled for ahead of time; otherwise None or empty:
-      final_bytes_received, final_bytes_sent, final_collectives, final_unpriced: the same for the final program, which
-        the compiler's own passes have rewritten. Between slices of a TPU, traffic is send and recv there and counts as
-        unpriced.
+      final_bytes_received, final_bytes_sent, final_collectives, final_unpriced, final_moved, final_work: the same for
+        the final program, which the compiler's own passes have rewritten; if asked for, of CPU devices too. Between
+        slices of a TPU, traffic is send and recv there and counts as unpriced.
       peak_memory_bytes: the compiler's own number; on TPUs it includes VMEM, the memory on the chip, and temp_bytes
         does not.
       estimated_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
+      lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give estimated_seconds.
     """
 
     status: str
@@ -101,6 +108,8 @@ class Compiled:
     collectives: tuple[KindCount, ...] = ()
     unknown_trip_counts: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
+    moved: "tuple[Collective, ...]" = ()
+    work: "tuple[LocalWork, ...]" = ()
     argument_bytes: int | None = None
     output_bytes: int | None = None
     temp_bytes: int | None = None
@@ -110,14 +119,18 @@ class Compiled:
     output_shardings: tuple[str, ...] = ()
     compile_seconds: float = 0.0
     hlo_text: str | None = None
+    scheduled_text: str | None = None
     propagated_text: str | None = None
     from_cache: bool = False
     final_bytes_received: int | None = None
     final_bytes_sent: int | None = None
     final_collectives: tuple[KindCount, ...] = ()
     final_unpriced: tuple[str, ...] = ()
+    final_moved: "tuple[Collective, ...]" = ()
+    final_work: "tuple[LocalWork, ...]" = ()
     peak_memory_bytes: int | None = None
     estimated_seconds: float | None = None
+    lacks_estimate: bool = False
 
     @property
     def is_ok(self) -> bool:
@@ -152,10 +165,13 @@ class Ran:
 class CompileRequest:
     """A module, as StableHLO text, bytecode or portable artifact, and the number of devices to partition it for.
 
-    keeps_hlo, keeps_propagated: whether `Compiled.hlo_text` and `Compiled.propagated_text` are wanted.
+    keeps_hlo, keeps_propagated, keeps_schedule: whether `Compiled.hlo_text`, `Compiled.propagated_text` and
+      `Compiled.scheduled_text` are wanted.
     keeps_locations: whether the HLO must have the names and lines in the locations of this very module; otherwise an
       answer to the same module with other locations serves as well.
     target: what to compile for ahead of time, as text; None for CPU devices.
+    has_final: whether the final program is wanted on CPU devices, too; `final_moved` and the like are of it.
+    estimated_for: the bytes that the module receives, if the compiler's estimate is all that is wanted.
     """
 
     module: str | bytes
@@ -164,6 +180,9 @@ class CompileRequest:
     keeps_propagated: bool = False
     keeps_locations: bool = False
     target: str | None = None
+    keeps_schedule: bool = False
+    has_final: bool = False
+    estimated_for: int | None = None
 
 
 class _OutOfTime(Exception):
@@ -220,6 +239,9 @@ class XlaChild:
         keeps_hlo: bool = False,
         keeps_propagated: bool = False,
         keeps_locations: bool = False,
+        keeps_schedule: bool = False,
+        has_final: bool = False,
+        with_estimate: bool = True,
     ) -> Compiled:
         """Compiles a module whose main function has its shardings; never raises because of the module.
 
@@ -228,14 +250,63 @@ class XlaChild:
           num_devices: partitions; the number of devices in the module's mesh.
           target: the target to compile for; None for CPU devices.
           timeout_s: seconds until it counts as a hang.
-          keeps_hlo, keeps_propagated, keeps_locations: as in `CompileRequest`.
+          keeps_hlo, keeps_propagated, keeps_locations, keeps_schedule, has_final: as in `CompileRequest`.
+          with_estimate: whether to compile once more where the compiler's estimate takes that.
         """
         ahead_of_time = str(target) if target is not None and target.is_ahead_of_time else None
-        request = CompileRequest(module, num_devices, keeps_hlo, keeps_propagated, keeps_locations, ahead_of_time)
+        wanted = (keeps_hlo, keeps_propagated, keeps_locations)
+        request = CompileRequest(module, num_devices, *wanted, ahead_of_time, keeps_schedule, has_final)
         with self._lock:
-            if self._answers is None:
-                return self._compile_now(request, timeout_s)[0]
-            return self._compile_cached(request, timeout_s)
+            compiled = self._compile_cached(request, timeout_s)
+        if not with_estimate:
+            return compiled
+        return self.estimated(compiled, module, num_devices, target, timeout_s=timeout_s)
+
+    def estimated(
+        self,
+        compiled: Compiled,
+        module: str | bytes,
+        num_devices: int,
+        target: Target | None,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Compiled:
+        """Returns the answer of `compile` for a module and a target with the compiler's estimate, if it lacks one."""
+        if not compiled.lacks_estimate:
+            return compiled
+        request = CompileRequest(module, num_devices, target=str(target), estimated_for=compiled.bytes_received)
+        with self._lock:
+            found = self._compile_cached(request, timeout_s)
+        return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
+
+    def compile_all(
+        self,
+        modules: Sequence[str | bytes],
+        num_devices: int,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        has_final: bool = False,
+    ) -> list[Compiled]:
+        """Compiles modules for CPU devices, as `compile` does; large ones at the same time, if there are cores.
+
+        Args:
+          timeout_s: seconds for each module. If they do not all end in time, each is compiled alone.
+        """
+        requests = [CompileRequest(module, num_devices, has_final=has_final) for module in modules]
+        with self._lock:
+            found = dict(enumerate(map(self._kept, requests, [timeout_s] * len(requests))))
+            new = [number for number, kept in found.items() if kept is None]
+            if len(new) > 1:
+                for number, reply in zip(new, self._replies([requests[i] for i in new], timeout_s), strict=False):
+                    found[number] = self._filed(requests[number], reply, timeout_s)
+            return [kept or self._compile_cached(requests[i], timeout_s) for i, kept in found.items()]
+
+    def _replies(self, requests: Sequence[CompileRequest], timeout_s: float) -> list[dict]:
+        """Returns the reply to each request; none at all if they do not end in time."""
+        asked = {"op": "compile_all", "requests": list(map(asdict, requests))}
+        with progress.waiting_for(f"XLA compiles {len(requests)} modules"):
+            reply = self._ask(asked, max(each.num_devices for each in requests), timeout_s * len(requests))
+        return [_worded(each) for each in reply.get("replies", ())]
 
     def run(
         self,
@@ -269,26 +340,31 @@ class XlaChild:
             self._stop()
 
     def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
-        answers, key = present(self._answers), _cache_key(request)
-        if (kept := answers.read(key, _decoded)) is not None and not kept.is_too_short(timeout_s):
-            self.passing_answers += kept.compiled.status == "hang"
-            return replace(kept.compiled, from_cache=True)
-        compiled, is_lasting = self._compile_now(request, timeout_s)
-        if is_lasting:
-            answers.write(key, _encoded(compiled, timeout_s))
+        return self._kept(request, timeout_s) or self._filed(request, self._compile_now(request, timeout_s), timeout_s)
+
+    def _kept(self, request: CompileRequest, timeout_s: float) -> Compiled | None:
+        """Returns the answer on disk, if there is one."""
+        if self._answers is None:
+            return None
+        kept = self._answers.read(_cache_key(request), _decoded)
+        if kept is None or kept.is_too_short(timeout_s):
+            return None
+        self.passing_answers += kept.compiled.status == "hang"
+        return replace(kept.compiled, from_cache=True)
+
+    def _filed(self, request: CompileRequest, reply: dict, timeout_s: float) -> Compiled:
+        """Returns the answer in a reply, and keeps it on disk if a second try would give the same one."""
+        compiled, is_lasting = compiled_from(reply), _is_lasting(reply)
+        self.passing_answers += not is_lasting or reply["status"] == "hang"
+        if is_lasting and self._answers is not None:
+            self._answers.write(_cache_key(request), _encoded(compiled, timeout_s))
         return compiled
 
-    def _compile_now(self, request: CompileRequest, timeout_s: float) -> tuple[Compiled, bool]:
-        """Returns the answer, and whether a second try would give the same one; see `_is_lasting`."""
+    def _compile_now(self, request: CompileRequest, timeout_s: float) -> dict:
         devices = 1 if request.target else request.num_devices
         with progress.waiting_for("XLA compiles"):
-            reply = self._ask({"op": "compile", **asdict(request)}, devices, timeout_s)
-            if reply.get("is_estimated_apart"):
-                asked = {"op": "estimate", **asdict(request), "bytes_received": reply["bytes_received"]}
-                reply["estimated_seconds"] = self._ask(asked, devices, timeout_s).get("estimated_seconds")
-        is_lasting = _is_lasting(reply)
-        self.passing_answers += not is_lasting or reply["status"] == "hang"
-        return compiled_from(reply), is_lasting
+            op = "compile" if request.estimated_for is None else "estimate"
+            return self._ask({"op": op, **asdict(request)}, devices, timeout_s)
 
     def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
@@ -300,12 +376,14 @@ class XlaChild:
             self._stop()
             return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
         except _Gone:
-            return self._abort_reply(stderr_start)
+            code = present(self._process).wait()
+            said = self._stderr_since(stderr_start)
+            self._stop()
+            return _abort_reply(code, said)
         except BaseException:  # Ctrl-C, or a time limit of the caller: the next request must not receive this answer
             self._stop()
             raise
-        warnings = self._stderr_since(stderr_start).count(_REMATERIALIZATION)
-        return {**reply, "rematerializations": warnings}
+        return _worded({"said": self._stderr_since(stderr_start), **reply})
 
     def _answered(self, request: dict, deadline: float) -> dict:
         """Sends one request and returns its reply; drops late replies to earlier requests, for which nobody waits."""
@@ -317,12 +395,6 @@ class XlaChild:
             reply = self._receive(deadline)
         self._is_asked = False
         return reply
-
-    def _abort_reply(self, stderr_start: int) -> dict:
-        code = present(self._process).wait()
-        message = cause_of_death(code, self._stderr_since(stderr_start))
-        self._stop()
-        return {"status": "abort", "message": message, "signal": -code}
 
     # -- the process --
 
@@ -510,12 +582,23 @@ def compiled_from(reply: dict) -> Compiled:
     """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
     known = {field.name for field in fields(Compiled)}
     values = {name: _frozen(value) for name, value in reply.items() if name in known}
-    counts = {name: tuple(KindCount(*count) for count in reply.get(name, ())) for name in _COUNTS}
-    return Compiled(**{**values, "status": reply["status"], **counts})
+    rows = {name: tuple(row(*_frozen(each)) for each in reply.get(name, ())) for name, row in _rows_of_fields().items()}
+    return Compiled(**{**values, "status": reply["status"], **rows})
+
+
+@cache
+def _rows_of_fields() -> dict[str, type]:
+    """Returns the fields of `Compiled` that hold objects, and their classes. In replies and on disk, each object is a
+    list of its fields."""
+    from reshard.synthesis.network.program_time import LocalWork
+    from reshard.synthesis.programs.traffic import Collective
+
+    kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
+    return kinds | {f"final_{name}": kind for name, kind in kinds.items()}
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 # libtpu shall not look for a TPU, shall let other processes load it too (one may use a TPU), and shall write no logs.
@@ -546,6 +629,18 @@ def _wait(stream, event: int, deadline: float) -> None:
             raise _OutOfTime("it took too long")
 
 
+def _worded(reply: dict) -> dict:
+    """Returns a reply with what XLA `said` in place of XLA's words: the cause of an abort, the number of warnings."""
+    said = reply.pop("said", "")
+    if "exit_code" in reply:  # XLA has ended a fork of the child; the child itself goes on
+        return _abort_reply(reply["exit_code"], said)
+    return {**reply, "rematerializations": said.count(_REMATERIALIZATION)}
+
+
+def _abort_reply(code: int, stderr: str) -> dict:
+    return {"status": "abort", "message": cause_of_death(code, stderr), "signal": -code}
+
+
 _FATAL = re.compile(r"^(?:F\d{4} .*|.*Check failed.*|LLVM ERROR.*)$", re.MULTILINE)
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ ")
 
@@ -569,10 +664,12 @@ def cause_of_death(code: int, stderr: str) -> str:
 _SOURCES = tuple(
     f"{_PACKAGE}.{folder}"
     for folder in (
+        "dialect_utils.early_stop",
         "dialect_utils.platform",
         "dialect_utils.shardings",
         "dialect_utils.xla",
         "synthesis.layouts",
+        "synthesis.network",
         "synthesis.programs",
     )
 )
@@ -623,4 +720,5 @@ def _decoded(entry: bytes) -> _Answer:
 
 def as_json(compiled: Compiled) -> dict:
     """Returns an answer as plain values; see `compiled_from`."""
-    return {**asdict(compiled), **{name: [astuple(count) for count in getattr(compiled, name)] for name in _COUNTS}}
+    rows = {name: [list(astuple(each)) for each in getattr(compiled, name)] for name in _rows_of_fields()}
+    return {field.name: getattr(compiled, field.name) for field in fields(compiled)} | rows

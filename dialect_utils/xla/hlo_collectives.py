@@ -18,7 +18,8 @@ from reshard.synthesis.programs.traffic import Collective
 from .hlo_copies import _is_in_place
 from .hlo_device_groups import parse_groups, parse_pairs
 from .hlo_text import Computation, HloModule, Instruction, has_channel, op_name, parse_module, shape_bytes
-from .hlo_trip_counts import Scope, trip_count
+from .hlo_trip_counts import Scope
+from .hlo_walk import branches, callees, loop_runs
 
 _COLLECTIVES = {kind.replace("_", "-"): kind for kind in traffic.KINDS}
 # What XLA's partitioner makes of a conversion, of which only those of results have no names.
@@ -157,6 +158,21 @@ class _Names:
         return instruction.opcode in _OF_CONVERSIONS and not self.own(instruction)
 
 
+def _is_reduce_scatter(instruction: Instruction) -> bool:
+    """Returns whether a fusion is an all-reduce of which each device keeps a part, which TPUs run as one op."""
+    return instruction.opcode == "fusion" and (instruction.callee("calls") or "").startswith("all-reduce-scatter")
+
+
+def _scattered(op: CollectiveOp) -> CollectiveOp:
+    """Returns an all-reduce of such a fusion as the reduce-scatter that it is; another op as it is."""
+    moved = op.collective
+    if moved.kind != "all_reduce":
+        return op
+    members = max((len(group) for group in moved.groups), default=1)
+    after = traffic.tile_bytes_after("reduce_scatter", moved.bytes_before, members)
+    return replace(op, collective=replace(moved, kind="reduce_scatter", bytes_after=after))
+
+
 def _named_after(owner: Instruction, scope: Scope, ops: list[CollectiveOp]) -> list[CollectiveOp]:
     """Returns the collectives of a computation; those of its results get the name of the op that it belongs to."""
     results, name = _Names(scope.computation).results, op_name(owner)
@@ -204,44 +220,28 @@ class _Walk:
                 return self._visit_while(scope, instruction, times)
             case "conditional":
                 return self._visit_conditional(scope, instruction, times)
-            case "call" | "fusion" | "async-start" | "custom-call":
-                return self._visit_callees(scope, instruction, times)
             case "send" | "recv":
                 self._unpriced.add(instruction.opcode)
-        return []
+        found = [found for callee in callees(scope, instruction) for found in self._visit(callee, times)]
+        return list(map(_scattered, found)) if _is_reduce_scatter(instruction) else found
 
     def _visit_while(self, scope: Scope, loop: Instruction, times: int) -> list[CollectiveOp]:
-        known, state = trip_count(scope, loop)
-        trips = 1 if known is None else known
-        condition = scope.callee(loop.callee("condition"), (state,))
-        body = scope.callee(loop.callee("body"), (state,))
+        runs = loop_runs(scope, loop)
         around, self._loops = self._loops, (*self._loops, loop.name)
-        found = self._visit(condition, times * (trips + 1))
-        found += _named_after(loop, body, self._visit(body, times * trips))
+        found = self._visit(runs.condition, times * runs.condition_runs)
+        found += _named_after(loop, runs.body, self._visit(runs.body, times * runs.body_runs))
         self._loops = around
-        if found and known is None:
+        if found and runs.trip_count is None:
             self._unknown_trip_counts.append(loop.name)
         return found
 
     def _visit_conditional(self, scope: Scope, conditional: Instruction, times: int) -> list[CollectiveOp]:
         """Returns the collectives of the branch in which the busiest device receives most."""
-        branches = conditional.callees("branch_computations") or [
-            conditional.callee("true_computation"),
-            conditional.callee("false_computation"),
-        ]
-        arguments = scope.values(conditional.operands)[1:]
-        scopes = [scope.callee(b, (a,)) for b, a in zip(branches, arguments, strict=True)]
-        found = [_named_after(conditional, each, self._visit(each, times)) for each in scopes]
+        found = [_named_after(conditional, each, self._visit(each, times)) for each in branches(scope, conditional)]
         return max(found, key=self._bytes_received)
 
     def _bytes_received(self, ops: list[CollectiveOp]) -> int:
         return traffic.bytes_received([op.collective for op in ops], self._module.num_devices)
-
-    def _visit_callees(self, scope: Scope, instruction: Instruction, times: int) -> list[CollectiveOp]:
-        callee = instruction.callee("to_apply") or instruction.callee("calls")
-        names = [callee] if callee else instruction.callees("called_computations")
-        arguments = scope.values(instruction.operands) if names else ()
-        return [found for name in names for found in self._visit(scope.callee(name, arguments), times)]
 
     def _collective(self, kind: str, within: Computation, instruction: Instruction, times: int) -> Collective:
         operand_bytes = [shape_bytes(within.shape_of(operand)) for operand in instruction.operands]

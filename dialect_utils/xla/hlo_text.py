@@ -4,14 +4,16 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from .hlo_device_groups import integers
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
+_ARRAY_WITH_LAYOUT = re.compile(_ARRAY.pattern + r"(\{[^}]*\})?")
 
 
+@lru_cache(maxsize=4096)  # programs have few shapes
 def shape_bytes(shape: str) -> int:
     """Returns the bytes of an HLO shape, tuples summed; sub-byte elements are packed and each array rounds up.
 
@@ -20,6 +22,40 @@ def shape_bytes(shape: str) -> int:
       (2048, 6, 1)
     """
     return sum(_array_bytes(dtype, dims) for dtype, dims in _ARRAY.findall(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """An array of an HLO shape; `layout` is the text in braces behind it, "" if there is none."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    layout: str
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """Returns the dimensions in the order of the layout; without one, the last dimension is the minor-most."""
+        order = integers(self.layout.strip("{}").split(":")[0])
+        return order if len(order) == len(self.sizes) else tuple(reversed(range(len(self.sizes))))
+
+    @property
+    def elements(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def bytes(self) -> int:
+        return -(-self.elements * dtype_bits(self.dtype) // 8)
+
+
+def shape_arrays(shape: str) -> Iterator[ArrayShape]:
+    """Yields the arrays of an HLO shape, those of tuples too.
+
+    Example:
+      >>> [array.bytes for array in shape_arrays("(f32[16,32]{1,0:T(8,128)}, bf16[<=2])")]
+      [2048, 4]
+    """
+    for dtype, dims, layout in _ARRAY_WITH_LAYOUT.findall(shape):
+        yield ArrayShape(dtype, _sizes(dims), layout)
 
 
 def dtype_bits(dtype: str) -> int:
@@ -36,8 +72,11 @@ def dtype_bits(dtype: str) -> int:
 
 
 def _array_bytes(dtype: str, dims: str) -> int:
-    sizes = [int(dim.strip(" <=")) for dim in dims.split(",") if dim.strip()]
-    return -(-prod(sizes) * dtype_bits(dtype) // 8)
+    return -(-prod(_sizes(dims)) * dtype_bits(dtype) // 8)
+
+
+def _sizes(dims: str) -> tuple[int, ...]:
+    return tuple(int(dim.strip(" <=")) for dim in dims.split(",") if dim.strip())
 
 
 def tuple_elements(shape: str) -> list[str]:
@@ -97,12 +136,14 @@ class HloModule:
     entry: Computation
     num_replicas: int
     num_partitions: int
+    is_scheduled: bool = False
 
     @cached_property
     def num_devices(self) -> int:
         return self.num_replicas * self.num_partitions
 
 
+@lru_cache(maxsize=1)  # one text is read for its collectives, and then for what it computes
 def parse_module(text: str) -> HloModule:
     """Returns the computations of an HLO module's text. Raises ValueError if it has no entry computation."""
     computations, entry = {}, None
@@ -116,7 +157,7 @@ def parse_module(text: str) -> HloModule:
     if entry is None:
         raise ValueError("the HLO text has no ENTRY computation")
     num_replicas, num_partitions = (_header_count(header, name) for name in ("replica_count", "num_partitions"))
-    return HloModule(computations, entry, num_replicas, num_partitions)
+    return HloModule(computations, entry, num_replicas, num_partitions, "is_scheduled=true" in header)
 
 
 def _opens_computation(line: str) -> re.Match | None:
@@ -162,6 +203,8 @@ def _closing(text: str, opening: int) -> int:
 
 def _split(text: str) -> list[str]:
     """Splits at the commas outside of brackets and quotes: "a, (b, c)" -> ["a", "(b, c)"]."""
+    if _BRACKET_OR_QUOTE.search(text) is None:
+        return [part for part in map(str.strip, text.split(",")) if part]
     parts, start, depth = [], 0, 0
     for position, character in _unquoted(text, 0):
         depth += (character in _OPENING) - (character in _CLOSING)
@@ -171,6 +214,7 @@ def _split(text: str) -> list[str]:
     return [part for part in (*parts, text[start:].strip()) if part]
 
 
+_BRACKET_OR_QUOTE = re.compile(r'["()\[\]{}]')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
 
 

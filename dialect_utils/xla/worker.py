@@ -4,6 +4,9 @@
 Run as `python -m reshard.dialect_utils.xla.worker SCRATCH_DIR`. Requests and replies are frames on stdin and stdout:
 eight bytes of length, then a pickled dict. A reply has the number of its request. XLA's own output goes to stderr. XLA
 may abort this process at any time, so this process keeps nothing that the parent needs.
+
+A large module is compiled in a fork of its own (`early_stop`), which ends as soon as XLA has assigned buffers. What
+comes after that, the code, takes four fifths of the time and changes no answer.
 """
 
 import os
@@ -16,9 +19,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..early_stop.fork_server import IS_AVAILABLE, ForkServer
+from ..early_stop.stopped import Stopped, may_stop, stopped_in
 from ..platform import compat
 from ..platform.typed import present
 from .compile_targets import Target, TargetError
@@ -31,6 +38,13 @@ _REMOVALS = 5  # tries to remove the scratch folder, since XLA may still write i
 # LLVM's optimization takes half of the compile time and changes no metric: traffic and temporaries of every example
 # stayed the same. Runs that are timed use the default.
 _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
+
+# A fork takes about 0.1 s to start, as long as a module of this many characters or bytes takes to compile.
+_LARGE = 16_000
+_POLL_S = 0.003
+_MOST_AT_ONCE = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+# Files of a fork beside the dumps: the reply if XLA refuses the module, the time, what XLA says.
+_REFUSAL, _SECONDS, _STDERR = "refusal", "seconds", "stderr"
 
 _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
 # TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. So a program is compiled a
@@ -64,10 +78,28 @@ def main() -> None:
     os.dup2(2, 1)  # libraries that print must not write between the frames
     prefer_as_oom_victim()
     scratch = Path(sys.argv[1])
-    threading.Thread(target=_exit_with_parent, args=(os.getppid(), scratch), daemon=True).start()
+    start_forks(scratch)
+    _watch_parent(scratch)
     while (request := read_frame(requests)) is not None:
         _send(replies, {**_reply(request, scratch), "number": request["number"]})
     _exit(scratch)
+
+
+_forks: ForkServer | None = None
+
+
+def start_forks(scratch: Path) -> None:
+    """Starts the server that forks this process for large modules. jax is loaded, and must not have been used yet."""
+    import jax  # noqa: F401 - so that no fork has to load it
+
+    global _forks
+    if IS_AVAILABLE and compat.can_read_shardings():
+        _forks = ForkServer(_compile_until_buffers, _watch_parent)
+
+
+def _watch_parent(scratch: Path | None = None) -> None:
+    """Ends this process with its parent. The folder is removed then; forks leave that to the process above them."""
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(), scratch), daemon=True).start()
 
 
 def _send(replies: BinaryIO, reply: dict) -> None:
@@ -83,12 +115,14 @@ def prefer_as_oom_victim() -> None:
         pass
 
 
-def _exit_with_parent(parent: int, scratch: Path) -> None:
+def _exit_with_parent(parent: int, scratch: Path | None) -> None:
     """Ends this process at once when its parent is gone, even if XLA hangs and nothing reads stdin any more."""
     other_end = select.poll()
     other_end.register(0, 0)  # no events are asked for: poll then reports only that the other end is closed
     while os.getppid() == parent and not other_end.poll(_PARENT_POLL_S * 1000):
         continue
+    if scratch is None:
+        os._exit(0)
     _exit(scratch)
 
 
@@ -102,13 +136,22 @@ def _exit(scratch: Path) -> None:
 
 
 def _reply(request: dict, scratch: Path) -> dict:
+    return _guarded(_OPERATIONS[request["op"]], request, scratch)
+
+
+def _guarded(operation: Callable[..., dict], *arguments) -> dict:
+    """Returns the reply of an operation, which says so if the operation fails."""
     try:
-        return {"status": "ok", **_OPERATIONS[request["op"]](request, scratch)}
+        return {"status": "ok", **operation(*arguments)}
     except TargetError as error:
         return {"status": "target", "message": str(error)}
     except Exception as error:
-        is_passing = isinstance(error, OSError | MemoryError)  # such as a full disk: it is not the module's fault
-        return {"status": "error", "message": f"{type(error).__name__}: {error}", "is_passing": is_passing}
+        return _refusal(error)
+
+
+def _refusal(error: Exception) -> dict:
+    is_passing = isinstance(error, OSError | MemoryError)  # such as a full disk: it is not the module's fault
+    return {"status": "error", "message": f"{type(error).__name__}: {error}", "is_passing": is_passing}
 
 
 def _hello(request: dict, scratch: Path) -> dict:
@@ -132,33 +175,136 @@ def _abort(request: dict, scratch: Path) -> dict:
 
 def _compile(request: dict, scratch: Path) -> dict:
     """Compiles a module and returns the fields of `child.Compiled`."""
+    (reply,) = _compile_all({"requests": [request]}, scratch)["replies"]
+    return reply
+
+
+def _compile_all(request: dict, scratch: Path) -> dict:
+    """Compiles modules, large ones in forks at the same time; the reply has one reply for each."""
+    requests = request["requests"]
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        folders = [Path(folder, str(number)) for number in range(len(requests))]
+        for each in folders:
+            each.mkdir()
+        large = [number for number, each in enumerate(requests) if _forks is not None and _stops_early(each)]
+        jobs = [{"request": requests[number], "dump_dir": str(folders[number])} for number in large]
+        codes = dict(zip(large, _exit_codes(jobs)))
+        return {
+            "replies": [
+                _guarded(_served, each, folders[number], scratch, codes.get(number))
+                for number, each in enumerate(requests)
+            ]
+        }
+
+
+def _exit_codes(jobs: list[dict]) -> list[int]:
+    """Runs jobs in forks and returns their exit codes; none if the server is gone, as when memory runs out."""
+    global _forks
+    if _forks is None or not jobs:
+        return []
+    try:
+        return _forks.run(jobs, _MOST_AT_ONCE)
+    except (OSError, EOFError):
+        _forks = None
+        return []
+
+
+def _stops_early(request: dict) -> bool:
+    return not request["target"] and request.get("stops_early", len(request["module"]) >= _LARGE)
+
+
+def _served(request: dict, dumps: Path, scratch: Path, exit_code: int | None) -> dict:
+    """Returns the reply to one request to compile.
+
+    Args:
+      dumps: where the fork that has compiled it has written. exit_code: that of the fork; None if there was none.
+    """
     if request["target"]:
         return _compile_ahead_of_time(request, scratch)
-    with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
-        start_s = time.perf_counter()
-        executable, main, _ = _load(request, dump_dir, _METRICS_OPTIONS)
-        seconds = time.perf_counter() - start_s
-        hlo_text = _partitioned_hlo(Path(dump_dir)) or executable.hlo_modules()[0].to_string()
-        propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
-    _refuse_what_does_not_run(hlo_text, executable)
+    if exit_code is not None and (reply := _reply_of_fork(request, dumps, exit_code)):
+        return reply
+    start_s = time.perf_counter()
+    found = _finished(request, str(dumps))
+    return _answer(request, dumps, found, time.perf_counter() - start_s)
+
+
+def _reply_of_fork(request: dict, dumps: Path, exit_code: int) -> dict | None:
+    """Returns the reply that a fork leads to; None if it does not say enough."""
+    said = _said(dumps)
+    if exit_code < 0:
+        return {"status": "abort", "exit_code": exit_code, "said": said}
+    if (refusal := Path(dumps, _REFUSAL)).exists():
+        return pickle.loads(refusal.read_bytes())
+    if (found := stopped_in(dumps)) is None:
+        return None
+    seconds = float(Path(dumps, _SECONDS).read_text())
+    return {**_answer(request, dumps, found, seconds), "said": said}
+
+
+def _said(dumps: Path) -> str:
+    return Path(dumps, _STDERR).read_text(errors="replace")
+
+
+def _finished(request: dict, dump_dir: str) -> Stopped:
+    """Compiles a module to the end, and returns the same facts as of a compilation that was stopped."""
+    executable, main, _ = _load(request, dump_dir, _METRICS_OPTIONS)
+    inputs = compat.parameter_shardings(executable, len(main.inputs))
+    outputs = compat.output_shardings(executable, len(main.results))
+    return Stopped(
+        _memory(executable),
+        tuple(map(compat.hlo_sharding, inputs)),
+        tuple(map(compat.hlo_sharding, outputs)),
+        executable.hlo_modules()[0].to_string(),
+    )
+
+
+def _compile_until_buffers(job: dict) -> int:
+    """Compiles a module in a fork until XLA has assigned buffers; what XLA dumps until then is the answer."""
+    dumps, ended, start_s = Path(job["dump_dir"]), threading.Event(), time.perf_counter()
+    with Path(dumps, _STDERR).open("wb") as stderr:
+        os.dup2(stderr.fileno(), 2)
+
+    def compile_to_the_end() -> None:
+        try:
+            if job["request"].get("aborts"):
+                _abort({}, dumps)
+            _load(job["request"], job["dump_dir"], _METRICS_OPTIONS)
+        except Exception as error:
+            Path(dumps, _REFUSAL).write_bytes(pickle.dumps(_refusal(error)))
+        finally:
+            ended.set()
+
+    threading.Thread(target=compile_to_the_end, daemon=True).start()
+    while not (may_stop(dumps) or ended.wait(_POLL_S)):
+        continue
+    Path(dumps, _SECONDS).write_text(str(time.perf_counter() - start_s))
+    return 0
+
+
+def _answer(request: dict, dumps: Path, found: Stopped, seconds: float) -> dict:
+    keeps_schedule = request.get("keeps_schedule", False)
+    hlo_text = _partitioned_hlo(dumps) or found.final_text
+    _refuse_what_does_not_run(hlo_text, found.final_text)
     return {
         **_traffic(hlo_text),
-        **_memory(executable),
-        "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
-        "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
+        **(_final_traffic(found.final_text, reads_lines=True) if request.get("has_final", False) else {}),
+        **found.memory,
+        "input_shardings": list(map(canonical_sharding, found.inputs)),
+        "output_shardings": list(map(canonical_sharding, found.outputs)),
         "compile_seconds": seconds,
         "hlo_text": hlo_text if request["keeps_hlo"] else None,
-        "propagated_text": propagated,
+        "scheduled_text": found.final_text if keeps_schedule else None,
+        "propagated_text": _propagated(dumps) if request["keeps_propagated"] else None,
     }
 
 
-def _refuse_what_does_not_run(hlo_text: str, executable) -> None:
+def _refuse_what_does_not_run(hlo_text: str, final_text: str) -> None:
     """Refuses a program that compiles but fails whenever it is called. Raises: RuntimeError."""
     if " fft(" not in hlo_text:
         return
     from .cpu_failures import why_not_run  # few programs have one
 
-    if reason := why_not_run(executable.hlo_modules()[0].to_string()):
+    if reason := why_not_run(final_text):
         raise RuntimeError(reason)
 
 
@@ -178,11 +324,12 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         **_final_traffic(final_text),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "estimated_seconds": _seconds(target, schedule, traffic["bytes_received"]),
-        "is_estimated_apart": target.platform in _ASYNC_OPTIONS,
-        "input_shardings": list(map(canonical_sharding, compat.parameter_shardings(executable, len(main.inputs)))),
-        "output_shardings": list(map(canonical_sharding, compat.output_shardings(executable, len(main.results)))),
+        "lacks_estimate": target.platform in _ASYNC_OPTIONS,
+        "input_shardings": _canonical(compat.parameter_shardings(executable, len(main.inputs))),
+        "output_shardings": _canonical(compat.output_shardings(executable, len(main.results))),
         "compile_seconds": seconds,
         "hlo_text": hlo_text if request["keeps_hlo"] else None,
+        "scheduled_text": final_text if request.get("keeps_schedule", False) else None,
         "propagated_text": propagated,
     }
 
@@ -221,7 +368,7 @@ def _estimate(request: dict, scratch: Path) -> dict:
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
         _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
         schedule = _schedule(Path(dump_dir))
-    return {"estimated_seconds": _seconds(target, schedule, request["bytes_received"])}
+    return {"estimated_seconds": _seconds(target, schedule, request["estimated_for"])}
 
 
 def _seconds(target: Target, schedule: str | None, bytes_received: int) -> float | None:
@@ -238,13 +385,20 @@ def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, 
     """Returns the loaded executable, the type of its main function and the devices of a request."""
     import jax
 
-    context = compat.jax_context()
-    module = compat.parse_module(context, request["module"])
     devices = jax.devices()[: request["num_devices"]]
+    return *load(request["module"], devices, {**env_options, **_dump_options(dump_dir, request)}), devices
+
+
+def load(text: str | bytes, devices: list, env_options: dict) -> tuple[Any, Any]:
+    """Compiles a module, as text or bytecode, for devices, of this process or of a job that it belongs to.
+
+    Returns: the loaded executable and the type of the module's main function.
+    """
+    context = compat.jax_context()
+    module = compat.parse_module(context, text)
     main = _main_function(module)
-    options = _options(main, devices, {**env_options, **_dump_options(dump_dir, request)})
     with context:
-        return compat.load_executable(module, devices, options), main.type, devices
+        return compat.load_executable(module, devices, _options(main, devices, env_options)), main.type
 
 
 def _options(main, devices: list, env_options: dict):
@@ -300,8 +454,11 @@ def _propagated(dump_dir: Path) -> str | None:
     return dumps[-1].read_text() if dumps else None
 
 
-def _traffic(hlo_text: str) -> dict:
+def _traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
+    from reshard.synthesis.programs.traffic import merged
+
     from . import hlo_collectives  # imported late: some requests, such as `hello`, do not need it
+    from .hlo_work import work_in
 
     found = hlo_collectives.collectives_in(hlo_text)
     kinds = sorted({collective.kind for collective in found.collectives})
@@ -312,13 +469,20 @@ def _traffic(hlo_text: str) -> dict:
         "collectives": [_kind_count(kind, found.collectives) for kind in kinds],
         "unknown_trip_counts": list(found.unknown_trip_counts),
         "unpriced": list(found.unpriced),
+        "moved": [astuple(each) for each in merged(found.collectives)],
+        "work": [astuple(each) for each in work_in(hlo_text, reads_lines=reads_lines)],
     }
 
 
-def _final_traffic(hlo_text: str) -> dict:
-    """Returns the traffic of the final program, after the compiler has combined or split collectives."""
-    found = _traffic(hlo_text)
-    return {f"final_{name}": found[name] for name in ("bytes_received", "bytes_sent", "collectives", "unpriced")}
+def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
+    """Returns the traffic of the final program, after the compiler has combined or split collectives.
+
+    Args:
+      reads_lines: whether local work counts whole lines of memory, as on CPU devices.
+    """
+    found = _traffic(hlo_text, reads_lines=reads_lines)
+    kept = ("bytes_received", "bytes_sent", "collectives", "unpriced", "moved", "work")
+    return {f"final_{name}": found[name] for name in kept}
 
 
 def _kind_count(kind: str, collectives: tuple) -> tuple[str, int, int]:
@@ -332,13 +496,16 @@ def _memory(executable) -> dict[str, int]:
     return {f"{part}_bytes": getattr(stats, f"{part}_size_in_bytes") for part in parts}
 
 
-def canonical_sharding(op_sharding) -> str:
+def _canonical(op_shardings: list) -> list[str]:
+    return [canonical_sharding(compat.hlo_sharding(each)) for each in op_shardings]
+
+
+def canonical_sharding(sharding) -> str:
     """Returns a text that is equal for two shardings exactly if they place the same tiles on the same devices.
 
     `{devices=[1,8,1]x1 <=[8]}` lists tiles per dimension, copies of each tile and the devices in order of tiles, those
     that hold the same tile sorted.
     """
-    sharding = compat.hlo_sharding(op_sharding)
     if sharding.is_replicated() or not sharding.is_tiled() or sharding.subgroup_types():
         return str(sharding)
     dims, devices = list(sharding.tile_assignment_dimensions()), list(sharding.tile_assignment_devices())
@@ -435,6 +602,7 @@ def numpy_dtype(element_type: str):
 _OPERATIONS = {
     "hello": _hello,
     "compile": _compile,
+    "compile_all": _compile_all,
     "run": _run,
     "estimate": _estimate,
     "sleep": _sleep,

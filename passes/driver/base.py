@@ -56,12 +56,16 @@ class RunOptions:
       compile_for: the target whose compiler decides between two forms of the module; None for this machine.
       with_provenance: whether report rows tell which op or argument asked for each axis of a layout.
       xla_child: the child process that runs XLA; None for the one that this process shares.
+      with_traffic: whether the whole-module check also lists the longest collectives of both modules, for reports.
+      effort: the search for the best set of sites compiles so many times as many modules.
     """
 
     input: str = "-"
     compile_for: Target | None = None
     with_provenance: bool = False
     xla_child: XlaChild | None = None
+    with_traffic: bool = False
+    effort: int = 1
 
 
 @dataclasses.dataclass

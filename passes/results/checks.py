@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 MOST_VALUE_BYTES = 256 << 20
 
 
+def effort_of(text: str) -> int:
+    """Returns an effort, 1 or more. Raises: ValueError."""
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
+
+
 def is_rewritten(rows: Sequence[dict]) -> bool:
     """Returns whether a site of these report rows is rewritten.
 
@@ -26,6 +33,16 @@ def is_rewritten(rows: Sequence[dict]) -> bool:
       True
     """
     return any(row.get("is_rewritten") for row in rows)
+
+
+def can_be_rewritten(rows: Sequence[dict]) -> bool:
+    """Returns whether a site of these report rows is rewritten, or could be.
+
+    Example:
+      >>> can_be_rewritten([{"site": 0, "possible": "better"}])
+      True
+    """
+    return is_rewritten(rows) or any(row.get("possible") for row in rows)
 
 
 def checked(
@@ -52,11 +69,12 @@ def checked(
     Raises: DiagnosedError as `whole_module_check.check` does.
     """
     before = len(session.results.checks)
-    if compiles and (is_rewritten(rows) or session.options.compile_for is not None):
-        from reshard.passes.results import whole_module_check
+    if compiles and (can_be_rewritten(rows) or session.options.compile_for is not None):
+        from reshard.passes.whole_module import whole_module_check
 
         module = whole_module_check.check(parse_original(), module, pipeline, session, rows)
-        if value_bytes is None and whole_module_check.needs_values(session):
+        is_recorded = len(session.results.checks) > before  # else the last check is that of another module of the file
+        if value_bytes is None and is_recorded and whole_module_check.needs_values(session):
             value_bytes = MOST_VALUE_BYTES
     if value_bytes is not None and is_rewritten(rows):
         from reshard.passes.results import values_check

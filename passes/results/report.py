@@ -12,27 +12,33 @@ from typing import TYPE_CHECKING
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.xla.child import Compiled, KindCount
 from reshard.passes.driver.base import Session
-from reshard.passes.results.whole_module_check import Check
+from reshard.passes.results import site_table
+from reshard.passes.results.summed_remarks import reasons, skipped_text
+from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.traffic.row_text import summary_text
 from reshard.synthesis.common.numbers import count, counted, tenths_of_us
 from reshard.synthesis.common.text_table import table
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.compile_targets import Target
     from reshard.passes.results.values_check import ValuesCheck  # loads numpy
+    from reshard.passes.whole_module.whole_module_check import Check
+    from reshard.synthesis.network.program_time import ProgramTime
 
 SCHEMA = "reshard.report/1"
 
 
-def render(session: Session, form: str, locations: str = "user") -> str:
-    """Returns the report of a session as "text" or "json"; ends in a newline. Locations: as in `as_text`."""
-    return as_text(session, locations) if form == "text" else json.dumps(as_dict(session), indent=2) + "\n"
+def render(session: Session, form: str, locations: str = "user", remarks: str = "sum") -> str:
+    """Returns the report of a session as "text" or "json"; ends in a newline. The rest is as in `as_text`."""
+    return as_text(session, locations, remarks) if form == "text" else json.dumps(as_dict(session), indent=2) + "\n"
 
 
 def as_dict(session: Session) -> dict:
     """Returns the report as plain data: `sites` as plan-sites records them, `totals`, `checks`, `remarks`, `warnings`.
 
-    Bytes are per device. `value_checks` is present if values were to be checked. `no_site` is the reason why `sites` is
-    empty; it is null if there are sites.
+    Bytes are per device. `not_measured` says why nothing was measured of the whole module; it is null if `checks` has
+    its costs. `reasons` sums up the remarks: the number and the first one of each reason. `value_checks` is present if
+    values were to be checked. `no_site` is the reason why `sites` is empty; it is null if there are sites.
 
     The `location` of a site is the user's line. Its `location_chain` has the calls that lead there, innermost first.
     Its `problem` is the problem that its chain solves; it can be planned again. Its `provenance` names the op or
@@ -43,6 +49,7 @@ def as_dict(session: Session) -> dict:
         "sites": [dict(row) for row in session.results.report_rows],
         "totals": totals(session),
         "totals_of": "the rewritten sites, each compiled alone; checks has what the whole module gains",
+        "not_measured": _not_measured(session),
         "checks": [_check_dict(each) for each in session.results.checks],
         **(
             {"value_checks": [asdict(each) for each in session.results.value_checks]}
@@ -50,6 +57,7 @@ def as_dict(session: Session) -> dict:
             else {}
         ),
         "remarks": [str(each) for each in session.results.diagnostics.having(diagnostics.REMARK)],
+        "reasons": [each.as_dict() for each in reasons(session.remarks)],
         "warnings": [session.results.left_whole] if session.results.left_whole else [],
         "no_site": None if session.results.report_rows else _why_no_rows(session),
     }
@@ -62,57 +70,47 @@ def totals(session: Session) -> dict[str, int]:
     has the gain of the module.
     """
     rewritten = [row for row in session.results.report_rows if row.get("is_rewritten")]
-    measured = {
-        (row["group"], row["stock_bytes"], row["our_bytes"]) for row in rewritten if row.get("stock_bytes") is not None
-    }
+    measured = [group[0] for group in site_table.together(rewritten) if group[0]["stock_bytes"] is not None]
     return {
         "sites": len(session.results.report_rows),
         "rewritten": len(rewritten),
         "left": len(session.results.report_rows) - len(rewritten),
-        "stock_bytes": sum(stock for _, stock, _ in measured),
-        "our_bytes": sum(ours or 0 for _, _, ours in measured),
+        "stock_bytes": sum(row["stock_bytes"] for row in measured),
+        "our_bytes": sum(row["our_bytes"] or 0 for row in measured),
     }
 
 
-def as_text(session: Session, locations: str = "user") -> str:
-    """Returns the table of sites, one row each, then totals, the whole-module check, and reasons.
+def as_text(session: Session, locations: str = "user", remarks: str = "sum") -> str:
+    """Returns what was measured of the whole module, then the table of sites, their reasons, and what is left alone.
 
     Args:
       locations: "user" tells one line of each site, "chain" the calls that lead to it below its reason, too.
+      remarks: "all" lists every use that is left alone, anything else only the first one of each reason.
     """
-    if not session.results.report_rows:
-        parts = [f"reshard: {_why_no_rows(session)}", *(_check_text(each) for each in session.results.checks)]
-        return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
-    parts = [table(_HEADINGS, [_cells(row) for row in session.results.report_rows], "l" * 5 + "r" * 4 + "l")]
-    parts.append(_totals_text(session))
-    parts += [_check_text(each) for each in session.results.checks]
-    parts += [_value_check_text(each) for each in session.results.value_checks]
-    more = _chain_lines if locations == "chain" else lambda row: ()
-    parts.append("\n".join(line for row in session.results.report_rows for line in (_reason(row), *more(row))))
-    return "\n\n".join([*parts, *_left_alone(session)]) + "\n"
-
-
-def _totals_text(session: Session) -> str:
-    """Returns the counts of sites, the gain of the sites when each is compiled alone, and the gain of the module."""
-    sums = totals(session)
-    lines = [
-        f"{sums['sites']} site{'s' * (sums['sites'] != 1)}: {sums['rewritten']} rewritten, {sums['left']} left to XLA"
+    rows = session.results.report_rows
+    measured = [_check_text(each, session.options.input) for each in session.results.checks]
+    measured += [_value_check_text(each) for each in session.results.value_checks]
+    left_alone = skipped_text(session.remarks, lists_all=remarks == "all")
+    if not rows:
+        return "\n\n".join(filter(None, [f"reshard: {_why_no_rows(session)}", *measured, left_alone])) + "\n"
+    parts = [
+        *(measured or [f"the whole module: {_not_measured(session)}"]),
+        site_table.table_text(rows),
+        site_table.totals_text(totals(session), rows),
+        site_table.reasons_text(rows, with_calls=locations == "chain"),
+        site_table.spellings_text(rows),
+        left_alone,
     ]
-    if any(row.get("is_rewritten") and row["stock_bytes"] is not None for row in session.results.report_rows):
-        received = f"{sums['our_bytes']:,} bytes received per device, {sums['stock_bytes']:,} with stock XLA"
-        lines.append(f"  sum over the rewritten sites, each compiled alone: {received}")
-        lines.append(f"  the whole module: {_gain_of_module(session)}")
-    return "\n".join(lines)
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _gain_of_module(session: Session) -> str:
-    compiled = [(each.ours, each.stock) for each in session.results.checks if each.ours.is_ok and each.stock.is_ok]
-    if not session.results.checks:
-        return "not compiled; reshard-opt --compile-for=cpu:8 or check=True in Python compiles it both ways"
-    if len(compiled) < len(session.results.checks):
-        return "XLA does not compile it both ways, see below"
-    ours, stock = (sum(each.bytes_received for each in side) for side in zip(*compiled))
-    return f"{ours:,} bytes received per device, {stock:,} with stock XLA"
+def _not_measured(session: Session) -> str | None:
+    """Returns why the report has no costs of the whole module, and how to get them; None if it has them."""
+    if session.results.checks:
+        return None
+    if not any(row.get("is_rewritten") for row in session.results.report_rows):
+        return "handed over as it came, since no site is rewritten"
+    return "nothing measured; reshard-opt without --no-check, or check=True in Python, compiles it both ways"
 
 
 def _why_no_rows(session: Session) -> str:
@@ -121,7 +119,7 @@ def _why_no_rows(session: Session) -> str:
         return session.results.left_whole
     if found := session.results.statistics["find-mismatches", "sites"]:
         return f"{found} site{'s' * (found != 1)} found, and none planned: the pipeline has no plan-sites"
-    if skipped := len(_skipped(session)):
+    if skipped := sum(each.count for each in reasons(session.remarks) if each.is_of_skipped):
         count = f"{skipped} mismatch{'es' * (skipped != 1)}"
         return f"no site is planned, since what was found is left alone: {count}, listed below"
     if unread := [each.message for each in session.remarks if _IS_UNREAD in each.message]:
@@ -129,56 +127,29 @@ def _why_no_rows(session: Session) -> str:
     return "no site: every value is used in the layout in which it is produced"
 
 
-_IS_SKIPPED, _IS_UNREAD = "is left alone", "no site of it is found"  # in remarks of find-mismatches, of import-gspmd
+_IS_UNREAD = "no site of it is found"  # in remarks of import-gspmd
 
 
-def _skipped(session: Session) -> list[str]:
-    return [str(each) for each in session.remarks if _IS_SKIPPED in each.message]
-
-
-def _left_alone(session: Session) -> list[str]:
-    """Returns the part of the text that lists skipped mismatches with their reasons; empty if there are none."""
-    skipped = _skipped(session)
-    return ["left alone:\n" + "\n".join(f"  {each}" for each in skipped)] if skipped else []
-
-
-_HEADINGS = ("site", "where", "tensor", "from", "to", "received", "stock", "bound", "tile", "chain")
-
-
-def _cells(row: dict) -> tuple[str, ...]:
-    return (
-        f"{row['site']}{'*' if row.get('is_rewritten') else ''}",
-        f"{row['location'] or row['op']} ({row['kind']})",
-        row["type"].removeprefix("tensor<").removesuffix(">"),
-        row["source"],
-        row["target"],
-        count(row["bytes_received"], missing=""),
-        count(row["stock_bytes"], missing=""),
-        count(row["bound_bytes"], missing=""),
-        count(row["largest_tile_bytes"], missing=""),
-        row["chain"] or "",
-    )
-
-
-def _reason(row: dict) -> str:
-    outcome = "rewritten" if row.get("is_rewritten") else "left to XLA"
-    text = f"site {row['site']}: {outcome}: {row['reason']}; {row['why']}"
-    return textwrap.fill(text, 120, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-
-
-def _chain_lines(row: dict) -> list[str]:
-    frames = row.get("location_chain", ())
-    return [f"    at {each['location']}" + (f" in {each['function']}" if each["function"] else "") for each in frames]
-
-
-def _check_text(check: Check) -> str:
+def _check_text(check: Check, name: str) -> str:
     if check.target is None or not check.target.is_ahead_of_time:
-        lines = ["whole module, as XLA compiles it (bytes per device):", _side_by_side(check, _CPU_COLUMNS)]
+        title = f"whole module, as XLA compiles it, modelled on {_network_text(check)} (us, bytes per device):"
+        lines = [title, _side_by_side(check, _CPU_COLUMNS)]
     else:
         lines = _ahead_of_time_lines(check, check.target)
     for sites, problem in check.dropped:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
+    for sites, reason in check.added:
+        lines.append(f"  rewritten, though alone no better: site {', '.join(map(str, sites))}: {reason}")
+    if check.traffic is not None:
+        lines += ["", summary_text(check.traffic, name)]
     return "\n".join(lines)
+
+
+def _network_text(check: Check) -> str:
+    """Returns the name of the network of a check, for people."""
+    if not check.topology:
+        return "an unknown network"
+    return SiteNetwork(check.topology).topology.name
 
 
 def _value_check_text(check: ValuesCheck) -> str:
@@ -192,7 +163,8 @@ def _value_check_text(check: ValuesCheck) -> str:
 
 
 def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
-    lines = [f"whole module, compiled for {target} (bytes per device):", _side_by_side(check, _MEMORY_COLUMNS)]
+    title = f"whole module, compiled for {target}, modelled on {_network_text(check)} (us, bytes per device):"
+    lines = [title, _side_by_side(check, _MEMORY_COLUMNS)]
     lines += ["  right after partitioning:", _side_by_side(check, _TRAFFIC_COLUMNS)]
     if any(_differs_in_the_end(each) for each in (check.stock, check.ours)):
         lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
@@ -219,20 +191,21 @@ def _differs_in_the_end(compiled: Compiled) -> bool:
 
 
 # Column -> (side on which it is aligned, its cell for a module that compiles).
-_Columns = dict[str, tuple[str, Callable[[Compiled], str]]]
+_Columns = dict[str, tuple[str, Callable[[Compiled, "ProgramTime | None"], str]]]
 
 
 def _side_by_side(check: Check, columns: _Columns) -> str:
     """Returns a table with a row for stock and one for ours; if one does not compile, its last column says why."""
     rows = []
-    for name, compiled in (("stock", check.stock), ("ours", check.ours)):
+    sides = (("stock", check.stock, check.stock_time), ("ours", check.ours, check.our_time))
+    for name, compiled, modelled in sides:
         if compiled.is_ok:
-            rows.append((name, *(cell(compiled) for _, cell in columns.values())))
+            rows.append((name, *(cell(compiled, modelled) for _, cell in columns.values())))
         else:
             said = compiled.message.splitlines()[0] if compiled.message else ""
             rows.append((name, compiled.status, *[""] * (len(columns) - 2), said))
-    sides = "".join(side for side, _ in columns.values())
-    return textwrap.indent(table(("", *columns), rows, "l" + sides), "  ")
+    aligned = "".join(side for side, _ in columns.values())
+    return textwrap.indent(table(("", *columns), rows, "l" + aligned), "  ")
 
 
 def _collectives(counts: Sequence[KindCount], unpriced: Sequence[str] = ()) -> str:
@@ -240,37 +213,45 @@ def _collectives(counts: Sequence[KindCount], unpriced: Sequence[str] = ()) -> s
     return ", ".join([*kinds, *(f"{each} (not counted)" for each in unpriced)]) or "none"
 
 
-_RECEIVED = ("r", lambda compiled: count(compiled.bytes_received, missing=""))
-_TEMPORARIES = ("r", lambda compiled: count(compiled.temp_bytes, missing=""))
+_MODELLED: _Columns = {
+    "modelled": ("r", lambda _, time: tenths_of_us(time and time.seconds)),
+    "in collectives": ("r", lambda _, time: tenths_of_us(time and time.collectives_s)),
+}
+_RECEIVED = ("r", lambda compiled, _: count(compiled.bytes_received, missing=""))
+_TEMPORARIES = ("r", lambda compiled, _: count(compiled.temp_bytes, missing=""))
 _CPU_COLUMNS: _Columns = {
+    **_MODELLED,
     "received": _RECEIVED,
     "temporaries": _TEMPORARIES,
-    "collectives": ("l", lambda compiled: _collectives(compiled.collectives)),
+    "collectives": ("l", lambda compiled, _: _collectives(compiled.collectives)),
 }
 _MEMORY_COLUMNS: _Columns = {
-    "arguments": ("r", lambda compiled: count(compiled.argument_bytes, missing="")),
-    "outputs": ("r", lambda compiled: count(compiled.output_bytes, missing="")),
+    **_MODELLED,
+    "arguments": ("r", lambda compiled, _: count(compiled.argument_bytes, missing="")),
+    "outputs": ("r", lambda compiled, _: count(compiled.output_bytes, missing="")),
     "temporaries": _TEMPORARIES,
-    "peak": ("r", lambda compiled: count(compiled.peak_memory_bytes, missing="")),
-    "compiled in s": ("r", lambda compiled: f"{compiled.compile_seconds:.2f}"),
-    "estimate in us": ("r", lambda compiled: tenths_of_us(compiled.estimated_seconds)),
+    "peak": ("r", lambda compiled, _: count(compiled.peak_memory_bytes, missing="")),
+    "compiled in s": ("r", lambda compiled, _: f"{compiled.compile_seconds:.2f}"),
+    "estimate in us": ("r", lambda compiled, _: tenths_of_us(compiled.estimated_seconds)),
 }
 _TRAFFIC_COLUMNS: _Columns = {
     "received": _RECEIVED,
-    "sent": ("r", lambda compiled: count(compiled.bytes_sent, missing="")),
-    "collectives": ("l", lambda compiled: _collectives(compiled.collectives, compiled.unpriced)),
+    "sent": ("r", lambda compiled, _: count(compiled.bytes_sent, missing="")),
+    "collectives": ("l", lambda compiled, _: _collectives(compiled.collectives, compiled.unpriced)),
 }
 _FINAL_COLUMNS: _Columns = {
-    "received": ("r", lambda compiled: count(compiled.final_bytes_received, missing="")),
-    "sent": ("r", lambda compiled: count(compiled.final_bytes_sent, missing="")),
-    "collectives": ("l", lambda compiled: _collectives(compiled.final_collectives, compiled.final_unpriced)),
+    "received": ("r", lambda compiled, _: count(compiled.final_bytes_received, missing="")),
+    "sent": ("r", lambda compiled, _: count(compiled.final_bytes_sent, missing="")),
+    "collectives": ("l", lambda compiled, _: _collectives(compiled.final_collectives, compiled.final_unpriced)),
 }
 
 
 def _check_dict(check: Check) -> dict:
-    def costs(compiled: Compiled) -> dict:
+    def costs(compiled: Compiled, time: ProgramTime | None) -> dict:
         found = {
             "status": compiled.status,
+            "modelled_us": _us(time and time.seconds),
+            "modelled_collectives_us": _us(time and time.collectives_s),
             "bytes_received": compiled.bytes_received,
             "temp_bytes": compiled.temp_bytes,
             "collectives": {each.kind: each.runs for each in compiled.collectives},
@@ -280,8 +261,16 @@ def _check_dict(check: Check) -> dict:
     is_ahead_of_time = check.target is not None and check.target.is_ahead_of_time
     target = {"target": str(check.target)} if is_ahead_of_time else {}
     dropped = [{"sites": list(sites), "problem": problem} for sites, problem in check.dropped]
-    sides = {"stock": costs(check.stock), "ours": costs(check.ours)}
-    return {**target, **sides, "dropped": dropped, "is_rewritten": check.is_rewritten}
+    added = [{"sites": list(sites), "reason": reason} for sites, reason in check.added]
+    sides = {"stock": costs(check.stock, check.stock_time), "ours": costs(check.ours, check.our_time)}
+    network = {"topology": _network_text(check) if check.topology else None}
+    changes = {"dropped": dropped, "added": added, "attempts": check.attempts}
+    listed = {} if check.traffic is None else {"traffic": check.traffic}
+    return {**target, **network, **sides, **changes, "is_rewritten": check.is_rewritten, **listed}
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e6, 3)
 
 
 _AHEAD_OF_TIME_COSTS = ("message", "bytes_sent", "argument_bytes", "output_bytes", "alias_bytes", "peak_memory_bytes")

@@ -25,12 +25,12 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir.diagnostics import Diagnostic, Place
 from reshard.dialect_utils.xla import child as xla_child
-from reshard.dialect_utils.xla.child import Compiled, KindCount
+from reshard.dialect_utils.xla.child import as_json, compiled_from
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver import registry, stores
 from reshard.passes.driver.base import Session
@@ -40,7 +40,7 @@ from reshard.synthesis.common import store
 
 if TYPE_CHECKING:
     from reshard.passes.results.values_check import ValuesCheck
-    from reshard.passes.results.whole_module_check import Check
+    from reshard.passes.whole_module.whole_module_check import Check
 
 _PLAIN = Instrumentation()
 
@@ -181,7 +181,7 @@ class _Mark:
             tuple(session.results.diagnostics.diagnostics[self.diagnostics :]),
             tuple(session.results.report_rows[self.rows :]),
             tuple((name, statistic, amount) for (name, statistic), amount in added),
-            tuple(session.results.checks[self.checks :]),
+            tuple(map(_without_work, session.results.checks[self.checks :])),
             session.results.left_whole,
             tuple(session.results.value_checks[self.value_checks :]),
         )
@@ -201,7 +201,7 @@ def _facts(kept: _Kept) -> dict[str, Any]:
         "diagnostics": [written(each) for each in kept.diagnostics],
         "rows": list(kept.rows),
         "statistics": [list(each) for each in kept.statistics],
-        "checks": [asdict(each) for each in kept.checks],
+        "checks": [_check_facts(each) for each in kept.checks],
         "left_whole": kept.left_whole,
         "value_checks": [asdict(each) for each in kept.value_checks],
     }
@@ -251,19 +251,31 @@ def diagnostic(written: list) -> Diagnostic:
 
 def _check(written: dict[str, Any]) -> Check:
     # Imported here because it loads the planner, which is not needed to read a result without checks.
-    from reshard.passes.results.whole_module_check import Check
+    from reshard.passes.whole_module.whole_module_check import Check
+    from reshard.synthesis.network.program_time import ProgramTime
 
-    dropped = tuple((tuple(sites), problem) for sites, problem in written["dropped"])
+    changes = {name: tuple((tuple(sites), reason) for sites, reason in written[name]) for name in ("dropped", "added")}
+    times = {name: written[name] and ProgramTime(**written[name]) for name in ("stock_time", "our_time")}
     target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
-    return Check(_compiled(written["stock"]), _compiled(written["ours"]), dropped, written["is_rewritten"], target)
+    sides = {name: compiled_from(written[name]) for name in ("stock", "ours")}
+    return Check(**{**written, **changes, **times, **sides, "target": target})
+
+
+def _check_facts(check: Check) -> dict[str, Any]:
+    """Returns a check as plain values; see `_check`."""
+    facts = {each.name: getattr(check, each.name) for each in fields(check)}
+    for name in ("target", "stock_time", "our_time"):
+        facts[name] = facts[name] and asdict(facts[name])
+    return facts | {name: as_json(facts[name]) for name in ("stock", "ours")}
+
+
+def _without_work(check: Check) -> Check:
+    """Returns a check without the work of its programs: it has their times, and the work is as long as a program."""
+    nothing = {"moved": (), "work": (), "final_moved": (), "final_work": ()}
+    return replace(check, stock=replace(check.stock, **nothing), ours=replace(check.ours, **nothing))
 
 
 def _value_check(written: dict[str, Any]) -> ValuesCheck:
     from reshard.passes.results.values_check import ValuesCheck  # as above
 
     return ValuesCheck(**{**written, "dropped": tuple(written["dropped"])})
-
-
-def _compiled(written: dict[str, Any]) -> Compiled:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
-    return Compiled(**{**values, "collectives": tuple(KindCount(**each) for each in written["collectives"])})

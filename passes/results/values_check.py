@@ -16,6 +16,7 @@ key), values are not checked, and a remark says so.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -35,10 +36,12 @@ from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Ran
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.results import checks, module_verification, whole_module_check
+from reshard.passes.results import checks, module_verification
 from reshard.passes.results.module_verification import FAILED, UNKNOWN, WRONG, Verification
+from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import KEEP
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
+from reshard.passes.whole_module import whole_module_check
 
 MOST_DEVICES = 64
 MOST_SECONDS = 60.0  # for one run, compilation included
@@ -284,12 +287,18 @@ class _Checker:
     def _checked_again(self, module: ir.Module, kept: list) -> tuple[ir.Module, list[int]]:
         """Returns the module, or the original if the kept rewrites make it worse, and the sites dropped then."""
         devices, last = devices_of(self.original), self.session.results.checks[-1]
-        ours = self._child.compile(str(module), devices, target=last.target) if kept else last.stock
+        has_final = SiteNetwork(last.topology).has_final
+        ours = (
+            self._child.compile(str(module), devices, target=last.target, has_final=has_final) if kept else last.stock
+        )
         dropped: list[int] = []
-        if kept and (problem := whole_module_check.what_is_worse(last.stock, ours)):
+        if kept and (problem := whole_module_check.problem_of(last.stock, ours, self.original, self.pipeline)):
             dropped = self._drop(kept, f"without others the whole module is worse: {problem}")
             module, ours = self.original, last.stock
-        self.session.results.checks[-1] = replace(last, ours=ours, is_rewritten=module is not self.original)
+        handed_over = None if module is self.original else module
+        self.session.results.checks[-1] = whole_module_check.with_ours(
+            last, ours, self.original, handed_over, self._sites(), self._child
+        )
         return module, dropped
 
     def _drop(self, groups: list[list[int]], problem: str) -> list[int]:
@@ -316,8 +325,15 @@ class _Checker:
             module = self._copy(original)
             self.pipeline.run(module, Session(self.session.options))
             return module
-        others = [row["site"] for row in self.rows if row["site"] not in sites]
-        return whole_module_check.rewritten_without(others, original, self.pipeline, self.session)
+        replanned = self._replanned if original is self.original else self._replanning(original)
+        return replanned.with_sites(sites)
+
+    @functools.cached_property
+    def _replanned(self) -> whole_module_check.Replanned:
+        return self._replanning(self.original)
+
+    def _replanning(self, original: ir.Module) -> whole_module_check.Replanned:
+        return whole_module_check.Replanned(original, self.pipeline, self.session)
 
     def _copy(self, module: ir.Module) -> ir.Module:
         with module.context:

@@ -7,6 +7,7 @@ __all__ = [
     "conversions",
     "findings",
     "judge",
+    "network",
     "op_layouts",
     "oracle",
     "site_plans",

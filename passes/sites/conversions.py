@@ -11,6 +11,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import Shardings, mesh_of, module_meshes
 from reshard.passes.sites.findings import Finding, Findings
+from reshard.passes.sites.network import ANYWHERE, SiteNetwork
 from reshard.passes.sites.site_records import SiteRecord, record_of
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -30,6 +31,7 @@ class Asked:
     Attributes:
       manual_axes: axes of the manual computations around the value; the value is a tile along them.
       target_mesh: the mesh of the target where it is another one, over the same devices.
+      network: what the plan is made for.
     """
 
     type: ir.Type
@@ -38,18 +40,21 @@ class Asked:
     target: Sharding
     manual_axes: tuple[str, ...] = ()
     target_mesh: Mesh | None = None
+    network: SiteNetwork = ANYWHERE
 
     @functools.cached_property
     def text(self) -> str:
         """Returns a text with everything on which the plan depends."""
-        return repr((str(self.type), self.mesh, self.source, self.target, self.manual_axes, self.target_mesh))
+        ends = self.mesh, self.source, self.target, self.manual_axes, self.target_mesh
+        return repr((str(self.type), *ends, self.network))
 
     @functools.cached_property
     def plan(self) -> Plan:
         """Returns the plan. Raises: NoPlanError or ValueError if there is none."""
         from reshard.passes.sites.site_plans import site_plan  # loads the planner; a record may have the answer
 
-        return site_plan(self.type, self.mesh, self.source, self.target, self.manual_axes, self.target_mesh)
+        ends = self.mesh, self.source, self.target, self.manual_axes, self.target_mesh
+        return site_plan(self.type, *ends, self.network)
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts that a report shows about the plan, as plain values.
@@ -64,6 +69,11 @@ class Asked:
         if plan.target_mesh is not None:
             ends["target_mesh"] = str(plan.target_mesh)
         solved = ends | {"shape": list(plan.shape), "bits": plan.bits, "objective": plan.objective}
+        solved |= {"with_exchange": plan.request.with_exchange}
+        if self.network.is_known:
+            solved["topology"] = self.network.readable
+        if plan.request.memory_limit is not None:
+            solved["memory_limit"] = plan.request.memory_limit
         entries = {name: getattr(plan, name) for name in PLAN_ENTRIES}
         return {"chain": plan.chain_text, "is_empty": not plan.steps, **entries, "solved": solved}
 
@@ -120,7 +130,8 @@ class Conversions:
     State: `record` holds the answers from disk, or is never kept. The constructor plans every site.
     """
 
-    def __init__(self, module: ir.Module, found: Findings, is_recorded: bool):
+    def __init__(self, module: ir.Module, found: Findings, is_recorded: bool, network: SiteNetwork = ANYWHERE):
+        self.network = network
         self.meshes = module_meshes(module)
         self.shardings = Shardings()
         self._mesh_of: dict[ir.Attribute, Mesh | None] = {}
@@ -142,7 +153,9 @@ class Conversions:
             return self.of_site(first.site)
         source, target = self.of_site(first.site).source, self.of_site(last.site).target
         mesh = self.mesh(last.target)
-        asked = None if mesh is None else Asked(last.value.type, mesh, source, target, last.manual_axes)
+        asked = None
+        if mesh is not None:
+            asked = Asked(last.value.type, mesh, source, target, last.manual_axes, network=self.network)
         key = last.value.type, first.source, last.target, last.manual_axes
         return self._converted_from(key, source, target, asked)
 
@@ -163,11 +176,13 @@ class Conversions:
         mesh, goal = self.mesh(edge.source), self.mesh(edge.target)
         ends = self.shardings[edge.source], self.shardings[edge.target]
         if mesh is not None and mesh == goal:
-            return Asked(edge.value.type, mesh, *ends, edge.manual_axes)
+            return Asked(edge.value.type, mesh, *ends, edge.manual_axes, network=self.network)
         if mesh is None or goal is None or edge.manual_axes:
             return None
         is_over_the_same_devices = (mesh.size, mesh.devices) == (goal.size, goal.devices)
-        return Asked(edge.value.type, mesh, *ends, target_mesh=goal) if is_over_the_same_devices else None
+        if not is_over_the_same_devices:
+            return None
+        return Asked(edge.value.type, mesh, *ends, target_mesh=goal, network=self.network)
 
     def _conversion_at(self, edge: Finding) -> Conversion:
         key = _key(edge)

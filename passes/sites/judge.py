@@ -15,11 +15,10 @@ from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.conversions import Asked, Conversion, Conversions
 from reshard.passes.sites.findings import PREFIX, Finding
 from reshard.passes.sites.op_layouts import Layouts, OpLayouts
-from reshard.passes.sites.oracle import KEEP, REWRITE, LoneOracle, Verdict
+from reshard.passes.sites.oracle import ALWAYS, KEEP, REWRITE, Answer, Criterion, LoneOracle, Verdict
 from reshard.passes.sites.site_records import SiteRecord
 from reshard.synthesis.layouts.mesh import Mesh
 
-ALWAYS = "always"
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 _DATA_FLOW_OPS = CONSTRAINTS | LOOPS | _RETURNS | {"func.call", "sdy.manual_computation"}
 
@@ -30,27 +29,47 @@ def is_data_flow(edge: Finding) -> bool:
 
 
 class Verdicts:
-    """The verdicts so far: in memory by any key, and in the record on disk by the text of the question."""
+    """The verdicts so far, in memory by any key. The answers behind them are in the record on disk, by the text of the
+    question; they do not depend on the policy."""
 
-    def __init__(self, record: SiteRecord):
-        self._record = record
+    def __init__(self, record: SiteRecord, criterion: Criterion):
+        self._record, self._criterion = record, criterion
         self._by_key: dict[Hashable, Verdict] = {}
 
-    def on(self, key: Hashable, question: Callable[[], str], judge: Callable[[], Verdict]) -> Verdict:
-        """Returns the verdict under `key`, else the one under the text `question()`, else the result of `judge`."""
+    def on(self, key: Hashable, question: Callable[[], str], ask: Callable[[], Answer | None], devices: int) -> Verdict:
+        """Returns the verdict under `key`, else the one under the text `question()`, else that on `ask()`.
+
+        Args:
+          ask: returns the answer; None if the op cannot be asked about alone.
+          devices: the number of devices.
+        """
         if key not in self._by_key:
             text = question()
             if text not in self._by_key:
-                self._by_key[text] = Verdict.from_json(self._record.answer(text, lambda: judge().as_json()))
+                self._by_key[text] = self._judged(text, ask, devices)
             self._by_key[key] = self._by_key[text]
         return self._by_key[key]
 
+    def _judged(self, question: str, ask: Callable[[], Answer | None], devices: int) -> Verdict:
+        def asked() -> dict | None:
+            answer = ask()
+            return answer and answer.as_json()
+
+        written = self._record.answer(question, asked)
+        if written is None:
+            return _not_alone("it uses values or symbols from outside")
+        return self._criterion.verdict(Answer.from_json(written), devices)
+
+
+def _not_alone(why: str) -> Verdict:
+    return Verdict(KEEP, f"the op cannot be judged alone: {why}", is_possible=True)
+
 
 class SiteJudge:
-    """Decides about conversions by the policy `better` or `always`.
+    """Decides about conversions by a policy, one of `oracle.POLICIES`.
 
     Args:
-      policy: ALWAYS rewrites wherever there is a chain; "better" asks the oracle.
+      policy: ALWAYS rewrites wherever there is a chain; the others ask the oracle.
       conversions: the planned conversions of the module's sites.
       op_layouts: returns the layouts around ops; called only if they matter.
       oracle: returns the oracle; called only if a question is new.
@@ -67,7 +86,7 @@ class SiteJudge:
         self.conversions = conversions
         self._op_layouts = op_layouts
         self._oracle = oracle
-        self._verdicts = Verdicts(conversions.record)
+        self._verdicts = Verdicts(conversions.record, Criterion(policy, conversions.network))
 
     def on_chain(self, chain: list[Finding]) -> Verdict:
         """Returns the verdict on a chain of constraints or on one edge of data flow, judged as a pair of layouts."""
@@ -79,7 +98,10 @@ class SiteJudge:
         asked = conversion.planned
         question = repr(("pair", kind, layouts, asked.text))
         return self._verdicts.on(
-            question, lambda: question, lambda: self._oracle().judge_pair(kind, layouts, asked.plan)
+            question,
+            lambda: question,
+            lambda: self._oracle().ask_pair(kind, layouts, asked.plan, asked.network, asked.mesh.size),
+            asked.mesh.size,
         )
 
     def _settled_pair(self, chain: list[Finding], conversion: Conversion) -> Verdict | None:
@@ -90,7 +112,7 @@ class SiteJudge:
             return Verdict(KEEP, "both meshes place the value alike: nothing moves")
         if reason := self._miscompiled_around(chain[0], chain[-1]):
             return Verdict(KEEP, reason)
-        return Verdict(REWRITE, "the policy is always") if self.policy == ALWAYS else None
+        return Verdict(REWRITE, "the policy is always", is_possible=True) if self.policy == ALWAYS else None
 
     def on_op(self, group: list[Finding]) -> Verdict:
         """Returns the verdict on all edges of one op together, since XLA may partition the op in another way."""
@@ -98,9 +120,10 @@ class SiteJudge:
             return settled
         op = group[0].op
         converted = [(edge.kind == kinds.RESULT, edge.number, self.conversions.of_site(edge.site)) for edge in group]
-        layouts = self._op_layouts().of(op, self._mesh(group[0].target))
+        mesh = self._mesh(group[0].target)
+        layouts = self._op_layouts().of(op, mesh)
         if layouts is None or any(each.planned.target_mesh for _, _, each in converted):
-            return Verdict(KEEP, "the layouts around the op are unknown, or on several meshes")
+            return _not_alone("the layouts around it are unknown, or on several meshes")
         operands, results = (
             {number: each.planned for is_result, number, each in converted if is_result == side}
             for side in (False, True)
@@ -108,7 +131,8 @@ class SiteJudge:
         return self._verdicts.on(
             (*_question(op, layouts), *_conversion_keys(converted)),
             lambda: _question_text(op, layouts, operands, results),
-            lambda: self._judged_alone(op, layouts, operands, results),
+            lambda: self._asked_alone(op, layouts, operands, results),
+            mesh.size,
         )
 
     def _settled_op(self, group: list[Finding]) -> Verdict | None:
@@ -119,11 +143,11 @@ class SiteJudge:
         around = (self._miscompiled_around(edge, edge) for edge in group)
         if reason := self._miscompiled(group) or next(filter(None, around), ""):
             return Verdict(KEEP, reason)
-        return Verdict(REWRITE, "the policy is always") if self.policy == ALWAYS else None
+        return Verdict(REWRITE, "the policy is always", is_possible=True) if self.policy == ALWAYS else None
 
-    def _judged_alone(
+    def _asked_alone(
         self, op: ir.Operation, layouts: Layouts, asked_operands: dict[int, Asked], asked_results: dict[int, Asked]
-    ) -> Verdict:
+    ) -> Answer | None:
         from reshard.dialect_utils.emission.mini_modules import neighbourhood  # loads the writers of collectives
 
         operands = {number: each.plan for number, each in asked_operands.items()}
@@ -135,9 +159,7 @@ class SiteJudge:
         mesh = next(iter((*operands.values(), *results.values()))).mesh
         stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {}, layouts.constrained)
         ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results, layouts.constrained)
-        if stock is None or ours is None:
-            return Verdict(KEEP, "the op cannot be judged alone: it uses values or symbols from outside")
-        return self._oracle().judge_texts(stock, ours, mesh)
+        return None if stock is None or ours is None else self._oracle().ask_texts(stock, ours, mesh)
 
     # Ops that XLA computes wrongly in some layouts
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle `lone`, which asks stock XLA how it handles a site, and the verdict of the policy `better`.
+"""The oracle `lone`, which asks stock XLA how it handles a site, and the verdicts of the policies on its answers.
 
 At a constraint, a function result, a loop edge or a call edge, XLA sees the pair of layouts alone. At an operand or a
 result of an op, XLA may partition the op in another way, so the op with all its conversions is one question: stock
@@ -9,10 +9,11 @@ against rewritten. The answers come from XLA in a child process. They are cached
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.xla.child import Compiled, XlaChild, as_json, compiled_from
+from reshard.passes.sites.network import ANYWHERE, SiteNetwork
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
@@ -20,46 +21,85 @@ if TYPE_CHECKING:
     from reshard.synthesis.planner.entry import Plan
 
 REWRITE, KEEP = "rewrite", "keep"
+BETTER, STRICT, ALWAYS = "better", "strict", "always"
+POLICIES = {
+    BETTER: "rewrite what makes the module faster, by its modelled time",
+    STRICT: "rewrite what is better in a cost and worse in none: bytes, tiles, temporaries, number of collectives",
+    ALWAYS: "rewrite every site that has a chain",
+}
 FAILURES = {"abort": "aborts", "hang": "hangs", "error": "fails"}  # the verb for each status of `Compiled` but "ok"
 # XLA's CPU backend keeps a table of pointers for the pieces of each all-to-all: bookkeeping, not data.
 TABLES_OF_POINTERS_BYTES = 1024
+SAME_TIME = 1e-3  # relative difference below which modelled times count as equal
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question compiled both ways; `ours` is None if stock XLA cannot be beaten, so that nobody compiled our form."""
+
+    stock: Compiled
+    ours: Compiled | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the answer as plain values; see `from_json`."""
+        return {"stock": as_json(self.stock), "ours": self.ours and as_json(self.ours)}
+
+    @classmethod
+    def from_json(cls, written: dict[str, Any]) -> Answer:
+        """Returns the answer from the plain values that `as_json` returns."""
+        return cls(compiled_from(written["stock"]), written["ours"] and compiled_from(written["ours"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision about a site and its reason, with the costs of both ways if they are known."""
+    """The decision about a site and its reason, with what is known about both ways.
+
+    Attributes:
+      stock, ours: the site, or its op, compiled alone both ways.
+      stock_s, our_s: their modelled seconds.
+      is_possible: whether the site could be rewritten, and costs alone decide.
+      is_strict: whether the policy `strict` would rewrite it; False if that is not known.
+    """
 
     action: str
     reason: str
-    stock: Compiled | None = None
-    ours: Compiled | None = None
+    stock: Compiled | None = field(default=None, hash=False)
+    ours: Compiled | None = field(default=None, hash=False)
+    stock_s: float | None = None
+    our_s: float | None = None
+    is_possible: bool = False
+    is_strict: bool = False
 
     @property
     def is_rewrite(self) -> bool:
         return self.action == REWRITE
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the verdict as plain values; see `from_json`."""
-        stock, ours = (each and as_json(each) for each in (self.stock, self.ours))
-        return {"action": self.action, "reason": self.reason, "stock": stock, "ours": ours}
-
-    @classmethod
-    def from_json(cls, written: dict[str, Any]) -> Verdict:
-        """Returns the verdict from the plain values that `as_json` returns."""
-        stock, ours = (each and compiled_from(each) for each in (written["stock"], written["ours"]))
-        return cls(written["action"], written["reason"], stock, ours)
-
 
 class LoneOracle:
-    """Compiles questions in a child process; other oracles may share `child`."""
+    """Compiles questions in a child process; other oracles may share `child`.
 
-    def __init__(self, child: XlaChild):
+    Args:
+      has_final: whether the final programs of CPU devices are to be priced.
+    """
+
+    def __init__(self, child: XlaChild, has_final: bool = False):
         self.child = child
+        self._has_final = has_final
 
-    def judge_pair(self, tensor_type: str, layouts: Sequence[Sharding], plan: Plan) -> Verdict:
-        """Returns the verdict on a conversion by `plan`, against stock XLA on the same conversion.
+    def ask_pair(
+        self,
+        tensor_type: str,
+        layouts: Sequence[Sharding],
+        plan: Plan,
+        network: SiteNetwork = ANYWHERE,
+        num_devices: int | None = None,
+    ) -> Answer:
+        """Returns stock XLA's form of a conversion, and ours by `plan`.
 
         Stock XLA converts from the first of `layouts` to the last; on one mesh it passes through those between.
+
+        Args:
+          network, num_devices: what the plan was made for; None: as many devices as its mesh has.
         """
         from reshard.dialect_utils.emission.mini_modules import (  # loads the writers of collectives
             rewritten_pair,
@@ -67,34 +107,79 @@ class LoneOracle:
         )
 
         stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts, plan.target_mesh), plan.mesh)
-        if stock.is_ok and _cannot_be_beaten(stock, plan):
-            return Verdict(
-                KEEP, f"stock XLA moves {_bytes(stock.costs.bytes_received)} in {_count(stock)}, as we would", stock
-            )
-        return self.judge(stock, rewritten_pair(tensor_type, plan), plan.mesh)
+        if stock.is_ok and _cannot_be_beaten(stock, plan, network, num_devices or plan.mesh.size):
+            return Answer(stock, None)
+        return Answer(stock, self._compile(rewritten_pair(tensor_type, plan), plan.mesh))
 
-    def judge_texts(self, stock: str, ours: str, mesh: Mesh) -> Verdict:
-        """Returns the verdict on the rewritten form of a module against its stock form."""
-        return self.judge(self._compile(stock, mesh), ours, mesh)
-
-    def judge(self, stock: Compiled, ours_text: str, mesh: Mesh) -> Verdict:
-        ours = self._compile(ours_text, mesh)
-        action, reason = compare(stock, ours)
-        return Verdict(action, reason, stock, ours)
+    def ask_texts(self, stock: str, ours: str, mesh: Mesh) -> Answer:
+        """Returns the stock form and the rewritten form of a module, compiled."""
+        return Answer(self._compile(stock, mesh), self._compile(ours, mesh))
 
     def _compile(self, text: str, mesh: Mesh) -> Compiled:
-        return self.child.compile(text, mesh.size)
+        return self.child.compile(text, mesh.size, has_final=self._has_final)
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """What makes an answer a verdict: a policy, and the network on which times are modelled."""
+
+    policy: str = BETTER
+    network: SiteNetwork = ANYWHERE
+
+    def verdict(self, answer: Answer, num_devices: int) -> Verdict:
+        """Returns the verdict of the policy `better` or `strict`."""
+        stock, ours = answer.stock, answer.ours
+        if ours is None:
+            said = f"stock XLA moves {_bytes(stock.costs.bytes_received)} in {_count(stock)}, as we would"
+            return Verdict(KEEP, said, stock, is_possible=True)
+        if not ours.is_ok:
+            return Verdict(KEEP, f"XLA refuses our form: {_first_line(ours.message)}", stock, ours)
+        if not stock.is_ok:
+            said = f"stock XLA {FAILURES[stock.status]}: {_first_line(stock.message)}"
+            return Verdict(REWRITE, said, stock, ours, is_possible=True, is_strict=True)
+        action, reason = strict = compare(stock, ours)
+        then, now = (self._seconds(stock, each, num_devices) for each in (stock, ours))
+        if self.policy == BETTER:
+            action, reason = self._by_time(stock, ours, then, now)
+        is_strict = strict[0] == REWRITE
+        return Verdict(action, reason, stock, ours, then, now, is_possible=True, is_strict=is_strict)
+
+    def _seconds(self, stock: Compiled, compiled: Compiled, num_devices: int) -> float:
+        return self.network.time_beside(stock, compiled, num_devices).seconds
+
+    def _by_time(self, stock: Compiled, ours: Compiled, then: float, now: float) -> tuple[str, str]:
+        """Returns (action, reason). Of equal times the strict comparison decides."""
+        more = f"{_bytes(stock.costs.bytes_received)} -> {_bytes(ours.costs.bytes_received)}"
+        if not self.network.is_known and ours.costs.bytes_received > stock.costs.bytes_received:
+            return KEEP, f"it would receive more, {more}, and the network is unknown"
+        if is_same_time(then, now):
+            return compare(stock, ours)
+        times = f"{micros(then)} -> {micros(now)}"
+        if now > then:
+            return KEEP, f"stock XLA is faster, modelled {times}"
+        return REWRITE, f"faster than stock XLA, modelled {times}, received {more}"
+
+
+def is_same_time(one: float, other: float) -> bool:
+    """Returns whether two modelled times in seconds count as equal."""
+    return abs(one - other) <= SAME_TIME * max(one, other)
+
+
+def micros(seconds: float) -> str:
+    """Returns a time as text, in microseconds.
+
+    Example:
+      >>> micros(0.0123456)
+      '12,345.6 us'
+    """
+    return f"{seconds * 1e6:,.1f} us"
 
 
 def compare(stock: Compiled, ours: Compiled) -> tuple[str, str]:
-    """Returns (action, reason): the action is to rewrite if our form is better in a cost and not worse in any other.
+    """Returns (action, reason) of the policy `strict`: to rewrite if our form is better in a cost and worse in none.
 
     Costs: received bytes, largest tile of a collective, temporaries, number of collectives (latency).
     """
-    if not ours.is_ok:
-        return KEEP, f"XLA refuses our form: {_first_line(ours.message)}"
-    if not stock.is_ok:
-        return REWRITE, f"stock XLA {FAILURES[stock.status]}: {_first_line(stock.message)}"
     costs = _costs(stock, ours)
     worse = [f"{name} {then:,} -> {now:,}" for name, then, now, slack in costs if now > then + slack]
     better = [f"{name} {then:,} -> {now:,}" for name, then, now, slack in costs if now < then - slack]
@@ -116,13 +201,20 @@ def _costs(stock: Compiled, ours: Compiled) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def _cannot_be_beaten(stock: Compiled, plan: Plan) -> bool:
-    """Returns whether stock is at most the plan in received bytes, in collectives and in the largest tile."""
+def _cannot_be_beaten(stock: Compiled, plan: Plan, network: SiteNetwork, num_devices: int) -> bool:
+    """Returns whether stock is at most the plan in received bytes, in collectives, in the largest tile and in time.
+
+    Where links differ, a plan may be faster although it is worse in all the others. If stock's final program is known,
+    and copies anything, only the final program of the plan tells whether it copies less.
+    """
     costs = stock.costs
+    if stock.final_work:
+        return False
     return (
         costs.bytes_received <= plan.bytes_received
         and _runs(stock) <= plan.collectives
         and costs.largest_collective_tile_bytes <= plan.largest_tile_bytes
+        and network.time_of(stock, num_devices).seconds <= plan.time_s
     )
 
 

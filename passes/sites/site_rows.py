@@ -17,6 +17,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.conversions import Conversion
 from reshard.passes.sites.findings import Finding, Findings
+from reshard.synthesis.layouts.partition_specs import text_of
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.analysis.layout_origins import Origin, Origins
@@ -52,6 +53,8 @@ class SiteRows:
             "op": edge.op.name,
             "type": self._type_text(edge.value.type),
             **conversion.ends,
+            "source_spec": text_of(conversion.source),
+            "target_spec": text_of(conversion.target),
             "why": edge.why,
             **facts,
             "problem": solved,

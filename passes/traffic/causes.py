@@ -14,13 +14,14 @@ from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 
 PLANNED, SITE, PARTIAL_SUMS, LOOKUP = "planned chain", "site", "partial sums", "lookup"
 NEIGHBOURS, GATHERED, LAYOUTS, LOOP = "neighbours", "gathered op", "layouts", "loop"
-WRITTEN, UNKNOWN = "written", "unknown"
+WRITTEN, UNKNOWN, GRADIENT = "written", "unknown", "gradient sum"
 
 # Each kind of cause, as a heading of the ledger explains it.
 MEANINGS = {
     PLANNED: "a step of a chain that reshard planned for a site",
     SITE: "a value is converted from the layout that it has to the one that is wanted",
     PARTIAL_SUMS: "a dimension that an op sums over, or reduces, is split, so each device has a part of each result",
+    GRADIENT: "a dimension that a parameter's gradient sums over, such as the batch, is split",
     LOOKUP: "an op reads at computed places from an operand that is split, so each device contributes what it has",
     NEIGHBOURS: "an op needs rows that its neighbours have",
     GATHERED: "XLA has no partitioned form of an op for these layouts, so it brings the operands together first",
@@ -30,7 +31,7 @@ MEANINGS = {
     UNKNOWN: "XLA does not say for which op it made this",
 }
 
-_SUMS = frozenset({"all_reduce", "reduce_scatter"})
+SUMS = frozenset({"all_reduce", "reduce_scatter"})
 _SUMMING = frozenset(
     f"stablehlo.{name}"
     for name in ("dot_general", "dot", "convolution", "reduce", "reduce_window", "scatter", "select_and_scatter")
@@ -75,24 +76,32 @@ class Cause:
     Attributes:
       kind: one of `MEANINGS`. text: the same for this very collective, in words.
       site: the number of the site, as in the report of the module; None if the collective belongs to none.
+      parameter: the name of the argument of the program whose gradient is summed; "" if none is.
     """
 
     kind: str
     text: str
     site: int | None = None
+    parameter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteAt:
     """A site at an op: its number, the reason why it is one, in words, and the axes that its conversion moves.
 
-    `number` is that of the operand or result that is converted.
+    `number` is that of the operand or result that is converted. `value_bytes` is the size of the whole value, None if
+    that is not known.
     """
 
     site: int
     why: str
     axes: frozenset[str]
     number: int = 0
+    value_bytes: int | None = None
+
+    def may_have(self, tile_bytes: int) -> bool:
+        """Returns whether tiles of this size can be of the value; padding makes them larger, but not twice as large."""
+        return self.value_bytes is None or tile_bytes <= 2 * self.value_bytes
 
 
 def cause_of(
@@ -101,6 +110,8 @@ def cause_of(
     axes: Sequence[str],
     sites: Mapping[ir.Operation, Sequence[SiteAt]],
     result: int | None = None,
+    parameter: str = "",
+    tile_bytes: int = 0,
 ) -> Cause:
     """Returns the cause of a collective.
 
@@ -110,6 +121,8 @@ def cause_of(
       axes: the axes of the mesh along which its devices work together.
       sites: the sites of the module by the ops at which they are; empty if they are not known.
       result: the number of the program's result that it converts, if `op` returns the results.
+      parameter: the name of the parameter whose gradient `op` computes; "" if that is not known.
+      tile_bytes: of the larger one of the collective's operand and result.
     """
     if op is None:
         return Cause(UNKNOWN, MEANINGS[UNKNOWN])
@@ -117,11 +130,17 @@ def cause_of(
         return Cause(PLANNED, f"site {step[1]}: {step[2] or 'its chain'}", int(step[1]))
     if op.name in _COLLECTIVES:
         return Cause(WRITTEN, f"the program has this {short_name(op)}")
-    if kind in _SUMS and op.name in _SUMMING:
-        return Cause(PARTIAL_SUMS, f"partial {_combined_by(op)} of this {short_name(op)}")
-    if kind in _SUMS and op.name in _READING:
+    if kind in SUMS and op.name in _SUMMING:
+        text = f"partial {_combined_by(op)} of this {short_name(op)}"
+        return (
+            Cause(GRADIENT, f"gradient of {parameter}: {text}", None, parameter)
+            if parameter
+            else Cause(PARTIAL_SUMS, text)
+        )
+    if kind in SUMS and op.name in _READING:
         return Cause(LOOKUP, f"this {short_name(op)} reads from a split operand")
-    if at_op := [each for each in sites.get(op, ()) if result in (None, each.number)]:
+    at_op = [each for each in sites.get(op, ()) if result in (None, each.number) and each.may_have(tile_bytes)]
+    if at_op:
         site = max(at_op, key=lambda each: len(each.axes.intersection(axes)))  # the first one of those
         return Cause(SITE, f"site {site.site}: {site.why}", site.site)
     return _of_layouts(kind, op)

@@ -11,36 +11,77 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from reshard.dialect_utils.analysis.layout_check import devices_of, meshes_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
-from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in
+from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in, short_name
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.schedules.independent_work import Beside, independent_work
+from reshard.dialect_utils.schedules.kept_results import kept_bytes
+from reshard.dialect_utils.schedules.live_bytes import Moment, Timeline, timeline_of
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.dialect_utils.xla.child import Compiled, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
+from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, HloCollectives, collectives_in
+from reshard.dialect_utils.xla.hlo_text import parse_module
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.findings import Finding, read_findings
-from reshard.passes.traffic.causes import UNKNOWN, Cause, SiteAt, cause_of
+from reshard.passes.traffic.bounds import Bound, bounds_of_sites, bytes_of, sums_bound
+from reshard.passes.traffic.causes import GRADIENT, PARTIAL_SUMS, SUMS, UNKNOWN, Cause, SiteAt, cause_of
+from reshard.passes.traffic.parameters import Parameters
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network import cost
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
+# What a ledger needs of `XlaChild.compile`.
+KEPT = {"keeps_hlo": True, "keeps_locations": True, "keeps_schedule": True}
 NO_LINE, NO_AXES, NO_LEVEL = "(no line)", "(devices)", "(none)"
 _STEP_PREFIX = "reshard/"
 _NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a file
 _NUMBER_IN_QUOTES = re.compile(r'"(?:[^"\s]*/)?reshard\.op/\d+"')
+
+
+@dataclass(frozen=True, slots=True)
+class Independent:
+    """Work that could run beside a collective, since neither needs the other.
+
+    Attributes:
+      op: the name of the op with the largest part of it, such as `dot_general`, or of the HLO instruction. place: the
+        line of that op; "" if the module does not say.
+      seconds: of all such work, modelled as a roofline, all runs of the collective together. Other collectives may have
+        the same work beside them.
+    """
+
+    op: str
+    place: str
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.op} at {self.place}" if self.place else self.op
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The memory of one device over the program's instructions, in the order of the compiler's schedule.
+
+    Attributes:
+      timeline: the bytes at each instruction. places: for each collective, by the name of its instruction, its line; ""
+        where the module does not say.
+    """
+
+    timeline: Timeline
+    places: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +98,11 @@ class Entry:
       axes: the axes of the mesh along which devices work together, such as `x` or `x, y`.
       level: the name of the outermost level of the network that it crosses; "" if no device sends to another.
       bytes_received: by the busiest device, all runs together. seconds: modelled, all runs together.
+      beside: what could run beside it, and when; None if nothing that takes time is independent of it.
+      bound: the least that what it is for needs, all runs together: the conversion at its site, or its sums. None if no
+        bound is known.
+      times_bound: what all collectives with this very purpose receive together, divided by the bound; None without a
+        bound, or if it is 0.
     """
 
     collective: Collective
@@ -70,10 +116,20 @@ class Entry:
     level: str
     bytes_received: int
     seconds: float
+    beside: Independent | None = None
+    bound: Bound | None = None
+    times_bound: float | None = None
 
     @property
     def runs(self) -> int:
         return self.collective.trip_count
+
+    @property
+    def overlap(self) -> float:
+        """Returns the share of its time for which there is work that could run beside it, from 0 to 1."""
+        if self.beside is None:
+            return 0.0
+        return min(1.0, self.beside.seconds / self.seconds) if self.seconds else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +143,8 @@ class Ledger:
       bytes_received: by the busiest device of the whole program; the entries may have different busiest devices.
       unknown_trip_counts: the loops whose collectives are counted once, since XLA's text does not tell how often they
         run. unpriced: opcodes that move data and are not in the entries.
+      memory: what a device holds at each instruction; None if the compiler gives no schedule.
+      site_bounds: the bound of one run of each site's conversion, for the ledger of the rewritten program.
     """
 
     entries: tuple[Entry, ...]
@@ -96,6 +154,8 @@ class Ledger:
     bytes_received: int = 0
     unknown_trip_counts: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
+    memory: Moments | None = None
+    site_bounds: Mapping[int, Bound] = field(default_factory=dict, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -157,6 +217,7 @@ def ledger_of(
     *,
     target: Target | None = None,
     finds_sites: bool = True,
+    site_bounds: Mapping[int, Bound] | None = None,
     file: str = _NO_FILE,
 ) -> Ledger:
     """Returns the ledger of a module as stock XLA compiles it. The module stays as it is.
@@ -166,22 +227,49 @@ def ledger_of(
       target: the target to compile for; None for CPU devices.
       finds_sites: whether the sites of the module are looked for. A module that has been rewritten has other numbers
         of sites than its original, so nobody asks for them there.
+      site_bounds: of the original, `Ledger.site_bounds`, for a module that has been rewritten.
       file: the name to show for the file of a module that was read as text without one.
     Raises:
       TopologyError: the topology does not fit the devices.
       DiagnosedError: the module has no function @main.
     """
+    numbered = NumberedOps(module)
+    _main_of(module)  # raises before anything is compiled
+    num_devices = partitions_of(module)
+    topology.fitted(num_devices)
+    compiled = child.compile(numbered.text, num_devices, target=target, **KEPT)
+    return ledger_from(
+        module, numbered, compiled, topology, finds_sites=finds_sites, site_bounds=site_bounds, file=file
+    )
+
+
+def ledger_from(
+    module: ir.Module,
+    numbered: NumberedOps,
+    compiled: Compiled,
+    topology: Topology,
+    *,
+    finds_sites: bool = True,
+    site_bounds: Mapping[int, Bound] | None = None,
+    file: str = _NO_FILE,
+) -> Ledger:
+    """Returns the ledger of a module that has been compiled.
+
+    Args:
+      numbered: of the module. compiled: what XLA made of `numbered.text`, with what `KEPT` asks for.
+      topology, finds_sites, site_bounds, file: as in `ledger_of`, whose errors this function raises.
+    """
     main, num_devices = _main_of(module), partitions_of(module)
     network = topology.fitted(num_devices)
-    numbered = NumberedOps(module)
-    compiled = child.compile(numbered.text, num_devices, target=target, keeps_hlo=True, keeps_locations=True)
     if not compiled.is_ok:
         said = replace(compiled, message=_with_places(compiled.message, numbered, file))
         return Ledger((), network, num_devices, said)
-    found = collectives_in(present(compiled.hlo_text))
-    sites, meshes = _sites(numbered, module) if finds_sites else ({}, meshes_of(module))
-    reader = _Reader(module, main, numbered, sites, meshes, network, found.num_devices, file)
-    entries = sorted(map(reader.entry, found.ops), key=lambda entry: (-entry.seconds, -entry.bytes_received))
+    hlo_text = present(compiled.hlo_text)
+    found = collectives_in(hlo_text)
+    sites, meshes, bounds = _sites(numbered, module, network) if finds_sites else ({}, meshes_of(module), {})
+    bounds = bounds if site_bounds is None else site_bounds
+    reader = _Reader(module, main, numbered, sites, meshes, bounds, network, found, hlo_text, file)
+    entries = sorted(reader.entries(), key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
         tuple(entries),
         network,
@@ -190,6 +278,8 @@ def ledger_of(
         found.bytes_received,
         found.unknown_trip_counts,
         found.unpriced,
+        reader.memory(compiled.scheduled_text),
+        bounds,
     )
 
 
@@ -233,22 +323,26 @@ def _in_file(place: Place, file: str) -> Place:
     return replace(place, file=file) if place.file == _NO_FILE else place
 
 
-def _sites(numbered: NumberedOps, module: ir.Module) -> tuple[dict[ir.Operation, list[SiteAt]], Mapping[str, Mesh]]:
-    """Returns the sites of a module by its ops, and the meshes whose axes they name; no site where the passes refuse
-    the module."""
+def _sites(
+    numbered: NumberedOps, module: ir.Module, network: Topology
+) -> tuple[dict[ir.Operation, list[SiteAt]], Mapping[str, Mesh], dict[int, Bound]]:
+    """Returns the sites of a module by its ops, the meshes whose axes they name, and the bounds of the sites; no site
+    where the passes refuse the module."""
     with module.context:
         copy = ir.Module.parse(numbered.text)
     try:
         Pipeline.parse("import-gspmd,find-mismatches").run(copy, Session())
         findings = read_findings(copy)
     except DiagnosedError:
-        return {}, meshes_of(module)
+        return {}, meshes_of(module), {}
     sites: dict[ir.Operation, list[SiteAt]] = {}
     for edge in findings.edges if findings else ():
         op = numbered.of_name(str(edge.op.location))
         if op is not None:
-            sites.setdefault(op, []).append(SiteAt(edge.site, edge.why, _moved_axes(edge), edge.number))
-    return sites, meshes_of(copy)
+            sites.setdefault(op, []).append(
+                SiteAt(edge.site, edge.why, _moved_axes(edge), edge.number, bytes_of(edge.value))
+            )
+    return sites, meshes_of(copy), bounds_of_sites(copy, findings.edges if findings else (), network)
 
 
 def _moved_axes(edge: Finding) -> frozenset[str]:
@@ -270,10 +364,15 @@ class _Reader:
         numbered: NumberedOps,
         sites: Mapping[ir.Operation, Sequence[SiteAt]],
         meshes: Mapping[str, Mesh],
+        bounds: Mapping[int, Bound],
         topology: Topology,
-        num_devices: int,
+        found: HloCollectives,
+        hlo_text: str,
         file: str,
     ):
+        num_devices, program = found.num_devices, parse_module(hlo_text)
+        self._found, self._bounds, self._parameters = found.ops, bounds, Parameters(module, main)
+        self._beside, self._kept = independent_work(program), kept_bytes(program)
         self._file, self._return = file, list(main.regions[0].blocks[0].operations)[-1].operation
         self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
         self._meshes = [mesh for mesh in meshes.values() if mesh.size == num_devices]
@@ -281,27 +380,81 @@ class _Reader:
         self._axes_of: dict[tuple, tuple[str, ...]] = {}
         self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
 
+    def entries(self) -> list[Entry]:
+        """Returns all entries. Those of one conversion, or of one op's sums, share a bound."""
+        entries = list(map(self.entry, self._found))
+        purposes = [self._purpose(found, entry) for found, entry in zip(self._found, entries)]
+        received: dict[tuple, int] = {}
+        for purpose, entry in zip(purposes, entries):
+            received[purpose] = received.get(purpose, 0) + entry.bytes_received
+        return [
+            replace(entry, times_bound=received[purpose] / entry.bound.bytes_received)
+            if entry.bound is not None and entry.bound.bytes_received
+            else entry
+            for purpose, entry in zip(purposes, entries)
+        ]
+
+    def _purpose(self, found: CollectiveOp, entry: Entry) -> tuple:
+        """Returns what is equal for collectives that do one conversion together: the site, and the calls around it."""
+        if entry.cause.site is None:
+            return (found.name,)
+        return entry.cause.site, found.collective.trip_count, found.op_name.rpartition("/reshard.op/")[0]
+
     def entry(self, found: CollectiveOp) -> Entry:
         moved = found.collective
         ops = self._numbered.all_of_name(found.op_name) if found.result is None else [self._return]
         op = ops[0] if ops else None
         frames = next(filter(None, map(frames_of, ops)), ())  # of library functions only the calls may have lines
-        place: Place | None = self._lines.place(frames)
         axes = self._axes(moved, op)
         level = cost.crossed_level(self._topology, self._num_devices, moved)
+        parameter = self._parameters.gradient_of(ops) if moved.kind in SUMS else ""
+        cause = cause_of(moved.kind, op, axes, self._sites, found.result, parameter, moved.largest_tile_bytes)
         return Entry(
             moved,
             found.name,
             _without_layout(found.shape),
             op.name if op is not None else "",
-            "" if place is None else str(_in_file(place, self._file)),
+            self._place(ops),
             tuple(str(self._shown(frame)) for frame in frames),
-            cause_of(moved.kind, op, axes, self._sites, found.result),
+            cause,
             ", ".join(axes) or NO_AXES,
             level.name if level else "",
             traffic.bytes_received([moved], self._num_devices),
             cost.collective_time_s(self._topology, self._num_devices, moved),
+            self._independent(self._beside.get(found.name), moved.trip_count),
+            self._bound(found, cause),
         )
+
+    def _place(self, ops: Sequence[ir.Operation]) -> str:
+        """Returns the line to show for the first of some ops, given the calls that lead to it; "" if there is none."""
+        place: Place | None = self._lines.place(next(filter(None, map(frames_of, ops)), ()))
+        return "" if place is None else str(_in_file(place, self._file))
+
+    def _independent(self, beside: Beside | None, runs: int) -> Independent | None:
+        if beside is None or not beside.is_any:
+            return None
+        ops = self._numbered.all_of_name(beside.op_name)
+        seconds = beside.work.seconds(self._topology.flops_per_s, self._topology.memory_bandwidth_bytes_per_s)
+        return Independent(short_name(ops[0]) if ops else beside.opcode, self._place(ops), seconds * runs)
+
+    def _bound(self, found: CollectiveOp, cause: Cause) -> Bound | None:
+        if cause.site is not None:
+            bound = self._bounds.get(cause.site)
+            return None if bound is None else bound.times(found.collective.trip_count)
+        if cause.kind in (PARTIAL_SUMS, GRADIENT):
+            return sums_bound(found.collective, self._kept.get(found.name, found.collective.bytes_after))
+        return None
+
+    def memory(self, scheduled_text: str | None) -> Moments | None:
+        """Returns the memory over the program's instructions; None if the compiler gives no schedule."""
+        timeline = None if scheduled_text is None else timeline_of(parse_module(scheduled_text), scheduled_text)
+        if timeline is None:
+            return None
+        moved = [each for each in timeline.moments if each.is_collective]
+        return Moments(timeline, {each.name: self._place_of(each) for each in moved})
+
+    def _place_of(self, moment: Moment) -> str:
+        return self._place(self._numbered.all_of_name(moment.op_name))
 
     def _shown(self, frame: Frame) -> Frame:
         """Returns a frame as people are to see it: the name that reshard gives to a step is no function."""

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from reshard.passes.traffic.causes import MEANINGS
-from reshard.passes.traffic.ledger import GROUPINGS, Entry, Group, Ledger
+from reshard.passes.traffic.ledger import GROUPINGS, Entry, Group, Ledger, Moments
+from reshard.passes.traffic.row_text import OURS, STOCK, bound_text
 from reshard.synthesis.common.numbers import counted, decimal_bytes_text, percent, time_text
 from reshard.synthesis.common.text_table import first_line, table
 
 SCHEMA = "reshard.traffic/1"
-STOCK, OURS = "stock XLA", "ours"
+MOST_MOMENTS = 400  # of the picture of the memory; more do not fit into it
 MOST = 20  # rows of a table, unless the caller wants more
 
 
@@ -75,14 +77,17 @@ def explained_share(ledger: Ledger) -> float:
     return ledger.explained_bytes / ledger.entry_bytes if ledger.entry_bytes else 1.0
 
 
-_HEADINGS = ("time", "share", "received", "runs", "collective", "tile", "axes", "line", "why")
+_HEADINGS = (
+    "time", "share", "received", "x bound", "runs", "could overlap", "collective", "tile", "axes", "line", "why",
+)  # fmt: skip
+_SIDES_OF_COLUMNS = "rrrrrllllll"
 
 
 def _entries_text(ledger: Ledger, most: int | None) -> str:
     if not ledger.entries:
         return "  no collective: no device receives anything"
     rows = [_entry_row(entry, ledger) for entry in ledger.entries[:most]]
-    return _with_rest(table(_HEADINGS, rows, "rrrrlllll"), [*ledger.entries[most:]] if most else [], ledger)
+    return _with_rest(table(_HEADINGS, rows, _SIDES_OF_COLUMNS), [*ledger.entries[most:]] if most else [], ledger)
 
 
 def _entry_row(entry: Entry, ledger: Ledger) -> tuple[str, ...]:
@@ -90,13 +95,19 @@ def _entry_row(entry: Entry, ledger: Ledger) -> tuple[str, ...]:
         time_text(entry.seconds),
         _share(entry, ledger),
         decimal_bytes_text(entry.bytes_received),
+        bound_text(None if entry.bound is None else entry.bound.bytes_received, entry.times_bound),
         f"{entry.runs:,}",
+        _overlap_text(entry),
         entry.collective.kind,
         entry.tensor,
         entry.axes,
         entry.place,
         entry.cause.text,
     )
+
+
+def _overlap_text(entry: Entry) -> str:
+    return "no" if entry.beside is None else f"{percent(entry.overlap)}, {entry.beside.op}"
 
 
 def _groups_text(groups: list[Group], ledger: Ledger, by: str, most: int | None) -> str:
@@ -181,12 +192,14 @@ def _ledger_dict(ledger: Ledger) -> dict[str, Any]:
         "explained_share": explained_share(ledger) if compiled.is_ok else None,
         "unknown_trip_counts": list(ledger.unknown_trip_counts),
         "unpriced": list(ledger.unpriced),
-        "collectives": [_entry_dict(entry) for entry in ledger.entries],
+        "collectives": [as_entry_dict(entry) for entry in ledger.entries],
+        "memory": None if ledger.memory is None else _memory_dict(ledger.memory, compiled.peak_bytes),
         "by": {by: [_group_dict(group) for group in ledger.grouped(by)] for by in GROUPINGS},
     }
 
 
-def _entry_dict(entry: Entry) -> dict[str, Any]:
+def as_entry_dict(entry: Entry) -> dict[str, Any]:
+    """Returns a collective as plain data, one of "collectives" in `reshard.traffic/1`."""
     return {
         "kind": entry.collective.kind,
         "name": entry.name,
@@ -202,6 +215,48 @@ def _entry_dict(entry: Entry) -> dict[str, Any]:
         "cause": entry.cause.kind,
         "why": entry.cause.text,
         "site": entry.cause.site,
+        "parameter": entry.cause.parameter,
+        "bound_bytes": None if entry.bound is None else entry.bound.bytes_received,
+        "bound_seconds": None if entry.bound is None else entry.bound.seconds,
+        "times_bound": entry.times_bound,
+        "could_overlap": entry.beside is not None,
+        "overlap": entry.overlap,
+        "beside": None if entry.beside is None else asdict(entry.beside),
+    }
+
+
+def _memory_dict(memory: Moments, peak_bytes: int | None) -> dict[str, Any]:
+    """Returns the memory over the program's time.
+
+    Returns: "argument_bytes"; "moments" as lists [temporary bytes, bytes of results], at most `MOST_MOMENTS`: of
+      several instructions, the one with the most; "collectives" and "loops" with the numbers of their moments; and
+      "peak_bytes", which is the compiler's own.
+    """
+    moments = memory.timeline.moments
+    step = max(1, -(-len(moments) // MOST_MOMENTS))
+    pieces = [moments[at : at + step] for at in range(0, len(moments), step)]
+    most = [max(piece, key=lambda each: each.temporary_bytes + each.result_bytes) for piece in pieces]
+    loops: dict[str, dict[str, Any]] = {}
+    for at, each in enumerate(moments):
+        if each.loops:
+            loops.setdefault(each.loops[-1], {"name": each.loops[-1], "runs": each.runs, "first": at // step})
+            loops[each.loops[-1]]["last"] = at // step
+    return {
+        "peak_bytes": peak_bytes,
+        "argument_bytes": memory.timeline.argument_bytes,
+        "instructions": len(moments),
+        "moments": [[each.temporary_bytes, each.result_bytes] for each in most],
+        "collectives": [
+            {
+                "at": at // step,
+                "kind": each.opcode.removesuffix("-start").replace("-", "_"),
+                "runs": each.runs,
+                "location": memory.places.get(each.name, ""),
+            }
+            for at, each in enumerate(moments)
+            if each.is_collective
+        ],
+        "loops": list(loops.values()),
     }
 
 

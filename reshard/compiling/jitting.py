@@ -21,6 +21,7 @@ from reshard.configuration.contexts import Context
 from reshard.configuration.settings import resolved, validated
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat, jax_seam
+from reshard.passes.sites.network import topology_of
 
 _log = logging.getLogger("reshard.jit")
 
@@ -148,6 +149,9 @@ class _Enabled(Context):
 
 def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
     """Returns a module of jax after optimization; None, after a log message, if it cannot be optimized."""
+    if problem := _misfit(settings["topology"], len(devices)):
+        warnings.warn(f"reshard: {name} is compiled as it is: {problem}", RuntimeWarning, stacklevel=2)
+        return None
     try:
         return optimized_module(compat.bytecode(module), settings, name, devices)
     except DiagnosedError as error:
@@ -159,3 +163,16 @@ def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence
             f"reshard: {name} is compiled as it is, by a fault of reshard: {what}", RuntimeWarning, stacklevel=2
         )
     return None
+
+
+def _misfit(topology: str | None, devices: int) -> str:
+    """Returns why the topology that the user names does not fit the devices of a program; empty if it does."""
+    if not topology:
+        return ""
+    from reshard.synthesis.network.topology import TopologyError
+
+    try:
+        topology_of(topology).fitted(devices)
+    except TopologyError as error:
+        return str(error)
+    return ""

@@ -23,17 +23,21 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.jobs import agreement, shared_planning
-from reshard.passes.driver.base import Session
+from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import report, result_cache
-from reshard.passes.results.checks import checked, is_rewritten
+from reshard.passes.results.checks import checked, effort_of, is_rewritten
 from reshard.passes.results.result_cache import Output
+from reshard.passes.sites.network import UNKNOWN
+from reshard.planning import device_networks
 from reshard.planning.byte_sizes import byte_size
+from reshard.synthesis.forms.platforms import CPU, platform_of
 
 if TYPE_CHECKING:
     import jax
 
-_OF_PASSES = ("policy", "oracle")
+_OF_PASSES = ("policy", "oracle", "topology", "memory_limit")
+_OF_RUNS = ("emit", "check", "effort", "verify_values", "verify_values_bytes")
 _log = logging.getLogger("reshard.optimize")
 
 
@@ -43,14 +47,15 @@ class Report:
 
     _session: Session = field(repr=False)
 
-    def text(self, locations: str = "user") -> str:
-        """Returns the table of sites with totals, the whole-module check and the reasons.
+    def text(self, locations: str = "user", remarks: str = "sum") -> str:
+        """Returns what was measured of the whole module, the table of sites with totals, and the reasons.
 
         Args:
           locations: "user" shows for each site the line of the user's program, outside of libraries and helpers;
             "chain" also shows the calls that lead to this line.
+          remarks: "sum" shows the uses that are left alone as a number for each reason, "all" lists each of them.
         """
-        return report.as_text(self._session, locations)
+        return report.as_text(self._session, locations, remarks)
 
     def to_dict(self) -> dict:
         """Returns the report as plain data, as `reshard-opt --report=json` prints it, schema `reshard.report/1`.
@@ -138,10 +143,12 @@ def optimize(
       program: a lowered program, `jax.jit(f).lower(*args)`; an export, `jax.export.export(jax.jit(f))(*args)`; or a
         module: MLIR text or bytecode, a StableHLO portable artifact, the bytes of `Exported.serialize`, or an
         `ir.Module`. The program itself is not changed.
-      check: whether to compile the whole module before and after in a child process, and to take back rewrites that
-        make it worse. None means yes, unless `reshard.options`, the environment or the configuration file say no. The
-        check is made only with emit="manual".
-      **options: `policy`, "better" or "always"; `oracle`, "lone"; `emit`, "manual", "sdy" or "local"; `verify_values`:
+      check: whether to compile the whole module before and after in a child process, and to choose the sites that make
+        it faster as a whole. None means yes, unless `reshard.options`, the environment or the configuration file say
+        no. The check is made only with emit="manual".
+      **options: `policy`, "better", "strict" or "always"; `topology`: the network, a preset such as "h100:4", the path
+        of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
+        `effort`: how many times longer to search; `emit`, "manual", "sdy" or "local"; `verify_values`:
         if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
         docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
@@ -216,7 +223,11 @@ def optimized_module(
         child process.
     Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
-    session, pipeline, checks = Session(), _pipeline(settings), _Checks.of(settings)
+    if devices and settings["topology"] is None:
+        settings = {**settings, "topology": device_networks.topology_of(devices)}
+    if devices:
+        settings = {**settings, "platform": platform_of(devices[0].platform)}
+    session, pipeline, checks = _session(settings), _pipeline(settings), _Checks.of(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
 
     def here() -> Output:
@@ -236,10 +247,7 @@ def optimized_module(
             return result_cache.run(key, session, made)
 
     if members := agreement.members_of(devices):
-        asked = {
-            option: settings[option]
-            for option in (*_OF_PASSES, "emit", "check", "verify_values", "verify_values_bytes")
-        }
+        asked = {option: settings[option] for option in (*_OF_PASSES, *_OF_RUNS)}
         output = shared_planning.run(members, name, _text(source, locations=False), asked, session, compute)
     else:
         output = compute()
@@ -257,7 +265,7 @@ def recorded_output(
     Args:
       enter: called with the name of the next stage and its limit of processor time; None means no limit.
     """
-    session, file = Session(), _file(source, name)
+    session, file = _session(settings), _file(source, name)
     passing_before = xla_child.shared_child().passing_answers
     checks = _Checks.of(settings)
     output, entry = result_cache.recorded(session, lambda: _output(file, _pipeline(settings), session, checks, enter))
@@ -388,5 +396,16 @@ def _text_of(module: ir.Module, locations: bool = True) -> str:
 
 
 def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
-    given = {name: settings[name] for name in _OF_PASSES if settings[name] != SETTINGS[name].default}
-    return Pipeline.emitting(settings["emit"], given)
+    given = {name: settings[name] for name in _OF_PASSES if settings[name] not in (SETTINGS[name].default, UNKNOWN)}
+    if "memory_limit" in given:
+        given["memory_limit"] = str(byte_size(given["memory_limit"]))
+    options = {name.replace("_", "-"): value for name, value in given.items()}
+    if (platform := settings.get("platform", CPU)) != CPU:  # the devices' own, no setting
+        options["platform"] = platform
+    if settings["emit"] == "local":  # that form plans no sites
+        options = {name: value for name, value in options.items() if name not in ("topology", "memory-limit")}
+    return Pipeline.emitting(settings["emit"], options)
+
+
+def _session(settings: Mapping[str, Any]) -> Session:
+    return Session(RunOptions(effort=effort_of(settings["effort"])))

@@ -86,7 +86,7 @@ def traffic(
         a module as text or bytes.
       *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
       topology: the network that times are modelled on: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file,
-        or a `Topology`; None for one switch between all devices.
+        or a `Topology`; None for one switch between all devices. `optimize` decides for it, too.
       with_ours: whether the program after `optimize`, with the options of `reshard.options`, is compiled too.
     Raises:
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
@@ -102,7 +102,8 @@ def traffic(
     elif args or kwargs:
         raise TypeError(f"traffic takes arguments of a function only, and {type(program).__name__} is none")
     source, name, is_from_jax = source_of(program)
-    return of_source(source, name, network, with_ours=with_ours, is_from_jax=is_from_jax)
+    options = {} if topology is None else {"topology": network}
+    return of_source(source, name, network, with_ours=with_ours, is_from_jax=is_from_jax, options=options)
 
 
 def of_source(
@@ -131,11 +132,13 @@ def of_source(
     stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
         return Traffic(name, stock)
-    settings = resolved({**(options or {}), "emit": "manual"}, dict(contexts.current().options))
+    given = {**(options or {}), "emit": "manual"}
+    settings = resolved(given, dict(contexts.current().options))
     optimized = optimized_module(source, settings, name, is_from_jax=is_from_jax)
     ours = None
     if optimized.is_rewritten:
-        ours = _ledger(optimized.content, name, child, topology, finds_sites=False, **how)
+        of_stock = {"finds_sites": False, "site_bounds": stock.site_bounds}
+        ours = _ledger(optimized.content, name, child, topology, **of_stock, **how)
     return Traffic(name, stock, ours, optimized.report)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reshard.passes.results.checks import MOST_VALUE_BYTES
+from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
 from reshard.planning.byte_sizes import byte_size
 
 CONFIG_VARIABLE = "RESHARD_CONFIG"
@@ -36,6 +36,7 @@ class Setting:
       default: the default value. If it is a bool, the option is a switch, else text.
       choices: returns the allowed texts; empty if any text is allowed.
       check: raises ValueError for a text that is not allowed.
+      normalized: returns the text for a value that need not be text; None if only text is allowed. Raises ValueError.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Setting:
     help: str
     choices: Callable[[], tuple[str, ...]] = tuple
     check: Callable[[str], Any] = str
+    normalized: Callable[[Any], str] | None = None
 
     @property
     def variable(self) -> str:
@@ -58,8 +60,12 @@ class Setting:
             return _read_switch(self.name, value, place)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if type(value) is int and self.check is byte_size:
+        if type(value) is int and self.check in (byte_size, effort_of):
             value = str(value)
+        try:
+            value = value if self.normalized is None else self.normalized(value)
+        except ValueError as error:
+            raise ValueError(f"{place}{self.name}: {error}") from None
         if not isinstance(value, str):
             raise ValueError(f"{place}{self.name}={value!r} is no text")
         choices = self.choices()
@@ -91,6 +97,17 @@ def _choices_of(option: str) -> tuple[str, ...]:
     return next(each.choices for each in load("plan-sites").options() if each.name == option)
 
 
+def _topology(value: Any) -> str:
+    from reshard.passes.sites.network import option_text  # loads numpy
+    from reshard.synthesis.network.topology import Topology
+
+    if not isinstance(value, str | Topology):
+        raise ValueError(
+            f"{value!r} is no topology; write a preset such as 'h100:4', the path of a file, or a Topology"
+        )
+    return option_text(value)
+
+
 def _emissions() -> tuple[str, ...]:
     from reshard.passes.driver.registry import EMISSIONS
 
@@ -108,12 +125,27 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "policy",
             "better",
-            "rewrite only the sites that get better, or every site",
+            "rewrite what makes the module faster (better), what is worse in no cost (strict), or every site (always)",
             functools.partial(_choices_of, "policy"),
         ),
         Setting("oracle", "lone", _ORACLE, functools.partial(_choices_of, "oracle")),
         Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
-        Setting("check", True, "compile the whole module before and after, and take back rewrites that make it worse"),
+        Setting(
+            "topology",
+            None,
+            "the network that decisions are for: a preset, a TOML file or a `Topology`; by default that of the devices",
+            normalized=_topology,
+        ),
+        Setting(
+            "memory_limit",
+            None,
+            "the most memory of the module, and of each plan, per device; by default that of stock XLA",
+            check=byte_size,
+        ),
+        Setting(
+            "effort", "1", "how long to search for the best set of sites: so many times 8 compilations", check=effort_of
+        ),
+        Setting("check", True, "compile the whole module before and after, and choose the sites that make it faster"),
         Setting(
             "verify_values", False, "run both modules on small random inputs, and take back rewrites that change values"
         ),

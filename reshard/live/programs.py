@@ -28,6 +28,7 @@ from reshard.dialect_utils.emission.tile_emission import Mark, write_program
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.live.ways import Stage
+from reshard.synthesis.forms.platforms import CPU, platform_of
 from reshard.synthesis.programs.tile_program import TileProgram
 
 MOST_PROGRAMS = 256
@@ -198,7 +199,8 @@ def _tile_after(tile, *, body: _Body):
 def _lowered(context, tile: ir.Value, *, body: _Body):
     channels = (context.module_context.new_channel() for _ in itertools.count())
     here: ir.Location = ir.Location.current  # pyright: ignore[reportAssignmentType]  # the stub has the property's Final
-    return [write_program(body.program, tile, Mark(channels, "reshard", here))]
+    platform = platform_of(next(iter(context.module_context.platforms), CPU))
+    return [write_program(body.program, tile, Mark(channels, "reshard", here, platform))]
 
 
 mlir.register_lowering(_run_tile_program, _lowered)

@@ -14,7 +14,10 @@ import os
 
 import jax
 
+from reshard.configuration import contexts
+from reshard.configuration.settings import resolved
 from reshard.live.leaves import (
+    Ends,
     RedistributeError,
     ends_of,
     flattened,
@@ -23,6 +26,8 @@ from reshard.live.leaves import (
 from reshard.live.running import refuse_shapes
 from reshard.live.transfers import same_as_before, transfer_of
 from reshard.live.tree_schedule import Schedule, arrays_used_again, bytes_held, scheduled_transfers
+from reshard.passes.sites.network import topology_of as topology_of_text
+from reshard.planning import device_networks
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.plans.request import OBJECTIVES
@@ -50,7 +55,9 @@ def redistribute(
         fit, it moves in slices. None means no limit.
       donate: whether a source array may be deleted as soon as its target exists.
       progress: True shows the progress on stderr, False does not, and None does if it takes more than a second.
-      topology, objective: the same as for `reshard.plan`.
+      topology: the network for which the fastest way is chosen; None for that of `reshard.options`, else for the one
+        that the kind and the places of TPUs or GPUs tell, such as h100:2; else `uniform`.
+      objective: the same as for `reshard.plan`.
     Returns: the tree of new arrays. An array that already has its sharding is returned itself. If only the names of
       mesh axes differ, the new array has the buffers of the old one.
     Raises:
@@ -90,13 +97,35 @@ def plan_tree(
     """
     if objective not in OBJECTIVES:
         raise RedistributeError(f'unknown objective "{objective}"; choose from {", ".join(OBJECTIVES)}')
-    network = topology if topology is None or isinstance(topology, Topology) else Topology.parse(os.fspath(topology))
+    network = _network(topology)
     limit = None if memory_limit is None else byte_size(memory_limit)
     paths, leaves, structure = flattened(tree)
     targets = targets_of(shardings, tree, leaves)
     ends = [ends_of(*each) for each in zip(paths, leaves, targets)]
     same_as = same_as_before(leaves, targets)
-    transfers = tuple(transfer_of(end, network, objective, first) for end, first in zip(ends, same_as))
+    transfers = tuple(transfer_of(end, network or _between(end), objective, first) for end, first in zip(ends, same_as))
     return scheduled_transfers(
         transfers, bytes_held(leaves, transfers), arrays_used_again(leaves), structure, limit, donate
     )
+
+
+def _network(topology: Topology | str | os.PathLike | None) -> Topology | None:
+    """Returns the topology that the caller or `reshard.options` names; None without one."""
+    if isinstance(topology, Topology):
+        return topology
+    text = os.fspath(topology) if topology is not None else resolved({}, dict(contexts.current().options))["topology"]
+    return topology_of_text(text) if text else None
+
+
+def _between(ends: Ends) -> Topology | None:
+    """Returns the topology of the devices of both ends of a leaf; None if it cannot be told, and for CPU devices.
+
+    One memory holds all tiles of CPU devices, and copies there cost more than the preset's network says: `uniform`
+    gives plans with fewer and larger moves, which benchmarks/live_arrays.py found to be faster.
+    """
+    sides = [each for each in (ends.source, ends.target) if each is not None]
+    devices = sorted({device for each in sides for device in each.device_set}, key=lambda device: device.id)
+    if {device.platform for device in devices} == {"cpu"}:
+        return None
+    text = device_networks.topology_of(devices)
+    return topology_of_text(text) if text else None

@@ -11,9 +11,12 @@ from reshard.pictures import colours, memory, traffic_map
 from reshard.pictures.markup import Markup, element, joined
 from reshard.pictures.page import card, facts, in_frame, page, svg, twin
 from reshard.pictures.placements import Placements, State, differing, originals, placements
+from reshard.pictures.plan_parts import layout_html
 from reshard.pictures.tile_pictures import TilePictures, shown_devices, state_text
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.common.numbers import bandwidth, bytes_text, counted, time_text
+from reshard.synthesis.explain.proofs import proof_of
+from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import Plan
 from reshard.synthesis.programs.tile_program import collectives_by_step
@@ -379,16 +382,12 @@ def head_text(plan: Plan) -> str:
 def plan_facts(plan: Plan) -> Markup:
     """Returns a list of a plan's mesh, source, target, chain and totals."""
     ratio = f", {plan.ratio_to_bound:.2f}x the least that any method needs" if plan.bound_bytes else ""
+    to_mesh = f" on {_short_mesh(plan.target_mesh)}" if plan.target_mesh else ""
     return facts(
         [
             ("mesh", element("code", _short_mesh(plan.mesh))),
-            ("from", element("code", plan.source)),
-            (
-                "to",
-                joined(
-                    [element("code", plan.target), f" on {_short_mesh(plan.target_mesh)}" if plan.target_mesh else ""]
-                ),
-            ),
+            ("from", layout_html(str(plan.source), text_of(plan.source))),
+            ("to", joined([layout_html(str(plan.target), text_of(plan.target)), to_mesh])),
             ("chain", element("code", plan.chain_text)),
             ("received", f"{plan.bytes_received:,} bytes by the busiest device{ratio}"),
             ("memory", f"peak {plan.peak_bytes:,} bytes per device; largest tile {plan.largest_tile_bytes:,}"),
@@ -396,6 +395,7 @@ def plan_facts(plan: Plan) -> Markup:
                 "time",
                 f"{time_text(plan.time_s)} modelled, {counted(plan.collectives, 'collective')}",
             ),
+            ("proof", proof.text if (proof := proof_of(plan)) else ""),
         ]
     )
 

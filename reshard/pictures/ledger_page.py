@@ -7,23 +7,27 @@ wherever they go. Without scripts the tables are there all the same, the longest
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from reshard.pictures.markup import Markup, element, joined
+from reshard.passes.traffic import row_text
+from reshard.pictures import memory_over_time
+from reshard.pictures.markup import Markup, element, joined, table
 from reshard.pictures.page import card, in_frame, page
 from reshard.synthesis.common.numbers import bytes_text, counted, percent, time_text
 
 _FRAME_PIXELS, _BAR_PIXELS = 900, 60
+_MOST = 1e300
 _GROUPINGS = ("cause", "line", "kind", "axis", "level")
-_SIDES = (("stock", "stock XLA"), ("ours", "ours"))
 
 _STYLE = """
+main{max-width:1640px}
 .ledger th button{all:unset;cursor:pointer;font-weight:600}
 .ledger th button:focus-visible{outline:3px solid var(--mark)}
 .ledger th[aria-sort=ascending] button::after{content:" \\2191"}
 .ledger th[aria-sort=descending] button::after{content:" \\2193"}
 .ledger .share{display:inline-block;height:9px;background:var(--mark);border-radius:2px;margin-right:6px;min-width:1px}
+.ledger .words{min-width:28ch}
 .filter{display:none;font:inherit;font-size:13px;padding:4px 10px;border:1px solid var(--line);border-radius:6px;
 background:var(--paper);color:var(--ink);width:min(420px,100%);margin:6px 0}
 .scripted .filter{display:block}
@@ -69,7 +73,7 @@ def page_of(traffic: Mapping[str, Any]) -> str:
         element("p", network),
         _tiles(traffic),
     ]
-    for side, title in _SIDES:
+    for side, title in row_text.SIDES:
         if traffic[side] is not None:
             body += _side(traffic[side], title)
     if traffic["is_unchanged"]:
@@ -94,7 +98,7 @@ def _tiles(traffic: Mapping[str, Any]) -> Markup:
 
 def _tile(title: str, traffic: Mapping[str, Any], key: str, text: Any) -> Markup:
     said = []
-    for side, name in _SIDES:
+    for side, name in row_text.SIDES:
         if traffic[side] is not None:
             value = traffic[side][key]
             shown = "does not compile" if value is None else text(value)
@@ -116,6 +120,8 @@ def _side(ledger: Mapping[str, Any], title: str) -> Iterator[Markup]:
         element("details", element("summary", f"by {by}"), _groups(ledger, by), open=by == "cause") for by in _GROUPINGS
     ]
     yield card(heading, *_notes(ledger), *groups)
+    if ledger.get("memory"):
+        yield card(*memory_over_time.parts(ledger["memory"], title))
     yield card(element("h2", f"{title}: each collective"), _collectives(ledger, title))
 
 
@@ -127,29 +133,51 @@ def _notes(ledger: Mapping[str, Any]) -> Iterator[Markup]:
         yield element("p", f"{', '.join(ledger['unpriced'])} moves data, too, and is not counted.")
 
 
-_NUMBERS = ("share", "time", "received", "runs", "collectives")
-_HEADINGS = ("share", "time", "received", "runs", "collective", "tile", "axes", "level", "line", "op", "why")
+_NUMBERS = ("share", "time", "received", "bound", "x bound", "runs", "collectives")
+_AMOUNTS = ("share", "time", "received", "x bound", "runs")
+_HEADINGS = (*_AMOUNTS, "collective", "tile", "axes", "line", "why", "could overlap", "bound", "level", "op")
 
 
 def _collectives(ledger: Mapping[str, Any], title: str) -> Markup:
     rows, longest = [], max(each["seconds"] for each in ledger["collectives"])
     for each in ledger["collectives"]:
-        calls = "\n".join(each["location_chain"])
+        calls, (bound, ratio) = "\n".join(each["location_chain"]), _bound(each)
         rows.append(
             [
                 *_amounts(each, ledger, longest),
+                ratio,
                 _number(each["runs"], f"{each['runs']:,}"),
                 element("td", each["kind"]),
                 element("td", element("code", each["tile"])),
                 element("td", each["axes"]),
-                element("td", each["level"]),
                 element("td", each["location"], title=calls or None),
+                element("td", each["why"], class_="words"),
+                element("td", _overlap(each), class_="words"),
+                bound,
+                element("td", each["level"]),
                 element("td", each["op"].removeprefix("stablehlo.")),
-                element("td", each["why"]),
             ]
         )
     said = {"placeholder": "show rows with ...", "aria_label": f"filter the rows of {title}"}
     return _table(_HEADINGS, rows, element("input", class_="filter", type="search", **said))
+
+
+def _bound(row: Mapping[str, Any]) -> list[Markup]:
+    """Returns the cells of the bound, in bytes and as a multiple; the time of the bound is behind the pointer."""
+    if (bound := row.get("bound_bytes")) is None:
+        return [_number(-1.0, ""), _number(-1.0, "")]
+    seconds = "" if row["bound_seconds"] is None else f", at least {time_text(row['bound_seconds'])}"
+    shown = element("span", bytes_text(bound), title=f"{bound:,} bytes{seconds}")
+    ratio = row["times_bound"] if bound else _MOST  # what needs nothing comes last
+    return [_number(bound, shown), _number(ratio, row_text.bound_text(bound, row["times_bound"]))]
+
+
+def _overlap(row: Mapping[str, Any]) -> str:
+    if not row.get("could_overlap"):
+        return "no"
+    beside = row["beside"]
+    place = f" at {beside['place']}" if beside["place"] else ""
+    return f"yes, {percent(row['overlap'])}: {beside['op']}{place}"
 
 
 def _groups(ledger: Mapping[str, Any], by: str) -> Markup:
@@ -176,6 +204,27 @@ def _amounts(row: Mapping[str, Any], ledger: Mapping[str, Any], longest_s: float
         _number(row["seconds"], time_text(row["seconds"])),
         _number(row["bytes_received"], received),
     ]
+
+
+def top_rows(side: Mapping[str, Any], title: str, sites: Collection[int] = ()) -> Markup:
+    """Returns the longest collectives of one program as a table, and what the rest takes.
+
+    Args:
+      side: "stock" or "ours" of a `passes.traffic.summary`. sites: the numbers of those that have a card on the page.
+    """
+    rows = []
+    for each in side["collectives"]:
+        *said, why = row_text.cells(each, side["seconds"])
+        site = each["site"]
+        linked = element("a", why, href=f"#card-{site}") if site in sites else why
+        rows.append((*said, linked))
+    caption = f"{title}, the longest first"
+    if not rows:
+        return element("p", f"{title}: no collective: no device receives anything.")
+    parts = [table(row_text.HEADINGS, rows, row_text.RIGHT_OR_LEFT, caption)]
+    if side["rest"]["collectives"]:
+        parts.append(element("p", f"{row_text.rest_text(side)}; reshard traffic lists them.", class_="soft"))
+    return joined(parts)
 
 
 def _number(value: float, shown: object) -> Markup:

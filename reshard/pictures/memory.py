@@ -85,7 +85,7 @@ def picture(steps: tuple[MemoryOfStep, ...], limit: int | None = None) -> Markup
         return floor - high * num_bytes / top
 
     drawn = [element("line", x1=_LEFT, x2=_LEFT + wide, y1=floor, y2=floor, class_="axis")]
-    for tick in _ticks(top):
+    for tick in round_ticks(top):
         drawn.append(element("line", x1=_LEFT, x2=_LEFT + wide, y1=at(tick), y2=at(tick), class_="axis"))
         drawn.append(element("text", bytes_text(tick), x=_LEFT - 8, y=at(tick) + 4, class_="end soft"))
     drawn += _lines(limit, top, at, wide)
@@ -154,7 +154,7 @@ def _legend() -> list[Markup]:
     return drawn
 
 
-def _ticks(top: float) -> list[int]:
+def round_ticks(top: float) -> list[int]:
     """Returns three to six round numbers of bytes below `top`, in powers of two."""
     step = 1
     while top / step > 6:

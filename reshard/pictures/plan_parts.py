@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a plan for pages and texts: its steps, and the other ways that were rejected."""
+"""The parts of a plan for pages and texts: its layouts, its steps, and the other ways that were rejected."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from reshard.synthesis.planner.entry import Plan
 
 _STEPS = ("step", "what", "tile before", "after", "received", "time")
 _REJECTED = ("rejected way", "received", "time", "peak", "collectives", "why not", "its chain")
+
+
+def layout_html(text: str, spec: str | None) -> Markup:
+    """Returns a sharding as Shardy writes it, and as JAX does; `spec` is None where JAX has no text for it."""
+    return joined([element("code", text), *([" ", element("code", spec, class_="soft")] if spec else [])])
 
 
 def steps_html(plan: Plan) -> Markup:

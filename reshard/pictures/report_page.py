@@ -8,12 +8,13 @@ they go.
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reshard.pictures import plan_parts
+from reshard.passes.results import site_table
+from reshard.passes.traffic import row_text
+from reshard.pictures import ledger_page, plan_parts
 from reshard.pictures.drawing import Drawing
 from reshard.pictures.markup import Markup, element, joined, number, table
 from reshard.pictures.page import card, facts, in_frame, page, svg, twin
@@ -22,7 +23,7 @@ from reshard.synthesis.common.numbers import bytes_text, count, counted, tenths_
 from reshard.synthesis.explain.alternatives import rejected
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.synthesis.layouts.sharding import Sharding, ShardingError
-from reshard.synthesis.network.topology import DEFAULT, Topology
+from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 
 MOST_DRAWN = 24  # conversions that gain most have pictures, so that a page stays a few MB
@@ -34,12 +35,14 @@ _FRAME_PIXELS = 900
 class _Site:
     """A row of the report with its plan.
 
-    `like` is the site with the same conversion that has the pictures; it may be this site itself.
+    `like` is the site with the same conversion that has the pictures; it may be this site itself. `together` are the
+    sites that are decided together with this one and share its figures, this one included.
     """
 
     row: dict
     plan: Plan | None
     like: int | None
+    together: tuple[int, ...]
 
     @property
     def number(self) -> int:
@@ -72,6 +75,7 @@ def page_of(report: dict, name: str) -> str:
         element("h1", name),
         element("p", _outcome(report)),
         _summary(report),
+        *_traffic(report, sites),
     ]
     body += [_overview(sites)] if sites else []
     unfolded = [each.number for each in sites if each.row.get("is_rewritten")] or [each.number for each in sites]
@@ -80,12 +84,12 @@ def page_of(report: dict, name: str) -> str:
     return page(f"reshard: {name}", *body)
 
 
-def text_of(report: dict, name: str) -> str:
-    """Returns the text of the page without its pictures; ends in a newline."""
+def text_of(report: dict, name: str, remarks: str = "sum") -> str:
+    """Returns the text of the page without its pictures; ends in a newline. `remarks`: "all" lists each of them."""
     parts = [f"reshard report: {name}", _outcome(report), *_summary_text(report)]
+    parts += [row_text.summary_text(each["traffic"], name) for each in report["checks"] if each.get("traffic")]
     parts += [part for site in _sites(report) for part in _site_text(site)]
-    remarks = report.get("remarks", ())
-    parts += ["remarks:\n" + "\n".join(f"  {each}" for each in remarks)] if remarks else []
+    parts += _remarks_text(report, lists_all=remarks == "all")
     return "\n\n".join(parts) + "\n"
 
 
@@ -104,7 +108,9 @@ def _sites(report: dict) -> list[_Site]:
     for row in by_gain:
         if row.get("problem") and len(drawn) < MOST_DRAWN:
             drawn.setdefault(_key(row), row["site"])
-    return [_Site(row, planned_again(row.get("problem")), drawn.get(_key(row))) for row in rows]
+    groups = site_table.together(rows)
+    together = {id(row): tuple(each["site"] for each in group) for group in groups for row in group}
+    return [_Site(row, planned_again(row.get("problem")), drawn.get(_key(row)), together[id(row)]) for row in rows]
 
 
 def _gain(row: dict) -> int:
@@ -123,27 +129,24 @@ def planned_again(problem: dict | None) -> Plan | None:
         mesh = Mesh.parse(problem["mesh"])
         ends = Sharding.parse(problem["source"]), Sharding.parse(problem["target"])
         goal = Mesh.parse(problem["target_mesh"]) if "target_mesh" in problem else None
-        is_by_time = problem["objective"] == "time"
+        topology = Topology.parse(problem.get("topology", DEFAULT))
         return plan(
             mesh,
             tuple(problem["shape"]),
             problem["bits"],
             *ends,
             objective=problem["objective"],
-            with_exchange=is_by_time,
+            topology=topology,
+            with_exchange=problem["with_exchange"],
+            memory_limit=problem.get("memory_limit"),
             target_mesh=goal,
         )
-    except (MeshError, ShardingError, NoPlanError):
+    except (MeshError, ShardingError, TopologyError, NoPlanError):
         return None
 
 
-@functools.lru_cache(maxsize=1)
-def _network() -> Topology:
-    return Topology.parse(DEFAULT)
-
-
 def _drawing(site: _Site) -> Drawing:
-    return Drawing(site.drawn, _network().fitted(site.drawn.devices))
+    return Drawing(site.drawn, site.drawn.request.topology.fitted(site.drawn.devices))
 
 
 # ---- summary
@@ -156,19 +159,28 @@ def _outcome(report: dict) -> str:
     if not totals["sites"]:
         why = report.get("no_site", "no site: every value is used in the layout in which it is produced")
         return f"{why[0].upper()}{why[1:]}."
-    sites = f"{totals['rewritten']} of {counted(totals['sites'], 'site')} rewritten, {totals['left']} left to XLA."
-    if not report["checks"] and totals["stock_bytes"]:
-        received = f"{totals['our_bytes']:,} bytes instead of {totals['stock_bytes']:,}"
-        sites += f" At these, each compiled alone, a device receives {received} in sum; "
-        sites += "what the whole module gains is unknown."
+    said = []
     for check in report["checks"]:
         stock, ours = check["stock"], check["ours"]
         if stock["status"] == ours["status"] == "ok":
-            sites += f" A device receives {ours['bytes_received']:,} bytes instead of {stock['bytes_received']:,}"
-            sites += f" and needs {ours['temp_bytes']:,} bytes of temporaries instead of {stock['temp_bytes']:,}."
+            said += _modelled_words(check)
+            said.append(
+                f"A device receives {ours['bytes_received']:,} bytes instead of {stock['bytes_received']:,} "
+                f"and needs {ours['temp_bytes']:,} bytes of temporaries instead of {stock['temp_bytes']:,}."
+            )
         elif stock["status"] != "ok":
-            sites += f" Stock XLA does not compile the module as it came ({stock['status']})."
-    return sites
+            said.append(f"Stock XLA does not compile the module as it came ({stock['status']}).")
+    if report.get("not_measured"):
+        said.append(f"The whole module: {report['not_measured']}.")
+    said.append(f"{totals['rewritten']} of {counted(totals['sites'], 'site')} rewritten, {totals['left']} left to XLA.")
+    return " ".join(said)
+
+
+def _modelled_words(check: dict) -> Iterator[str]:
+    """Yields a sentence with the modelled times of both modules, if the check has them."""
+    then, now = (check[side].get("modelled_us") for side in ("stock", "ours"))
+    if then is not None and now is not None:
+        yield f"It takes {now:,.1f} us instead of {then:,.1f}, modelled on {check['topology'] or 'an unknown network'}."
 
 
 def _summary(report: dict) -> Markup:
@@ -176,6 +188,9 @@ def _summary(report: dict) -> Markup:
     for check in report["checks"]:
         drawn = [("received per device", "bytes_received"), ("temporaries per device", "temp_bytes")]
         bars = [_bars(title, check["stock"].get(key), check["ours"].get(key)) for title, key in drawn]
+        if check["stock"].get("modelled_us") is not None:
+            times = [check[side].get("modelled_us") for side in ("stock", "ours")]
+            bars.insert(0, _bars(f"modelled time on {check['topology'] or 'an unknown network'}", *times, unit="us"))
         collectives = table(
             ("collective", "stock XLA", "ours", "change"), _differences(check), "lrrr", "Collectives that run"
         )
@@ -183,25 +198,36 @@ def _summary(report: dict) -> Markup:
             element("p", f"Left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}")
             for each in check["dropped"]
         ]
+        dropped += [
+            element("p", f"Rewritten, though alone no better: site {_numbers(each['sites'])}: {each['reason']}")
+            for each in check.get("added", ())
+        ]
         rows = list(_ahead_of_time(check))
         more = [table(("", "stock XLA", "ours"), rows, "lrr", "Ahead of time")] if rows else []
         parts.append(
             card(element("h2", _head(check)), element("div", *bars, class_="pair"), collectives, *more, *dropped)
         )
-    if not parts and report["totals"]["stock_bytes"]:
-        totals = report["totals"]
-        title = "received per device, sum over the rewritten sites, each compiled alone"
-        bars = _bars(title, totals["stock_bytes"], totals["our_bytes"])
-        parts.append(card(element("h2", "Site by site, as XLA compiles them"), bars))
     return joined(parts)
 
 
-def _bars(title: str, stock: int | None, ours: int | None) -> Markup:
+def _traffic(report: dict, sites: list[_Site]) -> Iterator[Markup]:
+    """Yields a card for each check that tells where the bytes go; causes that are sites link to the sites' cards."""
+    numbers = {each.number for each in sites}
+    for check in report["checks"]:
+        if not (found := check.get("traffic")):
+            continue
+        sides = [(found[key], title) for key, title in row_text.SIDES if found[key] is not None]
+        tables = [ledger_page.top_rows(side, title, numbers) for side, title in sides]
+        network = element("p", f"Times are modelled on {found['topology']}.", class_="soft")
+        yield card(element("h2", "Where the bytes go"), network, *tables)
+
+
+def _bars(title: str, stock: float | None, ours: float | None, unit: str = "bytes") -> Markup:
     """Returns two bars, ours below that of stock XLA; a value of None is shown as "does not compile"."""
     most = max(stock or 0, ours or 0, 1)
     drawn = []
     for y, (name, value, cls) in zip((0, 30), (("stock XLA", stock, "warm"), ("ours", ours, "one"))):
-        said = "does not compile" if value is None else f"{value:,} bytes"
+        said = "does not compile" if value is None else f"{value:,} {unit}"
         drawn.append(element("text", name, x=66, y=y + 16, class_="end"))
         drawn.append(element("rect", x=74, y=y + 3, width=max(1.0, 230.0 * (value or 0) / most), height=18, class_=cls))
         drawn.append(element("text", said, x=80 + 230.0 * (value or 0) / most, y=y + 16))
@@ -244,6 +270,14 @@ def _cell(value: float | str | None) -> str:
     return tenths_of_us(value) if isinstance(value, float) else count(value, missing="")
 
 
+def _number(value: float | None) -> str:
+    return f"{value:,.1f}" if isinstance(value, float) else count(value)
+
+
+def _numbers(sites: Sequence[int]) -> str:
+    return ", ".join(map(str, sites))
+
+
 def _differences(check: dict) -> list[tuple]:
     stock, ours = check["stock"]["collectives"], check["ours"]["collectives"]
     rows = []
@@ -258,10 +292,11 @@ def _summary_text(report: dict) -> Iterator[str]:
         rows = [
             (
                 what,
-                *(count(check[side].get(key)) for side in ("stock", "ours")),
+                *(_number(check[side].get(key)) for side in ("stock", "ours")),
                 "",
             )
             for what, key in (
+                ("modelled, us", "modelled_us"),
                 ("received, bytes per device", "bytes_received"),
                 ("temporaries, bytes per device", "temp_bytes"),
             )
@@ -274,32 +309,43 @@ def _summary_text(report: dict) -> Iterator[str]:
             f"left to XLA again: site {', '.join(map(str, each['sites']))}: {each['problem']}"
             for each in check["dropped"]
         ]
+        lines += [
+            f"rewritten, though alone no better: site {_numbers(each['sites'])}: {each['reason']}"
+            for each in check.get("added", ())
+        ]
         yield "\n".join(lines)
 
 
 # ---- sites
 
 
+_HEADINGS = ("site", "where", "tensor", "from", "to", "received", "least", "alone: stock", "alone: ours", "decision")
+
+
 def _overview(sites: list[_Site]) -> Markup:
-    headings = ("site", "where", "tensor", "from", "to", "received", "stock", "least", "decision")
-    rows = []
-    for each in sites:
-        row = each.row
-        codes = (
-            element("code", row[name].removeprefix("tensor<").removesuffix(">"))
-            for name in ("type", "source", "target")
-        )
-        sizes = (_size(row[name]) for name in ("bytes_received", "stock_bytes", "bound_bytes"))
-        rows.append(
-            (
-                element("a", each.number, href=f"#card-{each.number}"),
-                row["location"] or row["op"],
-                *codes,
-                *sizes,
-                _badge(each),
-            )
-        )
-    return card(element("h2", "Sites"), table(headings, rows, "rllllrrrl"))
+    """Returns the table of sites. Those that are decided together are rows in a row, with one pair of figures."""
+    site_of = {id(each.row): each for each in sites}
+    groups = site_table.together([each.row for each in sites])
+    rows = [_row(site_of[id(row)]) for group in groups for row in group]
+    said = "Received bytes per device: of the chain, the least of any method, and where the site or its op is compiled "
+    said += "alone. In the whole module XLA may convert in another way, so the figures do not add up to the program's."
+    return card(element("h2", "Sites"), element("p", said, class_="soft"), table(_HEADINGS, rows, "rllllrrrrl"))
+
+
+def _row(site: _Site) -> tuple:
+    row, first = site.row, site.together[0]
+    figures = [_size(row[name]) for name in ("stock_bytes", "our_bytes")]
+    if site.number != first and any(figures):
+        figures = [joined(["with ", element("a", first, href=f"#card-{first}")]), ""]
+    return (
+        element("a", site.number, href=f"#card-{site.number}"),
+        row["location"] or row["op"],
+        element("code", row["type"].removeprefix("tensor<").removesuffix(">")),
+        *(plan_parts.layout_html(row[end], row.get(f"{end}_spec")) for end in ("source", "target")),
+        *(_size(row[name]) for name in ("bytes_received", "bound_bytes")),
+        *figures,
+        _badge(site),
+    )
 
 
 def _badge(site: _Site) -> Markup:
@@ -364,21 +410,24 @@ def _facts(site: _Site) -> Iterator[tuple[str, str, bool]]:
     yield "mesh", meshes.get("mesh", ""), True
     yield "from", row["source"], True
     yield "to", f"{row['target']}{goal}", True
+    specs = [row.get(f"{end}_spec") for end in ("source", "target")]
+    yield "as JAX writes them", " to ".join(map(str, specs)) if all(specs) else "", True
     yield "why there is a site", row["why"], False
     yield "decision", f"{site.decision}: {row['reason']}", False
     yield "chain", row.get("chain") or "", True
-    numbers = (("ours", "bytes_received"), ("stock XLA", "stock_bytes"), ("least that any method needs", "bound_bytes"))
-    yield (
-        "received per device",
-        "; ".join(f"{who} {row[key]:,}" for who, key in numbers if row.get(key) is not None),
-        False,
-    )
+    numbers = (("chain", "bytes_received"), ("least that any method needs", "bound_bytes"))
+    yield "received per device", _listed(row, numbers), False
+    others = [number for number in site.together if number != site.number]
+    received = (("ours", "our_bytes"), ("stock XLA", "stock_bytes"))
+    if others and _listed(row, received):
+        yield "decided together with", f"site {', '.join(map(str, others))}; one figure for all of them:", False
+    yield "compiled alone: received", _listed(row, received), False
     temporaries = (("ours", "our_temp_bytes"), ("stock XLA", "stock_temp_bytes"))
-    yield (
-        "temporaries, with the op around",
-        "; ".join(f"{who} {row[key]:,}" for who, key in temporaries if row.get(key) is not None),
-        False,
-    )
+    yield "compiled alone: temporaries", _listed(row, temporaries), False
+
+
+def _listed(row: dict, numbers: tuple[tuple[str, str], ...]) -> str:
+    return "; ".join(f"{what} {row[key]:,}" for what, key in numbers if row.get(key) is not None)
 
 
 def _site_text(site: _Site) -> Iterator[str]:
@@ -410,7 +459,22 @@ def _at(provenance: dict) -> str:
 
 
 def _remarks_html(report: dict) -> list[Markup]:
-    remarks = report.get("remarks", ())
+    """Returns a card with the number of remarks by reason; all remarks are folded below."""
+    remarks, reasons = report.get("remarks", ()), report.get("reasons", ())
     if not remarks:
         return []
-    return [card(element("h2", "Remarks"), twin("\n".join(remarks), counted(len(remarks), "remark")))]
+    rows = [(each["count"], each["reason"], element("code", each["first"])) for each in reasons]
+    counts = [table(("remarks", "reason", "the first"), rows, "rll")] if rows else []
+    return [card(element("h2", "Remarks"), *counts, twin("\n".join(remarks), counted(len(remarks), "remark")))]
+
+
+def _remarks_text(report: dict, *, lists_all: bool) -> list[str]:
+    remarks, reasons = report.get("remarks", ()), report.get("reasons", ())
+    if not remarks:
+        return []
+    if lists_all or not reasons:
+        return ["remarks:\n" + "\n".join(f"  {each}" for each in remarks)]
+    lines = ["remarks by reason, with the first of each (--remarks=all lists them):"]
+    for each in reasons:
+        lines += [f"  {counted(each['count'], 'remark')}: {each['reason']}", f"    {each['first']}"]
+    return ["\n".join(lines)]

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from reshard.planning.byte_sizes import byte_size
 from reshard.planning.element_types import check_size, element_type
-from reshard.synthesis.layouts import partition_specs
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding, ShardingError
 from reshard.synthesis.network.topology import Topology
@@ -206,11 +205,7 @@ def _sharding(sharding, rank: int) -> Sharding:
     if isinstance(sharding, Sharding):
         return sharding
     if isinstance(sharding, str):
-        return (
-            partition_specs.sharding_of(sharding, rank)
-            if partition_specs.is_spec(sharding)
-            else Sharding.parse(sharding)
-        )
+        return Sharding.parse(sharding, rank)
     if _single_device(sharding):
         return Sharding(((),) * rank)
     spec = getattr(sharding, "spec", sharding)  # a NamedSharding, or a PartitionSpec, which is a sequence

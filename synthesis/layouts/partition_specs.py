@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shardings in JAX's spelling: the text of a `PartitionSpec`, read without Python and without jax."""
+"""Shardings in JAX's spelling: the text of a `PartitionSpec`, read and written without Python and without jax."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def is_spec(text: str) -> bool:
     return _START.match(text) is not None
 
 
-def sharding_of(text: str, rank: int) -> Sharding:
+def sharding_of(text: str, rank: int | None = None) -> Sharding:
     """Returns the sharding that a `PartitionSpec` gives an array of `rank`; dimensions without an entry are not split.
+
+    Without a rank each entry is a dimension.
 
     Raises: ShardingError, with the column that cannot be read, or if there are more entries than dimensions.
 
@@ -30,9 +32,39 @@ def sharding_of(text: str, rank: int) -> Sharding:
       [{}], unreduced={"x"}
     """
     dims, unreduced = _Parser(text).spec()
+    rank = len(dims) if rank is None else rank
     if len(dims) > rank:
         raise ShardingError(f"{' '.join(text.split())} has {len(dims)} entries, the array has rank {rank}")
     return Sharding((*dims, *[()] * (rank - len(dims))), unreduced=unreduced)
+
+
+def text_of(sharding: Sharding) -> str | None:
+    """Returns a sharding in JAX's spelling, with one entry for each dimension; None where a `PartitionSpec` says less.
+
+    A `PartitionSpec` names whole axes only, so there is none with sub-axes. Advice to propagation is left out.
+
+    Example:
+      >>> print(text_of(Sharding.parse('[{"x"}, {}, {"y", "z"}]')))
+      P('x', None, ('y', 'z'))
+      >>> print(text_of(Sharding.parse('[{}], unreduced={"x"}')), text_of(Sharding.parse('[{"x":(1)2}]')))
+      P(None, unreduced={'x'}) None
+    """
+    axes = [axis for group in (*sharding.dims, sharding.unreduced) for axis in group]
+    if any(axis.size is not None or not _IS_NAME.fullmatch(axis.name) for axis in axes):
+        return None
+    entries = [_entry_text([f"'{axis.name}'" for axis in group]) for group in sharding.dims]
+    if sharding.unreduced:
+        entries.append("unreduced={" + ", ".join(f"'{axis.name}'" for axis in sharding.unreduced) + "}")
+    return f"P({', '.join(entries)})"
+
+
+_IS_NAME = re.compile(r"[^'\"\\]+")  # names that `sharding_of` reads back; others would need escapes
+
+
+def _entry_text(names: list[str]) -> str:
+    if len(names) > 1:
+        return f"({', '.join(names)})"
+    return names[0] if names else "None"
 
 
 _Axes = tuple[AxisRef, ...]

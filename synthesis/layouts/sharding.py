@@ -103,16 +103,20 @@ class Sharding:
             taken.append((axis, pre, pre * size))
 
     @classmethod
-    def parse(cls, text: str) -> Sharding:
-        """Returns the sharding that a text in Shardy's syntax describes.
+    def parse(cls, text: str, rank: int | None = None) -> Sharding:
+        """Returns the sharding that a text describes, in Shardy's syntax or as JAX's `PartitionSpec`.
 
-        Raises: ShardingError if the text cannot be read.
+        Args:
+          rank: of the array; a `PartitionSpec` may have fewer entries. None is the number of entries.
+        Raises: ShardingError if the text cannot be read, or a `PartitionSpec` has more entries than the rank.
 
         Example:
-          >>> print(Sharding.parse('[{"x"}, {}, {"y", "z":(1)2}]'))
-          [{"x"}, {}, {"y", "z":(1)2}]
+          >>> print(Sharding.parse('[{"x"}, {}, {"y", "z":(1)2}]'), Sharding.parse("P('x')", rank=2))
+          [{"x"}, {}, {"y", "z":(1)2}] [{"x"}, {}]
         """
-        return _Parser(text).sharding()
+        from . import partition_specs  # it makes shardings
+
+        return partition_specs.sharding_of(text, rank) if partition_specs.is_spec(text) else _Parser(text).sharding()
 
     def __str__(self) -> str:
         priorities = dict(self.priorities)

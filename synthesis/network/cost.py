@@ -10,7 +10,7 @@ over the levels. At each level:
   K, receives n·L·(1 - k/K) bytes here, spread over its k members: first the slow level with the data of the own
   column, then the fast one with everything.
   The kinds that the topology lists as `rings` go around a ring instead: each member passes everything on to the next
-  one of its group, a tile or 1/n of it at a time, in n - 1 steps.
+  one of its group, in the order in which the group lists them, a tile or 1/n of it at a time, in n - 1 steps.
 - **all_to_all**: each member exchanges L/n with every member that it meets at this level.
 - **collective_permute**: each pair moves L at the level where it meets.
 
@@ -259,12 +259,14 @@ def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[floa
 
 
 def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
-    """Returns the coefficients of groups whose members form a ring, and pass everything on in order of position."""
-    in_order = np.lexsort((positions, group))
-    members, stops = positions[in_order], np.cumsum(sizes)
-    following = np.arange(1, len(members) + 1)
+    """Returns the coefficients of groups whose members form a ring, and pass everything on in the order of the group.
+
+    So a group whose neighbours are on different nodes crosses the link between them at every step.
+    """
+    stops = np.cumsum(sizes)
+    following = np.arange(1, len(positions) + 1)
     following[stops - 1] = stops - sizes
-    latency_s, seconds_per_byte = _permute(network, np.column_stack([members, members[following]]), kind)
+    latency_s, seconds_per_byte = _permute(network, np.column_stack([positions, positions[following]]), kind)
     size, launch_s = int(sizes.max()), network.topology.launch_latency_s
     if size == 1:
         return 0.0, 0.0

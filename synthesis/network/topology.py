@@ -33,6 +33,7 @@ SWAP = "swap"
 MAY_BE_RINGS = ("all_gather", "reduce_scatter", "all_reduce")
 IN_PAIRS = (*MAY_BE_RINGS, "all_to_all")
 KINDS = ("switch", "bus", "ring", "torus")
+_PLATFORMS = ("cpu", "gpu", "tpu")
 DEFAULT = "uniform"
 
 
@@ -197,14 +198,18 @@ class Topology:
       memory_bandwidth_bytes_per_s: the bandwidth of one device's memory in local relayouts, reads plus writes.
       slice_bandwidth_bytes_per_s: the same for slices, whose results are copied out of their tiles; None if slices are
         free.
+      flops_per_s: the floating-point operations per second of one device in dense matrix products of bfloat16, or of
+        float32 on CPU devices, at the precision that its compiler uses by default; a multiply-add counts 2. If it is
+        None, computing counts nothing.
       free_before_all_to_all: the share of a relayout or slice that costs nothing right before an all_to_all, because
         the all_to_all copies its parts out of the tile anyway.
       launch_latency_s: the time that every collective takes before the first byte moves.
+      platform: "cpu", "gpu" or "tpu", the platform of the devices; empty if it is not said.
       summary: one line that describes the network.
       source: where the figures were published, and which of them are estimates.
       device_order: the device id at each position; None means that position and id are equal.
-      rings: the kinds of collectives that the library runs around one ring of all members of a group, in the order of
-        their positions, whatever their levels. It runs the other kinds level by level.
+      rings: the kinds of collectives that the library runs around one ring of all members of a group, in the order
+        in which the group lists them, whatever their levels. It runs the other kinds level by level.
     """
 
     name: str
@@ -217,8 +222,12 @@ class Topology:
     rings: tuple[str, ...] = ()
     slice_bandwidth_bytes_per_s: float | None = None
     free_before_all_to_all: float = 0.0
+    flops_per_s: float | None = None
+    platform: str = ""
 
     def __post_init__(self):
+        if self.platform not in ("", *_PLATFORMS):
+            raise TopologyError(f'platform = "{self.platform}"; known: {", ".join(_PLATFORMS)}')
         for kind in self.rings:
             if kind not in MAY_BE_RINGS:
                 raise TopologyError(f'rings has "{kind}"; known: {", ".join(MAY_BE_RINGS)}')
@@ -242,6 +251,8 @@ class Topology:
             bandwidth = getattr(self, what)
             if bandwidth is not None and not 0 < bandwidth < math.inf:
                 raise TopologyError(f"{what} = {bandwidth}; bandwidths are positive")
+        if self.flops_per_s is not None and not 0 < self.flops_per_s < math.inf:
+            raise TopologyError(f"flops_per_s = {self.flops_per_s}; a positive number is meant")
         if not 0 <= self.free_before_all_to_all <= 1:
             raise TopologyError(f"free_before_all_to_all = {self.free_before_all_to_all}; a share is between 0 and 1")
         if not 0 <= self.launch_latency_s < math.inf:

@@ -41,7 +41,7 @@ def parse(text: str) -> Topology:
     if "\n" in stripped or "[[" in stripped:
         return _read(stripped, "topology")
     spec = _SPEC.fullmatch(stripped)
-    if spec and (PRESETS / f"{spec['name']}.toml").is_file():
+    if spec and is_preset(stripped):
         return _sized(_preset(spec["name"]), spec)
     path = Path(stripped)
     if stripped and path.is_file():
@@ -52,6 +52,17 @@ def parse(text: str) -> Topology:
     close = difflib.get_close_matches(spec["name"] if spec else stripped, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
     raise TopologyError(f'unknown topology "{stripped}"; {hint}')
+
+
+def is_preset(text: str) -> bool:
+    """Returns whether a text has the form of a preset with or without sizes, and there is a preset of this name.
+
+    Example:
+      >>> is_preset("v5e:4x4*2"), is_preset("./v5e.toml")
+      (True, False)
+    """
+    spec = _SPEC.fullmatch(text.strip())
+    return spec is not None and (PRESETS / f"{spec['name']}.toml").is_file()
 
 
 def _text_of(path: Path) -> str:
@@ -209,9 +220,11 @@ _TOPOLOGY_KEYS = (
     _Key("launch_latency_s", _NUMBER, is_written=_always),
     _Key("memory_bandwidth_bytes_per_s", _NUMBER, is_required=True, is_written=_always),
     _Key("slice_bandwidth_bytes_per_s", _NUMBER),
+    _Key("flops_per_s", _NUMBER),
     _Key("free_before_all_to_all", _NUMBER),
     _Key("device_order", _WHOLES),
     _Key("rings", _NAMES),
+    _Key("platform", _WORDS),
 )
 _LEVEL_KEYS = (
     _Key("name", _WORDS, is_required=True, is_written=_always),

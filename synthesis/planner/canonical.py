@@ -21,6 +21,7 @@ from ..programs.steps import Step
 from ..programs.tile_program import (
     Gather,
     KeepFirst,
+    KeepOwn,
     Loop,
     On,
     Operation,
@@ -156,8 +157,8 @@ class _Names:
 
     def operation(self, mesh: Mesh, operation: Operation) -> Operation:
         match operation:
-            case TakeOwn(picks):
-                return TakeOwn(tuple((axis, self.factor(factor)) for axis, factor in picks))
+            case TakeOwn(picks) | KeepOwn(picks):
+                return replace(operation, picks=tuple((axis, self.factor(factor)) for axis, factor in picks))
             case (
                 Gather(factors)
                 | Swap(factors)
@@ -166,7 +167,7 @@ class _Names:
                 | PutOwn(factors)
                 | KeepFirst(factors)
             ):
-                return type(operation)(self.factors(factors))
+                return replace(operation, factors=self.factors(factors))
             case Loop(body=body):
                 return replace(operation, body=self.program(mesh, body))
             case On(on):

@@ -80,15 +80,15 @@ class Context:
         self, before: Blocks, after: Blocks, most_pieces: float = math.inf, most_rounds: float = math.inf
     ) -> Exchange:
         """Returns the exchange between two placements. Raises: TooManyPieces if it has too many pieces."""
-        round_elements, least_s = 0, 0.0
+        round_elements, least_s, price = 0, 0.0, None
         if self.objective.is_by_time:
-            round_elements = self.pricing.round_elements()
+            round_elements, price = self.pricing.round_elements(), self.pricing.exchange_seconds
             least_s = self.pricing.least_picoseconds(1) / PER_SECOND if self.request.devices > 1 else 0.0
         if least_s and not self.wants_small:
             most_rounds = min(most_rounds, self.costing.fastest_s / least_s)  # no slower than a known plan
         distance = None if self.pricing.is_flat else self.pricing.distance
         limits = {"most_rounds": most_rounds, "most_pieces": most_pieces}
-        return plan_exchange(before, after, distance=distance, round_elements=round_elements, **limits)
+        return plan_exchange(before, after, distance=distance, round_elements=round_elements, price=price, **limits)
 
 
 class Searched:

@@ -39,8 +39,7 @@ def _within_both_ends(request: Request) -> list[Plan]:
     The search with the limit has more choices, and may reach its own limits before it finds this plan.
     """
     with contextlib.suppress(NoPlanError):
-        found = planned(dataclasses.replace(request, tile_limit=None))
-        return [dataclasses.replace(found, request=request, is_optimal=False, proved_gap=gap_to_bounds(found))]
+        return [_as_answer(request, planned(dataclasses.replace(request, tile_limit=None)))]
     return []
 
 
@@ -86,7 +85,8 @@ class _Planner:
         if math.prod(asked.shape) == 0:
             return self._of_no_elements()
         if asked.memory_limit is not None:
-            return budget.cheapest_within(asked.memory_limit, self.candidates(), key, self._in_chunks)
+            found = budget.cheapest_within(asked.memory_limit, self._candidates_within(), key, self._in_chunks)
+            return found if found.request is asked else _as_answer(asked, found)
         return min(self.candidates(), key=key)
 
     def pareto(self) -> tuple[Plan, ...]:
@@ -116,6 +116,20 @@ class _Planner:
                     yield plan
                     searched.take(plan)
 
+    def _candidates_within(self) -> Iterator[Plan]:
+        """Yields the candidates; by time also those by bytes, if the fastest candidate needs more than the limit.
+
+        Of all plans that fit in one piece, the fastest may be one that the search by time passes over.
+        """
+        asked, fastest = self.request, None
+        for plan in self.candidates():
+            fastest = plan if fastest is None or plan.time_s < fastest.time_s else fastest
+            yield plan
+        if not self.context.objective.is_by_time or fastest is None or fastest.peak_bytes <= (asked.memory_limit or 0):
+            return
+        with contextlib.suppress(NoPlanError):
+            yield from _Planner(dataclasses.replace(asked, objective="bytes")).candidates()
+
     def _without_search(self, refusal: NoPlanError) -> Iterator[Plan]:
         """Yields the plans of a request for which the search finds no chain. Raises: the refusal if there are none."""
         known = [self.context.costing.of_chain(chain) for chain in unsearched(self.context)]
@@ -133,4 +147,11 @@ class _Planner:
         return self.context.costing.of_no_elements()
 
     def _in_chunks(self, plan: Plan) -> Iterator[Plan]:
-        return self.context.costing.in_chunks(plan, self.context.exchange)
+        if plan.request is self.request:  # not in chunks by bytes, which take long to schedule
+            yield from self.context.costing.in_chunks(plan, self.context.exchange)
+
+
+def _as_answer(request: Request, plan: Plan) -> Plan:
+    """Returns the plan of another request as one of this request, whose costs it is not known to be the least of."""
+    found = dataclasses.replace(plan, request=request, is_optimal=False)
+    return dataclasses.replace(found, proved_gap=gap_to_bounds(found))

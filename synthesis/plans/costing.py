@@ -21,6 +21,7 @@ from ..programs.tile_program import (
     Loop,
     Relayout,
     Reshape,
+    Resize,
     Rounds,
     TileProgram,
     Transpose,
@@ -226,9 +227,11 @@ class Costing:
                 self.pricing.seconds(own) + share * self.pricing.relayout_seconds(copied),
             )
             for operation in operations:
-                shape = shape_after(operation, shape)
+                held, shape = math.prod(shape), shape_after(operation, shape)
                 if isinstance(operation, Rounds):
                     seconds += share * self.pricing.relayout_seconds(math.prod(shape))
+                elif isinstance(operation, Resize):
+                    seconds += self.pricing.relayout_seconds(max(held, math.prod(shape)))
             if isinstance(step, steps.Slice):
                 seconds += share * self.pricing.slice_picoseconds(math.prod(shape)) / PER_SECOND
             is_new = isinstance(step, (Relayout, steps.Exchanged))
@@ -389,6 +392,22 @@ class Costing:
         ends = both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
         held, wanted = ((side.starts, side.stops) for side in ends)
         return cut_bounds.cut_bytes_bound(self.pricing.topology, held, wanted, asked.bits).time_s
+
+
+def least_costs(request: Request) -> tuple[int, float]:
+    """Returns what no method goes below: the bytes that the busiest device receives, and the seconds on the topology.
+
+    Raises: TopologyError if the topology does not fit the devices.
+
+    Example:
+      >>> from ..layouts.mesh import Mesh
+      >>> from ..layouts.sharding import Sharding
+      >>> ends = Sharding.parse('[{"x"}, {}]'), Sharding.parse('[{}, {"x"}]')
+      >>> least_costs(Request.of(Mesh.parse("x=4"), (8, 8), 32, *ends))[0]
+      48
+    """
+    costing = Costing(request, Pricing(request.topology, request.widest_mesh, request.bits))
+    return request.bytes_of(costing.bound), costing._bound_seconds()
 
 
 def _paid_shares(program: TileProgram, pricing: Pricing) -> list[float]:

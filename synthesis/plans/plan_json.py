@@ -6,6 +6,7 @@
 | `schema` | "reshard.plan/1"; readers ignore fields that they do not know |
 | `mesh`, `target_mesh` | of source and target, as Shardy's text |
 | `dtype`, `global_shape`, `source`, `target` | the array, and its two shardings as Shardy's text |
+| `source_spec`, `target_spec` | the shardings as JAX writes them; null where a `PartitionSpec` says less (sub-axes) |
 | `steps` | in execution order: `op`, `bytes_received`, `tile_bytes_before`, `tile_bytes_after`, `time_us`, `text` |
 | `steps[].chunks` | where `op` is "chunks": `count` slices along `dim`, and the `steps` on one of them, likewise |
 | `totals` | `bytes_received`, `bytes_sent`, `time_us`, `peak_bytes`, `largest_tile_bytes`, `collectives` |
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.version import __version__
+from ..layouts import partition_specs
 from ..network import bounds
 from ..programs.steps import Chunked
 
@@ -46,6 +48,8 @@ def as_dict(plan: Plan) -> dict:
         "global_shape": list(plan.shape),
         "source": str(plan.source),
         "target": str(plan.target),
+        "source_spec": partition_specs.text_of(plan.source),
+        "target_spec": partition_specs.text_of(plan.target),
         "steps": [_step(each) for each in plan.steps],
         "totals": {
             "bytes_received": plan.bytes_received,

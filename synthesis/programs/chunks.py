@@ -174,8 +174,8 @@ def _run_after(operation: Operation, shape: tuple[int, ...], run: int) -> int | 
     match operation:
         case Reshape() | On() | Send() | Gather() | Reduce() | PutOwn() | KeepFirst():
             return run
-        case Swap() | ReduceOwn():
-            return run if axis else None
+        case Swap(axis=moved) | ReduceOwn(axis=moved):
+            return run if axis != moved else None
         case Resize(after):
             return place * math.prod(after[axis + 1 :]) if after[axis] == shape[axis] else None
         case Transpose(axes):

@@ -17,10 +17,11 @@ cost padding, and pieces in separate rounds cost rounds. Pieces are classed by s
 cut into powers of two times the greatest common divisor of their extents (8 against 10 shards gives pieces of 4, 3, 2
 and 1), wherever that lowers the cost
 
-    round_elements · rounds + elements that the busiest device receives, padding included
+    round_elements · rounds + elements of the rounds' pieces, padding included
 
-Of equal costs the one with fewer rounds wins. With `round_elements=0` the traffic is exactly the bound. With a large
-`round_elements` the number of rounds is the largest number of pieces that one device sends or receives.
+Of equal costs the one with fewer rounds wins. With `round_elements=0` the elements that the busiest device receives
+count alone, and the traffic is exactly the bound. With a large `round_elements` the number of rounds is the largest
+number of pieces that one device sends or receives.
 
 **Rounds** (`edge_colouring.py`). Each class is a bipartite multigraph of senders and receivers, and each colour of its
 edges is a round. Large pieces are coloured first, so that they share rounds.
@@ -179,6 +180,7 @@ def plan_exchange(
     *,
     distance: Callable[[int, int], float] | None = None,
     round_elements: float = 0,
+    price: Callable[[Exchange], float] | None = None,
     most_rounds: float = math.inf,
     most_pieces: float = math.inf,
 ) -> Exchange:
@@ -190,6 +192,9 @@ def plan_exchange(
       distance: the distance of two device ids; the nearest replicas send a piece. None: all are equally near.
       round_elements: the latency of a round, as the number of elements that could be sent in this time. 0 keeps the
         traffic at the bound.
+      price: what an exchange costs. If its pieces are unlike, the schedule for `round_elements` and the one that keeps
+        the traffic at the bound are compared: the price of a round may depend on the devices that it connects, and its
+        largest piece may go to a device that is not the busiest.
       most_rounds, most_pieces: the caller has no use for an exchange with more rounds or more pieces.
     Raises:
       ValueError: placements of different arrays or device counts, or a source that lacks an element.
@@ -202,8 +207,24 @@ def plan_exchange(
     arriving = int(np.bincount(pieces.dst, minlength=1).max())
     if arriving > most_rounds:
         raise TooManyPieces(f"the exchange has {arriving} rounds or more; at most {most_rounds:.0f} are of use")
-    pieces = with_senders(pieces, boxes, distance, round_elements)
     received = np.bincount(pieces.dst, weights=pieces.elements, minlength=source.devices)
+    own = _round(source, target, local) if len(local.src) else None
+
+    def scheduled(round_elements: float) -> Exchange:
+        sent = with_senders(pieces, boxes, distance, round_elements)
+        rounds = _scheduled(source, target, sent, round_elements)
+        return Exchange(source, target, own, rounds, bound_elements=int(received.max(initial=0)))
+
+    if price is None or not round_elements or pieces.are_alike:
+        return scheduled(round_elements)
+    return min(scheduled(round_elements), scheduled(0), key=price)
+
+
+# ---- rounds
+
+
+def _scheduled(source: Blocks, target: Blocks, pieces: Pieces, round_elements: float) -> tuple[Round, ...]:
+    """Returns the rounds in which the senders of pieces send them."""
     rounds = []
     for group in cheapest_classes(pieces, source.devices, round_elements):
         colour = edge_colours(group.src, group.dst, group.elements, group.are_alike, source.devices)
@@ -211,16 +232,7 @@ def plan_exchange(
         order = order[by_number(colour[order])]
         rounds += _rounds(source, target, group.at(order), np.flatnonzero(np.diff(colour[order])) + 1)
     rounds.sort(key=lambda each: (-each.piece_elements, each.piece_shape, each.senders[0], each.receivers[0]))
-    return Exchange(
-        source,
-        target,
-        local=_round(source, target, local) if len(local.src) else None,
-        rounds=tuple(rounds),
-        bound_elements=int(received.max(initial=0)),
-    )
-
-
-# ---- rounds
+    return tuple(rounds)
 
 
 def _rounds(source: Blocks, target: Blocks, pieces: Pieces, cuts: np.ndarray) -> list[Round]:

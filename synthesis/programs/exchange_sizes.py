@@ -100,11 +100,17 @@ class _Classes:
         return [self.pieces.at(np.flatnonzero(self.class_of == number)) for number in range(len(self.shapes))]
 
     def cost(self, round_elements: float) -> tuple:
-        """Returns (modelled elements, rounds, elements that the busiest device sends)."""
+        """Returns (modelled elements, rounds, elements that the busiest device sends).
+
+        If rounds cost anything, the elements of all rounds count, since these run one after the other; else those that
+        the busiest device receives.
+        """
         volumes = self.shapes.prod(axis=1)
-        rounds = int(sum(max(r.max(), s.max()) for r, s in zip(*self.degree)))
+        rounds_of = np.maximum(self.degree[0].max(axis=1), self.degree[1].max(axis=1))
+        rounds = int(rounds_of.sum())
         received, sent = (int((volumes @ degree).max()) for degree in self.degree)
-        return rounds * round_elements + received, rounds, sent
+        moved = int(volumes @ rounds_of) if round_elements else received
+        return rounds * round_elements + moved, rounds, sent
 
     def merged_all(self) -> _Classes:
         """Returns all classes merged into one, which gives the fewest rounds."""
@@ -151,9 +157,13 @@ class _Classes:
             busiest.append((now + grown).max(axis=1))
             most.append((degree[first] + degree[second]).max(axis=1))
         rounds_of = np.maximum(self.degree[0].max(axis=1), self.degree[1].max(axis=1))
-        rounds = rounds_of.sum() - rounds_of[first] - rounds_of[second] + np.maximum(*most)
-        received, sent = busiest
-        return (rounds * round_elements + received).tolist(), rounds.tolist(), sent.tolist()
+        joint = np.maximum(*most)
+        rounds = rounds_of.sum() - rounds_of[first] - rounds_of[second] + joint
+        moved, sent = busiest
+        if round_elements:
+            apart = volumes * rounds_of
+            moved = apart.sum() - apart[first] - apart[second] + merged * joint
+        return (rounds * round_elements + moved).tolist(), rounds.tolist(), sent.tolist()
 
     def _merge(self, first: int, second: int) -> None:
         """Merges class `second` into class `first`; old arrays stay as they are."""

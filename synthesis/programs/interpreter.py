@@ -19,6 +19,7 @@ from .exchange import run_exchange
 from .tile_program import (
     Gather,
     KeepFirst,
+    KeepOwn,
     Loop,
     On,
     Operation,
@@ -195,15 +196,14 @@ def _from_group(
     """Returns a device's tile after an operation that reads the tiles of its group."""
     peers = _peers(mesh, device, operation.factors)
     match operation:
-        case Gather():
-            return np.concatenate([tiles[peer] for peer in peers])
+        case Gather(axis=axis):
+            return np.concatenate([tiles[peer] for peer in peers], axis)
         case Reduce():
             return UFUNCS[reduction].reduce([tiles[peer] for peer in peers])
-    assert tiles[device].shape[0] == len(peers)
+    axis = operation.axis
     mine = peers.index(device)
-    if isinstance(operation, Swap):
-        return np.stack([tiles[peer][mine] for peer in peers])
-    return UFUNCS[reduction].reduce([tiles[peer][mine : mine + 1] for peer in peers])
+    parts = [np.split(tiles[peer], len(peers), axis)[mine] for peer in peers]
+    return np.concatenate(parts, axis) if isinstance(operation, Swap) else UFUNCS[reduction].reduce(parts)
 
 
 def _on_own_tile(mesh: Mesh, device: int, operation: Operation, tile: np.ndarray, reduction: str) -> np.ndarray:
@@ -217,6 +217,10 @@ def _on_own_tile(mesh: Mesh, device: int, operation: Operation, tile: np.ndarray
             return np.ascontiguousarray(tile.transpose(axes))
         case TakeOwn(picks):
             return _take_own(mesh, device, tile, picks)
+        case KeepOwn(picks):
+            for axis, factor in picks:
+                tile = np.split(tile, factor.size, axis)[_digit(mesh, _place(mesh, device), factor)]
+            return tile
         case PutOwn(factors):
             return _put_own(mesh, device, tile, factors, reduction)
         case KeepFirst(factors):

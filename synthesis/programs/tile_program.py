@@ -59,17 +59,26 @@ class TakeOwn:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepOwn:
+    """Keeps, for each (axis, factor), the part of the axis at the device's coordinate, of equal parts along it."""
+
+    picks: tuple[tuple[int, Factor], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gather:
-    """All-gather: joins the tiles of the group along the leading axis, in the order of their coordinates."""
+    """All-gather: joins the tiles of the group along an axis, in the order of their coordinates."""
 
     factors: tuple[Factor, ...]
+    axis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """All-to-all on the leading axis: entry j goes to member j of the group, where it becomes entry (my index)."""
+    """All-to-all on an axis in equal parts: part j goes to member j of the group, where it becomes part (my index)."""
 
     factors: tuple[Factor, ...]
+    axis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +121,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class ReduceOwn:
-    """Reduce-scatter on the leading axis: reduces the group's tiles and keeps entry (my index) as an axis of size 1."""
+    """Reduce-scatter on an axis in equal parts: reduces the group's tiles and keeps part (my index)."""
 
     factors: tuple[Factor, ...]
+    axis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,7 @@ Operation = (
     Reshape
     | Transpose
     | TakeOwn
+    | KeepOwn
     | Gather
     | Swap
     | Send
@@ -503,10 +514,15 @@ def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]
         case TakeOwn(picks):
             taken = {axis for axis, _ in picks}
             return tuple([size for i, size in enumerate(shape) if i not in taken])
-        case Gather(factors):
-            return (math.prod([factor.size for factor in factors]) * shape[0], *shape[1:])
-        case ReduceOwn():
-            return (1, *shape[1:])
+        case Gather(factors, axis):
+            joined = math.prod([factor.size for factor in factors]) * shape[axis]
+            return (*shape[:axis], joined, *shape[axis + 1 :])
+        case KeepOwn(picks):
+            parts = {axis: factor.size for axis, factor in picks}
+            return tuple([size // parts.get(axis, 1) for axis, size in enumerate(shape)])
+        case ReduceOwn(factors, axis):
+            kept = shape[axis] // math.prod([factor.size for factor in factors])
+            return (*shape[:axis], kept, *shape[axis + 1 :])
         case PutOwn(factors):
             return (*(factor.size for factor in factors), *shape)
         case Rounds(exchange):

@@ -20,7 +20,7 @@ these numbers.
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,6 +65,21 @@ class Collective:
     @property
     def largest_tile_bytes(self) -> int:
         return max(self.bytes_before, self.bytes_after)
+
+
+def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
+    """Returns collectives without repetitions: of equal ones, the first stays and runs as often as all of them.
+
+    Example:
+      >>> each = Collective("all_gather", 4, 8, groups=((0, 1),))
+      >>> [one.trip_count for one in merged([each, replace(each, trip_count=3)])]
+      [4]
+    """
+    runs: dict[Collective, int] = {}
+    for each in collectives:
+        once = replace(each, trip_count=1)
+        runs[once] = runs.get(once, 0) + each.trip_count
+    return tuple(replace(once, trip_count=count) for once, count in runs.items())
 
 
 def tile_bytes_after(kind: str, bytes_before: int, group_size: int) -> int:

@@ -1,45 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the benchmark of targets; the answers of the compilers are not tested."""
 
+from argparse import Namespace
+from dataclasses import replace
 from math import prod
 
 import pytest
 
 from benchmarks import ahead_of_time
 from benchmarks.ahead_of_time import Row, scaled_axes
-from examples.programs import PROGRAMS
+from benchmarks.programs.catalogue import every_program
+from benchmarks.programs.program import Program
 from reshard.dialect_utils.xla import compile_targets
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.results.whole_module_check import Check
 
 TARGET = Target.parse("tpu:v5e:4x4")
+STOCK = Compiled(
+    "ok",
+    bytes_received=1 << 20,
+    argument_bytes=0,
+    output_bytes=0,
+    temp_bytes=0,
+    alias_bytes=0,
+    final_bytes_received=1 << 19,
+    peak_memory_bytes=1 << 21,
+    estimated_seconds=1e-3,
+)
 
 
 @pytest.mark.parametrize("devices", [8, 16, 64, 128, 256])
 def test_meshes_grow_with_their_smallest_axis_first(devices):
-    for each in PROGRAMS:
+    for each in every_program():
         axes = scaled_axes(each.mesh_axes, devices)
         assert [name for name, _ in axes] == [name for name, _ in each.mesh_axes]
         assert prod(size for _, size in axes) == devices
     assert scaled_axes((("data", 2), ("fsdp", 2), ("tensor", 2)), 32) == (("data", 4), ("fsdp", 4), ("tensor", 2))
 
 
+def row_of(stock: Compiled, ours: Compiled) -> Row:
+    sides = (ahead_of_time._side(each, TARGET) for each in (stock, ours))
+    return Row("fft", str(TARGET), "x=4", 3, 1, *sides, ("sites 0, 2: worse",))
+
+
 def test_a_row_has_stock_beside_ours_and_what_was_given_back():
-    stock = Compiled(
-        "ok",
-        bytes_received=1 << 20,
-        temp_bytes=0,
-        final_bytes_received=1 << 19,
-        peak_memory_bytes=1 << 21,
-        estimated_seconds=1e-3,
-    )
-    ours = Compiled("abort", "SIGABRT")
-    row = Row("fft", TARGET, "x=4", 3, 1, Check(stock, ours, (((0, 2), "worse"),), True, TARGET), 1.0)
-    table, given_back = ahead_of_time._markdown([row], [TARGET])
-    cells = "| fft | x=4 | 1 of 3 | 1.00 | abort | 0.50 |  | 0.00 |  | 2.00 |  | 0.0 |  | 1,000 |  |"
+    table, given_back = ahead_of_time._markdown([row_of(STOCK, replace(STOCK, estimated_seconds=5e-4))], [TARGET])
+    cells = "| fft | x=4 | 1 of 3 | 0.50 | 0.50 | 2.00 | 2.00 | 1,000 | 500 | 0.500 | 0 | 0 |  | 0.0 | 0.0 |"
     assert table.splitlines()[-1] == cells
     assert given_back.splitlines()[-1] == "- fft, sites 0, 2: worse"
+
+
+def test_a_program_that_does_not_compile_has_the_reason_in_its_row():
+    (table,) = ahead_of_time._markdown([replace(row_of(Compiled("error", "too large"), STOCK), left=())], [TARGET])
+    assert table.splitlines()[-1].startswith("| fft | x=4 | error: too large |")
+
+
+def test_between_slices_the_final_traffic_has_no_size():
+    (table, _) = ahead_of_time._markdown([row_of(replace(STOCK, final_unpriced=("send",)), STOCK)], [TARGET])
+    assert "| crosses slices | 0.50 |" in table
+
+
+@pytest.mark.parametrize(
+    ("ours", "is_worse"),
+    [
+        (STOCK, False),
+        (replace(STOCK, estimated_seconds=1.019e-3), False),
+        (replace(STOCK, estimated_seconds=1.021e-3), True),
+        (replace(STOCK, estimated_seconds=None), False),
+        (replace(STOCK, peak_memory_bytes=3 << 20), True),
+        (Compiled("abort", "SIGABRT"), True),
+    ],
+)
+def test_the_exit_status_tells_of_longer_programs_more_memory_and_failures(ours, is_worse):
+    assert ahead_of_time.is_worse(row_of(STOCK, ours)) == is_worse
+
+
+def test_what_stock_does_not_compile_either_is_not_worse():
+    refused = Compiled("error", "JaxRuntimeError: RESOURCE_EXHAUSTED: ran out of memory")
+    row = row_of(refused, refused)
+    assert row.stock is not None and row.stock.problem == "too large for the target's memory"
+    assert not ahead_of_time.is_worse(row)
+
+
+def test_a_journal_gives_rows_back(tmp_path, monkeypatch):
+    row = row_of(STOCK, STOCK)
+    monkeypatch.setattr(ahead_of_time, "_measured", lambda *_: row)
+    options = Namespace(
+        journal=tmp_path / "rows.jsonl", targets=[TARGET], size="large", policy="better", timeout=1.0,
+        programs=[Program("fft", "", (("x", 4),), lambda *_: None)],
+    )  # fmt: skip
+    assert list(ahead_of_time._rows(options)) == [row]
+    monkeypatch.setattr(ahead_of_time, "_measured", None)
+    assert list(ahead_of_time._rows(options)) == [row]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks import run_times
 from benchmarks.networks.testbed import CannotShape, Failed, Network, Testbed, run_together, why_not
-from reshard.passes.sites.oracle import KEEP, REWRITE, Verdict
 from reshard.synthesis.network.topology import Topology
 
 pytestmark = pytest.mark.slow
@@ -74,7 +73,13 @@ def test_pairs_slower_than_stock_are_measured_again_with_more_turns(
     def run(batch, devices, testbed, turns):
         asked.append((len(batch), turns))
         seconds = {"stock": [1.0] * turns, "ours": [0.5 if turns >= fast_with else 2.0] * turns}
-        return [{"key": each.key, "programs": {name: {"seconds": seconds[name]} for name in seconds}} for each in batch]
+        return [
+            {
+                "key": each.key,
+                "programs": {name: {"seconds": seconds.get(name, seconds["ours"])} for name in each.programs},
+            }
+            for each in batch
+        ]
 
     asked = []
     monkeypatch.setattr(run_times, "_run", run)
@@ -102,7 +107,8 @@ def test_pairs_slower_than_stock_are_measured_again_with_more_turns(
 
 def test_what_the_policy_leaves_to_stock_xla_counts_as_one():
     pair = None
-    kept, taken = (run_times.Problem(pair, {}, Verdict(action, "a reason")) for action in (KEEP, REWRITE))
-    timed = [run_times.Timed(problem, {"stock": 1.0, "ours": 2.0}) for problem in (kept, taken)]
+    kept, taken = (run_times.Problem(pair, {}, module, "a reason") for module in ("", "module {}"))
+    timed = [run_times.Timed(problem, {"stock": 1.0, "ours": 2.0, "policy": 1.25}) for problem in (kept, taken)]
     assert [each.speedup for each in timed] == [0.5, 0.5]
-    assert [each.speedup_by_policy for each in timed] == [1.0, 0.5]
+    assert [each.speedup_by_policy for each in timed] == [1.0, 0.8]
+    assert [each.best_speedup for each in timed] == [1.0, 1.0]

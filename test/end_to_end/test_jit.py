@@ -417,9 +417,15 @@ class TestMistakes:
         ):
             reshard.jit(jnp.sin, reshard_options={"polcy": "always"})
         with pytest.raises(
-            ValueError, match="reshard_options: policy=never is not available; choose from better, always"
+            ValueError, match="reshard_options: policy=never is not available; choose from better, strict, always"
         ):
             reshard.jit(jnp.sin, reshard_options={"policy": "never"})
+
+    def test_a_topology_of_other_devices_is_warned_of(self, mesh):
+        array = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
+        program = reshard.jit(lambda a: a + 1, reshard_options={"topology": "h100:4"})
+        with pytest.warns(RuntimeWarning, match="is compiled as it is: .*32 devices; the mesh has 8"):
+            assert (program(array) == 2).all()
 
     def test_what_xla_does_not_read(self):
         with pytest.raises(ValueError, match="XLA does not read the collectives of emit=sdy"):

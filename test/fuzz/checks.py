@@ -8,7 +8,7 @@ As a script, this file is the worker of `run.py`. Each failure has a kind:
               stock XLA compiles nothing and the policy is always, which runs here without the whole-module check, a
               wrong output is a note if that check, which is on by default, gives the rewrite back.
   shardings   an output has another sharding than stock's.
-  worse       under the policy better: more received bytes or temporaries than stock.
+  worse       under the policy better: a longer modelled time or more temporaries than stock.
   changed     the lowered program has changed, or findings cannot be stripped again.
   again       under the policy better: the pipeline rewrites its own output once more. Under always this is only
               counted: if a chain of constraints is gone, other users of its first value may get their own conversion.
@@ -43,7 +43,8 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.results.whole_module_check import what_is_worse
+from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.whole_module.module_cost import ModuleCriterion
 
 TIMEOUT_S = 60.0
 _FINDINGS = "find-mismatches,strip-findings"
@@ -180,10 +181,17 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
         if stock.is_ok or policy == "better":
             outcome.fail("refused", f"{ours.status}: {ours.message[:600]}")
         return
-    if policy == "better" and stock.is_ok and (problem := what_is_worse(stock, ours)):
+    if policy == "better" and stock.is_ok and (problem := _problem(stock, ours, result.module, policy)):
         outcome.fail("worse", problem)
     _check_again(result, policy, outcome)
     _check_values(subject, result, with_reference, policy, outcome)
+
+
+def _problem(stock, ours, module: str, policy: str) -> str:
+    with make_context() as context:
+        devices = devices_of(ir.Module.parse(module, context))
+    network = SiteNetwork(f"cpu:{devices}")  # that of the devices of a lowered program
+    return ModuleCriterion(policy, network, devices).problem(stock, ours)
 
 
 def _text(lowered: jax.stages.Lowered) -> str:
@@ -193,7 +201,7 @@ def _text(lowered: jax.stages.Lowered) -> str:
 def _compiled(text: str):
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
-        return shared_child().compile(str(module), devices_of(module), timeout_s=TIMEOUT_S)
+        return shared_child().compile(str(module), devices_of(module), timeout_s=TIMEOUT_S, has_final=True)
 
 
 def _count(result: reshard.compiling.optimizing.Result, outcome: Outcome) -> None:

@@ -100,3 +100,29 @@ func.func @arguments_keep_their_attributes(
     %arg0: tensor<8x16xf32> {jax.buffer_donor = true, sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x16xf32> {
   return %arg0 : tensor<8x16xf32>
 }
+
+// Sums of partial sums are added up once, and in the layout that all users want.
+// CHECK-LABEL: func.func @partial_sums_are_added_before_they_are_reduced(
+// CHECK: %[[A:.*]] = stablehlo.dot_general
+// CHECK-NOT: all_reduce
+// CHECK: %[[B:.*]] = stablehlo.dot_general
+// CHECK-NOT: all_reduce
+// CHECK: %[[SUM:.*]] = stablehlo.add %[[A]], %[[B]] : tensor<8x32xf32>
+// CHECK: "stablehlo.reduce_scatter"(%{{.*}})
+// CHECK-NOT: all_reduce
+// CHECK: return
+func.func @partial_sums_are_added_before_they_are_reduced(
+    %arg0: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>},
+    %arg1: tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>})
+    -> (tensor<8x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}, tensor<8x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}) {
+  %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x32xf32>
+  %2 = stablehlo.tanh %arg0 : tensor<8x16xf32>
+  %3 = stablehlo.dot_general %2, %arg1, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+  %4 = sdy.sharding_constraint %3 <@mesh, [{}, {}]> : tensor<8x32xf32>
+  %5 = stablehlo.add %1, %4 : tensor<8x32xf32>
+  %6 = sdy.sharding_constraint %5 <@mesh, [{}, {}]> : tensor<8x32xf32>
+  %7 = sdy.sharding_constraint %6 <@mesh, [{}, {"y"}]> : tensor<8x32xf32>
+  %8 = sdy.sharding_constraint %6 <@mesh, [{}, {"y"}]> : tensor<8x32xf32>
+  return %7, %8 : tensor<8x32xf32>, tensor<8x32xf32>
+}

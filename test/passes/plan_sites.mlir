@@ -10,14 +10,14 @@
 
 // What planning adds to a site: the chain, its costs in bytes per device, the verdict and its reason. Nothing else changes.
 
-// POLICY: error: plan-sites: policy=never is not available; choose from better, always
+// POLICY: error: plan-sites: policy=never is not available; choose from better, strict, always
 // ORACLE: error: plan-sites: oracle=model is not available; choose from lone
 
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 
 // Seven of eight parts of the tile of 2048 bytes arrive from others: 448 elements.
 // CHECK-LABEL: func.func @one_collective_at_the_bound(
-// CHECK: return {reshard.operand_sites = [{bound_bytes = 1792 : i64, bytes_received = 1792 : i64, chain = "all_to_all x: dim 2 -> 1, y: dim 0 -> 1", collectives = 1 : i64, kind = "function_result", largest_tile_bytes = 2048 : i64, operand = 0 : i64, reason = "the policy is always", site = {{[0-9]+}} : i64, {{.*}} verdict = "rewrite", why = "{{.*}}"}]}
+// CHECK: return {reshard.operand_sites = [{bound_bytes = 1792 : i64, bytes_received = 1792 : i64, chain = "all_to_all x: dim 2 -> 1, y: dim 0 -> 1", collectives = 1 : i64, kind = "function_result", largest_tile_bytes = 2048 : i64, operand = 0 : i64, possible = "better", reason = "the policy is always", site = {{[0-9]+}} : i64, {{.*}} verdict = "rewrite", why = "{{.*}}"}]}
 func.func @one_collective_at_the_bound(%arg0: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})
     -> (tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
   return %arg0 : tensor<16x16x16xf32>

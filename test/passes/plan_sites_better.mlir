@@ -1,12 +1,16 @@
 // RUN: %reshard-opt %s --find-mismatches --plan-sites --verify-diagnostics=only-expected | FileCheck %s
+// RUN: %reshard-opt %s --find-mismatches --plan-sites=policy=strict --verify-diagnostics=only-expected | FileCheck %s --check-prefix=STRICT
 
-// The policy better compares each site with what stock XLA does there; it compiles both in a child process.
+// The policies better and strict compare each site with what stock XLA does there; both forms are compiled in a child
+// process. Under better the modelled time decides, under strict each cost has a veto.
 
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 
 // Stock XLA gathers the whole tensor.
 // CHECK-LABEL: func.func @a_site_that_is_worth_it(
-// CHECK: our_bytes = 1792 : i64, {{.*}}reason = "better than stock XLA in received bytes 14,336 -> 1,792, largest collective tile in bytes 16,384 -> 2,048, {{.*}}collectives 2 -> 1", {{.*}}stock_bytes = 14336 : i64, {{.*}}verdict = "rewrite"
+// STRICT-LABEL: func.func @a_site_that_is_worth_it(
+// STRICT: reason = "better than stock XLA in received bytes 14,336 -> 1,792, largest collective tile in bytes 16,384 -> 2,048, {{.*}}collectives 2 -> 1", {{.*}}stock_bytes = 14336 : i64, {{.*}}verdict = "rewrite"
+// CHECK: our_bytes = 1792 : i64, {{.*}}our_us = {{[0-9.e+]+}} : f64, possible = "strict", reason = "faster than stock XLA, modelled {{[0-9.]+}} us -> {{[0-9.]+}} us, received 14,336 bytes -> 1,792 bytes", {{.*}}stock_bytes = 14336 : i64, {{.*}}verdict = "rewrite"
 func.func @a_site_that_is_worth_it(%arg0: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})
     -> (tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
   return %arg0 : tensor<16x16x16xf32>

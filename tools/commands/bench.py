@@ -113,7 +113,8 @@ SUITES = (
         "programs compiled ahead of time for a TPU target, stock and ours, where libtpu is installed",
         0.5,
         ("benchmarks/ahead_of_time.py", "--if-installed", "--targets", "tpu:v5e:4x4", "--programs", "issue_21562"),
-        ("benchmarks/ahead_of_time.py", "--if-installed"),
+        ("benchmarks/ahead_of_time.py", "--if-installed", "--size", "pod", "--programs",
+         "issue_21562,llama_train_step,moe_layer,sequence_parallel_attention,fft_pencil"),
     ),
     Suite(
         "planner",

@@ -17,6 +17,7 @@ import numpy as np
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.common.numbers import bandwidth, counted, percent
 from reshard.synthesis.common.text_table import table
+from reshard.synthesis.forms.platforms import platform_of
 from reshard.tools.common.command import UserError, whole_number
 
 if TYPE_CHECKING:
@@ -273,7 +274,11 @@ def _provenance(mesh: Mesh, measured: Measured, found: Calibration) -> dict[str,
     axes = ",".join(f"{name}={size}" for name, size in mesh.axes)
     where = f"{mesh.size} x {measured.device_kind}, jax {jax.__version__}"
     fit = f"fitted with a median error of {percent(np.median(errors))}, at most {percent(errors.max())}"
-    return {"summary": f"{where}, mesh {axes}", "source": f"measured by reshard calibrate; {fit}"}
+    return {
+        "summary": f"{where}, mesh {axes}",
+        "source": f"measured by reshard calibrate; {fit}",
+        "platform": platform_of(measured.platform),
+    }
 
 
 # ---- the report

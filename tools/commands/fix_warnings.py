@@ -21,6 +21,7 @@ from reshard.planning.entry import plan
 from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.common.text_table import first_line
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
+from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.layouts.sharding import Sharding, ShardingError
 from reshard.synthesis.planner.entry import NoPlanError, Plan
 from reshard.synthesis.planner.entry import plan as plan_by_bytes
@@ -273,12 +274,13 @@ def _can_be_compiled(site: Site) -> bool:
 
 
 def _with_verdict(site: Site, oracle: LoneOracle) -> Site:
+    from reshard.passes.sites.oracle import Criterion
+
     tensor = site.tensor
     assert tensor is not None and site.plan is not None
-    return replace(
-        site,
-        verdict=oracle.judge_pair(mlir_type(tensor.element, tensor.shape), (tensor.source, tensor.target), site.plan),
-    )
+    layouts = tensor.source, tensor.target
+    answer = oracle.ask_pair(mlir_type(tensor.element, tensor.shape), layouts, site.plan)
+    return replace(site, verdict=Criterion().verdict(answer, site.plan.mesh.size))
 
 
 def _namesakes(op_name: str, values: list[NamedValue]) -> list[NamedValue]:
@@ -494,16 +496,8 @@ def _next(site: Site) -> str:
 
 
 def _partition_spec(tensor: Tensor) -> str | None:
-    """Returns the target in JAX's notation; None if it has partial sums, sub-axes, or axes unknown to the program."""
-    target = tensor.target
-    if (
-        not tensor.has_axes_of_user
-        or target.unreduced
-        or any(axis.size is not None for axes in target.dims for axis in axes)
-    ):
-        return None
-    names = [tuple(axis.name for axis in axes) for axes in target.dims]
-    return f"P({', '.join(repr(each[0]) if len(each) == 1 else repr(each or None) for each in names)})"
+    """Returns the target in JAX's spelling; None if it has partial sums, sub-axes, or axes unknown to the program."""
+    return text_of(tensor.target) if tensor.has_axes_of_user and not tensor.target.unreduced else None
 
 
 def as_dict(found: Found, flags: argparse.Namespace) -> dict:

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from reshard.tools.common.command import ORACLE_HELP
+from reshard.tools.common.command import ORACLE_HELP, topology_text
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.compare.array_differences import Difference
@@ -46,8 +46,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--policy",
-        metavar="better|always",
-        help="rewrite only the sites that get better (better, default), or every site (always)",
+        metavar="better|strict|always",
+        help="rewrite what makes the module faster (better, default), what is worse in no cost (strict), or every site "
+        "(always)",
+    )
+    parser.add_argument(
+        "--topology",
+        type=topology_text,
+        metavar="NAME",
+        help="the network that decisions are for, as for reshard-opt (default: unknown)",
     )
     parser.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     parser.add_argument(
@@ -57,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="drop rewrites that make the module worse, as reshard-opt does with --check",
+        help="drop rewrites that make the module worse, as reshard-opt does unless --no-check is given",
     )
     parser.add_argument(
         "--every-op", action="store_true", help="compare the result of each op, even if the outputs are right"
@@ -144,7 +151,7 @@ def _rewritten(original: ir.Module, pipeline: Pipeline, name: str, flags: argpar
     _refuse_shardys_collectives(rewritten)
     if not flags.check or flags.emit == "local":
         return rewritten
-    from reshard.passes.results import whole_module_check
+    from reshard.passes.whole_module import whole_module_check
 
     return whole_module_check.check(original, rewritten, pipeline, session, session.results.report_rows)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.planning.element_types import ElementTypeError, mlir_type, parse_type
 from reshard.planning.entry import pareto, plan
 from reshard.synthesis.explain.alternatives import Alternative, rejected
+from reshard.synthesis.explain.proofs import proof_of
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.synthesis.layouts.sharding import ShardingError
 from reshard.synthesis.network.topology import Topology, TopologyError
@@ -204,11 +205,15 @@ def _compared(found: Answered, names: tuple[str, ...], child) -> list[Answer]:
 
 
 def _as_dict(found: Answered) -> dict:
-    """Returns `Plan.to_dict()`, the rejected alternatives, and the results that were asked for, as plain data.
+    """Returns `Plan.to_dict()`, its proof in words, the rejected alternatives, and the results that were asked for.
 
     These results are `pareto`, `comparison`, `verified`, `verification` and `measured_peak_bytes`.
     """
-    values: dict[str, Any] = found.plan.to_dict() | {"rejected": [each.as_dict() for each in found.rejected]}
+    proof = proof_of(found.plan)
+    values: dict[str, Any] = found.plan.to_dict() | {
+        "proof": proof.text if proof else None,
+        "rejected": [each.as_dict() for each in found.rejected],
+    }
     if found.pareto:
         values["pareto"] = [_pareto_dict(each) for each in found.pareto]
     if found.answers or found.verdict:

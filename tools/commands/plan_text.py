@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from reshard.synthesis.common.numbers import bandwidth, count, counted, microseconds, ratio, time_text
 from reshard.synthesis.common.text_table import first_line, table
+from reshard.synthesis.explain.proofs import proof_of
+from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import Plan, PlannedStep
 from reshard.synthesis.plans.plan_json import bound_bytes_sent, bound_tile_bytes
@@ -41,14 +41,26 @@ def _head(plan: Plan) -> str:
     dims = ",".join(map(str, plan.shape))
     devices = counted(plan.devices, "device")
     to_mesh = f" on {plan.target_mesh}" if plan.target_mesh else ""
+    ends = [("from: ", plan.source, ""), ("to:   ", plan.target, to_mesh)]
     return "\n".join(
         [
             f"{plan.dtype}[{dims}] on {plan.mesh}, {devices}",
-            f"from:  {plan.source}",
-            f"to:    {plan.target}{to_mesh}",
+            *in_both_spellings([(f"{word} {end}{mesh}", text_of(end)) for word, end, mesh in ends]),
             f"chain: {plan.chain_text}",
         ]
     )
+
+
+def in_both_spellings(lines: list[tuple[str, str | None]]) -> list[str]:
+    """Returns lines with the same layouts in JAX's spelling behind them, one below the other, if the width allows.
+
+    Args:
+      lines: each with its layout as JAX writes it; None where JAX has no text for it.
+    """
+    width = max(len(line) for line, _ in lines)
+    if any(spec and width + 2 + len(spec) > MOST_CHARACTERS for _, spec in lines):
+        return [line for line, _ in lines]
+    return [f"{line:<{width}}  {spec}" if spec else line for line, spec in lines]
 
 
 def _steps(plan: Plan) -> str:
@@ -96,42 +108,12 @@ def _totals(plan: Plan) -> str:
 def _facts(found: Answered) -> str:
     plan = found.plan
     runs = counted(plan.collectives, "collective")
-    return "\n".join([f"{runs}; peak {plan.peak_bytes:,} bytes; {_proof(found)}", topology_text(found.topology)])
+    return "\n".join([f"{runs}; peak {plan.peak_bytes:,} bytes; {_proof(plan)}", topology_text(found.topology)])
 
 
-def _proof(found: Answered) -> str:
-    plan = found.plan
-    if plan.is_optimal:
-        scopes = sorted(set(_scopes(found)), key=_SCOPES.index)
-        return f"proved optimal by {plan.objective}" + (f" {', '.join(scopes)}" if scopes else "")
-    if plan.proved_gap is None:
-        return f"how far from the least {plan.objective} is not proved"
-    return f"within {math.ceil(100 * plan.proved_gap) / 100:.2f}x of the least {plan.objective}"
-
-
-_IN_TILES, _ALONE, _ON_THE_WIRE = _SCOPES = ("within the tile limit (R2)", "without exchanges", "but for local copies")
-_LESS = 1 - 1e-6  # a plan costs less only below this share of ours: sums are rounded
-
-
-def _scopes(found: Answered) -> Iterator[str]:
-    """Yields the limits within which the plan is optimal: one for each other way in the output that costs less."""
-    plan, tile = found.plan, max(found.plan.largest_tile_bytes, bound_tile_bytes(found.plan))
-    is_by_time = plan.objective == "time"
-    for other in (*(each.plan for each in found.rejected), *found.pareto):
-        mine, theirs = (each.time_s if is_by_time else each.bytes_received for each in (plan, other))
-        if theirs < mine * _LESS:
-            has_rounds = any(step.op == "exchange" for step in other.steps)
-            yield _IN_TILES if other.largest_tile_bytes > tile else _ALONE if has_rounds else _ON_THE_WIRE
-    if not found.answers:
-        return
-    ours, *peers = found.answers
-    for peer in peers:
-        mine, theirs = (
-            each.collectives_time_s(found.topology) if is_by_time else each.bytes_received for each in (ours, peer)
-        )
-        if mine is not None and theirs is not None and theirs < mine * _LESS:
-            largest = max((each.largest_tile_bytes for each in peer.collectives), default=0)
-            yield _IN_TILES if largest > tile else _ALONE
+def _proof(plan: Plan) -> str:
+    proof = proof_of(plan)
+    return proof.text if proof else f"how far from the least {plan.objective} is not proved"
 
 
 def topology_text(topology: Topology) -> str:

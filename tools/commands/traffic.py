@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--top", type=_rows, default=MOST, metavar="N", help=f"rows of a table; 0 for all (default: {MOST})"
     )
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of the module")
-    parser.add_argument("--policy", choices=("better", "always"), help="of reshard-opt (default: better)")
+    parser.add_argument("--policy", choices=("better", "strict", "always"), help="of reshard-opt (default: better)")
     parser.add_argument("--compile-for", metavar="TARGET", help="compile ahead of time, e.g. for tpu:v5e:2x4")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables to sort and to filter; - is stdout")
@@ -111,6 +111,8 @@ def _found(flags: argparse.Namespace) -> Traffic:
     topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     options = {} if flags.policy is None else {"policy": flags.policy}
+    if flags.topology != DEFAULT:
+        options["topology"] = flags.topology
     how = {"with_ours": not flags.stock_only, "options": options, "target": target, "file": file.name}
     with XlaChild(num_devices=1 if target else devices) as child:
         return of_source(file.content, file.name, topology, child=child, **how)

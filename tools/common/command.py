@@ -26,6 +26,17 @@ ORACLE_HELP = (
 )
 
 
+def topology_text(text: str) -> str:
+    """Returns the topology that a flag names, as the text of a pass option. Raises: argparse.ArgumentTypeError."""
+    from reshard.passes.sites.network import option_text
+    from reshard.synthesis.network.topology import TopologyError  # loads numpy
+
+    try:
+        return option_text(text)
+    except TopologyError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
 # The signals that ask a process to end: Ctrl-C, `kill`, a terminal that is closed.
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 

@@ -21,7 +21,7 @@ from reshard.tools.demo import table as demo_table
 from reshard.tools.demo.run import DEVICES, ROOT, Measured, WorkerFailed, measure
 
 _EPILOG = """\
-exit status: 0 all outputs are equal, and reshard never needs more received bytes or temporaries than stock XLA;
+exit status: 0 all outputs are equal, and reshard never needs more temporaries than stock XLA;
 1 otherwise; 2 the command line has an error. With --policy always only the outputs count.
 """
 
@@ -74,6 +74,10 @@ def _measure_all(
     return found, failures
 
 
+# The costs that a policy never makes worse. On a known network, more bytes may take less time.
+_REFUSED = {"better": ("temporaries",), "strict": ("received bytes", "temporaries"), "always": ()}
+
+
 def complaints(found: list[Measured], policy: str) -> list[str]:
     """Returns the reasons why the demo fails, one sentence each."""
     complaints = []
@@ -82,8 +86,8 @@ def complaints(found: list[Measured], policy: str) -> list[str]:
             complaints.append(f"{each.name}: ours does not run: {each.ours.problem}")
         if each.comparison is not None and not each.comparison.is_equal:
             complaints.append(f"{each.name}: the outputs are not equal")
-        if policy != "always" and each.worse:
-            complaints.append(f"{each.name}: ours is worse than stock XLA in {' and '.join(each.worse)}")
+        if refused := [cost for cost in each.worse if cost in _REFUSED[policy]]:
+            complaints.append(f"{each.name}: ours is worse than stock XLA in {' and '.join(refused)}")
     return complaints
 
 

@@ -24,12 +24,12 @@ _STRIPES = {
     "shape": (4096, 4096),
     "topology": "h100:8x8",
 }
-# The command that writes each page, and the height of its picture in pixels.
+# The command that writes each page, and the width and height of its picture in pixels.
 _OPT = ["reshard.tools.reshard_opt", "docs/tiny.mlir", "--compile-for=cpu:8", "--report=html"]
 _TRAFFIC = ["reshard.tools.reshard", "traffic", "examples/llama_train_step.mlir", "--topology=h100:2x4"]
 _PAGES = {
-    "report": ([*_OPT, "--report-file={page}", "-o", "/dev/null"], 1800),
-    "traffic": ([*_TRAFFIC, "--html={page}"], 1100),
+    "report": ([*_OPT, "--report-file={page}", "-o", "/dev/null"], (1180, 1800)),
+    "traffic": ([*_TRAFFIC, "--html={page}"], (1640, 1500)),
 }
 
 
@@ -66,7 +66,7 @@ def drawings() -> dict[str, str]:
 def _screenshots() -> None:
     """Writes the pictures of pages, if there is a browser."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    for name, (command, height) in _PAGES.items():
+    for name, (command, (width, height)) in _PAGES.items():
         path = f"{FOLDER}/{name}.png"
         if browser is None:
             print(f"{path}: left as it is; it needs chromium")
@@ -83,7 +83,7 @@ def _screenshots() -> None:
                 "--hide-scrollbars",
                 f"--user-data-dir={folder}/profile",
             ]
-            shot += [f"--window-size=1180,{height}", f"--screenshot={ROOT / path}", page.as_uri()]
+            shot += [f"--window-size={width},{height}", f"--screenshot={ROOT / path}", page.as_uri()]
             subprocess.run(shot, check=True, timeout=120, capture_output=True)
         print(f"{path}: written")
 

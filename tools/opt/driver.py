@@ -25,10 +25,12 @@ from reshard.passes.driver.pipeline import Pipeline, PipelineError
 from reshard.passes.results import result_cache
 from reshard.passes.results.checks import checked, is_rewritten
 from reshard.passes.results.result_cache import Output
+from reshard.passes.results.summed_remarks import summed_up
+from reshard.passes.sites.network import UNKNOWN, of_target
+from reshard.synthesis.forms.platforms import CPU, platform_of
 from reshard.tools.common import contained
 from reshard.tools.common.reproducer import Reproducer, report_crash
 from reshard.tools.opt.flags import flags_of_reproducer, unknown_flag
-from reshard.tools.opt.remarks import summed_up
 
 
 def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[str], None]) -> int:
@@ -66,7 +68,7 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
 
 def _refuse_without_compiler(flags: argparse.Namespace) -> None:
     """Raises: DiagnosedError if the modules are to be compiled for a target whose compiler is not installed."""
-    if flags.compile_for is None or flags.check is False:
+    if flags.compile_for is None or not flags.check:
         return
     if missing := compile_targets.missing_compiler(flags.compile_for):
         raise DiagnosedError([Diagnostic(ERROR, missing)])
@@ -77,14 +79,32 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
 
     Raises: PipelineError, also for a pass or option that MLIR does not know.
     """
-    options = {name: getattr(flags, name) for name in ("policy", "oracle", "emit")}
-    options = {name: value for name, value in options.items() if value is not None}
+    names = ("policy", "oracle", "emit", "topology", "memory_limit")
+    given = {name: getattr(flags, name, None) for name in names}  # other commands have fewer flags
+    target = getattr(flags, "compile_for", None)
+    if given["topology"] is None and target and given["emit"] != "local" and _lacks_network(text):
+        given["topology"] = of_target(target)
+    if target and platform_of(target.platform) != CPU and _is_for_platforms(text):
+        given["platform"] = platform_of(target.platform)
+    options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}
     if text == registry.DEFAULT_PIPELINE and "emit" in options:
         pipeline = Pipeline.emitting(options.pop("emit"), options)
     else:
         pipeline = Pipeline.parse(text).with_options(options)
     pipeline.check(context)
     return pipeline
+
+
+def _lacks_network(text: str) -> bool:
+    """Returns whether a pipeline has the pass that plans sites, and names no topology for it."""
+    planning = registry.load("plan-sites")
+    passes: list[Any] = [each for each in Pipeline.parse(text).passes if isinstance(each, planning)]
+    return bool(passes) and not any(each.topology for each in passes)
+
+
+def _is_for_platforms(text: str) -> bool:
+    """Returns whether a pipeline has a pass that writes collectives for a platform."""
+    return any(hasattr(each, "platform") for each in Pipeline.parse(text).passes)
 
 
 def _unknown_flags(flags: argparse.Namespace, context: ir.Context) -> list[str]:
@@ -116,7 +136,11 @@ class _Run:
     def __init__(self, flags, pipeline: Pipeline, context: ir.Context, file: ModuleFile):
         self.flags, self.pipeline, self.context, self.file = flags, pipeline, context, file
         has_provenance = flags.report in ("html", "details")
-        self.session = Session(RunOptions(file.name, flags.compile_for, has_provenance))
+        self.session = Session(
+            RunOptions(
+                file.name, flags.compile_for, has_provenance, with_traffic=bool(flags.report), effort=flags.effort
+            )
+        )
         self.output_form = _output_form(flags, file)
 
     def all_chunks(self) -> int:
@@ -270,7 +294,9 @@ class _Run:
         return self.flags.verify_values_bytes if self.flags.verify_values else None
 
     def _checks(self) -> bool:
-        return self.flags.compile_for is not None and self.flags.check is not False
+        """Returns whether the whole module is compiled: if the pipeline is one that writes islands for XLA."""
+        has_islands = any(getattr(each, "emit", "") == "manual" for each in self.pipeline.passes)
+        return self.flags.check and (has_islands or self.flags.compile_for is not None)
 
     def _instrumentation(self) -> Instrumentation:
         flags = self.flags
@@ -316,9 +342,11 @@ class _Run:
         if self.flags.report in ("html", "details"):
             from reshard.pictures import report_page
 
-            render = report_page.page_of if self.flags.report == "html" else report_page.text_of
-            return render(report.as_dict(self.session), self.file.name)
-        return report.render(self.session, self.flags.report, self.flags.report_locations)
+            plain = report.as_dict(self.session)
+            if self.flags.report == "html":
+                return report_page.page_of(plain, self.file.name)
+            return report_page.text_of(plain, self.file.name, self.flags.remarks)
+        return report.render(self.session, self.flags.report, self.flags.report_locations, self.flags.remarks)
 
     def _write_report(self, text: str) -> None:
         if self.flags.report_file:

@@ -9,10 +9,10 @@ import sys
 
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.passes.driver import registry
-from reshard.passes.results.checks import MOST_VALUE_BYTES
+from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.tools.common import completion
-from reshard.tools.common.command import ORACLE_HELP
+from reshard.tools.common.command import ORACLE_HELP, topology_text
 from reshard.tools.common.suggestions import SuggestingParser, meant
 
 _DESCRIPTION = """\
@@ -45,7 +45,7 @@ REPORT_HELP = (
 )
 _NOT_COMPARED = {
     "sdy": "--emit=sdy writes ops that XLA does not read; leave out --compile-for, or write --emit=manual",
-    "local": "--emit=local compares nothing with stock XLA; leave out --compile-for, or write --emit=manual",
+    "local": "--emit=local compares nothing with stock XLA; add --no-check, or write --emit=manual",
 }
 
 # The values of flags that are written without one; argparse alone would take the input file for the value.
@@ -60,9 +60,7 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
     flags = parser.parse_args([word for each in _with_two_dashes(argv) for word in _spelled_out(each, parser)])
     if flags.passes and flags.pass_pipeline is not None:
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
-    if flags.check and not flags.compile_for:
-        parser.error("--check compiles the module before and after; say what for with --compile-for=PLATFORM:DEVICES")
-    if flags.compile_for and flags.emit in _NOT_COMPARED:
+    if flags.compile_for and flags.emit in _NOT_COMPARED and (flags.check or flags.emit == "sdy"):
         parser.error(_NOT_COMPARED[flags.emit])
     if flags.report_file and not flags.report:
         parser.error("--report-file needs --report=text, json, html or details")
@@ -91,12 +89,16 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
     """Returns the flags on which the output depends, with `pipeline` in place of the flags that name passes."""
     made = [f"--pass-pipeline={pipeline}"]
     made += [
-        f"--{name}={value}" for name in ("policy", "oracle", "emit") if (value := getattr(flags, name)) is not None
+        f"--{name.replace('_', '-')}={value}"
+        for name in ("policy", "oracle", "emit", "topology", "memory_limit")
+        if (value := getattr(flags, name)) is not None
     ]
+    if flags.effort > 1:
+        made.append(f"--effort={flags.effort}")
     if flags.compile_for:
         made.append(f"--compile-for={flags.compile_for}")
-    if flags.check is not None:
-        made.append("--check" if flags.check else "--no-check")
+    if not flags.check:
+        made.append("--no-check")
     if with_split and flags.split_input_file:
         made.append(f"--split-input-file={flags.split_input_file}")
     made += [] if flags.verify_each else ["--verify-each=false"]
@@ -239,8 +241,29 @@ def _add_passes(group, names: tuple[str, ...]) -> None:
 def _add_rewriting(group) -> None:
     group.add_argument(
         "--policy",
-        metavar="better|always",
-        help="rewrite only the sites that get better (better, default), or every site (always)",
+        metavar="better|strict|always",
+        help="rewrite what makes the module faster by its modelled time (better, default), what is better in a cost "
+        "and worse in none, the number of collectives included (strict), or every site (always)",
+    )
+    group.add_argument(
+        "--topology",
+        type=topology_text,
+        metavar="NAME",
+        help="the network that plans and times are for: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: "
+        "that of --compile-for; without it the network is unknown, and received bytes may not rise)",
+    )
+    group.add_argument(
+        "--memory-limit",
+        type=_byte_size,
+        metavar="SIZE",
+        help="the most memory of the module and of each plan, per device, e.g. 12GiB (default: stock XLA's)",
+    )
+    group.add_argument(
+        "--effort",
+        type=_effort,
+        default=1,
+        metavar="N",
+        help="search N times as long for the best set of sites (default: 1, at most 8 compilations)",
     )
     group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
@@ -254,7 +277,9 @@ def _add_rewriting(group) -> None:
     group.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
-        help="compile the module before and after, and drop rewrites that make it worse (default with --compile-for)",
+        default=True,
+        help="compile the module before and after, and choose the sites that make it faster as a whole (default); with "
+        "--no-check sites are chosen one by one, and nothing is measured as a whole",
     )
     group.add_argument(
         "--verify-values",
@@ -389,6 +414,13 @@ def _byte_size(text: str) -> int:
     try:
         return byte_size(text)
     except ByteSizeError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _effort(text: str) -> int:
+    try:
+        return effort_of(text)
+    except ValueError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
 
 

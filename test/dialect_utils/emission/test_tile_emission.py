@@ -9,6 +9,7 @@ from reshard.dialect_utils.emission.tile_emission import Mark, emit_island, unus
 from reshard.dialect_utils.ir.reductions import UnsupportedReduction
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_to_attr
+from reshard.synthesis.forms.platforms import CPU, TPU
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.planner.entry import plan
@@ -27,6 +28,7 @@ def island(
     before: str = "",
     debug: bool = False,
     limit: int | None = None,
+    platform: str = CPU,
 ) -> str:
     """Returns a verified module whose function converts its argument in one island."""
     mesh = Mesh.parse(mesh)
@@ -46,7 +48,7 @@ def island(
         attrs = [sharding_to_attr(side, reference) for side in (found.source, found.target)]
         users_line = ir.Location.file("model.py", 12, 3)
         with ir.InsertionPoint(block.operations[len(block.operations) - 1]):
-            mark = Mark(unused_channels(module), "reshard/7", users_line)
+            mark = Mark(unused_channels(module), "reshard/7", users_line, platform)
             op = emit_island(found.tile_program, block.arguments[0], *attrs, mark)
         block.operations[len(block.operations) - 1].operation.operands[0] = op.results[0]
         assert module.operation.verify()
@@ -206,10 +208,37 @@ def test_element_types_are_kept(element):
     assert set(re.findall(r"tensor<(?:\d+x)+([^>]*?>?)>", text.split("sdy.manual_computation")[1])) >= {element}
 
 
+# -- in place --
+
+
+def test_gather_in_place_is_one_op():
+    text = island("x=4", (8, 16), '[{}, {"x"}]', "[{}, {}]", platform=TPU)
+    assert ops_of(text) == ["all_gather"]
+    assert "all_gather_dim = 1" in text
+
+
+def test_all_to_all_in_place_splits_and_joins_one_axis():
+    text = island("x=4", (8, 16), '[{"x"}, {}]', '[{}, {"x"}]', platform=TPU)
+    assert ops_of(text) == ["reshape", "all_to_all", "transpose", "reshape"]
+    assert "split_dimension = 1" in text and "concat_dimension = 1" in text and "split_count = 4" in text
+
+
+def test_slice_in_place_takes_a_part_of_the_dimension():
+    text = island("x=2,y=3", (4, 12), "[{}, {}]", '[{}, {"x"}]', platform=TPU)
+    assert "sizes = [4, 6] : (tensor<4x12xf32>" in text and "reshape" not in ops_of(text)
+    assert ops_of(text).count("multiply") == 1  # the coordinate times 6
+
+
+def test_barriers_are_for_platforms_that_need_them():
+    arguments = "x=4", (16, 4), '[{}, {"x"}]', '[{"x"}, {}]'
+    assert "optimization_barrier" in ops_of(island(*arguments))
+    assert "optimization_barrier" not in ops_of(island(*arguments, platform=TPU))
+
+
 # -- partial sums --
 
 
-def body(mesh: str, shape, source: str, target: str, element: str, reduction: str) -> str:
+def body(mesh: str, shape, source: str, target: str, element: str, reduction: str, platform: str = CPU) -> str:
     """Returns the text of a verified function that runs the plan on its argument, which is one tile."""
     found = plan(
         Mesh.parse(mesh), shape, ELEMENTS[element], Sharding.parse(source), Sharding.parse(target), reduction=reduction
@@ -222,9 +251,8 @@ def body(mesh: str, shape, source: str, target: str, element: str, reduction: st
         module = ir.Module.parse(f"func.func private @end({after})\nfunc.func @tile(%arg0: {before}) {{ return }}")
         block = module.body.operations[1].regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(block):
-            tile = write_program(
-                found.tile_program, block.arguments[0], Mark(unused_channels(module), "reshard", ir.Location.unknown())
-            )
+            mark = Mark(unused_channels(module), "reshard", ir.Location.unknown(), platform)
+            tile = write_program(found.tile_program, block.arguments[0], mark)
             ir.Operation.create("func.call", operands=[tile], attributes={"callee": ir.FlatSymbolRefAttr.get("end")})
         assert module.operation.verify()
         return str(module)
@@ -251,6 +279,11 @@ def test_reduce_scatter_is_on_the_leading_axis():
     text = body(*REDUCE_SCATTER, "f32", "max")
     assert "scatter_dimension = 0" in text and "(tensor<2x4x2xf32>) -> tensor<1x4x2xf32>" in text
     assert "stablehlo.maximum" in text and attribute(text, "replica_groups") == "dense<[[0, 2], [1, 3]]>"
+
+
+def test_reduce_scatter_in_place_is_of_the_whole_dimension():
+    text = body("x=2,y=2", (8, 4), '[{"y"}, {}], unreduced={"x"}', '[{"y"}, {"x"}]', "f32", "sum", TPU)
+    assert "scatter_dimension = 1" in text and "(tensor<4x4xf32>) -> tensor<4x2xf32>" in text
 
 
 def test_to_unreduced_puts_the_tile_among_zeros_and_zeros_on_all_replicas_but_one():

@@ -546,6 +546,28 @@ class TestCache:
         assert len({*keys, xla_child._cache_key(requests[1])}) == 4
         assert xla_child._cache_key(requests[0]) == keys[0]
 
+    def test_an_estimate_that_takes_another_compilation_is_asked_for_once_and_only_if_wanted(
+        self, caching_child, monkeypatch
+    ):
+        asked, target = [], Target.parse("tpu:v5e:2x2")
+
+        def answer(request, *_):
+            asked.append(request["op"])
+            if request["op"] == "compile":
+                return {"status": "ok", "bytes_received": 7, "lacks_estimate": True}
+            assert request["estimated_for"] == 7
+            return {"status": "ok", "estimated_seconds": 1e-3}
+
+        monkeypatch.setattr(caching_child, "_ask", answer)
+        without = caching_child.compile(GATHER, 4, target=target, with_estimate=False)
+        assert without.lacks_estimate and without.estimated_seconds is None
+        for found in (
+            caching_child.compile(GATHER, 4, target=target),
+            caching_child.estimated(without, GATHER, 4, target),
+        ):
+            assert (found.estimated_seconds, found.bytes_received, found.lacks_estimate) == (1e-3, 7, False)
+        assert asked == ["compile", "estimate"]
+
     def test_a_cache_that_cannot_be_written_is_no_obstacle(self, tmp_path):
         (tmp_path / "file").write_text("")
         with XlaChild(cache_dir=tmp_path / "file" / "below", num_devices=8) as child:

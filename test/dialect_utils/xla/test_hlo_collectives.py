@@ -180,6 +180,19 @@ class TestControlFlow:
         body = "  %a = f32[16] call(%p), to_apply=%small\n  ROOT %b = f32[16] fusion(%a), kind=kLoop, calls=%small"
         assert collectives_in(module(body, computations=self.BRANCHES)).bytes_received == 128
 
+    def test_an_all_reduce_of_which_a_part_is_kept_is_a_reduce_scatter(self):
+        """TPUs run such a fusion as one op: each device receives seven eighths, not twice as much."""
+        fused = """
+%all-reduce-scatter.1 (q: f32[16]) -> f32[2] {
+  %q = f32[16] parameter(0)
+  %all = f32[16] all-reduce(%q), channel_id=1, replica_groups=[1,8]<=[8], use_global_device_ids=true
+  %c = s32[] constant(0)
+  ROOT %part = f32[2] dynamic-slice(%all, %c), dynamic_slice_sizes={2}
+}"""
+        body = "  ROOT %b = f32[2] fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1"
+        (found,) = collectives_in(module(body, computations=fused)).collectives
+        assert (found.kind, found.bytes_before, found.bytes_after) == ("reduce_scatter", 64, 8)
+
     def test_reducers_are_not_followed(self):
         text = module("  ROOT %r = f32[16] reduce(%p, %p), dimensions={}, to_apply=%small", computations=self.BRANCHES)
         assert collectives_in(text).collectives == ()

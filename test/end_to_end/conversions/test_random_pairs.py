@@ -15,6 +15,7 @@ from reshard.dialect_utils.emission.mini_modules import rewritten_pair
 from reshard.dialect_utils.shardings import sdy_shardings
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.dialect_utils.xla.worker import numpy_dtype
+from reshard.synthesis.forms.platforms import CPU, TPU
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.planner.entry import Plan, pareto, plan
@@ -23,13 +24,15 @@ from reshard.synthesis.programs.steps import Chunked, Exchanged
 DEVICES = (4, 6, 8, 12, 16)
 
 
-def run_every_tile(pair: Pair, element: str = "f32", bits: int = 32, found: Plan | None = None) -> None:
+def run_every_tile(
+    pair: Pair, element: str = "f32", bits: int = 32, found: Plan | None = None, platform: str = CPU
+) -> None:
     """Runs the module of a plan and asserts that every device holds its target tile, bit for bit.
 
     The plan is `found`, or the planner's plan for the pair. Replicas are compared too.
     """
     found = found or plan(pair.mesh, pair.shape, bits, pair.source, pair.target)
-    text, copies = with_every_copy(rewritten_pair(tensor_type(pair, element), found), pair, element)
+    text, copies = with_every_copy(rewritten_pair(tensor_type(pair, element), found, platform), pair, element)
     value = distinct_values(pair.shape, numpy_dtype(element))
     ran = shared_child().run(text, [value], pair.mesh.size)
     assert ran.status == "ok", ran.message
@@ -110,11 +113,17 @@ def test_random_pair(pair):
     run_every_tile(pair)
 
 
+@pytest.mark.parametrize("pair", QUICK, ids=str)
+def test_random_pair_in_the_forms_of_tpus(pair):
+    run_every_tile(pair, platform=TPU)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", SLOW, ids=str)
 def test_random_pair_of_many(pair):
     assert_never_worse(measured(pair))
     run_every_tile(pair)
+    run_every_tile(pair, platform=TPU)
 
 
 @pytest.mark.slow

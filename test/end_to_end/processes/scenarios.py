@@ -231,7 +231,7 @@ def some(process: int, folder: Path) -> dict:
 def failing(process: int, folder: Path) -> dict:
     """Planning fails in process 0, which plans for all processes."""
     if process == 0:
-        from reshard.passes.results import whole_module_check
+        from reshard.passes.whole_module import whole_module_check
 
         def check(*args):
             raise OSError("no space left")

@@ -46,11 +46,12 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Returns the list of the pipelines that ran."""
+    """Returns the list of the pipelines that ran; checks and reports look at the original with others."""
     found, run = [], Pipeline.run
 
     def counted(self, *arguments):
-        found.append(str(self))
+        if str(self) not in ("builtin.module(import-gspmd)", "builtin.module(import-gspmd,find-mismatches)"):
+            found.append(str(self))
         return run(self, *arguments)
 
     monkeypatch.setattr(Pipeline, "run", counted)

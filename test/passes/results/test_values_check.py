@@ -15,10 +15,12 @@ from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Compiled, Ran
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.results import module_verification, report, values_check, whole_module_check
+from reshard.passes.results import module_verification, report, values_check
 from reshard.passes.results.module_verification import EQUAL, UNKNOWN, WRONG, Verdict, Verification
 from reshard.passes.results.values_check import GIVEN_BACK, NOT_CHECKED, STOCK_IS_WRONG, WITHIN
-from reshard.passes.results.whole_module_check import Check
+from reshard.passes.traffic import summary
+from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.whole_module_check import Check
 
 ROOT = Path(__file__).resolve().parents[3]
 PASSES = "find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings"
@@ -116,17 +118,18 @@ class FakeChild:
     """Runs a module by its text: all outputs are zeros, except those of islands on tensors of the wrong sizes.
 
     Args:
-      wrong: sizes. worse_below: with fewer islands, but some, the module receives more.
+      wrong: sizes. aborts_below: with fewer islands, but some, XLA aborts.
     """
 
-    def __init__(self, wrong=(), hangs: bool = False, worse_below: int = 0):
-        self.wrong, self.hangs, self.worse_below, self.ran = wrong, hangs, worse_below, []
+    def __init__(self, wrong=(), hangs: bool = False, aborts_below: int = 0):
+        self.wrong, self.hangs, self.aborts_below, self.ran = wrong, hangs, aborts_below, []
 
     def compile(self, module, num_devices, **options) -> Compiled:
         islands = module.count("sdy.manual_computation(")
-        received = 100 if 0 < islands < self.worse_below else 10
+        if 0 < islands < self.aborts_below:
+            return Compiled("abort", "SIGABRT")
         memory = {"argument_bytes": 1, "output_bytes": 1, "temp_bytes": 1, "alias_bytes": 0}
-        return Compiled("ok", bytes_received=received, bytes_sent=0, largest_collective_tile_bytes=0, **memory)
+        return Compiled("ok", bytes_received=10, bytes_sent=0, largest_collective_tile_bytes=0, **memory)
 
     def run(self, module, inputs, num_devices, **options) -> Ran:
         if self.hangs:
@@ -176,14 +179,28 @@ class TestGivenBack:
         ]
 
     def test_what_is_left_is_compared_with_stock_again(self):
-        """The module is worse with three of the four conversions, but not with all four."""
-        child = FakeChild((4,), worse_below=4)
+        """XLA aborts with three of the four conversions, but not with all four."""
+        child = FakeChild((4,), aborts_below=4)
         stock = child.compile("", 4)
         checks = [Check(stock, stock, (), True)]
         module, session = run(converted(sizes=self.SIZES), child=child, checks=checks, is_checked_as_a_whole=True)
         assert "sdy.manual_computation(" not in module and not session.results.checks[0].is_rewritten
-        assert any("received bytes per device 10 -> 100" in row["reason"] for row in session.results.report_rows)
+        assert any(
+            "the whole module is worse: XLA aborts: SIGABRT" in row["reason"] for row in session.results.report_rows
+        )
         assert len(session.results.value_checks[0].dropped) == 4
+
+    def test_the_check_of_the_whole_module_is_that_of_what_is_handed_over(self, monkeypatch):
+        """Neither sites that were added and then given back stay in it, nor collectives of the wrong program."""
+        listed = []
+        monkeypatch.setattr(summary, "summary_of", lambda _, ours, *__, **___: listed.append(ours) or {"new": True})
+        child = FakeChild((4,))
+        stock = child.compile("", 4)
+        checks = [Check(stock, stock, (), True, added=(((0, 1), "faster"), ((0,), "alone")), traffic={"old": True})]
+        module, session = run(converted(sizes=self.SIZES), child=child, checks=checks, is_checked_as_a_whole=True)
+        (found,) = session.results.checks
+        assert found.added == (((1,), "faster"),) and found.traffic == {"new": True}
+        assert found.is_rewritten and len(listed) == 1 and str(listed[0]) == module
 
 
 def test_outputs_that_differ_in_one_run_only_are_given_back_and_said_so(monkeypatch):
@@ -210,8 +227,9 @@ def test_runs_that_are_not_timed_need_no_optimization():
 
 
 def test_the_module_check_still_leaves_sites_by_number():
-    """The check by values uses the same function, `rewritten_without`."""
+    """The check by values uses the same class, `Replanned`."""
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(converted(sizes=(4, 8)))
-        left = whole_module_check.rewritten_without([0], module, Pipeline.parse(PASSES), Session())
-        assert str(left).count("sdy.manual_computation(") == 1
+        replanned = whole_module_check.Replanned(module, Pipeline.parse(PASSES), Session())
+        for sites in ([], [1], [0, 1]):
+            assert str(replanned.with_sites(sites)).count("sdy.manual_computation(") == len(sites)

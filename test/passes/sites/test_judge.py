@@ -2,6 +2,7 @@
 """The memo of verdicts, the keys of conversions, and chains of constraints."""
 
 import pytest
+from fake_child import compiled
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.passes.driver.base import Session
@@ -9,7 +10,7 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.constraint_chains import constraint_chains
 from reshard.passes.sites.conversions import Conversions
 from reshard.passes.sites.judge import Verdicts
-from reshard.passes.sites.oracle import KEEP, Verdict
+from reshard.passes.sites.oracle import KEEP, Answer, Criterion
 from reshard.passes.sites.site_records import SiteRecord
 
 MODULE = """
@@ -36,15 +37,21 @@ def found():
 
 def test_a_question_is_judged_once_whatever_its_key():
     asked = []
-    verdicts = Verdicts(SiteRecord(None))
+    verdicts = Verdicts(SiteRecord(None), Criterion())
 
-    def judge():
+    def ask():
         asked.append(1)
-        return Verdict(KEEP, "stock XLA does as well")
+        return Answer(compiled(), compiled())
 
-    first = verdicts.on(("op", 1), lambda: "the question", judge)
-    assert verdicts.on(("op", 2), lambda: "the question", judge) is first and len(asked) == 1
-    assert verdicts.on(("op", 1), lambda: "never asked", judge) is first
+    first = verdicts.on(("op", 1), lambda: "the question", ask, 4)
+    assert (first.action, first.reason) == (KEEP, "stock XLA does as well")
+    assert verdicts.on(("op", 2), lambda: "the question", ask, 4) is first and len(asked) == 1
+    assert verdicts.on(("op", 1), lambda: "never asked", ask, 4) is first
+
+
+def test_an_op_that_cannot_be_asked_about_is_kept_but_could_be_rewritten():
+    verdict = Verdicts(SiteRecord(None), Criterion()).on("key", lambda: "the question", lambda: None, 4)
+    assert verdict.action == KEEP and verdict.is_possible and verdict.stock is None
 
 
 def test_sites_with_the_same_layouts_share_a_conversion(found):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies `better` and `always`: the conversions that are rewritten, by the costs of stock XLA's program."""
+"""The policies `better`, `strict` and `always`: which conversions they rewrite, by the costs of stock XLA."""
 
+import pytest
 from fake_child import FakeChild, compiled
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -76,13 +77,21 @@ class TestPolicy:
         assert {row["verdict"] for row in session.results.report_rows} == {REWRITE}
         assert {row["reason"] for row in session.results.report_rows} == {"the policy is always"}
 
-    def test_better_keeps_an_op_that_stock_partitions_better(self):
-        session = run(STOCK_KNOWS_BETTER)
+    @pytest.mark.parametrize(
+        "policy, reason",
+        [
+            ("better", "it would receive more, 640 bytes -> 832 bytes, and the network is unknown"),
+            ("strict", "stock XLA is better in received bytes 640 -> 832"),
+        ],
+    )
+    def test_an_op_that_stock_partitions_better_is_kept(self, policy, reason):
+        session = run(STOCK_KNOWS_BETTER, policy)
         assert [row["kind"] for row in session.results.report_rows] == ["argument", "result"]
         for row in session.results.report_rows:
             assert row["verdict"] == KEEP
-            assert row["reason"].startswith("stock XLA is better in received bytes 640 -> 832")
-        assert len(session.remarks) == 2 and "is left to XLA: stock XLA is better" in str(session.remarks[0])
+            assert row["reason"].startswith(reason)
+            assert row["possible"] == "better"
+        assert len(session.remarks) == 2 and f"is left to XLA: {reason}" in str(session.remarks[0])
 
     def test_better_rewrites_a_lone_pair_that_stock_gathers(self):
         (row,) = run(PAIR_WORTH_IT).results.report_rows
@@ -107,7 +116,8 @@ class TestPolicy:
     def test_better_keeps_an_op_with_an_operand_on_another_mesh(self):
         rows = run(OPERAND_ON_ANOTHER_MESH).results.report_rows
         assert {row["verdict"] for row in rows} == {KEEP}
-        assert {row["reason"] for row in rows} == {"the layouts around the op are unknown, or on several meshes"}
+        said = "the op cannot be judged alone: the layouts around it are unknown, or on several meshes"
+        assert {row["reason"] for row in rows} == {said}
 
     def test_an_op_is_decided_as_a_whole(self):
         child = FakeChild(compiled(), compiled(received=1))

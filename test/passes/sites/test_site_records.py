@@ -44,7 +44,7 @@ class Child:
     def __init__(self, passes: bool = False):
         self.asked, self.passing_answers, self._passes = 0, 0, passes
 
-    def compile(self, module: str, num_devices: int) -> Compiled:
+    def compile(self, module: str, num_devices: int, **_) -> Compiled:
         self.asked += 1
         self.passing_answers += self._passes
         return CHEAP if "sdy.manual_computation" in module else DEAR
@@ -65,12 +65,12 @@ def planned(monkeypatch) -> list:
     return found
 
 
-def run(monkeypatch, child: Child, **options) -> tuple[str, list[dict]]:
+def run(monkeypatch, child: Child, given: str = "", **options) -> tuple[str, list[dict]]:
     """Returns the module with its findings, and the report's rows."""
     monkeypatch.setattr(xla_child, "shared_child", lambda: child)
     session = Session(RunOptions(**options))
     module = ir.Module.parse(MODULE, make_context())
-    Pipeline.parse(PIPELINE).run(module, session)
+    Pipeline.parse(PIPELINE.replace("layout-check=off", f"layout-check=off {given}".strip())).run(module, session)
     return str(module), session.results.report_rows
 
 
@@ -94,10 +94,32 @@ def test_a_record_that_is_not_what_was_written_is_none(root, monkeypatch, damage
     fresh = run(monkeypatch, Child())
     (path,) = records(root)
     entry = path.read_bytes()
-    path.write_bytes({b"cut": entry[:-9], b"changed": entry.replace(b"rewrite", b"keep   ")}.get(damage, damage))
+    path.write_bytes({b"cut": entry[:-9], b"changed": entry.replace(b"9999", b"9998")}.get(damage, damage))
     child = Child()
     assert run(monkeypatch, child) == fresh
     assert child.asked and path.read_bytes() == entry
+
+
+def test_another_policy_asks_xla_nothing_new(root, monkeypatch):
+    """What is on disk are the answers of XLA; the verdicts on them are made anew."""
+    verdicts = {}
+    for policy in ("better", "strict"):
+        child = Child()
+        rows = run(monkeypatch, child, f"policy={policy}")[1]
+        verdicts[policy] = [row["reason"] for row in rows]
+        assert bool(child.asked) == (policy == "better")
+    assert verdicts["strict"] and all(reason.startswith("better than stock XLA in") for reason in verdicts["strict"])
+
+
+def test_plans_for_another_network_or_another_memory_are_other_questions(root, monkeypatch, planned):
+    for count, option in enumerate(("", "topology=h100:2x2", "memory-limit=4096"), 1):
+        planned.clear()
+        for is_first in (True, False):
+            child = Child()
+            run(monkeypatch, child, option)
+            assert (bool(child.asked), bool(planned)) == (is_first, is_first)
+            planned.clear()
+        assert len(records(root)) == count
 
 
 def test_a_pipe_in_place_of_a_record_is_not_waited_for(root, monkeypatch):

@@ -57,6 +57,52 @@ def test_a_collective_in_a_loop_has_its_line_its_runs_its_axes_and_its_level(loo
     assert entry.seconds > 0
 
 
+def test_a_conversion_at_its_bound_has_the_ratio_one_and_runs_count_in_both(loop):
+    (entry,) = loop.entries
+    assert entry.bound is not None and entry.bound.bytes_received == entry.bytes_received
+    assert entry.times_bound == 1 and 0 < entry.bound.seconds <= entry.seconds
+    assert loop.site_bounds[0].bytes_received * 5 == entry.bytes_received
+
+
+def test_nothing_can_run_beside_a_collective_on_which_all_depends(loop):
+    (entry,) = loop.entries
+    assert entry.beside is None and entry.overlap == 0
+
+
+def test_the_steps_of_one_conversion_share_its_bound():
+    entries = ledger((EXAMPLES / "issue_21562.mlir").read_text()).entries
+    assert [entry.collective.kind for entry in entries] == ["all_gather", "all_gather"]
+    together = sum(entry.bytes_received for entry in entries)
+    assert {entry.times_bound for entry in entries} == {together / entries[0].bound.bytes_received} == {8.0}
+
+
+def test_the_memory_over_time_has_the_collectives_with_their_lines(loop):
+    assert loop.memory is not None
+    moved = [each for each in loop.memory.timeline.moments if each.is_collective]
+    assert [(each.opcode, each.runs, loop.memory.places[each.name]) for each in moved] == [
+        ("all-gather", 5, "step.py:7:3")
+    ]
+
+
+def test_sums_of_which_devices_need_a_part_are_above_their_bound_and_gradients_name_their_parameters():
+    entries = ledger((EXAMPLES / "llama_train_step.mlir").read_text(), "h100:2x4").entries
+    down = [each for each in entries if each.cause.parameter == "state[0]['blocks']['feed_forward']['down'].value"]
+    assert {each.cause.kind for each in down} == {causes.GRADIENT}
+    assert {each.axes: each.times_bound for each in down} == {"fsdp": 2.0, "data": 1.0}
+    named = {each.cause.parameter.rpartition("[")[0] for each in entries if each.cause.kind == causes.GRADIENT}
+    assert all(each.startswith("state[0]") for each in named)
+    assert all(
+        each.times_bound >= 1 - 1e-9 for each in entries if each.cause.kind in (causes.GRADIENT, causes.PARTIAL_SUMS)
+    )
+
+
+def test_work_beside_a_collective_is_named_with_its_line():
+    entries = ledger((EXAMPLES / "moe_layer.mlir").read_text(), "h100:2x4").entries
+    found = [each.beside for each in entries if each.cause.parameter == "weights['down']"]
+    assert [each.op for each in found] == ["dot_general"] and found[0].place.startswith("examples/programs.py:")
+    assert 0 < found[0].seconds
+
+
 def test_the_level_is_the_outermost_that_is_crossed():
     (entry,) = ledger(LOOP, "h100:4x2").entries
     assert entry.level == "node"

@@ -9,6 +9,7 @@ import pytest
 import reshard
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved, validated
+from reshard.synthesis.network.topology import Topology
 
 QUIET = {"logging_level": None, "progress": "auto"}
 
@@ -35,6 +36,7 @@ class TestPlaces:
     def test_nothing_said(self):
         values = {"verify_values": False, "verify_values_bytes": "256MiB"}
         stated = {"policy": "better", "oracle": "lone", "emit": "manual", "check": True}
+        stated |= {"topology": None, "memory_limit": None, "effort": "1"}
         assert resolved() == {**stated, **values, "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
@@ -46,6 +48,9 @@ class TestPlaces:
         assert found | QUIET == QUIET | {
             "policy": "better",  # from the context, not from the file
             "oracle": "lone",
+            "topology": None,
+            "memory_limit": None,
+            "effort": "1",
             "emit": "manual",  # from the call, not from the environment
             "check": True,  # from the environment, not from the file
             "verify_values": False,
@@ -79,7 +84,10 @@ class TestMistakes:
     def fails(self, text):
         return pytest.raises(ValueError, match=f"^{re.escape(text)}$")
 
-    known = "known: policy, oracle, emit, check, verify_values, verify_values_bytes, dump_to, logging_level, progress"
+    known = (
+        "known: policy, oracle, emit, topology, memory_limit, effort, check, verify_values, verify_values_bytes, "
+        "dump_to, logging_level, progress"
+    )
 
     def test_in_the_call(self):
         with self.fails(f"unknown option 'polcy'; {self.known}"):
@@ -94,13 +102,29 @@ class TestMistakes:
     def test_numbers_of_bytes_may_be_numbers(self):
         assert validated({"verify_values_bytes": 4096}) == {"verify_values_bytes": "4096"}
 
+    def test_a_topology_is_a_preset_or_an_object(self):
+        assert validated({"topology": "h100:4"}) == {"topology": "h100:4"}
+        assert validated({"topology": Topology.parse("v5e:4x4*2")}) == {"topology": "v5e:4x4*2"}
+        with pytest.raises(ValueError, match='^topology: unknown topology "h10"'):
+            validated({"topology": "h10"})
+        with pytest.raises(ValueError, match="^topology: 4 is no topology; write a preset such as 'h100:4'"):
+            validated({"topology": 4})
+
+    def test_limits_and_efforts(self):
+        assert validated({"memory_limit": 4096, "effort": 3}) == {"memory_limit": "4096", "effort": "3"}
+        assert validated({"memory_limit": "12GiB"}) == {"memory_limit": "12GiB"}
+        for wrong in ("0", "many", "-1"):
+            with pytest.raises(ValueError, match="effort"):
+                validated({"effort": wrong})
+
     def test_in_a_context(self):
-        with self.fails("policy=never is not available; choose from better, always"), reshard.options(policy="never"):
+        refused = "policy=never is not available; choose from better, strict, always"
+        with self.fails(refused), reshard.options(policy="never"):
             pass
 
     def test_in_the_environment(self, monkeypatch):
         monkeypatch.setenv("RESHARD_POLICY", "never")
-        with self.fails("RESHARD_POLICY: policy=never is not available; choose from better, always"):
+        with self.fails("RESHARD_POLICY: policy=never is not available; choose from better, strict, always"):
             resolved()
 
     def test_in_a_file(self, tmp_path):

@@ -63,7 +63,7 @@ def test_report_and_output_are_the_same_in_all(run):
     sessions, outputs = run([rewrites, leaves])
     assert [each.content for each in outputs] == [b"rewritten"] * 2
     texts = [Report(session).text() for session in sessions]
-    assert texts[0] == texts[1] and "1 rewritten" in texts[0] and "sort is left alone" in texts[0]
+    assert texts[0] == texts[1] and "1 rewritten" in texts[0] and "1 use: why not\n    operand 0 of sort" in texts[0]
 
 
 def test_what_a_process_planned_to_compare_is_not_in_its_report(run, caplog):

@@ -62,11 +62,12 @@ func.func @main(%arg0: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [
 """
 
 
-def report_of(text: str) -> dict:
+def report_of(text: str, *options: str) -> dict:
     session = Session(RunOptions(with_provenance=True))
     with make_context() as context, ir.Location.unknown(context):
         Pipeline.parse(
-            "builtin.module(find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives)"
+            f"builtin.module(find-mismatches,plan-sites{{policy=always layout-check=off {' '.join(options)}}},"
+            "synthesize-collectives)"
         ).run(ir.Module.parse(text), session)
     return rows.as_dict(session)
 
@@ -170,6 +171,36 @@ def test_equal_conversions_are_drawn_once(plain):
     assert report_page.text_of(plain | {"sites": sites}, "a").count("the same conversion as site 0") == 2
 
 
+def test_sites_decided_together_have_one_figure(plain):
+    sites = [plain["sites"][0] | {"site": number, "stock_bytes": 4097, "our_bytes": 129} for number in range(2)]
+    report = plain | {"sites": sites}
+    page = report_page.page_of(report, "a").partition("</table>")[0]
+    assert page.count('title="4,097 bytes"') == page.count('title="129 bytes"') == 1
+    assert 'with <a href="#card-0">0</a>' in page and "alone: stock" in page
+    assert "site 1; one figure for all of them" in report_page.text_of(report, "a")
+
+
+def test_a_module_that_was_not_compiled_says_so_first(plain):
+    for made in (report_page.page_of, report_page.text_of):
+        said = made(plain, "a")
+        assert said.index("The whole module: nothing measured; ") < said.index("1 of 1 site rewritten")
+
+
+def test_layouts_stand_beside_their_spelling_in_jax(plain):
+    assert "P(&#x27;x&#x27;, None)" in report_page.page_of(plain, "a").partition("</table>")[0]
+    assert "P('x', None) to P(None, 'x')" in report_page.text_of(plain, "a")
+
+
+def test_remarks_are_summed_up_and_listed_on_demand(plain):
+    remarks = [f"a.py:{line}:1: remark: operand 0 of add is left alone: no" for line in range(3)]
+    reasons = [{"reason": "no", "count": 3, "is_left_alone": True, "first": remarks[0]}]
+    report = plain | {"remarks": remarks, "reasons": reasons}
+    assert "3 remarks: no" in report_page.text_of(report, "a") and remarks[1] not in report_page.text_of(report, "a")
+    assert remarks[1] in report_page.text_of(report, "a", "all")
+    page = report_page.page_of(report, "a")
+    assert '<td class="n">3</td><td>no</td>' in page and remarks[1] in page.partition("<details><summary>3 remarks")[2]
+
+
 def test_stock_failures_are_said(plain):
     check = {
         "stock": {"status": "aborted", "bytes_received": None, "temp_bytes": None, "collectives": {}},
@@ -183,6 +214,22 @@ def test_stock_failures_are_said(plain):
             "Stock XLA does not compile the module as it came (aborted)" in said
             and "temporaries in bytes 1 -&gt; 2" in said.replace("->", "-&gt;")
         )
+
+
+def test_where_the_bytes_go_is_told_with_links_to_the_sites(plain):
+    side = {"status": "ok", "bytes_received": 10, "temp_bytes": 20, "collectives": {"all_to_all": 1}}
+    row = {"seconds": 1e-6, "bytes_received": 10, "bound_bytes": 5, "times_bound": 2.0, "runs": 1, "kind": "all_to_all",
+           "tile": "f32[8]", "location": "a.py:1:1", "why": "site 0: because", "site": 0}  # fmt: skip
+    rows = [row, {**row, "why": "site 7: of no card", "site": 7}]
+    rest = {"collectives": 3, "seconds": 1e-6, "bytes_received": 1}
+    ledger = {"seconds": 2e-6, "bytes_received": 10, "collectives": rows, "rest": rest}
+    traffic = {"topology": "h100, 8 gpu", "stock": ledger, "ours": None}
+    check = {"stock": side, "ours": side, "dropped": [], "is_rewritten": True, "traffic": traffic}
+    page, text = (made(plain | {"checks": [check]}, "a") for made in (report_page.page_of, report_page.text_of))
+    assert "Where the bytes go" in page and "modelled on h100, 8 gpu" in page
+    assert '<a href="#card-0">site 0: because</a>' in page and 'id="card-0"' in page
+    assert "site 7: of no card" in page and "#card-7" not in page
+    assert "where the bytes go" in text and "reshard traffic a lists the rest" in text and "2.00" in text
 
 
 def test_a_module_left_whole_says_why(plain):
@@ -261,3 +308,12 @@ def test_plans_are_drawn_without_jax_and_mlir():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("options", [("topology=ethernet:2x4",), ("topology=h100", "memory-limit=1000"), ()])
+def test_a_plan_for_a_network_and_a_limit_is_made_again_for_them(options):
+    (row,) = report_of(text_module("plain", "model.py"), *options)["sites"]
+    found = report_page.planned_again(json.loads(json.dumps(row["problem"])))
+    assert (found.chain_text, found.bytes_received) == (row["chain"], row["bytes_received"])
+    assert found.request.memory_limit == (1000 if len(options) > 1 else None)
+    assert found.topology == (options[0].partition("=")[2] if options else "uniform")

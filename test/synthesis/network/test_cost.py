@@ -120,7 +120,15 @@ def test_ring_passes_everything_over_each_of_its_hops():
     assert us(rings, 32, "all_gather") == 100 + 31 * 10 and us(rings, 32, "all_reduce") == 100 + 62 * 10
 
 
-def test_ring_goes_by_position_whatever_the_order_of_the_group():
+def test_ring_goes_in_the_order_of_the_group_and_crosses_a_shared_link_as_often_as_that_does():
+    nodes = topology(switch("node", 2, 1, shared_bandwidth_bytes_per_s=GB), switch("gpu", 4, 100))
+    rings = replace(nodes, rings=("all_gather",))
+    assert ns_per_byte(rings, 8, "all_gather") == 7
+    assert ns_per_byte(rings, 8, "all_gather", [[0, 4, 1, 5, 2, 6, 3, 7]]) == 4 * 7  # every hop leaves its node
+    assert ns_per_byte(rings, 8, "all_gather", [[3, 2, 1, 0, 7, 6, 5, 4]]) == 7
+
+
+def test_ring_through_a_port_for_each_device_takes_as_long_in_any_order():
     nodes = replace(topology(switch("node", 2, 1), switch("gpu", 4, 100)), rings=("all_gather",))
     assert ns_per_byte(nodes, 8, "all_gather", [[0, 4, 1, 5, 2, 6, 3, 7]]) == ns_per_byte(nodes, 8, "all_gather") == 7
     groups = [[4, 0], [5, 1], [2, 6], [3, 7]]

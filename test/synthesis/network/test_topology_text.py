@@ -40,7 +40,8 @@ def test_presets_are_these():
 def test_preset_names_its_sources(name):
     preset = Topology.parse(name)
     assert preset.summary
-    assert all(f"{what}: " in preset.source for what in ("Links", "Memory", "Latencies"))
+    assert all(f"{what}: " in preset.source for what in ("Links", "Memory", "Matrix products", "Latencies"))
+    assert preset.flops_per_s
 
 
 @pytest.mark.parametrize("text", [*preset_names(), "h100:4", "v5p:4x4x4", "v5e:16x16*2", OWN])
@@ -90,6 +91,16 @@ def test_copies_within_one_memory_are_read_and_written():
     assert Topology.parse(topology.to_toml()) == topology
 
 
+def test_flops_are_read_and_written():
+    topology = Topology.parse(edited('name = "lab"', 'name = "lab"\nflops_per_s = 197e12'))
+    assert topology.flops_per_s == 197e12 and Topology.parse(topology.to_toml()) == topology
+    assert Topology.parse(OWN).flops_per_s is None
+
+
+def test_flops_survive_fitting():
+    assert Topology.parse("v5e").fitted(32).flops_per_s == Topology.parse("v5e:4x4*2").flops_per_s == 197e12
+
+
 def test_own_topology_from_a_file(tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text(OWN)
@@ -127,6 +138,9 @@ def edited(old: str, new: str) -> str:
             edited('name = "lab"', 'name = "lab"\nslice_bandwidth_bytes_per_s = 0.0'),
             "slice_bandwidth_bytes_per_s = 0.0; bandwidths are positive",
         ),
+        (edited('name = "lab"', 'name = "lab"\nflops_per_s = 0'), "flops_per_s = 0.0; a positive number is meant"),
+        (edited('name = "lab"', 'name = "lab"\nflops_per_s = inf'), "flops_per_s = inf; a positive number is meant"),
+        (edited('name = "lab"', 'name = "lab"\nflops_per_s = nan'), "flops_per_s = nan; a positive number is meant"),
         (
             edited('name = "lab"', 'name = "lab"\nfree_before_all_to_all = 1.5'),
             "free_before_all_to_all = 1.5; a share is between 0 and 1",
@@ -189,7 +203,8 @@ def test_docs_list_the_figures_of_every_preset():
                 f"| `{name}` | {level.name} | {level.size or 'any'} | {level.kind} "
                 f"| {level.bandwidth_bytes_per_s / 1e9:g} "
                 f"| {f'{shared / 1e9:g}' if shared else ''} | {level.latency_s * 1e6:g} "
-                f"| {topology.launch_latency_s * 1e6:g} | {topology.memory_bandwidth_bytes_per_s / 1e9:g} |"
+                f"| {topology.launch_latency_s * 1e6:g} | {topology.memory_bandwidth_bytes_per_s / 1e9:g} "
+                f"| {topology.flops_per_s / 1e12:g} |"
             )
             assert row in page, row
 
@@ -201,9 +216,8 @@ def test_every_field_is_a_key_and_is_written():
     )
     chip = Level("chip", 4, "torus", 2e9, 3e-6, dims=(2, 2), wrap=(True, False), wrap_multiple_of=2, wrap_together=True)
     device = Level("device", 2, "bus", 1e9, copies_own=True)
-    whole = Topology(
-        "all", (switch, chip, device), 1e12, 1e-6, "a", "b", tuple(reversed(range(16))), ("all_gather",), 2e9, 0.5
-    )
+    order, rings = tuple(reversed(range(16))), ("all_gather",)
+    whole = Topology("all", (switch, chip, device), 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu")
     missing = {field.name for field in fields(whole) if getattr(whole, field.name) == field.default}
     assert not missing and Topology.parse(whole.to_toml()) == whole
     keys = {line.partition(" = ")[0] for line in whole.to_toml().splitlines() if " = " in line}
@@ -256,3 +270,8 @@ def test_a_value_of_another_kind_is_refused(key, value, meant):
 def test_a_value_of_a_level_of_another_kind_is_refused(line, meant):
     with pytest.raises(TopologyError, match=f'level "rack": .*; {meant} is meant'):
         Topology.parse(edited("wrap = false", line))
+
+
+def test_a_platform_that_nobody_knows_is_refused():
+    with pytest.raises(TopologyError, match='platform = "abacus"; known: cpu, gpu, tpu'):
+        Topology("t", (Level("device", 2, "switch", 1e9),), 1e12, platform="abacus")

@@ -171,6 +171,14 @@ class TestPadding:
         assert (padded.collectives, exact.bytes_received) == (1, exact.bound_bytes)
         assert padded.time_s < exact.time_s / 2
 
+    def test_padding_costs_as_much_in_chunks_as_in_one_piece(self):
+        whole = plan_of("x=4", (8, 4097), "[{}, {}]", '[{}, {"x"}]')
+        chunked = plan_of("x=4", (8, 4097), "[{}, {}]", '[{}, {"x"}]', memory_limit=whole.peak_bytes - 1)
+        padded, _ = whole.steps
+        (loop,) = chunked.steps
+        assert loop.text == "2 chunks along dim 0: slice x: dim 1"
+        assert loop.inside[0].time_s == pytest.approx(padded.time_s / 2) and chunked.time_s > whole.time_s
+
     def test_a_gather_is_cut_to_the_array(self):
         found = plan_of("x=4", (10,), '[{"x"}]', "[{}]")
         assert (found.chain_text, found.bytes_received, found.bound_bytes) == ("all_gather x: dim 0", 36, 36)
@@ -319,6 +327,30 @@ class TestTwoMeshes:
         pairs = reorder_pairs(mesh, there, layout)
         assert sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) == list(range(8))
         assert all((before.starts[a] == after.starts[b]).all() for a, b in pairs)
+
+
+class TestFasterThanByBytes:
+    """Plans by time that random pairs found to be slower than those by bytes."""
+
+    def test_rounds_between_nodes_that_take_longer_than_rounds_within_them(self):
+        ends = "x=4,y=2", (3, 3), '[{"x":(2)2, "y"}, {"x":(1)2}]', "[{}, {}]", "a=4"
+        fast, exact = (plan_of(*ends, topology=OVER_NODES[8], objective=each) for each in ("time", "bytes"))
+        assert fast.time_s <= exact.time_s
+        assert fast.collectives == 7  # four of the seven leave the node; with six all do
+
+    def test_rounds_that_together_send_more_than_the_busiest_device_receives(self):
+        ends = "x=4", (1170, 273), '[{"x"}, {}]', "[{}, {}]", "a=6"
+        fast, exact = (plan_of(*ends, objective=each) for each in ("time", "bytes"))
+        assert fast.time_s < exact.time_s / 2
+
+    def test_a_memory_limit_that_only_the_chain_by_bytes_fits_in_one_piece(self):
+        ends = "a=4", (1024,), '[{"a"}]', '[{"x":(2)2}]', "x=4"
+        ethernet = Topology.parse("ethernet:2x2")
+        fast, exact = (plan_of(*ends, topology=ethernet, objective=each) for each in ("time", "bytes"))
+        assert fast.time_s < exact.time_s and fast.peak_bytes > exact.peak_bytes
+        limited = plan_of(*ends, topology=ethernet, memory_limit=exact.peak_bytes)
+        assert limited.time_s <= exact.time_s and limited.peak_bytes <= exact.peak_bytes
+        assert limited.request.objective == "time" and not limited.is_optimal
 
 
 class TestOneDevice:

@@ -19,7 +19,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding, ShardingError
 from reshard.synthesis.network import bounds
 from reshard.synthesis.programs import edge_colouring, exchange_pieces
-from reshard.synthesis.programs.exchange import TooManyPieces, plan_exchange, run_exchange
+from reshard.synthesis.programs.exchange import Exchange, TooManyPieces, plan_exchange, run_exchange
 
 ROUNDS_ABOVE_ALL = 1 << 40
 AXIS_SIZES = [(2, 3), (6,), (4, 3), (2, 2, 3), (8,), (5, 2), (3, 3), (2, 2, 2)]
@@ -100,11 +100,14 @@ class TestLaws:
     @given(problems(), st.sampled_from([1, 3, 10, 100]))
     @settings(max_examples=100, deadline=None)
     def test_the_price_of_a_round_trades_rounds_for_traffic(self, problem, price):
-        found, exact, few = (plan_exchange(*problem, round_elements=each) for each in (price, 0, ROUNDS_ABOVE_ALL))
+        def cost(each: Exchange) -> float:
+            return sum([price + round_.piece_elements for round_ in each.rounds])
+
+        found = plan_exchange(*problem, round_elements=price, price=cost)
+        exact, few = (plan_exchange(*problem, round_elements=each) for each in (0, ROUNDS_ABOVE_ALL))
         check_exchange(found)
-        cost = [each.received_elements + price * len(each.rounds) for each in (found, exact, few)]
         assert len(few.rounds) <= len(found.rounds)
-        assert cost[0] <= cost[1]
+        assert cost(found) <= cost(exact)
 
     @given(problems())
     @settings(max_examples=100, deadline=None)
@@ -230,6 +233,18 @@ class TestRounds:
         before, after = blocks("x=8,y=10", (80,), '[{"x"}]'), blocks("x=8,y=10", (80,), '[{"y"}]')
         assert plan_exchange(before, after).text == "exchange in 5 rounds of 2 x [4], 3 x [2]"
         assert len(plan_exchange(before, after, round_elements=ROUNDS_ABOVE_ALL).rounds) == 2
+
+    def test_where_rounds_cost_the_elements_of_all_rounds_count(self):
+        """Quarters of 30, 30, 30 and 27 go to six devices; the busiest receives 117 or 120, in 10 rounds or in 5."""
+        before, after = blocks("x=4", (117,), '[{"x"}]').over(6), blocks("x=6", (117,), "[{}]")
+        exact, timed = (plan_exchange(before, after, round_elements=each) for each in (0, 1))
+        assert exact.text == "exchange in 10 rounds of 5 x [30], 5 x [27]"
+        assert timed.text == "exchange in 5 rounds of 5 x [30]"
+
+    def test_the_schedule_at_the_bound_is_taken_where_it_is_cheaper(self):
+        before, after = blocks("x=4", (117,), '[{"x"}]').over(6), blocks("x=6", (117,), "[{}]")
+        found = plan_exchange(before, after, round_elements=1, price=lambda each: each.received_elements)
+        assert found.text == plan_exchange(before, after).text
 
     def test_a_regular_exchange_is_rounds_of_one_shift(self):
         found = plan_exchange(blocks("x=6", (36, 36), '[{"x"},{}]'), blocks("x=6", (36, 36), '[{},{"x"}]'))

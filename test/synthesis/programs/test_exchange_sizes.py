@@ -35,11 +35,15 @@ def covered(found: Pieces) -> dict[tuple[int, int, int], int]:
 
 def cost(classes: list[Pieces], round_elements: float) -> float:
     """Returns the cost of the classes in rounds of their largest shape, counted by hand."""
-    rounds, received = 0, np.zeros(DEVICES, int)
+    in_rounds, received = 0.0, np.zeros(DEVICES, int)
     for each in classes:
-        rounds += max(np.bincount(each.src).max(), np.bincount(each.dst).max())
-        received += np.bincount(each.dst, minlength=DEVICES) * each.extents.max(axis=0).prod()
-    return rounds * round_elements + received.max()
+        rounds, elements = (
+            max(np.bincount(each.src).max(), np.bincount(each.dst).max()),
+            each.extents.max(axis=0).prod(),
+        )
+        in_rounds += rounds * (round_elements + elements)
+        received += np.bincount(each.dst, minlength=DEVICES) * elements
+    return in_rounds if round_elements else received.max()
 
 
 @settings(max_examples=150, deadline=None)

@@ -83,9 +83,7 @@ def test_text_of_a_site(run):
         '   to      [{}, {"x", "y"}, {}]\n'
         "   XLA     compiled alone, 2 all_gather: a device receives 14,336 bytes\n"
         "   ours    all_to_all x: dim 2 -> 1, y: dim 0 -> 1: receives 1,792; no method receives less than 1,792\n"
-        "   so      better than stock XLA in received bytes 14,336 -> 1,792, largest collective tile in bytes 16,384 "
-        "-> 2,048, "
-        "temporaries in bytes 24,580 -> 3,904, collectives 2 -> 1\n"
+        "   so      faster than stock XLA, modelled 46.2 us -> 37.3 us, received 14,336 bytes -> 1,792 bytes\n"
         "   next    compile with reshard.jit in place of jax.jit; or, if no conversion is meant, make the tensor as "
         "P(None, ('x', 'y'), None)\n"
         "\n"
@@ -175,7 +173,7 @@ def test_what_xla_does_well_has_nothing_to_do(run):
 def test_fewer_bytes_in_more_collectives_are_for_policy_always(run):
     sharding = ("{devices=[8,1,1]<=[8]}", "{devices=[1,1,4,2]<=[8] last_tile_dim_replicate}")
     (site,) = sites(run, warning(sharding, "f32[8,16,64]"), compiled=True)
-    assert site["xla"]["reason"] == "stock XLA is better in collectives 1 -> 2"
+    assert site["xla"]["reason"] == "stock XLA is faster, modelled 46.4 us -> 48.0 us"
     assert 'reshard_options={"policy": "always"}' in site["next"]
 
 

@@ -424,7 +424,7 @@ def test_json_of_the_command(capsys, tmp_path):
         (["--devices", "4"], 1, "error: the module is for 8 devices, --devices is 4"),
         (["--devices", "0"], 2, "'0' is not a whole number from 1"),
         (["--seed", "-1"], 2, "seed"),
-        (["--policy", "never"], 2, "policy=never is not available; choose from better, always"),
+        (["--policy", "never"], 2, "policy=never is not available; choose from better, strict, always"),
         (["--pass-pipeline", "no-such-pass"], 2, "no-such-pass"),
     ],
 )

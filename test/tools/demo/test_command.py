@@ -138,11 +138,15 @@ def test_better_and_equal_is_fine():
     assert demo.complaints([MEASURED], "better") == []
 
 
-@pytest.mark.parametrize(("cost", "name"), (("bytes_received", "received bytes"), ("temp_bytes", "temporaries")))
-def test_a_worse_cost_fails_under_the_policy_better_only(cost, name):
+@pytest.mark.parametrize(
+    ("cost", "name", "policies"),
+    [("bytes_received", "received bytes", ["strict"]), ("temp_bytes", "temporaries", ["better", "strict"])],
+)
+def test_a_worse_cost_fails_under_the_policies_that_refuse_it(cost, name, policies):
     worse = replace(MEASURED, ours=replace(MEASURED.ours, compiled=replace(COSTS, **{cost: 10**9})))
-    assert demo.complaints([worse], "better") == [f"issue_21562: ours is worse than stock XLA in {name}"]
-    assert demo.complaints([worse], "always") == []
+    complaint = f"issue_21562: ours is worse than stock XLA in {name}"
+    for policy in ("better", "strict", "always"):
+        assert demo.complaints([worse], policy) == ([complaint] if policy in policies else [])
 
 
 @pytest.mark.parametrize("policy", ("better", "always"))
@@ -256,7 +260,7 @@ def test_missing_examples_are_said_to_be_missing(monkeypatch, capsys, tmp_path):
 class AbortsOnStock(XlaChild):
     """A child in which XLA seems to abort on the original module."""
 
-    def compile(self, module, num_devices):
+    def compile(self, module, num_devices, **_):
         if "stablehlo.all_to_all" not in module:
             return Compiled("abort", "SIGFPE: at some place")
         return super().compile(module, num_devices)

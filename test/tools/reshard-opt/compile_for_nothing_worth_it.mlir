@@ -7,7 +7,7 @@
 
 // CHECK: 1 site: 0 rewritten, 1 left to XLA
 // CHECK-NOT: whole module
-// CHECK: site 0: left to XLA: stock XLA moves 96 bytes in 1 all_to_all, as we would;
+// CHECK: site 0: left to XLA: stock XLA does as well;
 sdy.mesh   @mesh = <["x"=4, "y"=2]>
 func.func @main(%value: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
     -> (tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {

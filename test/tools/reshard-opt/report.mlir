@@ -4,9 +4,10 @@
 // RUN: not %reshard-opt %s --report-file=%t.txt 2>&1 | FileCheck %s --check-prefix=ALONE
 // RUN: not %reshard-opt %s --report=xml 2>&1 | FileCheck %s --check-prefix=FORM
 
-// The text report: a row per site, a star where it is rewritten; totals; why.
+// The text report: the module as a whole, a row per site, a star where it is rewritten; totals; why; JAX's spelling.
 
-// CHECK: site where tensor from to received stock bound tile chain
+// CHECK: the whole module: nothing measured;
+// CHECK: site where tensor from to received bound tile alone: stock ours chain
 // CHECK-NEXT: ---- -----
 // CHECK-NEXT: 0* {{.*}}report.mlir:{{[0-9]+:[0-9]+}} (constraint) 8x8xf32 [{"x"}, {}] [{}, {"x"}]
 // CHECK-NEXT: 1* {{.*}}(constraint) 8x8xf32 [{}, {"x"}] [{"y"}, {}]
@@ -17,6 +18,8 @@
 // CHECK: site 0: rewritten: merged into site 1; the constraint asks for [{}, {"x"}]; its operand is [{"x"}, {}]
 // CHECK-NEXT: site 1: rewritten: the policy is always; the constraint asks for [{"y"}, {}];
 // CHECK: site 2: left to XLA: source and target are on meshes over different devices, or on two inside a manual computation;
+// CHECK: layouts as JAX writes them:
+// CHECK: [{}, {"x"}] P(None, 'x')
 // ALONE: error: --report-file needs --report=text, json, html or details
 // FORM: error: argument --report: invalid choice: 'xml'
 sdy.mesh @mesh = <["x"=4, "y"=2]>

@@ -7,8 +7,10 @@
 // CHECK: "site": 0,
 // CHECK: "location": "{{.*}}report_json.mlir:{{[0-9]+}}:{{[0-9]+}}",
 // CHECK-NEXT: "kind": "function_result",
+// CHECK: "source_spec": "P('y', None, 'x')",
+// CHECK-NEXT: "target_spec": "P(None, ('x', 'y'), None)",
 // CHECK: "verdict": "rewrite",
-// CHECK-NEXT: "reason": "better than stock XLA in received bytes 14,336 -> 1,792,
+// CHECK-NEXT: "reason": "faster than stock XLA, modelled {{.*}} us -> {{.*}} us, received 14,336 bytes -> 1,792 bytes",
 // CHECK-NEXT: "chain": "all_to_all x: dim 2 -> 1, y: dim 0 -> 1",
 // CHECK-NEXT: "bytes_received": 1792,
 // CHECK-NEXT: "bound_bytes": 1792,
@@ -23,15 +25,23 @@
 // CHECK-NEXT: "stock_bytes": 14336,
 // CHECK-NEXT: "our_bytes": 1792
 // CHECK: "totals_of": "the rewritten sites, each compiled alone
+// CHECK: "not_measured": null,
 // CHECK: "checks": [
+// CHECK: "topology": "cpu:8",
 // CHECK: "stock": {
 // CHECK-NEXT: "status": "ok",
+// CHECK-NEXT: "modelled_us": {{[0-9.]+}},
+// CHECK-NEXT: "modelled_collectives_us": {{[0-9.]+}},
 // CHECK-NEXT: "bytes_received": 14336,
 // CHECK: "ours": {
 // CHECK-NEXT: "status": "ok",
-// CHECK-NEXT: "bytes_received": 1792,
+// CHECK: "bytes_received": 1792,
 // CHECK: "dropped": [],
-// CHECK-NEXT: "is_rewritten": true
+// CHECK-NEXT: "added": [],
+// CHECK-NEXT: "attempts": 1,
+// CHECK-NEXT: "is_rewritten": true,
+// CHECK-NEXT: "traffic": {
+// CHECK: "times_bound": 8.0,
 // CHECK: "remarks": []
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func @main(%arg0: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})

@@ -7,8 +7,9 @@
 
 // CHECK-NOT: every value is used in the layout
 // CHECK: reshard: no site is planned, since what was found is left alone: 1 mismatch, listed below
-// CHECK: left alone:
-// CHECK-NEXT: remark: operand 0 of tanh is left alone: it is [{"x"}, {"y"}] on <["x"=4, "y"=2]>, and the op computes
+// CHECK: left alone, by reason, with the first use of each (--remarks=all lists every use):
+// CHECK-NEXT: 1 use: it is [{"x"}, {"y"}] on <["x"=4, "y"=2]>, and the op computes
+// CHECK-NEXT: operand 0 of tanh{{$}}
 // JSON: "no_site": "no site is planned, since what was found is left alone: 1 mismatch
 // DETAILS: No site is planned, since what was found is left alone: 1 mismatch
 // FOUND: reshard: 1 site found, and none planned: the pipeline has no plan-sites

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts about a program from what XLA dumps before it generates code, in place of those of an executable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..platform import compat
+from .buffer_assignment import memory_in
+from .entry_shardings import entry_shardings
+
+BUFFERS = "*-buffer-assignment.txt"
+AFTER_BUFFERS = "*-memory-usage-report.txt"  # once it is there, the buffers are written down completely
+FINAL = "*_after_optimizations.txt"
+BEFORE_PARTITIONING = "*.before_spmd-partitioning.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What is known of a compilation that was stopped, in the form in which executables have it.
+
+    Attributes:
+      memory: the bytes by their names in `Compiled`.
+      inputs, outputs: the shardings that XLA chose, an HloSharding each.
+      final_text: the optimized HLO in the order of its schedule.
+    """
+
+    memory: dict[str, int]
+    inputs: tuple
+    outputs: tuple
+    final_text: str
+
+
+def stopped_in(dumps: Path) -> Stopped | None:
+    """Returns the facts in a folder of dumps; None if some are missing, as where XLA does not partition."""
+    texts = [_only(dumps, name) for name in (BUFFERS, FINAL, BEFORE_PARTITIONING)]
+    if None in texts:
+        return None
+    buffers, final, unpartitioned = map(str, texts)
+    of_parameters, of_result = entry_shardings(unpartitioned)
+    if not of_result:
+        return None
+    read = compat.hlo_shardings_of_text
+    inputs = [
+        sharding for number in sorted(of_parameters) for sharding in read(of_parameters[number] or "{replicated}")
+    ]
+    return Stopped(memory_in(buffers), tuple(inputs), read(of_result), final)
+
+
+def may_stop(dumps: Path) -> bool:
+    """Returns whether XLA has written down all that `stopped_in` reads."""
+    return next(dumps.glob(AFTER_BUFFERS), None) is not None
+
+
+def _only(dumps: Path, name: str) -> str | None:
+    """Returns the text of the last dump with such a name."""
+    found = sorted(dumps.glob(name))
+    return found[-1].read_text() if found else None

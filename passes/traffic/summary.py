@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the bytes go: the longest rows of both ledgers, for the report of a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.xla.child import XlaChild
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.traffic.ledger import Group, Ledger, ledger_of
+from reshard.passes.traffic.ledger_text import as_entry_dict, network_text
+from reshard.synthesis.network.topology import Topology
+
+ROWS = 8
+
+
+def summary(stock: Ledger, ours: Ledger | None = None, most: int = ROWS) -> dict[str, Any]:
+    """Returns the longest collectives of both programs as plain data, for the entry `traffic` of a report's check.
+
+    Args:
+      ours: None if nothing was rewritten. most: rows of each program.
+    Returns: "topology" as text, and for "stock" and "ours" None (no program, or one that does not compile) or
+      "seconds" and "bytes_received" of all collectives, "collectives" as in `reshard.traffic/1`, and "rest" with the
+      number, the seconds and the bytes of those that are left out.
+    """
+    sides = {"stock": _side(stock, most), "ours": None if ours is None else _side(ours, most)}
+    return {"topology": network_text(stock), **sides}
+
+
+def summary_of(
+    original: ir.Module,
+    rewritten: ir.Module | None,
+    child: XlaChild,
+    topology: Topology,
+    *,
+    target: Target | None = None,
+    most: int = ROWS,
+) -> dict[str, Any]:
+    """Returns the `summary` of a module, which stock XLA compiles as it came and, if it was rewritten, as it is now.
+
+    Args:
+      rewritten: None if nothing was rewritten. topology, target: as in `ledger_of`, whose errors this function raises.
+    """
+    stock = ledger_of(original, child, topology, target=target)
+    if rewritten is None:
+        return summary(stock, most=most)
+    known = {"finds_sites": False, "site_bounds": stock.site_bounds}
+    return summary(stock, ledger_of(rewritten, child, topology, target=target, **known), most)
+
+
+def _side(ledger: Ledger, most: int) -> dict[str, Any] | None:
+    if not ledger.compiled.is_ok:
+        return None
+    rest = Group("", ledger.entries[most:])
+    return {
+        "seconds": ledger.seconds,
+        "bytes_received": ledger.bytes_received,
+        "collectives": [as_entry_dict(entry) for entry in ledger.entries[:most]],
+        "rest": {
+            "collectives": len(rest.entries),
+            "seconds": rest.seconds,
+            "bytes_received": rest.bytes_received,
+        },
+    }

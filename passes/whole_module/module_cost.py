@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost of a compiled module, and whether one form of a module may take the place of another.
+
+One function prices stock XLA's program, ours and any mixture: `SiteNetwork.time_beside`. Beside the time stand the
+memory, the received bytes, and for targets of compilation ahead of time the compiler's own estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.oracle import (
+    ALWAYS,
+    BETTER,
+    FAILURES,
+    STRICT,
+    TABLES_OF_POINTERS_BYTES,
+    is_same_time,
+    micros,
+)
+from reshard.passes.whole_module.joint_choice import Outcome
+
+if TYPE_CHECKING:  # loading it loads numpy
+    from reshard.synthesis.network.program_time import ProgramTime
+
+SAME_ESTIMATE = 0.1  # relative difference below which estimates count as equal under `strict`
+LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCriterion:
+    """What decides between two forms of a module: a policy, a network, the number of devices."""
+
+    policy: str
+    network: SiteNetwork
+    num_devices: int
+
+    def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
+        """Returns what is known about a form of the module in which a number of sites are rewritten."""
+        problem = self.problem(stock, ours, with_time=False)
+        if not ours.is_ok:
+            return Outcome(problem, float("inf"), of=ours)
+        if self.policy != BETTER:  # as many of the chosen sites as may be
+            return Outcome(problem, 0.0, (-sites,), ours)
+        return Outcome(
+            problem, self.time(stock, ours).seconds, (ours.costs.bytes_received, ours.costs.temp_bytes, sites), ours
+        )
+
+    def time(self, stock: Compiled, compiled: Compiled) -> ProgramTime:
+        """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's."""
+        return self.network.time_beside(stock, compiled, self.num_devices)
+
+    def problem(self, stock: Compiled, ours: Compiled, *, with_time: bool = True) -> str:
+        """Returns in words why our form may not take the place of stock XLA's; an empty text if it may.
+
+        Args:
+          with_time: whether a longer modelled time is a reason; `outcome` has the time beside the reason.
+        """
+        if not ours.is_ok:
+            message = ours.message.strip().splitlines() or ["no message"]
+            also = "" if stock.is_ok else "; it cannot compile the module as it came either"
+            return f"XLA {FAILURES[ours.status]}: {message[0]}{also}"
+        if not stock.is_ok or self.policy == ALWAYS:
+            return ""
+        worse = _other_shardings(stock, ours)
+        if self.policy == STRICT:
+            return ", ".join(_strict_costs(stock, ours) + worse)
+        if with_time:
+            worse = self._longer(stock, ours) + worse
+        return ", ".join(self._costs(stock, ours) + worse)
+
+    def _longer(self, stock: Compiled, ours: Compiled) -> list[str]:
+        then, now = (self.time(stock, each).seconds for each in (stock, ours))
+        return [] if now <= then or is_same_time(then, now) else [f"modelled time {micros(then)} -> {micros(now)}"]
+
+    def _costs(self, stock: Compiled, ours: Compiled) -> list[str]:
+        """Returns the costs in which ours may not be worse: memory, bytes on an unknown network, and the compiler's own
+        estimate of the time."""
+        worse = self._memory_costs(stock, ours)
+        if not self.network.is_known and ours.costs.bytes_received > stock.costs.bytes_received:
+            more = f"{stock.costs.bytes_received:,} -> {ours.costs.bytes_received:,}"
+            worse.append(f"received bytes per device {more} on an unknown network")
+        then, now = estimates_us(stock, ours)
+        if now > then * (1 + LONGER_ESTIMATE):
+            worse.append(f"the compiler's own estimate in us {then:,} -> {now:,}")
+        return worse
+
+    def _memory_costs(self, stock: Compiled, ours: Compiled) -> list[str]:
+        """Returns the memory if it is above stock XLA's and above the caller's limit."""
+        limit, peak = self.network.memory_limit, max(ours.peak_memory_bytes or 0, present(ours.peak_bytes))
+        name, then, now = _memory(stock, ours)
+        if now <= then + _bookkeeping_bytes(stock, ours) or (limit is not None and peak <= limit):
+            return []
+        return [f"{name} {then:,} -> {now:,}" + ("" if limit is None else f", the limit of the whole is {limit:,}")]
+
+
+def _strict_costs(stock: Compiled, ours: Compiled) -> list[str]:
+    """Returns the costs that are worse in our form; no sum of gains makes up for one of them."""
+    then, now = estimates_us(stock, ours)
+    return [
+        f"{name} {before:,} -> {after:,}"
+        for name, before, after, slack in (
+            ("received bytes per device", stock.costs.bytes_received, ours.costs.bytes_received, 0),
+            ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
+            (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
+            ("the compiler's own estimate in us", then, now, then * SAME_ESTIMATE),
+        )
+        if after > before + slack
+    ]
+
+
+def _other_shardings(stock: Compiled, ours: Compiled) -> list[str]:
+    differs = []
+    if stock.input_shardings != ours.input_shardings:
+        differs.append("the input shardings differ from stock XLA's")
+    if stock.output_shardings != ours.output_shardings:
+        differs.append("the output shardings differ from stock XLA's")
+    return differs
+
+
+def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
+    """Returns the name of the memory to compare and its bytes in both modules.
+
+    The memory is the temporaries, or the larger of peak and allocation if the compiler gives a peak. On a TPU, neither
+    temporaries nor peak are complete: temporaries leave out on-chip memory, and a peak may be less than the allocation.
+    """
+    then, now = stock.peak_memory_bytes, ours.peak_memory_bytes
+    if then is None or now is None:
+        return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
+    return "memory in bytes", max(then, present(stock.peak_bytes)), max(now, present(ours.peak_bytes))
+
+
+def estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float]:
+    """Returns both of the compiler's time estimates in us; zeros if one is missing."""
+    if stock.estimated_seconds is None or ours.estimated_seconds is None:
+        return 0.0, 0.0
+    return round(stock.estimated_seconds * 1e6, 1), round(ours.estimated_seconds * 1e6, 1)
+
+
+def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:
+    """Returns the bytes that both final programs receive; zeros if one is unknown or has an op without a price."""
+    then, now = stock.final_bytes_received, ours.final_bytes_received
+    return (0, 0) if then is None or now is None or stock.final_unpriced or ours.final_unpriced else (then, now)
+
+
+def _bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:
+    """Returns the bytes of temporaries that are not tensors: a table of pointers for each new all-to-all."""
+    return TABLES_OF_POINTERS_BYTES * max(1, _all_to_alls(ours) - _all_to_alls(stock))
+
+
+def _all_to_alls(compiled: Compiled) -> int:
+    return sum(each.ops for each in compiled.collectives if each.kind == "all_to_all")
+
+
+def is_better(one: Outcome, other: Outcome) -> bool:
+    """Returns whether the first of two outcomes is better: usable, then faster, then fewer bytes and temporaries."""
+    if bool(one.problem) != bool(other.problem):
+        return not one.problem
+    if one.problem:
+        return False
+    if is_same_time(one.seconds, other.seconds):
+        return one.ties < other.ties
+    return one.seconds < other.seconds

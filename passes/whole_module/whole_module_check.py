@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole-module check: what the rewritten module costs as a whole decides which sites are rewritten.
+
+A rewrite that is better at its site may make the program worse elsewhere, and one that is worse alone may make it
+better. So stock XLA compiles the module as it came, and some of its rewritten forms, in a child process, and
+`JointChoice` searches the set of sites whose module is best by the policy:
+
+- `better`: the shortest modelled time (`module_cost`); memory, and on an unknown network received bytes, not above
+  stock XLA's. Neither the sites that the oracle prefers, nor those of `strict`, nor all of them are better.
+- `strict`: the sites that the oracle prefers, fewer if they make any cost of the module worse.
+- `always`: all sites that have a chain, fewer only if XLA does not compile the module with them.
+
+For a target of compilation ahead of time, its compiler compiles both. Then its final program and its estimate of the
+time count as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.import_gspmd import ImportGspmdPass
+from reshard.passes.plan_sites import PlanSitesPass
+from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, micros
+from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
+from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
+from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+
+if TYPE_CHECKING:  # loading it loads numpy
+    from reshard.synthesis.network.program_time import ProgramTime
+
+MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
+LEAST_GAIN = 0.005  # share of the module's time that a compilation must hope to gain, divided by the effort
+Change = tuple[tuple[int, ...], str]  # sites and the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of the whole-module check of one module.
+
+    Attributes:
+      stock, ours: the module as it came and as it is handed over.
+      dropped: (sites, the reason) that were left to XLA although they were to be rewritten, in the order of the search.
+      is_rewritten: whether any site is still rewritten.
+      target: the target of compilation of both; None for as many CPU devices as the module has.
+      topology: the network that times are modelled on, as the text of an option; empty: unknown.
+      stock_time, our_time: the modelled times of both; None for one that does not compile.
+      added: (sites, the reason) that are rewritten although the oracle would leave them to XLA.
+      attempts: how many rewritten modules were compiled.
+      traffic: the longest collectives of both, as `passes.traffic.summary` has them; None if nobody asked for them.
+    """
+
+    stock: Compiled
+    ours: Compiled
+    dropped: tuple[Change, ...]
+    is_rewritten: bool
+    target: Target | None = None
+    topology: str = ""
+    stock_time: ProgramTime | None = None
+    our_time: ProgramTime | None = None
+    added: tuple[Change, ...] = ()
+    attempts: int = 0
+    traffic: dict[str, Any] | None = None
+
+
+def check(
+    original: ir.Module,
+    rewritten: ir.Module,
+    pipeline: Pipeline,
+    session: Session,
+    rows: Sequence[dict],
+    *,
+    policy: str | None = None,
+) -> ir.Module:
+    """Returns the module with the best set of sites rewritten, and records a `Check`.
+
+    Args:
+      original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
+      rows: the rows of `session.results.report_rows` that belong to this module.
+      policy: None for that of the pass plan-sites.
+    If no site can be rewritten, nothing is compiled for CPU devices; for another target, the module is compiled and
+    recorded.
+
+    Raises: DiagnosedError if the module is for another number of devices than the session's option `compile_for`, a
+      `Target`, or if there are no such devices.
+    """
+    target = session.options.compile_for
+    asked: str = policy or _option(pipeline, "policy", BETTER)
+    groups = _groups(rows, pipeline, asked)
+    if not groups and not (target and target.is_ahead_of_time):
+        return rewritten
+    import_shardings(original, pipeline, session)
+    devices = target.devices if target else devices_of(original)
+    if devices != devices_of(original):
+        _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
+    return _Checker(original, rewritten, pipeline, session, list(rows), groups, asked).run()
+
+
+def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
+    session.error(module.operation, problem)
+    raise DiagnosedError(session.errors[-1:])
+
+
+def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
+    """Imports the GSPMD shardings of a module if the pipeline does: XLA ignores them in a module with Shardy."""
+    imports = tuple(each for each in pipeline.passes if isinstance(each, ImportGspmdPass))
+    Pipeline(imports).run(original, Session(session.options))
+
+
+def _option(pipeline: Pipeline, name: str, default):
+    """Returns an option of the pass plan-sites; the default if the pipeline has no such pass."""
+    return next((getattr(each, name) for each in pipeline.passes if isinstance(each, PlanSitesPass)), default)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sites that are rewritten together, because they were judged together.
+
+    Attributes:
+      sites: their numbers, sorted. gain_s: the modelled seconds that the rewrite saves alone; 0 if unknown.
+      is_proposed: whether the pipeline rewrote them. is_strict: whether the policy `strict` would.
+      is_even: whether they move as much either way, so that only `always` would.
+    """
+
+    sites: tuple[int, ...]
+    gain_s: float
+    is_proposed: bool
+    is_strict: bool
+    is_even: bool
+
+
+def _groups(rows: Sequence[dict], pipeline: Pipeline, policy: str) -> list[Group]:
+    """Returns the groups that the check chooses among, in program order.
+
+    Under `better` these are all that could be rewritten, unless the pipeline names sites.
+    """
+    names_sites = any(
+        isinstance(each, SynthesizeCollectivesPass) and (each.only or each.leave) for each in pipeline.passes
+    )
+    is_free = policy == BETTER and not names_sites
+    by_group: dict[object, list[dict]] = {}
+    for row in rows:
+        if row.get("is_rewritten") or (is_free and row.get("possible")):
+            by_group.setdefault(row["group"], []).append(row)
+    groups = [
+        Group(
+            tuple(sorted(row["site"] for row in together)),
+            max(map(_gain_s, together)),
+            any(row.get("is_rewritten") for row in together),
+            any(row.get("possible") == STRICT for row in together),
+            all(row.get("possible") == ALWAYS for row in together),
+        )
+        for together in by_group.values()
+    ]
+    return sorted(groups, key=lambda group: group.sites)
+
+
+def _gain_s(row: dict) -> float:
+    if row.get("stock_us") is None or row.get("our_us") is None:
+        return 0.0
+    return (row["stock_us"] - row["our_us"]) * 1e-6
+
+
+def groups_by_gain(rows: Sequence[dict]) -> list[list[int]]:
+    """Returns the rewritten sites in groups that were judged together; the group that gains least is first."""
+    groups: dict[object, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    ordered = sorted(groups.values(), key=lambda group: (max(map(_gain, group)), group[0]["site"]))
+    return [sorted(row["site"] for row in group) for group in ordered]
+
+
+def _gain(row: dict) -> tuple[float, int]:
+    """Returns the gain in time, then in bytes that a device receives; the largest if stock XLA fails."""
+    if row.get("stock_bytes") is None:
+        return (0.0, 0) if row.get("our_bytes") is None else (float("inf"), 0)
+    return _gain_s(row), row["stock_bytes"] - (row.get("our_bytes") or 0)
+
+
+@dataclass
+class _Checker:
+    """The check of one module.
+
+    State, by the groups that are rewritten: `modules`, the rewritten modules, and `compiled`, the answers that are
+    there before the search asks.
+    """
+
+    original: ir.Module
+    rewritten: ir.Module
+    pipeline: Pipeline
+    session: Session
+    rows: list[dict]
+    groups: list[Group]
+    policy: str
+    modules: dict[Groups, ir.Module] = field(default_factory=dict)
+    compiled: dict[Groups, Compiled] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.child = self.session.options.xla_child or xla_child.shared_child()
+        self.target: Target | None = self.session.options.compile_for
+        network = _option(self.pipeline, "network", SiteNetwork())
+        self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
+        self.replanned = Replanned(self.original, self.pipeline, self.session)
+        self.budget = MOST_ATTEMPTS * self.session.options.effort
+        self.proposed: Groups = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
+
+    def run(self) -> ir.Module:
+        progress.at("whole-module check: the module as it came")
+        self._compile_starts()
+        stock = self.compiled.get(frozenset()) or self._compile(self.original)
+        if not self.groups:
+            self._record(stock, stock, frozenset())
+            return self.rewritten
+        self.stock = stock
+        none = self.criterion.outcome(stock, stock, 0)
+        gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
+        least_s = LEAST_GAIN / self.session.options.effort * none.seconds if stock.is_ok else 0.0
+
+        def measured(groups: Groups) -> Outcome:
+            return self._measured(groups, choice)
+
+        choice = JointChoice(gains, measured, none, is_better, self.budget, least_s)
+        best = choice.run(self._starts())
+        if self._is_unmeasurable(stock, choice):
+            return self.rewritten
+        dropped, added = list(self._dropped(choice)), list(self._added(choice))
+        self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
+        self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
+        self._record(stock, choice.outcome.of, best, dropped, added)
+        return self.modules[best] if best else self.original
+
+    def _is_unmeasurable(self, stock: Compiled, choice: JointChoice) -> bool:
+        """Returns whether XLA refuses the module both ways, as a library without a main function; then says so.
+
+        The sites stay as the oracle judged them.
+        """
+        refusals = {stock.message, *(outcome.of.message for outcome in choice.outcomes.values())}
+        if stock.status != "error" or any(each.of.status != "error" for each in choice.outcomes.values()):
+            return False
+        said = min(refusals).strip().splitlines() or ["no message"]
+        self.session.remark(
+            self.original.operation, f"nothing is measured as a whole: XLA compiles the module neither way: {said[0]}"
+        )
+        return True
+
+    def _starts(self) -> list[Groups]:
+        """Returns the sets to measure first: those that the policies propose."""
+        starts = [self.proposed]
+        if self.policy == BETTER:
+            uneven = frozenset(i for i, group in enumerate(self.groups) if not group.is_even)
+            strict = frozenset(i for i, group in enumerate(self.groups) if group.is_strict)
+            starts += [uneven, strict, frozenset(range(len(self.groups)))]
+        return [each for each in dict.fromkeys(starts) if each]
+
+    def _measured(self, groups: Groups, choice: JointChoice) -> Outcome:
+        """Returns the outcome of a set. The compiler's estimate is asked for only if the set is the best one but for
+        it."""
+        if groups not in self.modules:
+            progress.at("whole-module check: rewritten module", len(self.modules) + 1, self.budget)
+            self.modules[groups] = self._module(groups)
+        module, sites = self.modules[groups], len(self._sites(groups))
+        compiled = self.compiled.get(groups) or self._compile(module, with_estimate=False)
+        outcome = self.criterion.outcome(self.stock, compiled, sites)
+        if not compiled.lacks_estimate or not is_better(outcome, choice.outcome):
+            return outcome
+        compiled = self.child.estimated(compiled, str(module), devices_of(module), self.target)
+        return self.criterion.outcome(self.stock, compiled, sites)
+
+    def _compile_starts(self) -> None:
+        """Compiles at the same time what is asked for in any case: the module as it came, and the sets to start with.
+
+        Not for another target: its compiler takes all cores and most of the memory for one module.
+        """
+        first = self._starts()[: self.budget]
+        if self.target is None and first:
+            self.modules = {groups: self._module(groups) for groups in first}
+            modules = {frozenset(): self.original, **self.modules}
+            texts, devices = list(map(str, modules.values())), devices_of(self.original)
+            answers = self.child.compile_all(texts, devices, has_final=self.criterion.network.has_final)
+            self.compiled = dict(zip(modules, answers, strict=True))
+
+    def _module(self, groups: Groups) -> ir.Module:
+        return self.rewritten if groups == self.proposed else self.replanned.with_sites(self._sites(groups))
+
+    def _compile(self, module: ir.Module, *, with_estimate: bool = True) -> Compiled:
+        compiled = self.child.compile(
+            str(module),
+            devices_of(module),
+            target=self.target,
+            has_final=self.criterion.network.has_final,
+            with_estimate=with_estimate,
+        )
+        if compiled.status == "target":
+            _refuse(self.original, self.session, compiled.message)
+        return compiled
+
+    def _sites(self, groups: Groups) -> tuple[int, ...]:
+        return tuple(sorted(site for i in groups for site in self.groups[i].sites))
+
+    def _record(
+        self,
+        stock: Compiled,
+        ours: Compiled,
+        best: Groups,
+        dropped: Sequence[Change] = (),
+        added: Sequence[Change] = (),
+    ) -> None:
+        stock, ours = (replace(each, from_cache=False) for each in (stock, ours))  # a result is the same either way
+        then, now = (self.criterion.time(stock, each) if each.is_ok else None for each in (stock, ours))
+        self.session.results.checks.append(
+            Check(
+                stock,
+                ours,
+                tuple(dropped),
+                bool(best),
+                self.target,
+                self.criterion.network.text,
+                then,
+                now,
+                tuple(added),
+                len(self.modules),
+                self._traffic(self.modules.get(best)),
+            )
+        )
+
+    def _traffic(self, rewritten: ir.Module | None) -> dict[str, Any] | None:
+        """Returns the longest collectives of the original and of the module that is handed over, if asked for."""
+        if not self.session.options.with_traffic:
+            return None
+        return _traffic(self.original, rewritten, self.child, self.criterion.network, self.target)
+
+    # Words
+
+    def _dropped(self, choice: JointChoice) -> Iterator[Change]:
+        """Yields the sites that were proposed and are not in the best set, with the reason."""
+        left = self.proposed - choice.best
+        for flip in choice.flips:
+            if flip.is_removal and (block := flip.block & left):
+                left -= block
+                yield self._sites(block), _compared(flip.before, flip.after)
+        if left:
+            first = choice.outcomes[self.proposed]
+            yield self._sites(left), _compared(first, choice.outcome)
+
+    def _added(self, choice: JointChoice) -> Iterator[Change]:
+        """Yields the sites in the best set that were not proposed, with the reason."""
+        if added := choice.best - self.proposed:
+            without = choice.outcomes.get(choice.best & self.proposed, choice.outcomes[frozenset()])
+            yield self._sites(added), _compared(choice.outcome, without)
+
+    def _tell(self, changes: Sequence[Change], action: str, in_row: str, in_remark: str) -> None:
+        """Writes the reasons of changes into the rows of their sites, and emits a remark for each change."""
+        for sites, reason in changes:
+            for row in self.rows:
+                if row["site"] in sites:
+                    row["verdict"], row["is_rewritten"] = action, action == REWRITE
+                    row["reason"] = f"{in_row}: {reason}"
+            noun = "site" if len(sites) == 1 else "sites"
+            numbers = ", ".join(map(str, sites))
+            self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")
+
+
+def _compared(rewritten: Outcome, left: Outcome) -> str:
+    """Returns in words how the module with some sites rewritten compares with the one in which XLA has them."""
+    if rewritten.problem or left.problem:
+        return rewritten.problem or left.problem
+    if rewritten.seconds == left.seconds:
+        names = ("received bytes", "temporaries in bytes", "rewritten sites")
+        name, mine, others = next(each for each in zip(names, rewritten.ties, left.ties) if each[1] != each[2])
+        return f"{name} {mine:,} with the rewrite, {others:,} without, in the same time"
+    return f"modelled time {micros(rewritten.seconds)} with the rewrite, {micros(left.seconds)} without"
+
+
+class Replanned:
+    """The rewritten forms of a module, each with other sites. Its sites are found and planned once.
+
+    Args:
+      original: the module before `pipeline` ran in `session`.
+    """
+
+    def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
+        self._original, self._options = original, session.options  # the same options, so sites have the same numbers
+        places = [i for i, each in enumerate(pipeline.elements) if isinstance(each, PlanSitesPass)]
+        cut = places[-1] + 1 if places else 0
+        self._planning, self._rewriting = Pipeline(pipeline.elements[:cut]), Pipeline(pipeline.elements[cut:])
+
+    def with_sites(self, sites: Sequence[int]) -> ir.Module:
+        """Returns a copy of the original in which some sites, and no other, are rewritten."""
+        with self._original.context:
+            if not sites:
+                return ir.Module.parse(compat.bytecode(self._original))
+            module = ir.Module.parse(self._planned)
+            pipeline = self._rewriting.with_options({"only": "+".join(map(str, sites))})
+            pipeline.run(module, Session(self._options))
+        return module
+
+    @functools.cached_property
+    def _planned(self) -> bytes:
+        """Returns the module with findings, chains and verdicts on its ops, as bytecode."""
+        module = ir.Module.parse(compat.bytecode(self._original))
+        self._planning.run(module, Session(self._options))
+        return compat.bytecode(module)
+
+
+def needs_values(session: Session) -> bool:
+    """Returns whether values have to be checked even if nobody asks: stock XLA refuses the last module, but not ours.
+
+    Then there is no program of stock XLA to compare with, and XLA may compute ours wrongly.
+    """
+    return (
+        bool(session.results.checks)
+        and session.results.checks[-1].is_rewritten
+        and not session.results.checks[-1].stock.is_ok
+    )
+
+
+def problem_of(stock: Compiled, ours: Compiled, original: ir.Module, pipeline: Pipeline) -> str:
+    """Returns in words why a rewritten form of a module may not take the place of the original; empty if it may."""
+    network, policy = _option(pipeline, "network", SiteNetwork()), _option(pipeline, "policy", BETTER)
+    return ModuleCriterion(policy, network, devices_of(original)).problem(stock, ours)
+
+
+def with_ours(
+    check: Check,
+    ours: Compiled,
+    original: ir.Module,
+    rewritten: ir.Module | None,
+    sites: Collection[int],
+    child: xla_child.XlaChild,
+) -> Check:
+    """Returns the check of `original` with another form of it handed over.
+
+    Args:
+      ours: the form, compiled. rewritten: the form; None if it is the original. sites: those rewritten in it.
+    """
+    network, devices = SiteNetwork(check.topology), devices_of(original)
+    time = ModuleCriterion(BETTER, network, devices).time(check.stock, ours) if ours.is_ok else None
+    added = tuple((left, why) for each, why in check.added if (left := tuple(site for site in each if site in sites)))
+    traffic = check.traffic and _traffic(original, rewritten, child, network, check.target)
+    return replace(check, ours=ours, our_time=time, is_rewritten=rewritten is not None, added=added, traffic=traffic)
+
+
+def _traffic(
+    original: ir.Module,
+    rewritten: ir.Module | None,
+    child: xla_child.XlaChild,
+    network: SiteNetwork,
+    target: Target | None,
+) -> dict[str, Any] | None:
+    from reshard.passes.traffic.summary import summary_of  # reports alone need it
+
+    progress.at("whole-module check: listing collectives")
+    try:
+        return summary_of(original, rewritten, child, network.topology, target=target)
+    except DiagnosedError:  # the module has no function main
+        return None

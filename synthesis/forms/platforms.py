@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Platforms, and the forms of a step that each platform's compiler handles best.
+
+A step can be written in several forms that give the same tiles, bit for bit, with the same collectives over the same
+groups. Plans are made and priced in the form that `tile_program.lower` writes, whose collectives work on the leading
+axis; `in_place.for_platform` rewrites a program when it is emitted. `benchmarks/emission_forms.py` measures the forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CPU, TPU, GPU = "cpu", "tpu", "gpu"
+PLATFORMS = (CPU, TPU, GPU)
+
+
+_OF_COMPILERS = {"cuda": GPU, "gpu": GPU, "rocm": GPU, "tpu": TPU}
+
+
+def platform_of(compiler: str) -> str:
+    """Returns the one of `PLATFORMS` that a compile target or a backend of jax, such as "cuda", belongs to."""
+    return _OF_COMPILERS.get(compiler, CPU)
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """The forms in which steps are written for a platform.
+
+    Attributes:
+      is_in_place: whether collectives work on the axis where their digits lie, and transposes keep dimensions apart;
+        else collectives work on the leading axis, with transposes of as few axes as possible around them.
+      has_barriers: whether optimization barriers keep an all_to_all apart from what feeds it: see `island_barriers`.
+    """
+
+    is_in_place: bool
+    has_barriers: bool
+
+
+FORMS = {
+    CPU: Forms(is_in_place=False, has_barriers=True),
+    TPU: Forms(is_in_place=True, has_barriers=False),
+    GPU: Forms(is_in_place=True, has_barriers=True),
+}

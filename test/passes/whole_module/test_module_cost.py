@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides between two forms of a module: time, memory, bytes on an unknown network, the compiler's estimate."""
+
+from dataclasses import replace
+
+import pytest
+
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.oracle import ALWAYS, BETTER, STRICT
+from reshard.passes.whole_module.joint_choice import Outcome
+from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+from reshard.synthesis.programs.traffic import Collective
+
+UNKNOWN, TWO_NODES = SiteNetwork(), SiteNetwork("h100:2x2")
+INSIDE, ACROSS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+
+
+def program(received: int, groups=INSIDE, temp: int = 5000, **more) -> Compiled:
+    moved = (Collective("all_gather", received, 2 * received, groups=groups),)
+    memory = {"argument_bytes": 100, "output_bytes": 100, "temp_bytes": temp, "alias_bytes": 0}
+    sides = {"bytes_sent": received, "largest_collective_tile_bytes": 0, "moved": moved}
+    return Compiled("ok", bytes_received=received, **sides, **memory, **more)
+
+
+def problem(stock: Compiled, ours: Compiled, network=UNKNOWN, policy=BETTER) -> str:
+    return ModuleCriterion(policy, network, 4).problem(stock, ours)
+
+
+def test_what_is_equal_or_faster_has_no_problem():
+    stock = program(10**6)
+    assert problem(stock, stock) == problem(stock, program(10**5)) == ""
+
+
+@pytest.mark.parametrize("policy", [BETTER, STRICT])
+def test_bytes_may_not_rise_on_an_unknown_network(policy):
+    found = problem(program(10**6), program(10**6 + 1), policy=policy)
+    assert found.startswith("received bytes per device 1,000,000 -> 1,000,001")
+
+
+def test_on_a_known_network_bytes_may_rise_if_time_falls():
+    stock, ours = program(10**7, ACROSS), program(12 * 10**6, INSIDE)
+    assert problem(stock, ours, TWO_NODES) == ""
+    assert "received bytes" in problem(stock, ours, TWO_NODES, STRICT)
+    assert problem(ours, stock, TWO_NODES).startswith("modelled time ")
+
+
+def test_memory_may_not_rise_above_stock_unless_the_limit_allows_it():
+    stock, ours = program(10**6), program(10**5, temp=50_000)
+    assert problem(stock, ours) == "temporaries in bytes 5,000 -> 50,000"
+    assert problem(stock, ours, SiteNetwork("", 60_000)) == ""
+    assert "the limit of the whole is 40,000" in problem(stock, ours, SiteNetwork("", 40_000))
+
+
+def test_the_compilers_own_estimate_may_be_two_percent_longer():
+    stock = program(10**6, estimated_seconds=1e-3)
+    assert problem(stock, program(10**5, estimated_seconds=1.01e-3)) == ""
+    assert "the compiler's own estimate in us" in problem(stock, program(10**5, estimated_seconds=1.03e-3))
+
+
+def test_the_final_program_may_not_take_longer_if_it_is_priced():
+    stock = program(10**6, final_bytes_received=10, final_moved=program(10**6).moved)
+    ours = replace(program(10**5), final_bytes_received=10, final_moved=program(10**7).moved)
+    assert problem(stock, ours).startswith("modelled time 58.0 us -> ")
+    assert problem(stock, replace(ours, final_unpriced=("recv",))) == ""
+
+
+@pytest.mark.parametrize("policy", [BETTER, STRICT])
+def test_shardings_of_inputs_and_outputs_stay(policy):
+    stock = replace(program(10**6), input_shardings=("a",), output_shardings=("b",))
+    ours = replace(program(10**5), input_shardings=("c",), output_shardings=("d",))
+    for side in ("input", "output"):
+        assert f"the {side} shardings differ from stock XLA's" in problem(stock, ours, policy=policy)
+
+
+def test_always_asks_only_that_xla_compiles():
+    assert problem(program(1), program(10**9, temp=10**9), policy=ALWAYS) == ""
+    assert problem(program(1), Compiled("abort", "SIGABRT"), policy=ALWAYS) == "XLA aborts: SIGABRT"
+
+
+def test_outcomes_are_ordered_by_use_then_time_then_bytes():
+    usable = Outcome("", 2.0, (5,))
+    assert is_better(usable, Outcome("worse", 1.0))
+    assert not is_better(Outcome("worse", 1.0), usable)
+    assert is_better(Outcome("", 1.0, (9,)), usable)
+    assert is_better(Outcome("", 2.0001, (4,)), usable) and not is_better(usable, usable)
+
+
+def test_under_strict_as_many_sites_as_may_be_are_best():
+    criterion = ModuleCriterion(STRICT, UNKNOWN, 4)
+    few, many = (criterion.outcome(program(10**6), program(10**5), sites) for sites in (1, 3))
+    assert is_better(many, few)
+
+
+def test_times_of_final_programs_are_never_compared_with_times_after_partitioning():
+    """Ours has an op without a price in its final program, which takes ten times as long as after partitioning."""
+    long = (Collective("all_gather", 10**8, 2 * 10**8, groups=INSIDE),)
+    stock = program(10**6, final_bytes_received=10**8, final_moved=long)
+    ours = program(2 * 10**6, final_bytes_received=0, final_unpriced=("send",))
+    criterion = ModuleCriterion(BETTER, TWO_NODES, 4)
+    then, now = (criterion.time(stock, each).seconds for each in (stock, ours))
+    after_partitioning = [TWO_NODES.time_of(each, 4).seconds for each in (stock, ours)]
+    assert now / then == pytest.approx(after_partitioning[1] / after_partitioning[0]) and now > then
+    assert problem(stock, ours, TWO_NODES).startswith("modelled time ")
+    assert not is_better(criterion.outcome(stock, ours, 1), criterion.outcome(stock, stock, 0))
+
+
+def test_the_limit_holds_for_the_allocation_too_where_the_compilers_peak_leaves_out_a_part():
+    stock = program(10**6, temp=1000, peak_memory_bytes=1000)
+    ours = program(10**5, temp=50_000, peak_memory_bytes=2000)
+    assert problem(stock, ours, SiteNetwork("", 60_000)) == ""
+    assert "the limit of the whole is 40,000" in problem(stock, ours, SiteNetwork("", 40_000))
