@@ -21,7 +21,7 @@ from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.constraint_chains import constraint_chains
 from reshard.passes.sites.conversions import PLAN_ENTRIES, Conversions, Key
 from reshard.passes.sites.findings import Finding, Findings, OpenResult, hand_on_findings, read_findings
-from reshard.passes.sites.judge import SiteJudge, is_data_flow
+from reshard.passes.sites.judge import Case, SiteJudge, is_data_flow
 from reshard.passes.sites.network import (
     ANYWHERE,
     NetworkOptions,
@@ -178,15 +178,20 @@ class SitePlanner:
     def _judged(self) -> dict[int, Verdict]:
         """Returns all verdicts but those on constraints inside a chain. Edges of one op are judged together."""
         passing_before = xla_child.shared_child().passing_answers
-        verdicts: dict[int, Verdict] = {}
-        for number, positions in enumerate(self._groups.values(), 1):
-            progress.at("plan-sites: judging op", number, len(self._groups))
+        progress.at(f"plan-sites: judging {len(self._groups)} ops")
+        places: list[list[int]] = []
+        brought: list[Verdict | Case] = []
+        for positions in self._groups.values():
             group = [self.found.edges[i] for i in positions]
             if is_data_flow(group[0]):
                 alone = [(i, edge) for i, edge in zip(positions, group) if edge.site not in self.last_of]
-                verdicts |= {i: self._judge.on_chain(self._chain_of(edge)) for i, edge in alone}
+                places += [[i] for i, _ in alone]
+                brought += [self._judge.chain(self._chain_of(edge)) for _, edge in alone]
             else:
-                verdicts |= dict.fromkeys(positions, self._judge.on_op(group))
+                places.append(positions)
+                brought.append(self._judge.op(group))
+        judged = zip(places, self._judge.verdicts(brought), strict=True)
+        verdicts = {position: verdict for positions, verdict in judged for position in positions}
         self.conversions.record.keep(is_lasting=xla_child.shared_child().passing_answers == passing_before)
         progress.at("plan-sites: comparing layouts with XLA's own")
         return verdicts

@@ -68,14 +68,14 @@ class Disagreements:
 
 
 def compare_with_xla(module: ir.Module, analysis: Analysis, child=None) -> Disagreements:
-    """Compiles the module with stock XLA in a child process and compares the layouts.
+    """Has stock XLA propagate the shardings of the module in a child process, and compares the layouts.
 
     Args:
       child: the `XlaChild` to ask; None is the shared one of this process.
     """
     from ..xla.child import shared_child
 
-    answer = (child or shared_child()).compile(tagged_text(module), devices_of(module), keeps_propagated=True)
+    answer = (child or shared_child()).propagate(tagged_text(module), devices_of(module))
     if answer.propagated_text is None:
         return Disagreements(failure=answer.message or "XLA wrote no propagated module")
     return disagreements(analysis, answer.propagated_text)

@@ -13,6 +13,7 @@ from .entry_shardings import entry_shardings
 BUFFERS = "*-buffer-assignment.txt"
 AFTER_BUFFERS = "*-memory-usage-report.txt"  # once it is there, the buffers are written down completely
 FINAL = "*_after_optimizations.txt"
+AFTER_PROPAGATION = "shardy/*/*.output_module.mlir"  # the dump after the one with the propagated shardings
 BEFORE_PARTITIONING = "*.before_spmd-partitioning.txt"
 
 
@@ -51,6 +52,11 @@ def stopped_in(dumps: Path) -> Stopped | None:
 def may_stop(dumps: Path) -> bool:
     """Returns whether XLA has written down all that `stopped_in` reads."""
     return next(dumps.glob(AFTER_BUFFERS), None) is not None
+
+
+def has_propagated(dumps: Path) -> bool:
+    """Returns whether XLA has propagated shardings, and has written them down completely."""
+    return next(dumps.glob(AFTER_PROPAGATION), None) is not None
 
 
 def _only(dumps: Path, name: str) -> str | None:

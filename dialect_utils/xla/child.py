@@ -40,6 +40,7 @@ _MIN_DEVICES = 64  # enough for most modules; a child with more devices than it 
 _START_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 3.0
 _TAIL_LINES = 10
+_MOST_FORESEEN = 256  # answers in memory that nobody has asked for yet
 _SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
 # The signals of a crash that the request caused. Other signals come from outside: a user, or a kernel out of memory.
 _FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
@@ -172,6 +173,7 @@ class CompileRequest:
     target: what to compile for ahead of time, as text; None for CPU devices.
     has_final: whether the final program is wanted on CPU devices, too; `final_moved` and the like are of it.
     estimated_for: the bytes that the module receives, if the compiler's estimate is all that is wanted.
+    only_propagates: whether `Compiled.propagated_text` is all that is wanted; XLA may then stop before it partitions.
     """
 
     module: str | bytes
@@ -183,6 +185,7 @@ class CompileRequest:
     keeps_schedule: bool = False
     has_final: bool = False
     estimated_for: int | None = None
+    only_propagates: bool = False
 
 
 class _OutOfTime(Exception):
@@ -200,6 +203,8 @@ class XlaChild:
     Invariant: a child gets a request only after it has answered all earlier ones (`_is_asked` is then False). If a
     request is interrupted, the child is stopped, and the next request starts another. A reply has the number of its
     request. A forked process starts without a child; the child stays with the parent process.
+
+    State: `_foreseen`, the answers to requests that have not been made yet.
 
     Args:
       cache_dir: the folder of all caches, in which answers are kept; None for the one that the environment names.
@@ -220,6 +225,7 @@ class XlaChild:
         self._is_asked = False
         self._questions = 0
         self._lock = threading.RLock()
+        self._foreseen: dict[CompileRequest, Compiled] = {}
         self.starts = 0
         self.passing_answers = 0
 
@@ -279,6 +285,12 @@ class XlaChild:
             found = self._compile_cached(request, timeout_s)
         return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
 
+    def propagate(self, module: str | bytes, num_devices: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Compiled:
+        """Returns XLA's sharding propagation alone, as `Compiled.propagated_text`, also where XLA cannot partition."""
+        request = CompileRequest(module, num_devices, keeps_propagated=True, only_propagates=True)
+        with self._lock:
+            return self._compile_cached(request, timeout_s)
+
     def compile_all(
         self,
         modules: Sequence[str | bytes],
@@ -287,26 +299,45 @@ class XlaChild:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         has_final: bool = False,
     ) -> list[Compiled]:
-        """Compiles modules for CPU devices, as `compile` does; large ones at the same time, if there are cores.
+        """Compiles modules for CPU devices, as `compile` does; large or many ones at the same time, if there are cores.
 
         Args:
-          timeout_s: seconds for each module. If they do not all end in time, each is compiled alone.
+          timeout_s: as for `foresee`; if they do not all end in time, each is compiled alone.
         """
         requests = [CompileRequest(module, num_devices, has_final=has_final) for module in modules]
         with self._lock:
-            found = dict(enumerate(map(self._kept, requests, [timeout_s] * len(requests))))
-            new = [number for number, kept in found.items() if kept is None]
-            if len(new) > 1:
-                for number, reply in zip(new, self._replies([requests[i] for i in new], timeout_s), strict=False):
-                    found[number] = self._filed(requests[number], reply, timeout_s)
-            return [kept or self._compile_cached(requests[i], timeout_s) for i, kept in found.items()]
+            self.foresee(requests, timeout_s=timeout_s)
+            return [self._compile_cached(each, timeout_s) for each in requests]
 
-    def _replies(self, requests: Sequence[CompileRequest], timeout_s: float) -> list[dict]:
-        """Returns the reply to each request; none at all if they do not end in time."""
+    def foresee(self, requests: Sequence[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Compiles at the same time what will be asked for soon; an equal request to `compile` then has its answer.
+
+        Nothing happens where that is no faster. What is never asked for is compiled in vain, and changes no answer.
+
+        Args:
+          requests: for CPU devices.
+          timeout_s: seconds for each large one, and for all others together. If that is not enough, none is foreseen.
+        """
+        from . import worker as xla_worker
+
+        with self._lock:
+            new = [each for each in dict.fromkeys(requests) if self._known(each, timeout_s) is None]
+            if xla_worker.are_faster_together([each.module for each in new]):
+                for request, reply in zip(new, self._replies(new, timeout_s), strict=False):
+                    if reply is not None:
+                        self._foreseen[request] = self._filed(request, reply, timeout_s)
+            for old in list(self._foreseen)[:-_MOST_FORESEEN]:
+                del self._foreseen[old]
+
+    def _replies(self, requests: Sequence[CompileRequest], timeout_s: float) -> list[dict | None]:
+        """Returns the reply to each request, None to some that did not get their turn; none at all if time is out."""
+        from . import worker as xla_worker
+
         asked = {"op": "compile_all", "requests": list(map(asdict, requests))}
+        rounds = max(1, xla_worker.large_among([each.module for each in requests]))
         with progress.waiting_for(f"XLA compiles {len(requests)} modules"):
-            reply = self._ask(asked, max(each.num_devices for each in requests), timeout_s * len(requests))
-        return [_worded(each) for each in reply.get("replies", ())]
+            reply = self._ask(asked, max(each.num_devices for each in requests), timeout_s * rounds)
+        return [each and _worded(each) for each in reply.get("replies", ())]
 
     def run(
         self,
@@ -340,7 +371,13 @@ class XlaChild:
             self._stop()
 
     def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
+        foreseen = self._foreseen.pop(request, None)
+        if foreseen is not None:
+            return foreseen
         return self._kept(request, timeout_s) or self._filed(request, self._compile_now(request, timeout_s), timeout_s)
+
+    def _known(self, request: CompileRequest, timeout_s: float) -> Compiled | None:
+        return self._foreseen.get(request) or self._kept(request, timeout_s)
 
     def _kept(self, request: CompileRequest, timeout_s: float) -> Compiled | None:
         """Returns the answer on disk, if there is one."""

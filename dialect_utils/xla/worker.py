@@ -6,7 +6,8 @@ eight bytes of length, then a pickled dict. A reply has the number of its reques
 may abort this process at any time, so this process keeps nothing that the parent needs.
 
 A large module is compiled in a fork of its own (`early_stop`), which ends as soon as XLA has assigned buffers. What
-comes after that, the code, takes four fifths of the time and changes no answer.
+comes after that, the code, takes four fifths of the time and changes no answer. If all that is wanted is how XLA
+propagates shardings, the fork ends after propagation. Many small modules are shared out among forks.
 """
 
 import os
@@ -19,13 +20,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..early_stop.fork_server import IS_AVAILABLE, ForkServer
-from ..early_stop.stopped import Stopped, may_stop, stopped_in
+from ..early_stop.stopped import Stopped, has_propagated, may_stop, stopped_in
 from ..platform import compat
 from ..platform.typed import present
 from .compile_targets import Target, TargetError
@@ -43,8 +44,9 @@ _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
 _LARGE = 16_000
 _POLL_S = 0.003
 _MOST_AT_ONCE = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-# Files of a fork beside the dumps: the reply if XLA refuses the module, the time, what XLA says.
-_REFUSAL, _SECONDS, _STDERR = "refusal", "seconds", "stderr"
+_MANY = 8  # so many small modules are compiled faster in two forks than one after the other in this process
+# Files of a fork beside the dumps: the reply if XLA refuses the module, the time, what XLA says, the whole reply.
+_REFUSAL, _SECONDS, _STDERR, _REPLY = "refusal", "seconds", "stderr", "reply"
 
 _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
 # TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. So a program is compiled a
@@ -94,7 +96,7 @@ def start_forks(scratch: Path) -> None:
 
     global _forks
     if IS_AVAILABLE and compat.can_read_shardings():
-        _forks = ForkServer(_compile_until_buffers, _watch_parent)
+        _forks = ForkServer(_work, _watch_parent)
 
 
 def _watch_parent(scratch: Path | None = None) -> None:
@@ -180,24 +182,57 @@ def _compile(request: dict, scratch: Path) -> dict:
 
 
 def _compile_all(request: dict, scratch: Path) -> dict:
-    """Compiles modules, large ones in forks at the same time; the reply has one reply for each."""
+    """Compiles modules, those that are large or many in forks at the same time.
+
+    The reply has one reply for each; None for one whose fork has ended before its turn.
+    """
     requests = request["requests"]
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         folders = [Path(folder, str(number)) for number in range(len(requests))]
         for each in folders:
             each.mkdir()
-        large = [number for number, each in enumerate(requests) if _forks is not None and _stops_early(each)]
-        jobs = [{"request": requests[number], "dump_dir": str(folders[number])} for number in large]
-        codes = dict(zip(large, _exit_codes(jobs)))
+        large, shares = _shared_out(requests)
+        jobs = [*([number] for number in large), *shares]
+        works = [[(requests[number], str(folders[number])) for number in job] for job in jobs]
+        codes = dict(zip(large, _exit_codes(works)))
+        of_shares = {number: _reply_in(folders[number]) for share in shares for number in share}
         return {
             "replies": [
-                _guarded(_served, each, folders[number], scratch, codes.get(number))
+                of_shares[number]
+                if number in of_shares
+                else _guarded(_served, each, folders[number], scratch, codes.get(number))
                 for number, each in enumerate(requests)
             ]
         }
 
 
-def _exit_codes(jobs: list[dict]) -> list[int]:
+def are_faster_together(modules: Sequence[str | bytes]) -> bool:
+    """Returns whether modules are compiled faster by one request than by one each, because forks share the work."""
+    large = large_among(modules)
+    return large > 1 or len(modules) - large >= _MANY
+
+
+def large_among(modules: Sequence[str | bytes]) -> int:
+    """Returns how many modules are so large that each gets a fork of its own."""
+    return sum(len(module) >= _LARGE for module in modules)
+
+
+def _shared_out(requests: list[dict]) -> tuple[list[int], list[list[int]]]:
+    """Returns the numbers of the requests that get a fork each, and those that share one; the others get none."""
+    if _forks is None:
+        return [], []
+    large = [number for number, each in enumerate(requests) if _stops_early(each)]
+    small = [number for number, each in enumerate(requests) if not _stops_early(each) and not each["target"]]
+    return large, [small[i::_MOST_AT_ONCE] for i in range(_MOST_AT_ONCE)] if len(small) >= _MANY else []
+
+
+def _reply_in(folder: Path) -> dict | None:
+    """Returns the reply that a fork has left; None if the fork has ended before."""
+    reply = folder / _REPLY
+    return pickle.loads(reply.read_bytes()) if reply.exists() else None
+
+
+def _exit_codes(jobs: list[list[tuple[dict, str]]]) -> list[int]:
     """Runs jobs in forks and returns their exit codes; none if the server is gone, as when memory runs out."""
     global _forks
     if _forks is None or not jobs:
@@ -210,7 +245,8 @@ def _exit_codes(jobs: list[dict]) -> list[int]:
 
 
 def _stops_early(request: dict) -> bool:
-    return not request["target"] and request.get("stops_early", len(request["module"]) >= _LARGE)
+    is_large = len(request["module"]) >= _LARGE or request.get("only_propagates", False)
+    return not request["target"] and request.get("stops_early", is_large)
 
 
 def _served(request: dict, dumps: Path, scratch: Path, exit_code: int | None) -> dict:
@@ -231,6 +267,8 @@ def _served(request: dict, dumps: Path, scratch: Path, exit_code: int | None) ->
 def _reply_of_fork(request: dict, dumps: Path, exit_code: int) -> dict | None:
     """Returns the reply that a fork leads to; None if it does not say enough."""
     said = _said(dumps)
+    if request.get("only_propagates") and (propagated := _propagated(dumps)) is not None:
+        return {"status": "ok", "propagated_text": propagated, "said": said}  # even if XLA cannot partition it
     if exit_code < 0:
         return {"status": "abort", "exit_code": exit_code, "said": said}
     if (refusal := Path(dumps, _REFUSAL)).exists():
@@ -258,24 +296,44 @@ def _finished(request: dict, dump_dir: str) -> Stopped:
     )
 
 
-def _compile_until_buffers(job: dict) -> int:
-    """Compiles a module in a fork until XLA has assigned buffers; what XLA dumps until then is the answer."""
-    dumps, ended, start_s = Path(job["dump_dir"]), threading.Event(), time.perf_counter()
-    with Path(dumps, _STDERR).open("wb") as stderr:
+def _work(job: list[tuple[dict, str]]) -> int:
+    """Does the work of a fork: compiles one module until all is known, or small ones to the end, one after another."""
+    ((request, folder), *more) = job
+    if _stops_early(request):
+        return _compile_until_known(request, Path(folder))
+    for request, folder in ((request, folder), *more):
+        _say_in(Path(folder))
+        reply = {**_guarded(_served, request, Path(folder), Path(folder), None), "said": _said(Path(folder))}
+        unfinished = Path(folder, f"{_REPLY}.part")
+        unfinished.write_bytes(pickle.dumps(reply))
+        unfinished.rename(Path(folder, _REPLY))
+    return 0
+
+
+def _say_in(folder: Path) -> None:
+    """Has XLA's own output, of this whole process, written into a folder from now on."""
+    with Path(folder, _STDERR).open("wb") as stderr:
         os.dup2(stderr.fileno(), 2)
+
+
+def _compile_until_known(request: dict, dumps: Path) -> int:
+    """Compiles a module in a fork until XLA has dumped all that is asked for."""
+    ended, start_s = threading.Event(), time.perf_counter()
+    is_known = has_propagated if request.get("only_propagates") else may_stop
+    _say_in(dumps)
 
     def compile_to_the_end() -> None:
         try:
-            if job["request"].get("aborts"):
+            if request.get("aborts"):
                 _abort({}, dumps)
-            _load(job["request"], job["dump_dir"], _METRICS_OPTIONS)
+            _load(request, str(dumps), _METRICS_OPTIONS)
         except Exception as error:
             Path(dumps, _REFUSAL).write_bytes(pickle.dumps(_refusal(error)))
         finally:
             ended.set()
 
     threading.Thread(target=compile_to_the_end, daemon=True).start()
-    while not (may_stop(dumps) or ended.wait(_POLL_S)):
+    while not (is_known(dumps) or ended.wait(_POLL_S)):
         continue
     Path(dumps, _SECONDS).write_text(str(time.perf_counter() - start_s))
     return 0

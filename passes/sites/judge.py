@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import functools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 from reshard.dialect_utils.analysis import miscompilations
 from reshard.dialect_utils.ir.ops import LOOPS, producer_of, short_name
@@ -15,7 +17,17 @@ from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.conversions import Asked, Conversion, Conversions
 from reshard.passes.sites.findings import PREFIX, Finding
 from reshard.passes.sites.op_layouts import Layouts, OpLayouts
-from reshard.passes.sites.oracle import ALWAYS, KEEP, REWRITE, Answer, Criterion, LoneOracle, Verdict
+from reshard.passes.sites.oracle import (
+    ALWAYS,
+    KEEP,
+    REWRITE,
+    Answer,
+    Criterion,
+    LoneOracle,
+    Question,
+    Verdict,
+    pair_question,
+)
 from reshard.passes.sites.site_records import SiteRecord
 from reshard.synthesis.layouts.mesh import Mesh
 
@@ -28,37 +40,69 @@ def is_data_flow(edge: Finding) -> bool:
     return edge.kind != kinds.RESULT and edge.op.name in _DATA_FLOW_OPS
 
 
-class Verdicts:
-    """The verdicts so far, in memory by any key. The answers behind them are in the record on disk, by the text of the
-    question; they do not depend on the policy."""
+@dataclass(frozen=True)
+class Case:
+    """What the verdict on a site, or on an op with all its sites, depends on.
 
-    def __init__(self, record: SiteRecord, criterion: Criterion):
-        self._record, self._criterion = record, criterion
+    Attributes:
+      key: equal for cases that get the same verdict; any key.
+      text: returns the same as a text, under which the answer is in the record on disk.
+      write: returns the question; None if the op cannot be asked about alone.
+      devices: the number of devices.
+    """
+
+    key: Hashable
+    text: Callable[[], str]
+    write: Callable[[], Question | None]
+    devices: int
+
+    @functools.cached_property
+    def question(self) -> Question | None:
+        return self.write()
+
+
+class Verdicts:
+    """The verdicts so far, in memory by the key of the case. The answers behind them are in the record on disk, by the
+    text of the case; they do not depend on the policy.
+
+    Args:
+      oracle: returns the oracle; called only if a question is new.
+    """
+
+    def __init__(self, record: SiteRecord, criterion: Criterion, oracle: Callable[[], LoneOracle]):
+        self._record, self._criterion, self._oracle = record, criterion, oracle
         self._by_key: dict[Hashable, Verdict] = {}
 
-    def on(self, key: Hashable, question: Callable[[], str], ask: Callable[[], Answer | None], devices: int) -> Verdict:
-        """Returns the verdict under `key`, else the one under the text `question()`, else that on `ask()`.
-
-        Args:
-          ask: returns the answer; None if the op cannot be asked about alone.
-          devices: the number of devices.
-        """
-        if key not in self._by_key:
-            text = question()
+    def on(self, case: Case) -> Verdict:
+        """Returns the verdict under the key of a case, else the one under its text, else that on a new answer."""
+        if case.key not in self._by_key:
+            text = case.text()
             if text not in self._by_key:
-                self._by_key[text] = self._judged(text, ask, devices)
-            self._by_key[key] = self._by_key[text]
-        return self._by_key[key]
+                self._by_key[text] = self._judged(text, case)
+            self._by_key[case.key] = self._by_key[text]
+        return self._by_key[case.key]
 
-    def _judged(self, question: str, ask: Callable[[], Answer | None], devices: int) -> Verdict:
+    def foresee(self, cases: Iterable[Case]) -> None:
+        """Has the questions of cases answered together, if no answer is there yet, before `on` asks for them."""
+        by_key: dict[Hashable, Case] = {}
+        for case in cases:
+            if case.key not in self._by_key:
+                by_key.setdefault(case.key, case)  # the first, which `on` will ask, so that it is written once
+        by_text: dict[str, Case] = {}
+        for case in by_key.values():
+            by_text.setdefault(case.text(), case)
+        new = [case.question for text, case in by_text.items() if not self._record.has(text)]
+        if questions := list(filter(None, new)):
+            self._oracle().foresee(questions)
+
+    def _judged(self, text: str, case: Case) -> Verdict:
         def asked() -> dict | None:
-            answer = ask()
-            return answer and answer.as_json()
+            return case.question and self._oracle().ask(case.question).as_json()
 
-        written = self._record.answer(question, asked)
+        written = self._record.answer(text, asked)
         if written is None:
             return _not_alone("it uses values or symbols from outside")
-        return self._criterion.verdict(Answer.from_json(written), devices)
+        return self._criterion.verdict(Answer.from_json(written), case.devices)
 
 
 def _not_alone(why: str) -> Verdict:
@@ -86,23 +130,24 @@ class SiteJudge:
         self.conversions = conversions
         self._op_layouts = op_layouts
         self._oracle = oracle
-        self._verdicts = Verdicts(conversions.record, Criterion(policy, conversions.network))
+        self._verdicts = Verdicts(conversions.record, Criterion(policy, conversions.network), oracle)
 
-    def on_chain(self, chain: list[Finding]) -> Verdict:
-        """Returns the verdict on a chain of constraints or on one edge of data flow, judged as a pair of layouts."""
+    def verdicts(self, brought: Sequence[Verdict | Case]) -> list[Verdict]:
+        """Returns the verdict on each site that was brought by `chain` or `op`; questions are answered together."""
+        self._verdicts.foresee(each for each in brought if isinstance(each, Case))
+        return [self._verdicts.on(each) if isinstance(each, Case) else each for each in brought]
+
+    def chain(self, chain: list[Finding]) -> Verdict | Case:
+        """Brings a chain of constraints or one edge of data flow, which is judged as a pair of layouts."""
         conversion = self.conversions.of_chain(chain)
         if (settled := self._settled_pair(chain, conversion)) is not None:
             return settled
         layouts = [conversion.source, *[self.conversions.shardings[each.target] for each in chain]]
         kind = str(chain[-1].value.type)
         asked = conversion.planned
-        question = repr(("pair", kind, layouts, asked.text))
-        return self._verdicts.on(
-            question,
-            lambda: question,
-            lambda: self._oracle().ask_pair(kind, layouts, asked.plan, asked.network, asked.mesh.size),
-            asked.mesh.size,
-        )
+        text = repr(("pair", kind, layouts, asked.text))
+        size = asked.mesh.size
+        return Case(text, lambda: text, lambda: pair_question(kind, layouts, asked.plan, asked.network, size), size)
 
     def _settled_pair(self, chain: list[Finding], conversion: Conversion) -> Verdict | None:
         """Returns the verdict on a pair if it is known without XLA; else None."""
@@ -114,8 +159,8 @@ class SiteJudge:
             return Verdict(KEEP, reason)
         return Verdict(REWRITE, "the policy is always", is_possible=True) if self.policy == ALWAYS else None
 
-    def on_op(self, group: list[Finding]) -> Verdict:
-        """Returns the verdict on all edges of one op together, since XLA may partition the op in another way."""
+    def op(self, group: list[Finding]) -> Verdict | Case:
+        """Brings all edges of one op together, since XLA may partition the op in another way."""
         if (settled := self._settled_op(group)) is not None:
             return settled
         op = group[0].op
@@ -128,10 +173,10 @@ class SiteJudge:
             {number: each.planned for is_result, number, each in converted if is_result == side}
             for side in (False, True)
         )
-        return self._verdicts.on(
-            (*_question(op, layouts), *_conversion_keys(converted)),
-            lambda: _question_text(op, layouts, operands, results),
-            lambda: self._asked_alone(op, layouts, operands, results),
+        return Case(
+            (*_key_of_op(op, layouts), *_conversion_keys(converted)),
+            lambda: _text_of_op(op, layouts, operands, results),
+            lambda: _op_question(op, layouts, operands, results),
             mesh.size,
         )
 
@@ -144,22 +189,6 @@ class SiteJudge:
         if reason := self._miscompiled(group) or next(filter(None, around), ""):
             return Verdict(KEEP, reason)
         return Verdict(REWRITE, "the policy is always", is_possible=True) if self.policy == ALWAYS else None
-
-    def _asked_alone(
-        self, op: ir.Operation, layouts: Layouts, asked_operands: dict[int, Asked], asked_results: dict[int, Asked]
-    ) -> Answer | None:
-        from reshard.dialect_utils.emission.mini_modules import neighbourhood  # loads the writers of collectives
-
-        operands = {number: each.plan for number, each in asked_operands.items()}
-        results = {number: each.plan for number, each in asked_results.items()}
-        for number, plan in operands.items():
-            layouts.operands[number] = plan.source
-        for number, plan in results.items():
-            layouts.results[number] = plan.target
-        mesh = next(iter((*operands.values(), *results.values()))).mesh
-        stock = neighbourhood(op, mesh, layouts.operands, layouts.results, {}, {}, layouts.constrained)
-        ours = neighbourhood(op, mesh, layouts.operands, layouts.results, operands, results, layouts.constrained)
-        return None if stock is None or ours is None else self._oracle().ask_texts(stock, ours, mesh)
 
     # Ops that XLA computes wrongly in some layouts
 
@@ -218,7 +247,26 @@ def _conversion_keys(converted: list[tuple[bool, int, Conversion]]) -> list[tupl
     return [(is_result, number, conversion.key) for is_result, number, conversion in ordered]
 
 
-def _question(op: ir.Operation, layouts: Layouts) -> tuple:
+def _op_question(
+    op: ir.Operation, layouts: Layouts, asked_operands: dict[int, Asked], asked_results: dict[int, Asked]
+) -> Question | None:
+    """Returns the question about an op with all its conversions; None if it uses values from outside."""
+    from reshard.dialect_utils.emission.mini_modules import neighbourhood  # loads the writers of collectives
+
+    operands = {number: each.plan for number, each in asked_operands.items()}
+    results = {number: each.plan for number, each in asked_results.items()}
+    before, after = list(layouts.operands), list(layouts.results)
+    for number, plan in operands.items():
+        before[number] = plan.source
+    for number, plan in results.items():
+        after[number] = plan.target
+    mesh = next(iter((*operands.values(), *results.values()))).mesh
+    stock = neighbourhood(op, mesh, before, after, {}, {}, layouts.constrained)
+    ours = neighbourhood(op, mesh, before, after, operands, results, layouts.constrained)
+    return None if stock is None or ours is None else Question(stock, lambda: ours, mesh)
+
+
+def _key_of_op(op: ir.Operation, layouts: Layouts) -> tuple:
     """Returns a key for an op and the layouts around it: ops with the same key get the same verdict.
 
     An op with regions has a key of its own.
@@ -228,7 +276,7 @@ def _question(op: ir.Operation, layouts: Layouts) -> tuple:
     return op.name, own, types, layouts.attributes, layouts.constrained
 
 
-def _question_text(op: ir.Operation, layouts: Layouts, operands: dict[int, Asked], results: dict[int, Asked]) -> str:
+def _text_of_op(op: ir.Operation, layouts: Layouts, operands: dict[int, Asked], results: dict[int, Asked]) -> str:
     """Returns a text with everything on which the verdict on an op depends, for a record on disk."""
     own = [(name, str(each)) for name, each in op.attributes.items() if _is_own(name)]
     body = op.get_asm(print_generic_op_form=True, use_local_scope=True, assume_verified=True) if len(op.regions) else ""

@@ -8,11 +8,11 @@ against rewritten. The answers come from XLA in a child process. They are cached
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils.xla.child import Compiled, XlaChild, as_json, compiled_from
+from reshard.dialect_utils.xla.child import Compiled, CompileRequest, XlaChild, as_json, compiled_from
 from reshard.passes.sites.network import ANYWHERE, SiteNetwork
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -75,6 +75,21 @@ class Verdict:
         return self.action == REWRITE
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One piece of a program in two forms, as modules: how stock XLA converts, and how we do.
+
+    Attributes:
+      write_ours: writes our form; called only if it is to be compiled.
+      cannot_be_beaten: tells from stock's answer that nobody need compile our form; None: nothing tells.
+    """
+
+    stock: str
+    write_ours: Callable[[], str]
+    mesh: Mesh
+    cannot_be_beaten: Callable[[Compiled], bool] | None = None
+
+
 class LoneOracle:
     """Compiles questions in a child process; other oracles may share `child`.
 
@@ -86,37 +101,51 @@ class LoneOracle:
         self.child = child
         self._has_final = has_final
 
-    def ask_pair(
-        self,
-        tensor_type: str,
-        layouts: Sequence[Sharding],
-        plan: Plan,
-        network: SiteNetwork = ANYWHERE,
-        num_devices: int | None = None,
-    ) -> Answer:
-        """Returns stock XLA's form of a conversion, and ours by `plan`.
-
-        Stock XLA converts from the first of `layouts` to the last; on one mesh it passes through those between.
-
-        Args:
-          network, num_devices: what the plan was made for; None: as many devices as its mesh has.
-        """
-        from reshard.dialect_utils.emission.mini_modules import (  # loads the writers of collectives
-            rewritten_pair,
-            stock_pair,
-        )
-
-        stock = self._compile(stock_pair(tensor_type, plan.mesh, layouts, plan.target_mesh), plan.mesh)
-        if stock.is_ok and _cannot_be_beaten(stock, plan, network, num_devices or plan.mesh.size):
+    def ask(self, question: Question) -> Answer:
+        """Returns both forms of a question, compiled."""
+        stock = self.child.compile(question.stock, question.mesh.size, has_final=self._has_final)
+        if stock.is_ok and question.cannot_be_beaten is not None and question.cannot_be_beaten(stock):
             return Answer(stock, None)
-        return Answer(stock, self._compile(rewritten_pair(tensor_type, plan), plan.mesh))
+        return Answer(stock, self.child.compile(question.write_ours(), question.mesh.size, has_final=self._has_final))
 
-    def ask_texts(self, stock: str, ours: str, mesh: Mesh) -> Answer:
-        """Returns the stock form and the rewritten form of a module, compiled."""
-        return Answer(self._compile(stock, mesh), self._compile(ours, mesh))
+    def foresee(self, questions: Iterable[Question]) -> None:
+        """Has those modules compiled at the same time that will be compiled in any case when the questions are asked.
 
-    def _compile(self, text: str, mesh: Mesh) -> Compiled:
-        return self.child.compile(text, mesh.size, has_final=self._has_final)
+        If the final program of stock XLA is known, it can hardly tell that it cannot be beaten.
+        """
+        modules: list[tuple[str, Mesh]] = []
+        for each in questions:
+            modules.append((each.stock, each.mesh))
+            if self._has_final or each.cannot_be_beaten is None:
+                modules.append((each.write_ours(), each.mesh))
+        self.child.foresee([CompileRequest(text, mesh.size, has_final=self._has_final) for text, mesh in modules])
+
+
+def pair_question(
+    tensor_type: str,
+    layouts: Sequence[Sharding],
+    plan: Plan,
+    network: SiteNetwork = ANYWHERE,
+    num_devices: int | None = None,
+) -> Question:
+    """Returns the question about a conversion: stock XLA's form of it, and ours by `plan`.
+
+    Stock XLA converts from the first of `layouts` to the last; on one mesh it passes through those between.
+
+    Args:
+      network, num_devices: what the plan was made for; None: as many devices as its mesh has.
+    """
+    from reshard.dialect_utils.emission.mini_modules import (  # loads the writers of collectives
+        rewritten_pair,
+        stock_pair,
+    )
+
+    return Question(
+        stock_pair(tensor_type, plan.mesh, layouts, plan.target_mesh),
+        lambda: rewritten_pair(tensor_type, plan),
+        plan.mesh,
+        lambda stock: _cannot_be_beaten(stock, plan, network, num_devices or plan.mesh.size),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ class SiteRecord:
         self._answers: dict[str, Any] = {} if key is None else stores.SITES.read(key, _decoded) or {}
         self._is_changed = False
 
+    def has(self, question: str) -> bool:
+        """Returns whether the answer to a question is there."""
+        return question in self._answers
+
     def answer(self, question: str, find: Callable[[], Any]) -> Any:
         """Returns the kept answer, or calls `find` for it. Answers are plain values that JSON can hold."""
         if question not in self._answers:

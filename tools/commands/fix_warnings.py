@@ -29,7 +29,7 @@ from reshard.tools.common.command import UserError
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.analysis.named_values import NamedValue
-    from reshard.passes.sites.oracle import LoneOracle, Verdict
+    from reshard.passes.sites.oracle import Answer, Question, Verdict
 
 SUMMARY = "find in a log XLA's warnings about tensors that it gathers whole, and plan a better way for each"
 EPILOG = """\
@@ -265,21 +265,29 @@ def _judged(sites: list[Site]) -> list[Site]:
     from reshard.dialect_utils.xla.child import XlaChild
     from reshard.passes.sites.oracle import LoneOracle
 
+    questions = [_question(site) if _can_be_compiled(site) else None for site in sites]
     with XlaChild(num_devices=max(devices)) as child:
-        return [_with_verdict(site, LoneOracle(child)) if _can_be_compiled(site) else site for site in sites]
+        oracle = LoneOracle(child)
+        oracle.foresee(filter(None, questions))
+        return [_with_verdict(site, oracle.ask(each)) if each else site for site, each in zip(sites, questions)]
 
 
 def _can_be_compiled(site: Site) -> bool:
     return site.plan is not None and site.plan.target_mesh is None and site.plan.mesh.size <= MOST_DEVICES_COMPILED
 
 
-def _with_verdict(site: Site, oracle: LoneOracle) -> Site:
-    from reshard.passes.sites.oracle import Criterion
+def _question(site: Site) -> Question:
+    from reshard.passes.sites.oracle import pair_question
 
     tensor = site.tensor
     assert tensor is not None and site.plan is not None
-    layouts = tensor.source, tensor.target
-    answer = oracle.ask_pair(mlir_type(tensor.element, tensor.shape), layouts, site.plan)
+    return pair_question(mlir_type(tensor.element, tensor.shape), (tensor.source, tensor.target), site.plan)
+
+
+def _with_verdict(site: Site, answer: Answer) -> Site:
+    from reshard.passes.sites.oracle import Criterion
+
+    assert site.plan is not None
     return replace(site, verdict=Criterion().verdict(answer, site.plan.mesh.size))
 
 

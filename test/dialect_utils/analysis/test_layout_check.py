@@ -85,5 +85,5 @@ def test_another_layout_is_a_reason_at_the_op():
 def test_without_an_answer_nothing_is_compared():
     module = ir.Module.parse(_MODULE)
     answer = SimpleNamespace(propagated_text=None, message="it hangs")
-    child = SimpleNamespace(compile=lambda *_, **__: answer)
+    child = SimpleNamespace(propagate=lambda *_, **__: answer)
     assert compare_with_xla(module, analyse(module), child).failure == "it hangs"

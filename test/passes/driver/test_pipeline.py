@@ -217,3 +217,8 @@ class _NoXla:
 
     def compile(self, *arguments, **options):
         return Compiled("abort", message="no XLA here")
+
+    propagate = compile
+
+    def foresee(self, requests):
+        pass

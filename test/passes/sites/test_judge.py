@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memo of verdicts, the keys of conversions, and chains of constraints."""
+"""The memo of verdicts, foreseen questions, the keys of conversions, and chains of constraints."""
 
 import pytest
-from fake_child import compiled
+from fake_child import FakeChild, compiled
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.constraint_chains import constraint_chains
 from reshard.passes.sites.conversions import Conversions
-from reshard.passes.sites.judge import Verdicts
-from reshard.passes.sites.oracle import KEEP, Answer, Criterion
+from reshard.passes.sites.judge import Case, Verdicts
+from reshard.passes.sites.oracle import KEEP, Criterion, LoneOracle, Question
 from reshard.passes.sites.site_records import SiteRecord
+from reshard.synthesis.layouts.mesh import Mesh
 
 MODULE = """
   sdy.mesh @mesh = <["x"=2, "y"=2]>
@@ -36,21 +37,31 @@ def found():
 
 
 def test_a_question_is_judged_once_whatever_its_key():
-    asked = []
-    verdicts = Verdicts(SiteRecord(None), Criterion())
-
-    def ask():
-        asked.append(1)
-        return Answer(compiled(), compiled())
-
-    first = verdicts.on(("op", 1), lambda: "the question", ask, 4)
+    child = FakeChild(compiled(), compiled())
+    verdicts = Verdicts(SiteRecord(None), Criterion(), lambda: LoneOracle(child))
+    first = verdicts.on(case(("op", 1), "the question"))
     assert (first.action, first.reason) == (KEEP, "stock XLA does as well")
-    assert verdicts.on(("op", 2), lambda: "the question", ask, 4) is first and len(asked) == 1
-    assert verdicts.on(("op", 1), lambda: "never asked", ask, 4) is first
+    assert verdicts.on(case(("op", 2), "the question")) is first and child.asked == ["stock", "ours"]
+    assert verdicts.on(case(("op", 1), "never asked")) is first
+    verdicts.foresee([case(("op", 1), "never asked"), case(("op", 3), "the question")])
+
+
+def test_questions_are_foreseen_once_each():
+    foreseen = []
+    child = FakeChild()
+    child.foresee = foreseen.extend
+    verdicts = Verdicts(SiteRecord(None), Criterion(), lambda: LoneOracle(child))
+    verdicts.foresee([case(1, "one"), case(1, "one"), case(2, "one"), case(3, "two"), case(4, "nothing", None)])
+    assert [each.module for each in foreseen] == ["stock", "ours"] * 2 and not child.asked
+
+
+def case(key, text, question=Question("stock", lambda: "ours", Mesh.parse("x=4"))) -> Case:
+    return Case(key, lambda: text, lambda: question, 4)
 
 
 def test_an_op_that_cannot_be_asked_about_is_kept_but_could_be_rewritten():
-    verdict = Verdicts(SiteRecord(None), Criterion()).on("key", lambda: "the question", lambda: None, 4)
+    verdicts = Verdicts(SiteRecord(None), Criterion(), lambda: LoneOracle(FakeChild()))
+    verdict = verdicts.on(case("key", "the question", None))
     assert verdict.action == KEEP and verdict.is_possible and verdict.stock is None
 
 

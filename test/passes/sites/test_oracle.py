@@ -19,6 +19,7 @@ from reshard.passes.sites.oracle import (
     Criterion,
     LoneOracle,
     compare,
+    pair_question,
 )
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -150,7 +151,7 @@ class TestLoneOracle:
 
     def test_our_form_is_not_compiled_where_stock_cannot_be_beaten(self):
         child = FakeChild(compiled(received=96, tile=128, collectives=1))
-        answer = LoneOracle(child).ask_pair("tensor<16x8xf32>", self.LAYOUTS, columns_of_rows())
+        answer = LoneOracle(child).ask(pair_question("tensor<16x8xf32>", self.LAYOUTS, columns_of_rows()))
         verdict = Criterion().verdict(answer, 8)
         assert (verdict.action, verdict.ours, len(child.asked)) == (KEEP, None, 1)
         assert verdict.is_possible and not verdict.is_strict
@@ -167,7 +168,7 @@ class TestLoneOracle:
     )
     def test_our_form_is_compiled_where_stock_may_be_beaten(self, stock):
         child = FakeChild(stock, compiled(received=96, tile=128, temp=5000, collectives=1))
-        answer = LoneOracle(child).ask_pair("tensor<16x8xf32>", self.LAYOUTS, columns_of_rows())
+        answer = LoneOracle(child).ask(pair_question("tensor<16x8xf32>", self.LAYOUTS, columns_of_rows()))
         assert Criterion(STRICT).verdict(answer, 8).is_rewrite
         assert "sdy.manual_computation" in child.asked[1] and "sdy.manual_computation" not in child.asked[0]
 
@@ -182,7 +183,7 @@ class TestLoneOracle:
         for moved, asked in ((flat,), 2), ((), 1):
             stock = dataclasses.replace(counts, moved=moved)
             child = FakeChild(stock, counts)
-            LoneOracle(child).ask_pair(f"tensor<{shape[0]}xf32>", (source, target), made, network)
+            LoneOracle(child).ask(pair_question(f"tensor<{shape[0]}xf32>", (source, target), made, network))
             assert len(child.asked) == asked
 
     def test_our_form_is_compiled_where_stocks_final_program_copies(self):
@@ -191,12 +192,14 @@ class TestLoneOracle:
         for work, asked in (((LocalWork(0, 1024),), 2), ((), 1)):
             stock = dataclasses.replace(counts, **final, final_work=work)
             child = FakeChild(stock, dataclasses.replace(counts, **final, final_work=(LocalWork(0, 512),)))
-            answer = LoneOracle(child, has_final=True).ask_pair("tensor<16x8xf32>", self.LAYOUTS, columns_of_rows())
+            answer = LoneOracle(child, has_final=True).ask(
+                pair_question("tensor<16x8xf32>", self.LAYOUTS, columns_of_rows())
+            )
             assert len(child.asked) == asked
             assert Criterion(BETTER, SiteNetwork("cpu:8")).verdict(answer, 8).is_rewrite == (asked == 2)
 
     def test_layouts_between_are_part_of_the_question(self):
         child = FakeChild(compiled(received=96, tile=128, collectives=1))
         layouts = (self.LAYOUTS[0], Sharding.parse('[{"y"}, {}]'), self.LAYOUTS[1])
-        LoneOracle(child).ask_pair("tensor<16x8xf32>", layouts, columns_of_rows())
+        LoneOracle(child).ask(pair_question("tensor<16x8xf32>", layouts, columns_of_rows()))
         assert 'sdy.sharding_constraint %arg0 <@mesh_of_question, [{"y"}, {}]>' in child.asked[0]
