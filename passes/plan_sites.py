@@ -13,7 +13,13 @@ from reshard.dialect_utils.analysis.module_analysis import analyse
 from reshard.dialect_utils.ir.ops import int64_attr, producer_of
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.dialect_utils.shardings.sdy_shardings import mesh_of, mesh_reference, sharding_from_attr, sharding_to_attr
+from reshard.dialect_utils.shardings.sdy_shardings import (
+    mesh_of,
+    mesh_reference,
+    module_meshes,
+    sharding_from_attr,
+    sharding_to_attr,
+)
 from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.passes.driver.base import Pass, Session, option
@@ -36,6 +42,7 @@ from reshard.passes.sites.site_rows import SiteRows
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
+_MANY_EDGES = 8  # with so many, XLA is hardly ever left unasked
 _ROW_ENTRIES = (
     "verdict",
     "reason",
@@ -153,6 +160,9 @@ class SitePlanner:
         self.found = found
         self.checks_layouts = checks_layouts
         self.session = session
+        if len(found.edges) >= _MANY_EDGES and (checks_layouts or policy != ALWAYS):
+            sizes = [mesh.size for mesh in module_meshes(module).values()]
+            self._child.prepare(max(sizes, default=1))  # it starts while conversions are planned here
         self.conversions = Conversions(module, found, is_recorded=session.options.xla_child is None, network=network)
         self.chains = constraint_chains(found, self.conversions)
         self.last_of = {edge.site: last for last, chain in self.chains.items() for edge in chain[:-1]}
@@ -240,8 +250,11 @@ class SitePlanner:
 
     @functools.cached_property
     def _oracle(self) -> LoneOracle:
-        child = self.session.options.xla_child or xla_child.shared_child()
-        return LoneOracle(child, self.conversions.network.has_final)
+        return LoneOracle(self._child, self.conversions.network.has_final)
+
+    @property
+    def _child(self) -> xla_child.XlaChild:
+        return self.session.options.xla_child or xla_child.shared_child()
 
     @functools.cached_property
     def _op_layouts(self) -> OpLayouts:

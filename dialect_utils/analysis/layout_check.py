@@ -155,21 +155,21 @@ def _results(module: ir.Module) -> dict[int, tuple[Mesh, Sharding] | None]:
 
 
 def _seen_here(analysis: Analysis) -> _Seen:
-    meshes, seen = module_meshes(analysis.explicit), {}
+    layout_of, seen = _LayoutsIn(module_meshes(analysis.explicit)), {}
     for serial, index in enumerate(analysis.origin):
         op = analysis.prepared_ops[serial]
         if index is None or op.name in _NOT_COMPARED:
             continue
         for attr in analysis.layouts.get(serial, ()):
-            for number, each in _layouts(op, attr, meshes):
+            for number, each in _layouts(op, attr, layout_of):
                 seen.setdefault((index, number), set()).add(each)
     function = _entry(analysis.originals)
     attrs = analysis.argument_layouts.get(ENTRY, ())
-    return seen | _seen_arguments(function, attrs, meshes)
+    return seen | _seen_arguments(function, attrs, layout_of)
 
 
 def _seen_by_xla(module: ir.Module, originals: list[ir.Operation]) -> _Seen:
-    meshes, seen = module_meshes(module), {}
+    layout_of, seen = _LayoutsIn(module_meshes(module)), {}
     ops = ops_in(module.operation)
     for op in ops:
         attributes = op.attributes
@@ -178,23 +178,23 @@ def _seen_by_xla(module: ir.Module, originals: list[ir.Operation]) -> _Seen:
         index = int(ir.StringAttr(own[FRONTEND_ID]).value)
         if op.name not in LOOPS and _types(op) != _types(originals[index]):
             continue  # one of several ops that XLA made of it
-        for number, each in _layouts(op, result_layouts(op), meshes):
+        for number, each in _layouts(op, result_layouts(op), layout_of):
             seen.setdefault((index, number), set()).add(each)
     function = _entry(ops)
     attrs = [layout(argument) for argument in _arguments(function)]
-    return seen | _seen_arguments(function, attrs, meshes)
+    return seen | _seen_arguments(function, attrs, layout_of)
 
 
-def _seen_arguments(function: ir.Operation | None, attrs, meshes) -> _Seen:
+def _seen_arguments(function: ir.Operation | None, attrs, layout_of: _LayoutsIn) -> _Seen:
     pairs = enumerate(zip(_arguments(function), attrs, strict=False))
-    return {(ENTRY, number): {_layout(argument, attr, meshes)} for number, (argument, attr) in pairs}
+    return {(ENTRY, number): {layout_of(argument, attr)} for number, (argument, attr) in pairs}
 
 
-def _layouts(op: ir.Operation, attr: ir.Attribute | None, meshes) -> Iterator[tuple[int, _Layout]]:
+def _layouts(op: ir.Operation, attr: ir.Attribute | None, layout_of: _LayoutsIn) -> Iterator[tuple[int, _Layout]]:
     """Yields (result number, layout). A loop yields one set, since XLA changes the values that it carries."""
     through = invariant_numbers(op) if op.name in LOOPS else ()
     layouts = [
-        (number, _layout(result, attr and nth_sharding(attr, number), meshes))
+        (number, layout_of(result, attr and nth_sharding(attr, number)))
         for number, result in enumerate(op.results)
         if number not in through
     ]
@@ -208,13 +208,26 @@ def _types(op: ir.Operation) -> list[ir.Type]:
     return [result.type for result in op.results]
 
 
-def _layout(value: ir.Value, attr: ir.Attribute | None, meshes) -> _Layout:
-    if not isinstance(value.type, ir.RankedTensorType):
-        return "no tensor"
-    try:
-        return placement(attr, len(ir.ShapedType(value.type).shape), meshes)
-    except UnsupportedSharding:
-        return "maximal"
+class _LayoutsIn:
+    """Returns the layout of a value from its sharding, in a module with `meshes`; reads each sharding once."""
+
+    def __init__(self, meshes: dict[str, Mesh]):
+        self._meshes = meshes
+        self._known: dict[tuple[ir.Attribute | None, int], _Layout] = {}
+
+    def __call__(self, value: ir.Value, attr: ir.Attribute | None) -> _Layout:
+        if not isinstance(value.type, ir.RankedTensorType):
+            return "no tensor"
+        key = attr, ir.RankedTensorType(value.type).rank
+        if key not in self._known:
+            self._known[key] = self._placed(*key)
+        return self._known[key]
+
+    def _placed(self, attr: ir.Attribute | None, rank: int) -> _Layout:
+        try:
+            return placement(attr, rank, self._meshes)
+        except UnsupportedSharding:
+            return "maximal"
 
 
 def _values(analysis: Analysis, key: _Key) -> list[ir.Value]:

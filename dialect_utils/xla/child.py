@@ -222,7 +222,7 @@ class XlaChild:
         self._num_devices = num_devices
         self._process: subprocess.Popen | None = None
         self._scratch: Path | None = None
-        self._is_asked = False
+        self._is_asked = self._is_greeted = False
         self._questions = 0
         self._lock = threading.RLock()
         self._foreseen: dict[CompileRequest, Compiled] = {}
@@ -285,29 +285,16 @@ class XlaChild:
             found = self._compile_cached(request, timeout_s)
         return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
 
+    def prepare(self, num_devices: int) -> None:
+        """Starts the process and does not wait for it: questions will come. Until then it takes about a second."""
+        with self._lock:
+            self._ensure_running(num_devices)
+
     def propagate(self, module: str | bytes, num_devices: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Compiled:
         """Returns XLA's sharding propagation alone, as `Compiled.propagated_text`, also where XLA cannot partition."""
         request = CompileRequest(module, num_devices, keeps_propagated=True, only_propagates=True)
         with self._lock:
             return self._compile_cached(request, timeout_s)
-
-    def compile_all(
-        self,
-        modules: Sequence[str | bytes],
-        num_devices: int,
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        has_final: bool = False,
-    ) -> list[Compiled]:
-        """Compiles modules for CPU devices, as `compile` does; large or many ones at the same time, if there are cores.
-
-        Args:
-          timeout_s: as for `foresee`; if they do not all end in time, each is compiled alone.
-        """
-        requests = [CompileRequest(module, num_devices, has_final=has_final) for module in modules]
-        with self._lock:
-            self.foresee(requests, timeout_s=timeout_s)
-            return [self._compile_cached(each, timeout_s) for each in requests]
 
     def foresee(self, requests: Sequence[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Compiles at the same time what will be asked for soon; an equal request to `compile` then has its answer.
@@ -436,6 +423,16 @@ class XlaChild:
     # -- the process --
 
     def _ensure_started(self, num_devices: int) -> None:
+        self._ensure_running(num_devices)
+        if not self._is_greeted:
+            try:
+                self._await_hello()
+            except BaseException:
+                self._stop()
+                raise
+
+    def _ensure_running(self, num_devices: int) -> None:
+        """Starts the process if it does not run with enough devices; its answer to `hello` may still be to come."""
         if num_devices > self._num_devices:
             self._stop()
             self._num_devices = 1 << (num_devices - 1).bit_length()
@@ -473,11 +470,12 @@ class XlaChild:
         for pipe in _pipes(self._process):
             os.set_blocking(pipe.fileno(), False)
         self.starts += 1
-        self._await_hello()
+        self._is_greeted = False
 
     def _await_hello(self) -> None:
         try:
             hello = self._answered({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
+            self._is_greeted = True
         except (_Gone, _OutOfTime) as error:
             hello = {"status": "error", "message": str(error)}
         if hello["status"] != "ok":
@@ -599,6 +597,13 @@ def _locked(file) -> bool:
     except (ImportError, OSError):
         return False
     return True
+
+
+def is_large(module: str | bytes) -> bool:
+    """Returns whether a module is so large that it is compiled in a fork of its own, beside others."""
+    from . import worker as xla_worker
+
+    return xla_worker.large_among([module]) > 0
 
 
 @cache

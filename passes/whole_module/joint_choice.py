@@ -17,7 +17,8 @@ group gains more than it promised. If the best set falls short of its promise by
 least promise(B) - s, since the others gain at most their promises; so its removal gains at most s - promise(B). An
 addition gains at most promise(B), or as much more as a set with more groups did better than promised.
 
-The search ends when no block has hope, or after a number of measurements.
+The search ends when no block has hope, or after a number of measurements. It always knows the set that it measures
+next if this one is no better, so both can be measured at the same time; which sets are measured does not depend on it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Groups = frozenset[int]
+_Block = tuple[int, ...]  # groups that are flipped together, in the order in which they are halved
 ENOUGH = 0.9  # the share of the promised gain below which a set disappoints
 
 
@@ -67,6 +69,8 @@ class JointChoice:
       is_better: whether the first of two outcomes is better.
       budget: the most calls of `measure`.
       least_gain_s: the seconds that a block must hope to gain to be flipped.
+      foresee: told before a measurement which sets are measured next: this one, and the one that follows if this one
+        is no better.
     State: `outcomes` by set; `best`, the best set so far; `flips`, the blocks that have made it better.
     """
 
@@ -78,9 +82,10 @@ class JointChoice:
         is_better: Callable[[Outcome, Outcome], bool],
         budget: int,
         least_gain_s: float = 0.0,
+        foresee: Callable[[Sequence[Groups]], None] = lambda sets: None,
     ):
         self._gains, self._measure, self._is_better, self._budget = gains, measure, is_better, budget
-        self._least_gain_s = least_gain_s
+        self._least_gain_s, self._foresee = least_gain_s, foresee
         self.outcomes: dict[Groups, Outcome] = {frozenset(): none}
         self.best: Groups = frozenset()
         self.flips: list[Flip] = []
@@ -96,18 +101,33 @@ class JointChoice:
             self._try(frozenset(start))
         blocks = self._first_blocks()
         while blocks and self._has_room:
-            block = max(blocks, key=lambda each: self._hope(each) / len(each))
-            blocks.remove(block)
-            half = len(block) // 2
-            if not (self._is_hopeful(block) and self._is_settled_by_flipping(block)):
-                blocks += [part for part in (block[:half], block[half:]) if half]
+            block, others = self._next(blocks)
+            if self._is_hopeful(block):
+                self._foresee_flips(block, others)
+            is_settled = self._is_hopeful(block) and self._is_settled_by_flipping(block)
+            blocks = others if is_settled else [*others, *_halves(block)]
         return self.best
 
-    def _is_hopeful(self, block: tuple[int, ...]) -> bool:
+    def _next(self, blocks: list[_Block]) -> tuple[_Block, list[_Block]]:
+        """Returns the block with the most hope per group, and the others."""
+        first = max(blocks, key=lambda each: self._hope(each) / len(each))
+        return first, [each for each in blocks if each is not first]
+
+    def _foresee_flips(self, block: _Block, others: list[_Block]) -> None:
+        """Tells of the flip of a block that has hope, and of the one after it if it is no better."""
+        sets, rest = [self.best ^ frozenset(block)], [*others, *_halves(block)]
+        while rest and len(sets) == 1:
+            second, rest = self._next(rest)
+            sets += [self.best ^ frozenset(second)] if self._is_hopeful(second) else []
+            rest += _halves(second)
+        room = self._budget + 1 - len(self.outcomes)
+        self._foresee([each for each in sets if each and each not in self.outcomes][:room])
+
+    def _is_hopeful(self, block: _Block) -> bool:
         hope = self._hope(block)
         return hope >= self._least_gain_s and (hope > 0 or self._is_surprised())
 
-    def _hope(self, block: tuple[int, ...]) -> float:
+    def _hope(self, block: _Block) -> float:
         """Returns the most seconds by which the flip of a block may make the module faster."""
         promised = self._promised(frozenset(block))
         if block[0] not in self.best:
@@ -129,7 +149,7 @@ class JointChoice:
         self.best = groups
         return True
 
-    def _is_settled_by_flipping(self, block: tuple[int, ...]) -> bool:
+    def _is_settled_by_flipping(self, block: _Block) -> bool:
         """Takes the groups of a block out of the best set, or puts them in, if that is better.
 
         Returns: whether its parts need not be tried: the block was put in and gains what it promised.
@@ -141,7 +161,7 @@ class JointChoice:
         gained = before.seconds - self.outcome.seconds
         return not is_removal and (bool(before.problem) or gained >= ENOUGH * self._promised(frozenset(block)))
 
-    def _first_blocks(self) -> list[tuple[int, ...]]:
+    def _first_blocks(self) -> list[_Block]:
         """Returns the blocks with which the bisection begins: those in the best set, and those outside of it."""
         inside = sorted(self.best, key=lambda each: (self._gains[each], each))
         others = (each for each in range(len(self._gains)) if each not in self.best)
@@ -167,3 +187,8 @@ class JointChoice:
 
     def _promised(self, groups: Groups) -> float:
         return sum(self._gains[each] for each in groups)
+
+
+def _halves(block: _Block) -> list[_Block]:
+    half = len(block) // 2
+    return [block[:half], block[half:]] if half else []

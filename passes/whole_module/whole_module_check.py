@@ -26,7 +26,7 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
-from reshard.dialect_utils.xla.child import Compiled
+from reshard.dialect_utils.xla.child import Compiled, CompileRequest
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
@@ -193,8 +193,7 @@ def _gain(row: dict) -> tuple[float, int]:
 class _Checker:
     """The check of one module.
 
-    State, by the groups that are rewritten: `modules`, the rewritten modules, and `compiled`, the answers that are
-    there before the search asks.
+    State: `modules`, the rewritten modules, by the groups that are rewritten in them.
     """
 
     original: ir.Module
@@ -205,7 +204,6 @@ class _Checker:
     groups: list[Group]
     policy: str
     modules: dict[Groups, ir.Module] = field(default_factory=dict)
-    compiled: dict[Groups, Compiled] = field(default_factory=dict)
 
     def __post_init__(self):
         self.child = self.session.options.xla_child or xla_child.shared_child()
@@ -218,8 +216,8 @@ class _Checker:
 
     def run(self) -> ir.Module:
         progress.at("whole-module check: the module as it came")
-        self._compile_starts()
-        stock = self.compiled.get(frozenset()) or self._compile(self.original)
+        self._foresee_starts()
+        stock = self._compile(self.original)
         if not self.groups:
             self._record(stock, stock, frozenset())
             return self.rewritten
@@ -231,14 +229,14 @@ class _Checker:
         def measured(groups: Groups) -> Outcome:
             return self._measured(groups, choice)
 
-        choice = JointChoice(gains, measured, none, is_better, self.budget, least_s)
+        choice = JointChoice(gains, measured, none, is_better, self.budget, least_s, self._foresee)
         best = choice.run(self._starts())
         if self._is_unmeasurable(stock, choice):
             return self.rewritten
         dropped, added = list(self._dropped(choice)), list(self._added(choice))
         self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
-        self._record(stock, choice.outcome.of, best, dropped, added)
+        self._record(stock, choice.outcome.of, best, dropped, added, attempts=len(choice.outcomes) - 1)
         return self.modules[best] if best else self.original
 
     def _is_unmeasurable(self, stock: Compiled, choice: JointChoice) -> bool:
@@ -267,32 +265,38 @@ class _Checker:
     def _measured(self, groups: Groups, choice: JointChoice) -> Outcome:
         """Returns the outcome of a set. The compiler's estimate is asked for only if the set is the best one but for
         it."""
-        if groups not in self.modules:
-            progress.at("whole-module check: rewritten module", len(self.modules) + 1, self.budget)
-            self.modules[groups] = self._module(groups)
-        module, sites = self.modules[groups], len(self._sites(groups))
-        compiled = self.compiled.get(groups) or self._compile(module, with_estimate=False)
+        progress.at("whole-module check: rewritten module", len(choice.outcomes), self.budget)
+        module, sites = self._module(groups), len(self._sites(groups))
+        compiled = self._compile(module, with_estimate=False)
         outcome = self.criterion.outcome(self.stock, compiled, sites)
         if not compiled.lacks_estimate or not is_better(outcome, choice.outcome):
             return outcome
         compiled = self.child.estimated(compiled, str(module), devices_of(module), self.target)
         return self.criterion.outcome(self.stock, compiled, sites)
 
-    def _compile_starts(self) -> None:
+    def _foresee_starts(self) -> None:
         """Compiles at the same time what is asked for in any case: the module as it came, and the sets to start with.
 
         Not for another target: its compiler takes all cores and most of the memory for one module.
         """
         first = self._starts()[: self.budget]
         if self.target is None and first:
-            self.modules = {groups: self._module(groups) for groups in first}
-            modules = {frozenset(): self.original, **self.modules}
-            texts, devices = list(map(str, modules.values())), devices_of(self.original)
-            answers = self.child.compile_all(texts, devices, has_final=self.criterion.network.has_final)
-            self.compiled = dict(zip(modules, answers, strict=True))
+            self.child.foresee([self._request(each) for each in (self.original, *map(self._module, first))])
+
+    def _foresee(self, sets: Sequence[Groups]) -> None:
+        """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""
+        if self.target is None and len(sets) > 1 and xla_child.is_large(str(self._module(sets[0]))):
+            self.child.foresee([self._request(self._module(groups)) for groups in sets])
 
     def _module(self, groups: Groups) -> ir.Module:
-        return self.rewritten if groups == self.proposed else self.replanned.with_sites(self._sites(groups))
+        """Returns the module in which some groups are rewritten; each is made once."""
+        if groups not in self.modules:
+            is_given = groups == self.proposed
+            self.modules[groups] = self.rewritten if is_given else self.replanned.with_sites(self._sites(groups))
+        return self.modules[groups]
+
+    def _request(self, module: ir.Module) -> CompileRequest:
+        return CompileRequest(str(module), devices_of(self.original), has_final=self.criterion.network.has_final)
 
     def _compile(self, module: ir.Module, *, with_estimate: bool = True) -> Compiled:
         compiled = self.child.compile(
@@ -316,6 +320,7 @@ class _Checker:
         best: Groups,
         dropped: Sequence[Change] = (),
         added: Sequence[Change] = (),
+        attempts: int = 0,
     ) -> None:
         stock, ours = (replace(each, from_cache=False) for each in (stock, ours))  # a result is the same either way
         then, now = (self.criterion.time(stock, each) if each.is_ok else None for each in (stock, ours))
@@ -330,7 +335,7 @@ class _Checker:
                 then,
                 now,
                 tuple(added),
-                len(self.modules),
+                attempts,
                 self._traffic(self.modules.get(best)),
             )
         )

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -207,6 +207,45 @@ class TestRun:
         assert child.run(GATHER, [], 4).status == "error"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux only")
+class TestForesight:
+    GATHERS = [pair('["x"=4]', (8, size), '[{"x"}, {}]', "[{}, {}]") for size in range(1, 12)]
+
+    def test_many_small_modules_have_the_answers_that_each_has_alone(self, child):
+        broken = "func.func @main() { stablehlo.not_an_op }"
+        requests = [CompileRequest(text, 4, has_final=True) for text in (*self.GATHERS, ISSUE_21562, broken)]
+        requests[-2] = replace(requests[-2], num_devices=8)
+        alone = [child.compile(each.module, each.num_devices, has_final=True) for each in requests]
+        child.foresee(requests)
+        asked = child._questions
+        together = [child.compile(each.module, each.num_devices, has_final=True) for each in requests]
+        assert child._questions == asked and not child._foreseen
+        assert [replace(each, compile_seconds=0) for each in together] == [
+            replace(each, compile_seconds=0) for each in alone
+        ]
+        assert together[-2].rematerializations and together[-1].status == "error"
+
+    def test_few_modules_are_not_worth_it(self, child):
+        asked = child._questions
+        child.foresee([CompileRequest(text, 4) for text in self.GATHERS[:2]])
+        assert child._questions == asked
+
+    def test_an_abort_takes_only_answers_that_were_not_there_yet(self, child):
+        started = child.starts
+        requests = [asdict(CompileRequest(text, 4)) for text in self.GATHERS]
+        requests[4] |= {"aborts": True}
+        replies = child._ask({"op": "compile_all", "requests": requests}, 4, timeout_s=60)["replies"]
+        missing = [number for number, reply in enumerate(replies) if reply is None]
+        assert 4 in missing and set(missing) < set(range(len(requests)))
+        assert all(each["status"] == "ok" for each in filter(None, replies))
+        assert child.compile(GATHER, 4).is_ok and child.starts == started
+
+    def test_propagation_alone_says_the_same_as_a_whole_compilation(self, child):
+        whole, alone = child.compile(ISSUE_21562, 8, keeps_propagated=True), child.propagate(ISSUE_21562, 8)
+        assert alone.is_ok and alone.propagated_text == whole.propagated_text
+        assert child.propagate("func.func @main() { stablehlo.not_an_op }", 8).status == "error"
+
+
 class TestDeaths:
     def test_abort_is_an_answer_and_the_next_request_is_served(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:
@@ -232,6 +271,16 @@ class TestDeaths:
             reply = child._ask({"op": "sleep", "seconds": 60}, 1, timeout_s=0.2)
             assert reply == {"status": "hang", "message": "no answer after 0.2 s"}
             assert time.monotonic() - start_s < 30
+
+    def test_a_prepared_child_answers_and_one_that_died_before_it_could_is_started_again(self):
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            child.prepare(4)
+            assert child.compile(GATHER, 4).is_ok and child.starts == 1
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            child.prepare(4)
+            child._process.kill()
+            child._process.wait()
+            assert child.compile(GATHER, 4).is_ok and child.starts == 2
 
     def test_kill_from_outside_between_requests_is_survived(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:

@@ -25,8 +25,8 @@ class FakeChild:
     def propagate(self, module, num_devices):
         return self.compile(module, num_devices)
 
+    def prepare(self, num_devices):
+        pass
+
     def foresee(self, requests):
         """Nothing is foreseen, so that `asked` lists what was needed."""
-
-    def compile_all(self, modules, num_devices, **_):
-        return [self.compile(each, num_devices) for each in modules]

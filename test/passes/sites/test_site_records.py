@@ -47,6 +47,9 @@ class Child:
     def propagate(self, module: str, num_devices: int) -> Compiled:
         return self.compile(module, num_devices)
 
+    def prepare(self, num_devices) -> None:
+        pass
+
     def foresee(self, requests) -> None:
         """Nothing is foreseen, so that `asked` counts what was needed."""
 

@@ -15,7 +15,7 @@ class Module:
 
     def __init__(self, gains, pairs=None, forbidden=frozenset()):
         self.gains, self.pairs, self.forbidden = gains, pairs or {}, forbidden
-        self.asked = []
+        self.asked, self.foreseen, self.foreseen_at = [], [], []
 
     def outcome(self, groups):
         seconds = 100.0 - sum(self.gains[each] for each in groups)
@@ -24,10 +24,15 @@ class Module:
 
     def measure(self, groups):
         self.asked.append(groups)
+        self.foreseen_at.append(self.foreseen)
         return self.outcome(groups)
 
+    def foresee(self, sets):
+        self.foreseen = sets
+
     def choice(self, promised, budget=64, least_gain_s=0.0):
-        return JointChoice(promised, self.measure, self.outcome(frozenset()), is_better, budget, least_gain_s)
+        none = self.outcome(frozenset())
+        return JointChoice(promised, self.measure, none, is_better, budget, least_gain_s, self.foresee)
 
 
 def test_what_keeps_its_promise_is_measured_once():
@@ -83,6 +88,8 @@ def test_never_worse_than_anything_measured_and_within_the_budget(true, promised
     for groups in (frozenset(), *module.asked):
         assert not is_better(module.outcome(groups), module.outcome(best))
     assert choice.outcome == module.outcome(best)
+    assert all(groups in starts or groups in foreseen for groups, foreseen in zip(module.asked, module.foreseen_at))
+    assert len(set().union(*module.foreseen_at)) <= 2 * len(module.asked)
 
 
 @given(st.lists(st.integers(-5, 5).filter(bool), min_size=1, max_size=6))
