@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
+from typing import Any
 
 IS_AVAILABLE = sys.platform == "linux"  # on macOS, the system's libraries do not work in a fork
 
@@ -26,7 +27,7 @@ class ForkServer:
       at_start: called first in each fork, because threads do not survive it.
     """
 
-    def __init__(self, work: Callable[[dict], int], at_start: Callable[[], None]):
+    def __init__(self, work: Callable[[Any], int], at_start: Callable[[], None]):
         self._work, self._at_start = work, at_start
         self._connection, servers_end = Pipe()
         with warnings.catch_warnings():
@@ -37,7 +38,7 @@ class ForkServer:
             _end_with(self._serve, servers_end)
         servers_end.close()
 
-    def run(self, requests: Sequence[dict], at_once: int = 1) -> list[int]:
+    def run(self, requests: Sequence[Any], at_once: int = 1) -> list[int]:
         """Runs the work on each request in a fork. Returns their exit codes, -n if signal n has ended a fork.
 
         Args:
@@ -71,7 +72,7 @@ class ForkServer:
                 _wait_for_one(running, codes)
             connection.send([codes[number] for number in range(len(requests))])
 
-    def _forked(self, request: dict, connection: Connection) -> int:
+    def _forked(self, request: Any, connection: Connection) -> int:
         """Forks, and returns the process that works on a request."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -81,7 +82,7 @@ class ForkServer:
             _end_with(self._serve_one, request)
         return worker
 
-    def _serve_one(self, request: dict) -> int:
+    def _serve_one(self, request: Any) -> int:
         self._at_start()
         return self._work(request)
 

@@ -298,10 +298,10 @@ def _finished(request: dict, dump_dir: str) -> Stopped:
 
 def _work(job: list[tuple[dict, str]]) -> int:
     """Does the work of a fork: compiles one module until all is known, or small ones to the end, one after another."""
-    ((request, folder), *more) = job
-    if _stops_early(request):
-        return _compile_until_known(request, Path(folder))
-    for request, folder in ((request, folder), *more):
+    first, its_folder = job[0]
+    if _stops_early(first):
+        return _compile_until_known(first, Path(its_folder))
+    for request, folder in job:
         _say_in(Path(folder))
         reply = {**_guarded(_served, request, Path(folder), Path(folder), None), "said": _said(Path(folder))}
         unfinished = Path(folder, f"{_REPLY}.part")

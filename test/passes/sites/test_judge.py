@@ -55,7 +55,10 @@ def test_questions_are_foreseen_once_each():
     assert [each.module for each in foreseen] == ["stock", "ours"] * 2 and not child.asked
 
 
-def case(key, text, question=Question("stock", lambda: "ours", Mesh.parse("x=4"))) -> Case:
+QUESTION = Question("stock", lambda: "ours", Mesh.parse("x=4"))
+
+
+def case(key, text, question=QUESTION) -> Case:
     return Case(key, lambda: text, lambda: question, 4)
 
 
