@@ -25,6 +25,7 @@ from ..plans.request import Request
 from ..programs import steps
 from ..programs.chain import Chain
 from ..programs.exchange import MOST_PIECES_BESIDE_CHAIN, Exchange, TooManyPieces, plan_exchange
+from ..programs.peak import exchange_peak_bytes
 from ..programs.tile_program import lower
 from ..search.arranged import one_permute_chains, rearranged
 from ..search.budget import BUDGET
@@ -82,13 +83,20 @@ class Context:
         """Returns the exchange between two placements. Raises: TooManyPieces if it has too many pieces."""
         round_elements, least_s, price = 0, 0.0, None
         if self.objective.is_by_time:
-            round_elements, price = self.pricing.round_elements(), self.pricing.exchange_seconds
+            round_elements, price = self.pricing.round_elements(), self._exchange_price
             least_s = self.pricing.least_picoseconds(1) / PER_SECOND if self.request.devices > 1 else 0.0
         if least_s and not self.wants_small:
             most_rounds = min(most_rounds, self.costing.fastest_s / least_s)  # no slower than a known plan
         distance = None if self.pricing.is_flat else self.pricing.distance
         limits = {"most_rounds": most_rounds, "most_pieces": most_pieces}
         return plan_exchange(before, after, distance=distance, round_elements=round_elements, price=price, **limits)
+
+    def _exchange_price(self, exchange: Exchange) -> tuple[float, float]:
+        """Returns what decides between schedules: the bytes that it needs above the memory limit, then its time."""
+        excess, limit = 0, self.request.memory_limit
+        if limit is not None:
+            excess = max(0, exchange_peak_bytes(exchange, self.request.bits) - limit)
+        return excess, self.pricing.exchange_seconds(exchange)
 
 
 class Searched:

@@ -19,9 +19,10 @@ and 1), wherever that lowers the cost
 
     round_elements · rounds + elements of the rounds' pieces, padding included
 
-Of equal costs the one with fewer rounds wins. With `round_elements=0` the elements that the busiest device receives
-count alone, and the traffic is exactly the bound. With a large `round_elements` the number of rounds is the largest
-number of pieces that one device sends or receives.
+Of equal costs the one with fewer rounds wins. The elements are those of all rounds, which run one after the other, or
+those that the busiest device receives. With `round_elements=0` the latter count alone, and the traffic is exactly the
+bound. With a large `round_elements` the number of rounds is the largest number of pieces that one device sends or
+receives.
 
 **Rounds** (`edge_colouring.py`). Each class is a bipartite multigraph of senders and receivers, and each colour of its
 edges is a round. Large pieces are coloured first, so that they share rounds.
@@ -41,8 +42,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -180,7 +182,7 @@ def plan_exchange(
     *,
     distance: Callable[[int, int], float] | None = None,
     round_elements: float = 0,
-    price: Callable[[Exchange], float] | None = None,
+    price: Callable[[Exchange], Any] | None = None,
     most_rounds: float = math.inf,
     most_pieces: float = math.inf,
 ) -> Exchange:
@@ -192,9 +194,10 @@ def plan_exchange(
       distance: the distance of two device ids; the nearest replicas send a piece. None: all are equally near.
       round_elements: the latency of a round, as the number of elements that could be sent in this time. 0 keeps the
         traffic at the bound.
-      price: what an exchange costs. If its pieces are unlike, the schedule for `round_elements` and the one that keeps
-        the traffic at the bound are compared: the price of a round may depend on the devices that it connects, and its
-        largest piece may go to a device that is not the busiest.
+      price: what an exchange costs, as numbers that compare. If its pieces are unlike, three schedules are compared:
+        two for `round_elements`, of which one counts the elements of all rounds, and the other those that the busiest
+        device receives, and the one that keeps the traffic at the bound. The price of a round may depend on the devices
+        that it connects, and its largest piece may go to a device that is not the busiest.
       most_rounds, most_pieces: the caller has no use for an exchange with more rounds or more pieces.
     Raises:
       ValueError: placements of different arrays or device counts, or a source that lacks an element.
@@ -210,23 +213,24 @@ def plan_exchange(
     received = np.bincount(pieces.dst, weights=pieces.elements, minlength=source.devices)
     own = _round(source, target, local) if len(local.src) else None
 
-    def scheduled(round_elements: float) -> Exchange:
+    def scheduled(round_elements: float, all_rounds_count: bool = True) -> Exchange:
         sent = with_senders(pieces, boxes, distance, round_elements)
-        rounds = _scheduled(source, target, sent, round_elements)
+        classes = cheapest_classes(sent, source.devices, round_elements, all_rounds_count)
+        rounds = _scheduled(source, target, classes)
         return Exchange(source, target, own, rounds, bound_elements=int(received.max(initial=0)))
 
     if price is None or not round_elements or pieces.are_alike:
         return scheduled(round_elements)
-    return min(scheduled(round_elements), scheduled(0), key=price)
+    return min(scheduled(round_elements), scheduled(round_elements, all_rounds_count=False), scheduled(0), key=price)
 
 
 # ---- rounds
 
 
-def _scheduled(source: Blocks, target: Blocks, pieces: Pieces, round_elements: float) -> tuple[Round, ...]:
-    """Returns the rounds in which the senders of pieces send them."""
+def _scheduled(source: Blocks, target: Blocks, classes: Sequence[Pieces]) -> tuple[Round, ...]:
+    """Returns the rounds in which the senders of pieces send them, class by class."""
     rounds = []
-    for group in cheapest_classes(pieces, source.devices, round_elements):
+    for group in classes:
         colour = edge_colours(group.src, group.dst, group.elements, group.are_alike, source.devices)
         order = by_number(group.dst)
         order = order[by_number(colour[order])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,22 +20,37 @@ MOST_CHUNKS_PER_PIECE = 6
 MOST_CLASSES_FOR_ALL_MERGES = 16
 
 
-def cheapest_classes(pieces: Pieces, devices: int, round_elements: float) -> list[Pieces]:
-    """Returns the pieces, some of them perhaps cut, in the classes whose rounds are cheapest together."""
+def cheapest_classes(
+    pieces: Pieces, devices: int, round_elements: float, all_rounds_count: bool = True
+) -> list[Pieces]:
+    """Returns the pieces, some of them perhaps cut, in the classes whose rounds are cheapest together.
+
+    Args:
+      round_elements: the latency of a round, in elements.
+      all_rounds_count: whether the elements of all rounds count, as on a network where devices share links; else those
+        that the busiest device receives. If rounds cost nothing, only the latter count.
+    """
     if not len(pieces.src):
         return []
     if pieces.are_alike:
         return [pieces]
-    round_elements = float(round_elements)
-    merged = _merged_classes(pieces, devices, round_elements)
-    return min(merged, key=lambda classes: classes.cost(round_elements)).members()
+    weights = _Weights(float(round_elements), all_rounds_count and round_elements > 0)
+    return min(_merged_classes(pieces, devices, weights), key=lambda classes: classes.cost(weights)).members()
 
 
-def _merged_classes(pieces: Pieces, devices: int, round_elements: float) -> Iterator[_Classes]:
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """What classes cost: the elements that the latency of a round is worth, and whether all rounds' elements count."""
+
+    round_elements: float
+    all_rounds_count: bool
+
+
+def _merged_classes(pieces: Pieces, devices: int, weights: _Weights) -> Iterator[_Classes]:
     """Yields the classes that are compared: for each way of cutting the pieces two ways of merging their classes."""
     for candidate in (pieces, *_ways_to_cut(pieces)):
         classes = _Classes(candidate, devices)
-        yield classes.merged_cheapest(round_elements)
+        yield classes.merged_cheapest(weights)
         yield classes.merged_all()
 
 
@@ -99,18 +115,14 @@ class _Classes:
     def members(self) -> list[Pieces]:
         return [self.pieces.at(np.flatnonzero(self.class_of == number)) for number in range(len(self.shapes))]
 
-    def cost(self, round_elements: float) -> tuple:
-        """Returns (modelled elements, rounds, elements that the busiest device sends).
-
-        If rounds cost anything, the elements of all rounds count, since these run one after the other; else those that
-        the busiest device receives.
-        """
+    def cost(self, weights: _Weights) -> tuple:
+        """Returns (modelled elements, rounds, elements that the busiest device sends)."""
         volumes = self.shapes.prod(axis=1)
         rounds_of = np.maximum(self.degree[0].max(axis=1), self.degree[1].max(axis=1))
         rounds = int(rounds_of.sum())
         received, sent = (int((volumes @ degree).max()) for degree in self.degree)
-        moved = int(volumes @ rounds_of) if round_elements else received
-        return rounds * round_elements + moved, rounds, sent
+        moved = int(volumes @ rounds_of) if weights.all_rounds_count else received
+        return rounds * weights.round_elements + moved, rounds, sent
 
     def merged_all(self) -> _Classes:
         """Returns all classes merged into one, which gives the fewest rounds."""
@@ -120,20 +132,20 @@ class _Classes:
         one.class_of = np.zeros_like(self.class_of)
         return one
 
-    def merged_cheapest(self, round_elements: float) -> _Classes:
+    def merged_cheapest(self, weights: _Weights) -> _Classes:
         """Returns the classes after merging, again and again, the two classes whose merger lowers the cost most."""
         found = copy.copy(self)
-        while found._merge_cheapest(round_elements):
+        while found._merge_cheapest(weights):
             pass
         return found
 
-    def _merge_cheapest(self, round_elements: float) -> bool:
+    def _merge_cheapest(self, weights: _Weights) -> bool:
         if len(self.shapes) == 1:
             return False
         first, second = self._mergeable()
-        costs = list(zip(*self._costs_if_merged(first, second, round_elements)))
+        costs = list(zip(*self._costs_if_merged(first, second, weights)))
         best = min(range(len(costs)), key=costs.__getitem__)
-        if costs[best] >= self.cost(round_elements):
+        if costs[best] >= self.cost(weights):
             return False
         self._merge(int(first[best]), int(second[best]))
         return True
@@ -145,7 +157,7 @@ class _Classes:
             return np.triu_indices(count, 1)
         return np.arange(count - 1), np.arange(1, count)
 
-    def _costs_if_merged(self, first, second, round_elements: float) -> tuple[list, list, list]:
+    def _costs_if_merged(self, first, second, weights: _Weights) -> tuple[list, list, list]:
         volumes = self.shapes.prod(axis=1)
         merged = np.maximum(self.shapes[first], self.shapes[second]).prod(axis=1)
         busiest, most = [], []
@@ -160,10 +172,10 @@ class _Classes:
         joint = np.maximum(*most)
         rounds = rounds_of.sum() - rounds_of[first] - rounds_of[second] + joint
         moved, sent = busiest
-        if round_elements:
+        if weights.all_rounds_count:
             apart = volumes * rounds_of
             moved = apart.sum() - apart[first] - apart[second] + merged * joint
-        return (rounds * round_elements + moved).tolist(), rounds.tolist(), sent.tolist()
+        return (rounds * weights.round_elements + moved).tolist(), rounds.tolist(), sent.tolist()
 
     def _merge(self, first: int, second: int) -> None:
         """Merges class `second` into class `first`; old arrays stay as they are."""

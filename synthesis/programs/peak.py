@@ -107,6 +107,12 @@ def has_inner_one(shape: tuple[int, ...]) -> bool:
     return 1 in sizes
 
 
+def exchange_peak_bytes(exchange: Exchange, bits: int) -> int:
+    """Returns the peak of a plan that is nothing but this exchange."""
+    source, target = (_bytes(end.tile_elements, bits) for end in (exchange.source, exchange.target))
+    return source + target + _exchange_bytes(exchange, target, bits)
+
+
 def _exchange_bytes(exchange: Exchange, result: int, bits: int) -> int:
     """Returns the bytes of all pieces that arrive and of one that leaves, or of the copied result."""
     sizes = [each.piece_elements for each in exchange.rounds]
