@@ -98,7 +98,7 @@ class PlanSitesPass(NetworkOptions, Pass):
         "planned": "sites with a chain",
         "rewrite": "sites to rewrite",
         "keep": "sites to leave to XLA",
-        "unchecked": "uses to rewrite whose layouts XLA could not confirm, since it does not compile the module",
+        "unchecked": "uses to rewrite whose layouts XLA could not confirm, since it does not propagate them",
     }
 
     policy: str = option(
@@ -115,7 +115,7 @@ class PlanSitesPass(NetworkOptions, Pass):
     memory_limit: int = memory_limit_option()
     layout_check: str = option(
         "on",
-        "compile the module once, and leave the sites where XLA finds other layouts",
+        "have XLA propagate the shardings once, and leave the sites where it finds other layouts",
         choices=("on", "off"),
     )
 
@@ -160,10 +160,10 @@ class SitePlanner:
         self.found = found
         self.checks_layouts = checks_layouts
         self.session = session
-        if len(found.edges) >= _MANY_EDGES and (checks_layouts or policy != ALWAYS):
-            sizes = [mesh.size for mesh in module_meshes(module).values()]
-            self._child.prepare(max(sizes, default=1))  # it starts while conversions are planned here
         self.conversions = Conversions(module, found, is_recorded=session.options.xla_child is None, network=network)
+        if len(found.edges) >= _MANY_EDGES and policy != ALWAYS and self.conversions.record.is_new:
+            sizes = [mesh.size for mesh in module_meshes(module).values()]
+            self._child.prepare(max(sizes, default=1))  # it starts while questions are written here
         self.chains = constraint_chains(found, self.conversions)
         self.last_of = {edge.site: last for last, chain in self.chains.items() for edge in chain[:-1]}
         self._judge = SiteJudge(policy, self.conversions, lambda: self._op_layouts, lambda: self._oracle)
@@ -188,7 +188,6 @@ class SitePlanner:
     def _judged(self) -> dict[int, Verdict]:
         """Returns all verdicts but those on constraints inside a chain. Edges of one op are judged together."""
         passing_before = xla_child.shared_child().passing_answers
-        progress.at(f"plan-sites: judging {len(self._groups)} ops")
         places: list[list[int]] = []
         brought: list[Verdict | Case] = []
         for positions in self._groups.values():

@@ -40,7 +40,8 @@ _MIN_DEVICES = 64  # enough for most modules; a child with more devices than it 
 _START_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 3.0
 _TAIL_LINES = 10
-_MOST_FORESEEN = 256  # answers in memory that nobody has asked for yet
+_BATCH = 32  # modules that are compiled together; each batch is kept on disk when it is ready
+_MOST_FORESEEN = 256  # answers in memory that nobody has asked for, beside those of one call
 _SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
 # The signals of a crash that the request caused. Other signals come from outside: a user, or a kernel out of memory.
 _FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
@@ -71,6 +72,8 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """The outcome of compiling a module with XLA. Byte counts are per device and None unless `status` is "ok".
+
+    They are None as well if only the propagation was asked for.
 
     Fields:
       status: "ok"; "error", XLA or the parser refused the module; "abort", the process died; "hang", out of time;
@@ -204,7 +207,7 @@ class XlaChild:
     request is interrupted, the child is stopped, and the next request starts another. A reply has the number of its
     request. A forked process starts without a child; the child stays with the parent process.
 
-    State: `_foreseen`, the answers to requests that have not been made yet.
+    State: `_foreseen`, the answers to requests that have not been made yet; `_foresees`, whether more are foreseen.
 
     Args:
       cache_dir: the folder of all caches, in which answers are kept; None for the one that the environment names.
@@ -226,6 +229,7 @@ class XlaChild:
         self._questions = 0
         self._lock = threading.RLock()
         self._foreseen: dict[CompileRequest, Compiled] = {}
+        self._foresees = True
         self.starts = 0
         self.passing_answers = 0
 
@@ -286,12 +290,15 @@ class XlaChild:
         return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
 
     def prepare(self, num_devices: int) -> None:
-        """Starts the process and does not wait for it: questions will come. Until then it takes about a second."""
-        with self._lock:
+        """Starts the process, if possible, and does not wait for it: questions will come. It takes about a second."""
+        with self._lock, contextlib.suppress(OSError):
             self._ensure_running(num_devices)
 
     def propagate(self, module: str | bytes, num_devices: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Compiled:
-        """Returns XLA's sharding propagation alone, as `Compiled.propagated_text`, also where XLA cannot partition."""
+        """Returns XLA's sharding propagation alone, as `Compiled.propagated_text`; the costs are None.
+
+        Where processes can be forked, it is there also if XLA cannot partition the module.
+        """
         request = CompileRequest(module, num_devices, keeps_propagated=True, only_propagates=True)
         with self._lock:
             return self._compile_cached(request, timeout_s)
@@ -299,31 +306,35 @@ class XlaChild:
     def foresee(self, requests: Sequence[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Compiles at the same time what will be asked for soon; an equal request to `compile` then has its answer.
 
-        Nothing happens where that is no faster. What is never asked for is compiled in vain, and changes no answer.
+        Nothing happens where that is no faster. What is never asked for is compiled in vain. Only answers that last are
+        foreseen; where XLA died for want of memory, the module will be compiled alone.
 
         Args:
           requests: for CPU devices.
-          timeout_s: seconds for each large one, and for all others together. If that is not enough, none is foreseen.
+          timeout_s: seconds for each large one, and for all small ones of a batch together. If that is not enough,
+            nothing more is foreseen by this object.
         """
         from . import worker as xla_worker
 
         with self._lock:
+            if len(self._foreseen) > _MOST_FORESEEN:
+                self._foreseen.clear()
             new = [each for each in dict.fromkeys(requests) if self._known(each, timeout_s) is None]
-            if xla_worker.are_faster_together([each.module for each in new]):
-                for request, reply in zip(new, self._replies(new, timeout_s), strict=False):
-                    if reply is not None:
-                        self._foreseen[request] = self._filed(request, reply, timeout_s)
-            for old in list(self._foreseen)[:-_MOST_FORESEEN]:
-                del self._foreseen[old]
+            for batch in (new[i : i + _BATCH] for i in range(0, len(new), _BATCH)):
+                if self._foresees and xla_worker.are_faster_together([each.module for each in batch]):
+                    for request, reply in zip(batch, self._replies(batch, timeout_s), strict=False):
+                        if reply is not None and _is_lasting(reply):
+                            self._foreseen[request] = self._filed(request, reply, timeout_s)
 
     def _replies(self, requests: Sequence[CompileRequest], timeout_s: float) -> list[dict | None]:
-        """Returns the reply to each request, None to some that did not get their turn; none at all if time is out."""
+        """Returns the reply to each request, None to one that is to be compiled alone; no reply if time is out."""
         from . import worker as xla_worker
 
         asked = {"op": "compile_all", "requests": list(map(asdict, requests))}
         rounds = max(1, xla_worker.large_among([each.module for each in requests]))
         with progress.waiting_for(f"XLA compiles {len(requests)} modules"):
             reply = self._ask(asked, max(each.num_devices for each in requests), timeout_s * rounds)
+        self._foresees = reply["status"] != "hang"
         return [each and _worded(each) for each in reply.get("replies", ())]
 
     def run(

@@ -40,7 +40,8 @@ _REMOVALS = 5  # tries to remove the scratch folder, since XLA may still write i
 # stayed the same. Runs that are timed use the default.
 _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
 
-# A fork takes about 0.1 s to start, as long as a module of this many characters or bytes takes to compile.
+# A fork takes about 0.1 s to start, as long as a module of this many characters or bytes takes to compile. Each larger
+# module has a fork of its own.
 _LARGE = 16_000
 _POLL_S = 0.003
 _MOST_AT_ONCE = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
@@ -91,7 +92,7 @@ _forks: ForkServer | None = None
 
 
 def start_forks(scratch: Path) -> None:
-    """Starts the server that forks this process for large modules. jax is loaded, and must not have been used yet."""
+    """Starts the server that forks this process for large modules, for many, and for propagation. jax is loaded, and must not have been used yet."""
     import jax  # noqa: F401 - so that no fork has to load it
 
     global _forks
@@ -177,14 +178,17 @@ def _abort(request: dict, scratch: Path) -> dict:
 
 def _compile(request: dict, scratch: Path) -> dict:
     """Compiles a module and returns the fields of `child.Compiled`."""
-    (reply,) = _compile_all({"requests": [request]}, scratch)["replies"]
-    return reply
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        codes = _exit_codes([[(request, folder)]]) if _forks is not None and _stops_early(request) else []
+        if codes and (reply := _reply_of_fork(request, Path(folder), codes[0])):
+            return reply
+        return _compiled_here(request, Path(folder), scratch)
 
 
 def _compile_all(request: dict, scratch: Path) -> dict:
-    """Compiles modules, those that are large or many in forks at the same time.
+    """Compiles modules, those that are large or many, in forks at the same time.
 
-    The reply has one reply for each; None for one whose fork has ended before its turn.
+    The reply has one reply for each; None for one that no fork has answered: it is to be compiled alone.
     """
     requests = request["requests"]
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -193,23 +197,19 @@ def _compile_all(request: dict, scratch: Path) -> dict:
             each.mkdir()
         large, shares = _shared_out(requests)
         jobs = [*([number] for number in large), *shares]
-        works = [[(requests[number], str(folders[number])) for number in job] for job in jobs]
-        codes = dict(zip(large, _exit_codes(works)))
-        of_shares = {number: _reply_in(folders[number]) for share in shares for number in share}
-        return {
-            "replies": [
-                of_shares[number]
-                if number in of_shares
-                else _guarded(_served, each, folders[number], scratch, codes.get(number))
-                for number, each in enumerate(requests)
-            ]
-        }
+        codes = _exit_codes([[(requests[number], str(folders[number])) for number in job] for job in jobs])
+        replies: list[dict | None] = [None] * len(requests)
+        for number, code in zip(large, codes):
+            replies[number] = _reply_of_large(requests[number], folders[number], code)
+        for number in (number for share in shares for number in share):
+            replies[number] = _reply_in(folders[number])
+        return {"replies": replies}
 
 
 def are_faster_together(modules: Sequence[str | bytes]) -> bool:
     """Returns whether modules are compiled faster by one request than by one each, because forks share the work."""
     large = large_among(modules)
-    return large > 1 or len(modules) - large >= _MANY
+    return IS_AVAILABLE and _MOST_AT_ONCE > 1 and (large > 1 or len(modules) - large >= _MANY)
 
 
 def large_among(modules: Sequence[str | bytes]) -> int:
@@ -249,29 +249,33 @@ def _stops_early(request: dict) -> bool:
     return not request["target"] and request.get("stops_early", is_large)
 
 
-def _served(request: dict, dumps: Path, scratch: Path, exit_code: int | None) -> dict:
-    """Returns the reply to one request to compile.
-
-    Args:
-      dumps: where the fork that has compiled it has written. exit_code: that of the fork; None if there was none.
-    """
+def _compiled_here(request: dict, dumps: Path, scratch: Path) -> dict:
+    """Compiles a module to the end in this process, and returns the reply."""
     if request["target"]:
         return _compile_ahead_of_time(request, scratch)
-    if exit_code is not None and (reply := _reply_of_fork(request, dumps, exit_code)):
-        return reply
     start_s = time.perf_counter()
     found = _finished(request, str(dumps))
     return _answer(request, dumps, found, time.perf_counter() - start_s)
 
 
+def _reply_of_large(request: dict, dumps: Path, exit_code: int) -> dict | None:
+    """Returns the reply that the fork of one module leads to, also if the program is refused; None as below."""
+    try:
+        reply = _reply_of_fork(request, dumps, exit_code)
+    except Exception as error:
+        return _refusal(error)
+    return reply and {"status": "ok", **reply}
+
+
 def _reply_of_fork(request: dict, dumps: Path, exit_code: int) -> dict | None:
     """Returns the reply that a fork leads to; None if it does not say enough."""
     said = _said(dumps)
-    if request.get("only_propagates") and (propagated := _propagated(dumps)) is not None:
-        return {"status": "ok", "propagated_text": propagated, "said": said}  # even if XLA cannot partition it
+    refusal = Path(dumps, _REFUSAL)
+    if request.get("only_propagates") and (has_propagated(dumps) or (exit_code == 0 and not refusal.exists())):
+        return {"status": "ok", "propagated_text": _propagated(dumps), "said": said}  # even if it cannot be partitioned
     if exit_code < 0:
         return {"status": "abort", "exit_code": exit_code, "said": said}
-    if (refusal := Path(dumps, _REFUSAL)).exists():
+    if refusal.exists():
         return pickle.loads(refusal.read_bytes())
     if (found := stopped_in(dumps)) is None:
         return None
@@ -303,7 +307,7 @@ def _work(job: list[tuple[dict, str]]) -> int:
         return _compile_until_known(first, Path(its_folder))
     for request, folder in job:
         _say_in(Path(folder))
-        reply = {**_guarded(_served, request, Path(folder), Path(folder), None), "said": _said(Path(folder))}
+        reply = {**_guarded(_compiled_here, request, Path(folder), Path(folder)), "said": _said(Path(folder))}
         unfinished = Path(folder, f"{_REPLY}.part")
         unfinished.write_bytes(pickle.dumps(reply))
         unfinished.rename(Path(folder, _REPLY))

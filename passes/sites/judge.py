@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from reshard.dialect_utils.analysis import miscompilations
 from reshard.dialect_utils.ir.ops import LOOPS, producer_of, short_name
+from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
@@ -134,8 +135,13 @@ class SiteJudge:
 
     def verdicts(self, brought: Sequence[Verdict | Case]) -> list[Verdict]:
         """Returns the verdict on each site that was brought by `chain` or `op`; questions are answered together."""
+        progress.at(f"plan-sites: asking about {len(brought)} ops")
         self._verdicts.foresee(each for each in brought if isinstance(each, Case))
-        return [self._verdicts.on(each) if isinstance(each, Case) else each for each in brought]
+        found = []
+        for number, each in enumerate(brought, 1):
+            progress.at("plan-sites: judging op", number, len(brought))
+            found.append(self._verdicts.on(each) if isinstance(each, Case) else each)
+        return found
 
     def chain(self, chain: list[Finding]) -> Verdict | Case:
         """Brings a chain of constraints or one edge of data flow, which is judged as a pair of layouts."""

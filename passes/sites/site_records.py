@@ -38,6 +38,11 @@ class SiteRecord:
         self._answers: dict[str, Any] = {} if key is None else stores.SITES.read(key, _decoded) or {}
         self._is_changed = False
 
+    @property
+    def is_new(self) -> bool:
+        """Returns whether there is no answer yet."""
+        return not self._answers
+
     def has(self, question: str) -> bool:
         """Returns whether the answer to a question is there."""
         return question in self._answers

@@ -193,7 +193,7 @@ def _gain(row: dict) -> tuple[float, int]:
 class _Checker:
     """The check of one module.
 
-    State: `modules`, the rewritten modules, by the groups that are rewritten in them.
+    State: `modules`, the rewritten modules, by the groups that are rewritten in them; `texts` by the `id` of a module.
     """
 
     original: ir.Module
@@ -204,6 +204,7 @@ class _Checker:
     groups: list[Group]
     policy: str
     modules: dict[Groups, ir.Module] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self):
         self.child = self.session.options.xla_child or xla_child.shared_child()
@@ -285,7 +286,7 @@ class _Checker:
 
     def _foresee(self, sets: Sequence[Groups]) -> None:
         """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""
-        if self.target is None and len(sets) > 1 and xla_child.is_large(str(self._module(sets[0]))):
+        if self.target is None and len(sets) > 1 and xla_child.is_large(self._text(self._module(sets[0]))):
             self.child.foresee([self._request(self._module(groups)) for groups in sets])
 
     def _module(self, groups: Groups) -> ir.Module:
@@ -296,11 +297,17 @@ class _Checker:
         return self.modules[groups]
 
     def _request(self, module: ir.Module) -> CompileRequest:
-        return CompileRequest(str(module), devices_of(self.original), has_final=self.criterion.network.has_final)
+        return CompileRequest(self._text(module), devices_of(module), has_final=self.criterion.network.has_final)
+
+    def _text(self, module: ir.Module) -> str:
+        """Returns the text of the original or of one of `modules`, written once."""
+        if id(module) not in self.texts:
+            self.texts[id(module)] = str(module)
+        return self.texts[id(module)]
 
     def _compile(self, module: ir.Module, *, with_estimate: bool = True) -> Compiled:
         compiled = self.child.compile(
-            str(module),
+            self._text(module),
             devices_of(module),
             target=self.target,
             has_final=self.criterion.network.has_final,

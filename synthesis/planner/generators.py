@@ -92,7 +92,10 @@ class Context:
         return plan_exchange(before, after, distance=distance, round_elements=round_elements, price=price, **limits)
 
     def _exchange_price(self, exchange: Exchange) -> tuple[float, float]:
-        """Returns what decides between schedules: the bytes that it needs above the memory limit, then its time."""
+        """Returns what decides between schedules: the bytes above the memory limit, then the time.
+
+        The bytes are those of a plan that is this exchange alone; beside other steps it may need more.
+        """
         excess, limit = 0, self.request.memory_limit
         if limit is not None:
             excess = max(0, exchange_peak_bytes(exchange, self.request.bits) - limit)

@@ -40,6 +40,7 @@ edges is a round. Large pieces are coloured first, so that they share rounds.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -213,8 +214,10 @@ def plan_exchange(
     received = np.bincount(pieces.dst, weights=pieces.elements, minlength=source.devices)
     own = _round(source, target, local) if len(local.src) else None
 
+    senders = functools.cache(functools.partial(with_senders, pieces, boxes, distance))
+
     def scheduled(round_elements: float, all_rounds_count: bool = True) -> Exchange:
-        sent = with_senders(pieces, boxes, distance, round_elements)
+        sent = senders(round_elements)
         classes = cheapest_classes(sent, source.devices, round_elements, all_rounds_count)
         rounds = _scheduled(source, target, classes)
         return Exchange(source, target, own, rounds, bound_elements=int(received.max(initial=0)))

@@ -240,6 +240,27 @@ class TestForesight:
         assert all(each["status"] == "ok" for each in filter(None, replies))
         assert child.compile(GATHER, 4).is_ok and child.starts == started
 
+    def test_what_no_fork_answers_is_compiled_alone_with_what_xla_says_of_it(self, child):
+        """Few small modules beside large ones: XLA's warnings are counted for each of them."""
+        texts = [ISSUE_21562 + "// a comment\n" * count for count in (0, 2000, 2001)]
+        child.foresee([CompileRequest(text, 8) for text in texts])
+        assert len(child._foreseen) == 2
+        assert [child.compile(text, 8).rematerializations for text in texts] == [1] * 3
+
+    def test_answers_that_do_not_last_are_not_foreseen(self, child, monkeypatch):
+        replies = [{"status": "abort", "exit_code": -signal.SIGKILL, "said": ""}] * len(self.GATHERS)
+        monkeypatch.setattr(child, "_ask", lambda *_: {"status": "ok", "replies": replies})
+        passing = child.passing_answers
+        child.foresee([CompileRequest(text, 4) for text in self.GATHERS])
+        assert not child._foreseen and child.passing_answers == passing
+
+    def test_after_a_hang_nothing_more_is_foreseen(self, monkeypatch):
+        child, asked = XlaChild(uses_cache=False, num_devices=8), []
+        monkeypatch.setattr(child, "_ask", lambda *each: asked.append(each) or {"status": "hang", "message": ""})
+        for _ in range(2):
+            child.foresee([CompileRequest(text, 4) for text in self.GATHERS])
+        assert len(asked) == 1 and not child._foreseen
+
     def test_propagation_alone_says_the_same_as_a_whole_compilation(self, child):
         whole, alone = child.compile(ISSUE_21562, 8, keeps_propagated=True), child.propagate(ISSUE_21562, 8)
         assert alone.is_ok and alone.propagated_text == whole.propagated_text

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A child that answers without XLA, and answers for it."""
 
-from reshard.dialect_utils.xla.child import Compiled, KindCount
+from reshard.dialect_utils.xla.child import Compiled, CompileRequest, KindCount
 
 
 def compiled(received=1000, tile=100, temp=5000, collectives=2) -> Compiled:
@@ -17,6 +17,7 @@ class FakeChild:
     def __init__(self, *answers: Compiled):
         self.answers = list(answers)
         self.asked: list[str] = []
+        self.foreseen: list[CompileRequest] = []
 
     def compile(self, module, num_devices, **_):
         self.asked.append(module)
@@ -29,4 +30,5 @@ class FakeChild:
         pass
 
     def foresee(self, requests):
-        """Nothing is foreseen, so that `asked` lists what was needed."""
+        """Foresees nothing, so that `asked` lists what was needed; `foreseen` lists the requests."""
+        self.foreseen += requests

@@ -44,15 +44,14 @@ def test_a_question_is_judged_once_whatever_its_key():
     assert verdicts.on(case(("op", 2), "the question")) is first and child.asked == ["stock", "ours"]
     assert verdicts.on(case(("op", 1), "never asked")) is first
     verdicts.foresee([case(("op", 1), "never asked"), case(("op", 3), "the question")])
+    assert not child.foreseen
 
 
 def test_questions_are_foreseen_once_each():
-    foreseen = []
     child = FakeChild()
-    child.foresee = foreseen.extend
     verdicts = Verdicts(SiteRecord(None), Criterion(), lambda: LoneOracle(child))
     verdicts.foresee([case(1, "one"), case(1, "one"), case(2, "one"), case(3, "two"), case(4, "nothing", None)])
-    assert [each.module for each in foreseen] == ["stock", "ours"] * 2 and not child.asked
+    assert [each.module for each in child.foreseen] == ["stock", "ours"] * 2 and not child.asked
 
 
 QUESTION = Question("stock", lambda: "ours", Mesh.parse("x=4"))

@@ -89,7 +89,19 @@ def test_never_worse_than_anything_measured_and_within_the_budget(true, promised
         assert not is_better(module.outcome(groups), module.outcome(best))
     assert choice.outcome == module.outcome(best)
     assert all(groups in starts or groups in foreseen for groups, foreseen in zip(module.asked, module.foreseen_at))
-    assert len(set().union(*module.foreseen_at)) <= 2 * len(module.asked)
+
+
+@given(gains, gains, st.dictionaries(st.frozensets(st.integers(0, 6), min_size=2, max_size=2), st.integers(-6, 6)))
+def test_the_second_set_that_is_foreseen_is_next_if_the_first_is_no_better(true, promised, pairs):
+    promised = (promised + [0] * len(true))[: len(true)]
+    module = Module(true, pairs)
+    module.choice(promised).run([range(len(true))])
+    best = module.outcome(frozenset())
+    for (groups, following), foreseen in zip(itertools.pairwise(module.asked), module.foreseen_at):
+        was_better = is_better(module.outcome(groups), best)
+        best = module.outcome(groups) if was_better else best
+        if len(foreseen) == 2 and foreseen[0] == groups and not was_better:
+            assert following == foreseen[1]
 
 
 @given(st.lists(st.integers(-5, 5).filter(bool), min_size=1, max_size=6))

@@ -8,7 +8,7 @@ import pytest
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.xla.child import Compiled, KindCount, shared_child
+from reshard.dialect_utils.xla.child import Compiled, CompileRequest, KindCount, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
@@ -205,8 +205,11 @@ class FakeChild:
     def __init__(self, judge):
         self.judge = judge
         self.asked: list[tuple[int, ...]] = []
+        self.foreseen: list[CompileRequest] = []
+        self.requests: list[CompileRequest] = []
 
-    def compile(self, module, num_devices, **_):
+    def compile(self, module, num_devices, *, has_final=False, **_):
+        self.requests.append(CompileRequest(module, num_devices, has_final=has_final))
         converted = tuple(int(each) for each in re.findall(r"sdy\.manual_computation\(%arg(\d+)\)", module))
         self.asked.append(converted)
         return self.judge(converted)
@@ -218,7 +221,8 @@ class FakeChild:
         pass
 
     def foresee(self, requests):
-        """Nothing is foreseen, so that `asked` lists what was needed."""
+        """Foresees nothing, so that `asked` lists what was needed; `foreseen` lists the requests."""
+        self.foreseen += requests
 
 
 def independent(count: int) -> str:
@@ -258,6 +262,12 @@ class TestDropping:
         assert child.asked == [(), (0, 1, 2, 3), (0, 1), (0, 1, 2), (0, 1, 3)]
         assert islands(module) == 3
         assert session.results.checks[0].dropped == (((2,), "received bytes per device 100 -> 101"),)
+
+    def test_what_is_foreseen_is_what_is_asked(self, monkeypatch):
+        monkeypatch.setattr("reshard.dialect_utils.xla.worker._LARGE", 1)  # every module is worth it
+        child = FakeChild(lambda converted: compiled(received=101 if 2 in converted else 100))
+        run(independent(4), policy="always", judge="strict", child=child)
+        assert child.requests[:2] == child.foreseen[:2] and set(child.requests) <= set(child.foreseen)
 
     def test_the_attempts_are_bounded(self):
         child = FakeChild(lambda converted: compiled(received=100 + len(converted)))
