@@ -92,7 +92,10 @@ _forks: ForkServer | None = None
 
 
 def start_forks(scratch: Path) -> None:
-    """Starts the server that forks this process for large modules, for many, and for propagation. jax is loaded, and must not have been used yet."""
+    """Starts the server that forks this process for large modules, for many, and for propagation.
+
+    jax is loaded, and must not have been used yet.
+    """
     import jax  # noqa: F401 - so that no fork has to load it
 
     global _forks
