@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..layouts.blocks import Blocks
-from ..layouts.layout import Layout, LayoutError, layout_of
+from ..layouts.layout import Factor, Layout, LayoutError, layout_of
 from ..layouts.mesh import Mesh
 from ..layouts.refinement import NoPlanError, Problem, refine
 from ..network.pricing import PER_SECOND, Pricing
@@ -239,9 +239,9 @@ def gathered_first(searched: Searched) -> Iterator[Chain | Plan]:
 def on_other_meshes(searched: Searched) -> Iterator[Chain | Plan]:
     """Yields chains on other meshes of the same devices; see `relabelled.py`."""
     context, found = searched.context, searched.found
-    if not context.request.with_exchange or context.primes is None:
+    if not context.request.with_exchange or context.pricing.is_flat and not found.problem.is_misaligned:
         return
-    if context.pricing.is_flat and not found.problem.is_misaligned:
+    if context.primes is None:
         return
     routes, seconds = context.routes, context.costing.least_seconds
     yield from routes.on_block_meshes()
@@ -282,6 +282,10 @@ def exchanged_parts(searched: Searched) -> Iterator[Plan]:
         return  # an exchange moves no partial sums
     if best is not None and found.is_unbeatable:
         return
+    shards = context.request.target.shards(context.request.mesh)
+    if math.prod(shards) == context.request.mesh.size:
+        return  # no tile has a replica
+    tile = math.prod([-(-size // count) for size, count in zip(context.request.shape, shards)])
     before = layout_of(context.request.mesh, context.request.shape, context.request.source)
 
     def may_gain(leg: Leg) -> bool:
@@ -290,7 +294,20 @@ def exchanged_parts(searched: Searched) -> Iterator[Plan]:
         best = searched.best
         return best is None or _least_before(context, before, leg, best.bound_bytes) < context.costing.key(best)
 
-    yield from context.routes.through_parts_of_target(may_gain)
+    def may_gather(factors: tuple[Factor, ...]) -> bool:
+        best = searched.best
+        return best is None or _least_with_gather_s(context, tile, factors, best.bound_bytes) < best.time_s
+
+    yield from context.routes.through_parts_of_target(may_gather, may_gain)
+
+
+def _least_with_gather_s(context: Context, tile: int, factors: tuple[Factor, ...], bound_bytes: int) -> float:
+    """Returns the least time of an exchange of parts of tiles and their gather along the factors."""
+    parts = math.prod([factor.size for factor in factors])
+    part = -(-tile // parts)
+    received = max(0, bound_bytes - part * (parts - 1) * context.request.bits // 8)
+    gather_s = context.pricing.picoseconds("all_gather", factors, part) / PER_SECOND
+    return context.pricing.least_exchange_s(1, part, received) + gather_s
 
 
 def _least_before(context: Context, before: Layout, leg: Leg, bound_bytes: int) -> tuple[float, ...]:

@@ -248,14 +248,17 @@ class Routes:
         if is_empty:
             raise NoPlanError(refusal)
 
-    def through_parts_of_target(self, may_gain: Callable[[Leg], bool]) -> Iterator[Plan]:
+    def through_parts_of_target(
+        self, may_gather: Callable[[tuple[Factor, ...]], bool], may_gain: Callable[[Leg], bool]
+    ) -> Iterator[Plan]:
         """Yields plans of an exchange that divides the target's tiles among their replicas, and a gather of the parts.
 
         Args:
+          may_gather: whether a plan that ends in a gather along these factors may be worth making.
           may_gain: whether a plan that ends in this leg, the gather, may be worth the schedule of its exchange.
         """
         mesh = self.request.mesh
-        for gathered in self._replicas(mesh) if self.shape else []:
+        for gathered in filter(may_gather, self._replicas(mesh) if self.shape else []):
             parts, legs = self._divided(mesh, (), gathered)
             if all(map(may_gain, legs)):
                 with contextlib.suppress(TooManyPieces):
