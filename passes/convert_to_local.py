@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from reshard.dialect_utils.emission import local_modules
 from reshard.dialect_utils.emission.local_ops import Conversion
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.passes.driver.base import Pass, Session
-from reshard.passes.sites.network import platform_option
+from reshard.passes.driver.base import Pass, Session, option
+from reshard.passes.sites.findings import pin_results, read_findings, strip_findings
+from reshard.passes.sites.network import (
+    NetworkOptions,
+    memory_limit_option,
+    platform_option,
+    refuse_unfit,
+    topology_option,
+)
 from reshard.passes.sites.oracle import REWRITE
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertToLocalPass(Pass):
+class ConvertToLocalPass(NetworkOptions, Pass):
     """Replaces the body of each public function by one manual computation over all axes."""
 
     name = "convert-to-local"
@@ -40,6 +48,9 @@ class ConvertToLocalPass(Pass):
 
     If an op needs a whole dimension, for example a sort along it, the dimension is gathered, with a remark. An op for
     which no rule on tiles is known is an error at the op. This is the pipeline of `--emit=local`.
+
+    After find-mismatches, results that the caller left open get the layouts that are found for them there, as XLA
+    propagates them; then the findings are removed.
     """
     guarantees = (
         "no collective is left for XLA's partitioner to choose",
@@ -51,9 +62,20 @@ class ConvertToLocalPass(Pass):
     }
 
     platform: str = platform_option()
+    topology: str = topology_option()
+    memory_limit: int = memory_limit_option()
+    objective: str = option(
+        "time",
+        "what plans are made for on a known network: the shortest time, or the fewest received bytes",
+        choices=("time", "bytes"),
+    )
 
     def run(self, module: ir.Module, session: Session) -> None:
-        conversions = local_modules.convert(module, self.platform)
+        if (found := read_findings(module)) is not None:
+            pin_results(module, found.open_results)
+            strip_findings(module)
+        refuse_unfit(module, self.network, session.options.compile_for)
+        conversions = local_modules.convert(module, self.platform, **self._planning())
         for number, each in enumerate(conversions):
             session.count("chains")
             session.results.report_rows.append(_row(number, each, session))
@@ -61,6 +83,13 @@ class ConvertToLocalPass(Pass):
                 session.count("gathered")
                 ends = f"{each.plan.source} to {each.plan.target}"
                 session.remark(each.location, f"{each.tensor} is converted from {ends}: {each.whole}")
+
+    def _planning(self) -> dict[str, Any]:
+        """Returns how changes of layout are planned: by time if that is asked for and the network is known."""
+        limit = {"memory_limit": self.network.memory_limit}
+        if not self.network.is_known or self.objective == "bytes":
+            return limit
+        return {**limit, "objective": "time", "topology": self.network.topology}
 
 
 def _row(number: int, conversion: Conversion, session: Session) -> dict:

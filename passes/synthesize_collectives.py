@@ -17,10 +17,17 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
     per_value,
     sharding_from_attr,
 )
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS, stated_results
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.driver.base import OptionError, Pass, Session, option
 from reshard.passes.sites import findings as kinds
-from reshard.passes.sites.findings import Finding, Findings, hand_on_findings, read_findings, write_findings
+from reshard.passes.sites.findings import (
+    Finding,
+    Findings,
+    hand_on_findings,
+    pin_results,
+    read_findings,
+    write_findings,
+)
 from reshard.passes.sites.network import (
     NetworkOptions,
     SiteNetwork,
@@ -78,8 +85,9 @@ class SynthesizeCollectivesPass(NetworkOptions, Pass):
 
     emit: str = option(
         "manual",
-        "write StableHLO collectives on tiles, or Shardy's collectives, which XLA does not read",
-        choices=("manual", "sdy"),
+        "write StableHLO collectives on tiles (manual), or Shardy's collectives, which XLA does not read (sdy); auto "
+        "writes as manual does, and the whole-module check then also tries convert-to-local on the whole module",
+        choices=("manual", "sdy", "auto"),
     )
     platform: str = platform_option()
     topology: str = topology_option()
@@ -113,7 +121,7 @@ class SynthesizeCollectivesPass(NetworkOptions, Pass):
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
-            _pin_results(module, found.open_results)
+            pin_results(module, found.open_results)
             _keep_apart(module, self.emit, self.platform)
         left = dataclasses.replace(found, edges=tuple(remaining))
         if rewriter.rewritten or session.handed_on.findings is None:  # ops with older findings may be erased
@@ -131,30 +139,13 @@ def _numbers(text: str) -> frozenset[int]:
 
 
 def _keep_apart(module: ir.Module, emit: str, platform: str) -> None:
-    if emit == "manual":
+    if emit != "sdy":
         from reshard.dialect_utils.emission.island_barriers import separate_islands  # only if there are islands
         from reshard.dialect_utils.emission.shared_windows import separate_users
 
         if FORMS[platform].has_barriers:
             separate_islands(module)
         separate_users(module)
-
-
-def _pin_results(module: ir.Module, open_results) -> None:
-    """Writes stock XLA's shardings onto results that the caller left open, since an island may change them."""
-    functions = {
-        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
-        for op in module.body.operations
-        if op.operation.name == "func.func"
-    }
-    for result in open_results:
-        function = functions[result.function]
-        count = len(stated_results(function))
-        attrs = list(ir.ArrayAttr(function.attributes["res_attrs"])) if "res_attrs" in function.attributes else []
-        attrs = attrs or [ir.DictAttr.get({})] * count
-        entries = {each.name: each.attr for each in ir.DictAttr(attrs[result.number])}
-        attrs[result.number] = ir.DictAttr.get({**entries, SHARDING: result.sharding})
-        function.attributes["res_attrs"] = ir.ArrayAttr.get(attrs)
 
 
 class _Rewriter:

@@ -21,7 +21,8 @@ sorted as a whole.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from reshard.synthesis.forms.platforms import CPU
 from reshard.synthesis.layouts.mesh import Mesh
@@ -45,11 +46,12 @@ from .local_rules import Dims
 from .tile_emission import unused_channels
 
 
-def convert(module: ir.Module, platform: str = CPU) -> list[Conversion]:
+def convert(module: ir.Module, platform: str = CPU, **planning: Any) -> list[Conversion]:
     """Converts each public function whose values are split; other functions stay.
 
     Args:
       platform: one of `platforms.PLATFORMS`, for whose compiler the collectives are written.
+      planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Returns: the changes of layout that the functions now hold, in the order in which they are written.
     Raises: DiagnosedError at the first op that does not run on tiles; the module is then unchanged.
     """
@@ -60,7 +62,7 @@ def convert(module: ir.Module, platform: str = CPU) -> list[Conversion]:
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
-        conversions = [each for function in written for each in function.write(channels, platform)]
+        conversions = [each for function in written for each in function.write(channels, platform, planning)]
     except Exception:
         for function in written:
             function.undo()
@@ -153,7 +155,7 @@ class _Function:
         name = next((name for name, mesh in self.meshes.items() if mesh == self.mesh), None)
         return name if name is not None else ir.Attribute.parse(f"#sdy.mesh{self.mesh}")
 
-    def write(self, channels: Iterator[int], platform: str) -> list[Conversion]:
+    def write(self, channels: Iterator[int], platform: str, planning: Mapping[str, Any]) -> list[Conversion]:
         """Writes the island before the return of the function, and returns the changes of layout in it."""
         arguments = self._stated("arg_attrs", [each.type for each in self.block.arguments])
         results = self._stated("res_attrs", [each.type for each in self.returned])
@@ -168,7 +170,7 @@ class _Function:
             self.island = island
             types = [tile_type(each.type, dims, self.original) for each, dims in zip(self.block.arguments, arguments)]
             body = island.regions[0].blocks.append(*types, arg_locs=[each.location for each in self.block.arguments])
-        writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, platform)
+        writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, platform, planning)
         entry = self.analysed.regions[0].blocks[0]
         tiles = [Tile(value, dims) for value, dims in zip(body.arguments, arguments, strict=True)]
         with ir.InsertionPoint(body):

@@ -6,8 +6,9 @@ If an operand has another layout than its op needs, a chain of collectives conve
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..preparation.serials import ID, own_location, serial_of
 from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
 from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
+from .indexed_rules import put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
 from .tile_emission import Mark, write_program
@@ -136,13 +138,23 @@ class OpWriter:
     block. Values of a region are not visible outside of the region, so a scope is copied on entry.
     """
 
-    def __init__(self, mesh: Mesh, meshes: dict[str, Mesh], analysis: Analysis, channels: Iterator[int], platform: str):
+    def __init__(
+        self,
+        mesh: Mesh,
+        meshes: dict[str, Mesh],
+        analysis: Analysis,
+        channels: Iterator[int],
+        platform: str,
+        planning: Mapping[str, Any],
+    ):
         self.mesh = mesh
         self.meshes = meshes
         self.analysis = analysis
         self.channels = channels
         self.platform = platform
+        self.planning = planning
         self.conversions: list[Conversion] = []
+        self._around: list[tuple[ir.Operation | None, Scope]] = []  # loops around what is written; None: a branch
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -191,20 +203,34 @@ class OpWriter:
     def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
         if (value, dims) not in scope:
-            scope[value, dims] = self._as_wanted(op, scope[value], value.type, dims, whole)
+            scope[value, dims] = self._before_loop(op, value, dims, whole) or self._as_wanted(
+                op, scope[value], value.type, dims, whole
+            )
         return scope[value, dims].value
+
+    def _before_loop(self, op: ir.Operation, value: ir.Value, dims: Dims, whole: str) -> Tile | None:
+        """Returns the tile of a value from outside the innermost loop, converted before the loop, once for all turns.
+
+        None inside no loop, for a value of the loop itself, and for a tile that would become larger: it would need
+        memory as long as the loop runs.
+        """
+        loop, outer = self._around[-1] if self._around else (None, {})
+        if loop is None or value not in outer:
+            return None
+        if not (held := outer[value]).partial and _tile_elements(value, held.dims) < _tile_elements(value, dims):
+            return None
+        around = self._around.pop()
+        try:
+            with ir.InsertionPoint(loop):
+                self._in_layout(op, value, dims, outer, whole)
+        finally:
+            self._around.append(around)
+        return outer[value, dims]
 
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
             return tile
-        ends = sharding_of(self.mesh, tile.dims, tile.partial), sharding_of(self.mesh, dims)
-        tensor = ir.RankedTensorType(kind)
-        try:
-            chain = plan(
-                self.mesh, tuple(tensor.shape), bits_of(kind), *ends, with_exchange=True, reduction=tile.reduction
-            )
-        except NoPlanError as problem:
-            raise error_at(op, f"emit=local finds no chain from {ends[0]} to {ends[1]}: {problem}", HINT) from None
+        chain = self._plan(op, tile, kind, dims)
         if not chain.steps:
             return Tile(tile.value, dims)
         name = f"reshard/{len(self.conversions)}"
@@ -212,6 +238,7 @@ class OpWriter:
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(op_name, own_location(op), kind, chain, whole))
         mark = Mark(self.channels, name, own_location(op), self.platform)
+        put_in_range(tile.value)
         return Tile(write_program(chain.tile_program, tile.value, mark), dims)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
@@ -306,9 +333,13 @@ class OpWriter:
         block = op.regions[number].blocks[0]
         types = [tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
         body = new.regions[number].blocks.append(*types, arg_locs=[own_location(op)] * len(types))
-        with ir.InsertionPoint(body):
-            tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
-            stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
+        self._around.append((new if op.name == "stablehlo.while" else None, scope))
+        try:
+            with ir.InsertionPoint(body):
+                tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
+                stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
+        finally:
+            self._around.pop()
 
     def _island(self, op: ir.Operation, scope: Scope) -> None:
         """Copies the body of a manual computation over all axes, because such a body already works on tiles."""
@@ -338,19 +369,35 @@ class OpWriter:
             self._in_layout(op, value, dims, scope, rule.whole)
             for value, dims in zip(op.operands, rule.operands, strict=True)
         ]
+        if rule.write is not None:
+            values = rule.write(_OneOp(self, op, meant, rule), operands)
+            for result, value, dims in zip(op.results, values, rule.results, strict=True):
+                scope[result] = Tile(value, dims, rule.partial, rule.reduction)
+            return
         is_late = op.name == "stablehlo.reduce" and rule.partial and not is_neutral(op.operands[1], rule.reduction)
         init = operands[-1]
         if is_late:
             operands[-1] = neutral_element(init.type, rule.reduction)
+        new = self.on_tiles(op, meant, rule, operands, rule.sizes)
+        self._bind(op, new, rule.results, scope, rule)
+        if is_late:
+            self._add_init(op, init, rule.reduction, scope)
+
+    def on_tiles(self, op: ir.Operation, meant: ir.Operation, rule: Rule, operands, sizes) -> ir.Operation:
+        """Writes an op itself on tiles, with its computations on elements, and returns it."""
         types = [tile_type(each.type, dims, op) for each, dims in zip(op.results, rule.results, strict=True)]
-        new = self._create(op, meant.name, types, operands, meant.attributes, rule.sizes)
+        new = self._create(op, meant.name, types, operands, meant.attributes, sizes)
         original = self._original(op)
         came = op if original is None or original.name != op.name else original
         for before, after in zip(came.regions, new.regions, strict=True):
             _copy_region(op, before, after)
-        self._bind(op, new, rule.results, scope, rule)
-        if is_late:
-            self._add_init(op, init, rule.reduction, scope)
+        return new
+
+    def place(self, op: ir.Operation, axes: Axes) -> ir.Value:
+        """Returns the number of this device's shard along the axes, as tensor<1xi32>."""
+        line = ir.RankedTensorType.get([local_rules.shards(axes)], ir.IntegerType.get_signless(32))
+        numbers = Tile(stablehlo.IotaOp(line, 0).result, ((),))
+        return self._as_wanted(op, numbers, line, (axes,)).value
 
     def _add_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
         """Writes an addition of partial sums that are added up once, later; returns False if they are not alike."""
@@ -372,10 +419,40 @@ class OpWriter:
         original = self._original(op)
         try:
             if original is None or not original.name.startswith("chlo."):
-                return local_rules.rule_of(site), op
+                return self._cheapest(site, rules_of(site), scope), op
             return (local_rules.top_k if original.name == "chlo.top_k" else local_rules.elementwise)(site), original
         except NotLocal as problem:
             raise _refusal(op, str(problem)) from None
+
+    def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
+        """Returns the rule whose changes of layout cost least: those of the operands, and those of the results to the
+        layouts that propagation found; the first one of several."""
+        if len(rules) == 1:
+            return rules[0]
+        return min(rules, key=lambda rule: self._cost(site, rule, scope))
+
+    def _cost(self, site: Site, rule: Rule, scope: Scope) -> tuple[float, ...]:
+        ends = [(value, scope[value], dims) for value, dims in zip(site.op.operands, rule.operands, strict=True)]
+        taken = [
+            (value.type, tile, dims) for value, tile, dims in dict.fromkeys(ends) if (value, dims) not in scope
+        ]
+        given = [
+            (value.type, Tile(value, dims, rule.partial, rule.reduction), wanted)
+            for value, dims, wanted in zip(site.op.results, rule.results, site.results, strict=True)
+        ]
+        plans = [self._plan(site.op, tile, kind, dims) for kind, tile, dims in (*taken, *given) if tile.dims != dims or tile.partial]
+        if self.planning.get("objective") == "time":
+            return (sum(each.time_s for each in plans),)
+        return sum(each.bytes_received for each in plans), sum(each.collectives for each in plans)
+
+    def _plan(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Plan:
+        """Returns the plan that brings a tile into another layout. Raises: DiagnosedError if there is none."""
+        ends = sharding_of(self.mesh, tile.dims, tile.partial), sharding_of(self.mesh, dims)
+        problem = self.mesh, tuple(ir.RankedTensorType(kind).shape), bits_of(kind), *ends
+        try:
+            return plan(*problem, with_exchange=True, reduction=tile.reduction, **self.planning)
+        except NoPlanError as problem:
+            raise error_at(op, f"emit=local finds no chain from {ends[0]} to {ends[1]}: {problem}", HINT) from None
 
     def _create(self, op: ir.Operation, name: str, types, operands, attributes, sizes=None) -> ir.Operation:
         kept = {each: attributes[each] for each in _names(attributes) if each not in (SHARDING, ID, _RULE)}
@@ -404,6 +481,27 @@ class OpWriter:
         for key in [key for key in scope if isinstance(key, tuple) and key[0] == result]:
             del scope[key]
         scope[result] = Tile(ir.Operation.create(reducing_op(reduction), [tile.type], [tile, start]).results[0], dims)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneOp:
+    """The writer of one op for its rule, a `TileWriter`."""
+
+    writer: OpWriter
+    op: ir.Operation
+    meant: ir.Operation
+    rule: Rule
+
+    def place(self, axes: Axes) -> ir.Value:
+        return self.writer.place(self.op, axes)
+
+    def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
+        return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes).results)
+
+
+def _tile_elements(value: ir.Value, dims: Dims) -> float:
+    """Returns the number of elements of a tile of a value in a layout."""
+    return math.prod(ir.RankedTensorType(value.type).shape) / math.prod(map(local_rules.shards, dims))
 
 
 _RULE = "sdy.sharding_rule"

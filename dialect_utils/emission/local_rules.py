@@ -14,13 +14,14 @@ Source: the StableHLO specification, for the meaning of the ops.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.layouts.layout import Factor
 
-from ..ir.reductions import UnsupportedReduction, check_reduction, reduction_of
+from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 
 Axes = tuple[Factor, ...]
@@ -63,6 +64,8 @@ class Rule:
       partial: the axes along which results are partial results of `reduction`.
       sizes: attributes that hold sizes of whole dimensions, with the sizes of the tile.
       whole: says which dimension the op needs whole, and why; empty if it needs none.
+      write: writes the op, given its writer and the tiles of its operands, and returns its results; None for the op
+        itself on tiles.
     """
 
     operands: tuple[Dims, ...]
@@ -71,6 +74,7 @@ class Rule:
     reduction: str = "sum"
     sizes: dict[str, list[int]] = field(default_factory=dict)
     whole: str = ""
+    write: Callable[..., list[ir.Value]] | None = None
 
 
 def rule_of(site: Site) -> Rule:
@@ -247,13 +251,7 @@ def _reduce(site: Site) -> Rule:
 
 def _is_splittable(op: ir.Operation, reduction: str | None) -> bool:
     """Returns whether devices can reduce their parts alone and then combine the results by `reduction`."""
-    if reduction is None:
-        return False
-    try:
-        check_reduction(ir.RankedTensorType(op.results[0].type).element_type, reduction)
-    except UnsupportedReduction:
-        return False
-    return True
+    return is_splittable(ir.RankedTensorType(op.results[0].type).element_type, reduction)
 
 
 def _dot_general(site: Site) -> Rule:
@@ -282,7 +280,7 @@ def _product(site: Site, batch, contracted) -> Rule:
     free = [[d for d in range(len(side)) if d not in batch[i] + contracted[i]] for i, side in enumerate(sides)]
     used = [axis for axes in sides[0] for axis in axes]
     for d in free[1]:
-        if _overlap(sides[1][d], used):
+        if overlap(sides[1][d], used):
             sides[1][d] = ()
         used += sides[1][d]
     result = (*(sides[0][d] for d in batch[0]), *(sides[0][d] for d in free[0]), *(sides[1][d] for d in free[1]))
@@ -301,7 +299,7 @@ def _convolution(site: Site) -> Rule:
         rhs[numbers.kernel_output_feature_dimension] = result[numbers.output_feature_dimension] = features
         summed = site.operands[0][numbers.input_feature_dimension]
         is_alike = summed == site.operands[1][numbers.kernel_input_feature_dimension]
-        if is_alike and not _overlap(summed, batch + features) and _is_splittable(site.op, "sum"):
+        if is_alike and not overlap(summed, batch + features) and _is_splittable(site.op, "sum"):
             lhs[numbers.input_feature_dimension] = rhs[numbers.kernel_input_feature_dimension] = partial = summed
     why = "groups of features or batches lie across devices" if is_grouped else "its window runs along dimensions"
     return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), whole=why)
@@ -312,7 +310,7 @@ def _unsplit(rank: int) -> list[Axes]:
     return [()] * rank
 
 
-def _overlap(axes: Sequence[Factor], others: Sequence[Factor]) -> bool:
+def overlap(axes: Sequence[Factor], others: Sequence[Factor]) -> bool:
     """Returns whether a piece of `axes` and a piece of `others` have a part of one axis in common."""
     return any(a.axis == b.axis and a.pre < b.pre * b.size and b.pre < a.pre * a.size for a in axes for b in others)
 
@@ -378,7 +376,7 @@ def _gather(site: Site) -> Rule:
         else:
             result[to] = ()
     batches = [d for d in range(len(result)) if d not in offsets]
-    for to, d in zip(batches, _but(len(indices), numbers.index_vector_dim), strict=True):
+    for to, d in zip(batches, but(len(indices), numbers.index_vector_dim), strict=True):
         indices[d] = result[to]
     for d, index in zip(batching, index_batching, strict=True):
         operand[d] = indices[index]
@@ -401,7 +399,7 @@ def _scatter(site: Site) -> Rule:
         if update_shape[at] == shape[d]:
             result[d] = updates[at] = wanted[d]
     update_of = dict(
-        zip(_but(len(indices), numbers.index_vector_dim), _but(len(updates), *window_updates), strict=True)
+        zip(but(len(indices), numbers.index_vector_dim), but(len(updates), *window_updates), strict=True)
     )
     for d, index in zip(batching, index_batching, strict=True):
         result[d] = indices[index] = updates[update_of[index]] = wanted[d]
@@ -409,7 +407,8 @@ def _scatter(site: Site) -> Rule:
     return Rule(sum(operands, ()), (tuple(result),) * count, whole="its indices point anywhere in the result")
 
 
-def _but(rank: int, *without: int) -> list[int]:
+def but(rank: int, *without: int) -> list[int]:
+    """Returns the dimensions of an array but some."""
     return [d for d in range(rank) if d not in without]
 
 
@@ -474,6 +473,11 @@ def _everywhere(site: Site) -> Rule:
 def shards(axes: Axes) -> int:
     """Returns the number of parts into which the axes split a dimension."""
     return math.prod(axis.size for axis in axes)
+
+
+def without_axes(axes: Axes, used: Sequence[Factor]) -> Axes:
+    """Returns the axes before the first one of which a part is in use."""
+    return tuple(itertools.takewhile(lambda axis: not overlap((axis,), used), axes))
 
 
 def _without(dims: Dims, which: Sequence[int]) -> Dims:

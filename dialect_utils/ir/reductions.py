@@ -76,6 +76,17 @@ def check_reduction(element: ir.Type, reduction: str) -> None:
         _neutral(element, reduction)
 
 
+def is_splittable(element: ir.Type, reduction: str | None) -> bool:
+    """Returns whether devices can reduce their parts of elements of a type, and then combine the results."""
+    if reduction is None:
+        return False
+    try:
+        check_reduction(element, reduction)
+    except UnsupportedReduction:
+        return False
+    return True
+
+
 def _check(element: ir.Type, reduction: str) -> None:
     is_truth_value = isinstance(element, ir.IntegerType) and ir.IntegerType(element).width == 1
     if (reduction in ("and", "or")) != is_truth_value:

@@ -37,7 +37,7 @@ PIPELINES = {
 DEFAULT_PIPELINE = "reshard"
 
 # The values of --emit, each with the pipeline that writes it if no pipeline is named.
-EMISSIONS = {"manual": DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshard-local"}
+EMISSIONS = {"manual": DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshard-local", "auto": DEFAULT_PIPELINE}
 
 
 # Passes of MLIR, Shardy and StableHLO that every supported jaxlib has; there are more. The passes in the second list

@@ -63,19 +63,22 @@ def checked(
     Args:
       parse_original: returns the module before `pipeline` ran; called once per check, which may change its copy.
       module: the output of `pipeline` in `session`.
-      rows: the rows of `session.results.report_rows` that belong to this module.
+      rows: the last rows of `session.results.report_rows`, which belong to this module; the check may replace them.
       compiles: whether the whole module is compiled before and after.
       value_bytes: the limit of the check by values that the caller asks for; None: the caller asks for none.
     Raises: DiagnosedError as `whole_module_check.check` does.
     """
-    before = len(session.results.checks)
-    if compiles and (can_be_rewritten(rows) or session.options.compile_for is not None):
+    before, first_row = len(session.results.checks), len(session.results.report_rows) - len(rows)
+    is_auto = any(getattr(each, "emit", "") == "auto" for each in pipeline.passes)
+    if compiles and (can_be_rewritten(rows) or is_auto or session.options.compile_for is not None):
         from reshard.passes.whole_module import whole_module_check
 
         module = whole_module_check.check(parse_original(), module, pipeline, session, rows)
-        is_recorded = len(session.results.checks) > before  # else the last check is that of another module of the file
-        if value_bytes is None and is_recorded and whole_module_check.needs_values(session):
-            value_bytes = MOST_VALUE_BYTES
+        rows = session.results.report_rows[first_row:]
+        if len(session.results.checks) > before:  # else the last check is that of another module of the file
+            pipeline = whole_module_check.pipeline_behind(session.results.checks[-1], pipeline)
+            if value_bytes is None and whole_module_check.needs_values(session):
+                value_bytes = MOST_VALUE_BYTES
     if value_bytes is not None and is_rewritten(rows):
         from reshard.passes.results import values_check
 

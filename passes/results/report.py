@@ -138,6 +138,8 @@ def _check_text(check: Check, name: str) -> str:
         lines = _ahead_of_time_lines(check, check.target)
     for sites, problem in check.dropped:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
+    if check.not_taken_over:
+        lines.append(f"  not written per device as a whole: {check.not_taken_over}")
     for sites, reason in check.added:
         lines.append(f"  rewritten, though alone no better: site {', '.join(map(str, sites))}: {reason}")
     if check.traffic is not None:
@@ -264,7 +266,9 @@ def _check_dict(check: Check) -> dict:
     added = [{"sites": list(sites), "reason": reason} for sites, reason in check.added]
     sides = {"stock": costs(check.stock, check.stock_time), "ours": costs(check.ours, check.our_time)}
     network = {"topology": _network_text(check) if check.topology else None}
-    changes = {"dropped": dropped, "added": added, "attempts": check.attempts}
+    changes = {"dropped": dropped, "added": added, "attempts": check.attempts, "is_taken_over": bool(check.taken_over)}
+    if check.not_taken_over:
+        changes["not_taken_over"] = check.not_taken_over
     listed = {} if check.traffic is None else {"traffic": check.traffic}
     return {**target, **network, **sides, **changes, "is_rewritten": check.is_rewritten, **listed}
 

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 from reshard.dialect_utils.ir.diagnostics import error_at
 from reshard.dialect_utils.ir.ops import int64_attr, manual_axes, ops_in
 from reshard.dialect_utils.platform.bindings import ir, sdy
+from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
+from reshard.dialect_utils.shardings.value_layouts import stated_results
 
 if TYPE_CHECKING:
     from reshard.passes.driver.base import Session
@@ -136,6 +138,23 @@ def write_findings(
         for (op, name), edges in _by_attribute(findings).items():
             op.attributes[name] = ir.ArrayAttr.get([_to_attr(edge) for edge in edges])
         module.operation.attributes[SUMMARY] = _summary(findings)
+
+
+def pin_results(module: ir.Module, open_results: Sequence[OpenResult]) -> None:
+    """Writes stock XLA's shardings onto results that the caller left open, since a rewrite may change them."""
+    functions = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    for result in open_results:
+        function = functions[result.function]
+        count = len(stated_results(function))
+        attrs = list(ir.ArrayAttr(function.attributes["res_attrs"])) if "res_attrs" in function.attributes else []
+        attrs = attrs or [ir.DictAttr.get({})] * count
+        entries = {each.name: each.attr for each in ir.DictAttr(attrs[result.number])}
+        attrs[result.number] = ir.DictAttr.get({**entries, SHARDING: result.sharding})
+        function.attributes["res_attrs"] = ir.ArrayAttr.get(attrs)
 
 
 def hand_on_findings(module: ir.Module, findings: Findings, session: Session) -> None:

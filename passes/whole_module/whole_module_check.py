@@ -10,6 +10,8 @@ better. So stock XLA compiles the module as it came, and some of its rewritten f
 - `strict`: the sites that the oracle prefers, fewer if they make any cost of the module worse.
 - `always`: all sites that have a chain, fewer only if XLA does not compile the module with them.
 
+Under `better`, `emit=auto` has one more candidate: the module taken over as a whole (`taken_over`).
+
 For a target of compilation ahead of time, its compiler compiles both. Then its final program and its estimate of the
 time count as well.
 """
@@ -25,6 +27,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Compiled, CompileRequest
 from reshard.dialect_utils.xla.compile_targets import Target
@@ -37,6 +40,7 @@ from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, m
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+from reshard.passes.whole_module.taken_over import TakenOver, cut_at_sites, is_asked_for, pipeline_for, take_over
 
 if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
@@ -60,6 +64,8 @@ class Check:
       added: (sites, the reason) that are rewritten although the oracle would leave them to XLA.
       attempts: how many rewritten modules were compiled.
       traffic: the longest collectives of both, as `passes.traffic.summary` has them; None if nobody asked for them.
+      taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
+      not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
     """
 
     stock: Compiled
@@ -73,6 +79,8 @@ class Check:
     added: tuple[Change, ...] = ()
     attempts: int = 0
     traffic: dict[str, Any] | None = None
+    taken_over: str = ""
+    not_taken_over: str = ""
 
 
 def check(
@@ -88,9 +96,10 @@ def check(
 
     Args:
       original: the module before `pipeline` ran, which made `rewritten` of it in `session`.
-      rows: the rows of `session.results.report_rows` that belong to this module.
+      rows: the last rows of `session.results.report_rows`, which belong to this module. If the module is taken over as
+        a whole, the session has the rows of that form in their place.
       policy: None for that of the pass plan-sites.
-    If no site can be rewritten, nothing is compiled for CPU devices; for another target, the module is compiled and
+    If there is nothing to choose, nothing is compiled for CPU devices; for another target, the module is compiled and
     recorded.
 
     Raises: DiagnosedError if the module is for another number of devices than the session's option `compile_for`, a
@@ -98,14 +107,14 @@ def check(
     """
     target = session.options.compile_for
     asked: str = policy or _option(pipeline, "policy", BETTER)
-    groups = _groups(rows, pipeline, asked)
-    if not groups and not (target and target.is_ahead_of_time):
+    groups, takes_over = _groups(rows, pipeline, asked), asked == BETTER and is_asked_for(pipeline)
+    if not groups and not takes_over and not (target and target.is_ahead_of_time):
         return rewritten
     import_shardings(original, pipeline, session)
     devices = target.devices if target else devices_of(original)
     if devices != devices_of(original):
         _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
-    return _Checker(original, rewritten, pipeline, session, list(rows), groups, asked).run()
+    return _Checker(original, rewritten, pipeline, session, list(rows), groups, asked, takes_over).run()
 
 
 def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
@@ -203,6 +212,7 @@ class _Checker:
     rows: list[dict]
     groups: list[Group]
     policy: str
+    takes_over: bool = False
     modules: dict[Groups, ir.Module] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
 
@@ -215,12 +225,26 @@ class _Checker:
         self.budget = MOST_ATTEMPTS * self.session.options.effort
         self.proposed: Groups = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
 
+    @functools.cached_property
+    def taken_over(self) -> list[TakenOver]:
+        """Returns the forms in which the module is written per device as a whole; none if nobody asks for them."""
+        if not self.takes_over:
+            return []
+        progress.at("whole-module check: writing the module per device")
+        with self.original.context:
+            return take_over(self.replanned.planned, self.pipeline, self.session)
+
     def run(self) -> ir.Module:
+        is_ahead_of_time = self.target is not None and self.target.is_ahead_of_time
+        wholes = [each for each in self.taken_over if each.module is not None]
+        why_not = "".join(each.problem for each in self.taken_over)
+        if not self.groups and not wholes and not is_ahead_of_time:
+            return self.rewritten
         progress.at("whole-module check: the module as it came")
         self._foresee_starts()
         stock = self._compile(self.original)
-        if not self.groups:
-            self._record(stock, stock, frozenset())
+        if not self.groups and not wholes:
+            self._record(stock, stock, frozenset(), self.original, not_taken_over=why_not)
             return self.rewritten
         self.stock = stock
         none = self.criterion.outcome(stock, stock, 0)
@@ -234,11 +258,33 @@ class _Checker:
         best = choice.run(self._starts())
         if self._is_unmeasurable(stock, choice):
             return self.rewritten
+        attempts = len(choice.outcomes) - 1
+        winner, least = None, choice.outcome
+        for whole in wholes:
+            outcome = self._outcome_of(present(whole.module), len(whole.rows), least)
+            attempts += 1
+            if is_better(outcome, least):
+                winner, least = whole, outcome
+            why_not = why_not or outcome.problem or _compared(outcome, choice.outcome, "written per device", "not so")
+        if winner is not None:
+            return self._handed_over_whole(winner, least, choice.outcome, attempts)
         dropped, added = list(self._dropped(choice)), list(self._added(choice))
         self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
-        self._record(stock, choice.outcome.of, best, dropped, added, attempts=len(choice.outcomes) - 1)
-        return self.modules[best] if best else self.original
+        module = self.modules[best] if best else self.original
+        self._record(stock, choice.outcome.of, best, module, dropped, added, attempts, not_taken_over=why_not)
+        return module
+
+    def _handed_over_whole(self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int) -> ir.Module:
+        """Returns the module written per device. Its rows and remarks take the place of those of the sites."""
+        module, results = present(winner.module), self.session.results
+        results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
+        results.diagnostics.diagnostics += winner.remarks
+        than = "with rewritten sites" if islands.of is not self.stock else "as it came"
+        reason = _compared(whole, islands, "so", than)
+        self.session.remark(self.original.operation, f"in place of its sites the whole module is written per device: {reason}")
+        self._record(self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.objective)
+        return module
 
     def _is_unmeasurable(self, stock: Compiled, choice: JointChoice) -> bool:
         """Returns whether XLA refuses the module both ways, as a library without a main function; then says so.
@@ -267,10 +313,13 @@ class _Checker:
         """Returns the outcome of a set. The compiler's estimate is asked for only if the set is the best one but for
         it."""
         progress.at("whole-module check: rewritten module", len(choice.outcomes), self.budget)
-        module, sites = self._module(groups), len(self._sites(groups))
+        return self._outcome_of(self._module(groups), len(self._sites(groups)), choice.outcome)
+
+    def _outcome_of(self, module: ir.Module, sites: int, best: Outcome) -> Outcome:
+        """Returns the outcome of a form of the module in which a number of sites are rewritten, beside the best one."""
         compiled = self._compile(module, with_estimate=False)
         outcome = self.criterion.outcome(self.stock, compiled, sites)
-        if not compiled.lacks_estimate or not is_better(outcome, choice.outcome):
+        if not compiled.lacks_estimate or not is_better(outcome, best):
             return outcome
         compiled = self.child.estimated(compiled, str(module), devices_of(module), self.target)
         return self.criterion.outcome(self.stock, compiled, sites)
@@ -280,9 +329,10 @@ class _Checker:
 
         Not for another target: its compiler takes all cores and most of the memory for one module.
         """
-        first = self._starts()[: self.budget]
+        wholes = [each.module for each in self.taken_over if each.module is not None]
+        first = [*map(self._module, self._starts()[: self.budget]), *wholes]
         if self.target is None and first:
-            self.child.foresee([self._request(each) for each in (self.original, *map(self._module, first))])
+            self.child.foresee([self._request(each) for each in (self.original, *first)])
 
     def _foresee(self, sets: Sequence[Groups]) -> None:
         """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""
@@ -325,10 +375,15 @@ class _Checker:
         stock: Compiled,
         ours: Compiled,
         best: Groups,
+        module: ir.Module,
         dropped: Sequence[Change] = (),
         added: Sequence[Change] = (),
         attempts: int = 0,
+        *,
+        taken_over: str = "",
+        not_taken_over: str = "",
     ) -> None:
+        is_rewritten = bool(best) or bool(taken_over)
         stock, ours = (replace(each, from_cache=False) for each in (stock, ours))  # a result is the same either way
         then, now = (self.criterion.time(stock, each) if each.is_ok else None for each in (stock, ours))
         self.session.results.checks.append(
@@ -336,14 +391,16 @@ class _Checker:
                 stock,
                 ours,
                 tuple(dropped),
-                bool(best),
+                is_rewritten,
                 self.target,
                 self.criterion.network.text,
                 then,
                 now,
                 tuple(added),
                 attempts,
-                self._traffic(self.modules.get(best)),
+                self._traffic(module if is_rewritten else None),
+                taken_over,
+                not_taken_over,
             )
         )
 
@@ -384,15 +441,22 @@ class _Checker:
             self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")
 
 
-def _compared(rewritten: Outcome, left: Outcome) -> str:
-    """Returns in words how the module with some sites rewritten compares with the one in which XLA has them."""
+def _compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", not_so: str = "without") -> str:
+    """Returns in words how the module with some sites rewritten compares with the one in which XLA has them.
+
+    Args:
+      so, not_so: what the first one is, and the second one.
+    """
     if rewritten.problem or left.problem:
         return rewritten.problem or left.problem
     if rewritten.seconds == left.seconds:
         names = ("received bytes", "temporaries in bytes", "rewritten sites")
-        name, mine, others = next(each for each in zip(names, rewritten.ties, left.ties) if each[1] != each[2])
-        return f"{name} {mine:,} with the rewrite, {others:,} without, in the same time"
-    return f"modelled time {micros(rewritten.seconds)} with the rewrite, {micros(left.seconds)} without"
+        differing = [each for each in zip(names, rewritten.ties, left.ties) if each[1] != each[2]]
+        if not differing:
+            return f"modelled time {micros(rewritten.seconds)} either way"
+        name, mine, others = differing[0]
+        return f"{name} {mine:,} {so}, {others:,} {not_so}, in the same time"
+    return f"modelled time {micros(rewritten.seconds)} {so}, {micros(left.seconds)} {not_so}"
 
 
 class Replanned:
@@ -404,22 +468,20 @@ class Replanned:
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
         self._original, self._options = original, session.options  # the same options, so sites have the same numbers
-        places = [i for i, each in enumerate(pipeline.elements) if isinstance(each, PlanSitesPass)]
-        cut = places[-1] + 1 if places else 0
-        self._planning, self._rewriting = Pipeline(pipeline.elements[:cut]), Pipeline(pipeline.elements[cut:])
+        self._planning, self._rewriting = cut_at_sites(pipeline)
 
     def with_sites(self, sites: Sequence[int]) -> ir.Module:
         """Returns a copy of the original in which some sites, and no other, are rewritten."""
         with self._original.context:
             if not sites:
                 return ir.Module.parse(compat.bytecode(self._original))
-            module = ir.Module.parse(self._planned)
+            module = ir.Module.parse(self.planned)
             pipeline = self._rewriting.with_options({"only": "+".join(map(str, sites))})
             pipeline.run(module, Session(self._options))
         return module
 
     @functools.cached_property
-    def _planned(self) -> bytes:
+    def planned(self) -> bytes:
         """Returns the module with findings, chains and verdicts on its ops, as bytecode."""
         module = ir.Module.parse(compat.bytecode(self._original))
         self._planning.run(module, Session(self._options))
@@ -436,6 +498,11 @@ def needs_values(session: Session) -> bool:
         and session.results.checks[-1].is_rewritten
         and not session.results.checks[-1].stock.is_ok
     )
+
+
+def pipeline_behind(check: Check, pipeline: Pipeline) -> Pipeline:
+    """Returns the pipeline that makes the module that a check hands over, if `pipeline` rewrites sites."""
+    return pipeline_for(pipeline, check.taken_over) if check.taken_over else pipeline
 
 
 def problem_of(stock: Compiled, ours: Compiled, original: ir.Module, pipeline: Pipeline) -> str:

@@ -290,7 +290,7 @@ class _Checks:
     def of(cls, settings: Mapping[str, Any]) -> _Checks:
         """Returns the checks that settings ask for."""
         value_bytes = byte_size(settings["verify_values_bytes"]) if settings["verify_values"] else None
-        return cls(settings["check"] and settings["emit"] == "manual", value_bytes)
+        return cls(settings["check"] and settings["emit"] in ("manual", "auto"), value_bytes)
 
 
 def _output(

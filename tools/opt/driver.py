@@ -232,6 +232,7 @@ class _Run:
         self._run_passes(chunk, module, content)
         rows = self.session.results.report_rows[rows_before:]
         module = self._checked_as_a_whole(chunk, module, rows)
+        rows = self.session.results.report_rows[rows_before:]
         contained.enter("writing")
         is_unchanged = module is read and self.session.running.content is content
         if not is_unchanged and not is_rewritten(rows):
@@ -295,7 +296,7 @@ class _Run:
 
     def _checks(self) -> bool:
         """Returns whether the whole module is compiled: if the pipeline is one that writes islands for XLA."""
-        has_islands = any(getattr(each, "emit", "") == "manual" for each in self.pipeline.passes)
+        has_islands = any(getattr(each, "emit", "") in ("manual", "auto") for each in self.pipeline.passes)
         return self.flags.check and (has_islands or self.flags.compile_for is not None)
 
     def _instrumentation(self) -> Instrumentation:

@@ -36,8 +36,8 @@ _PASS_HELP = "run this pass; several run in the order of their flags; see --list
 
 EMIT_HELP = (
     "how sites are written: as StableHLO collectives on tiles (manual, default); as Shardy's collectives, for people "
-    "and for Shardy's tools, since XLA does not read them (sdy); or together with the whole module, all on tiles, so "
-    "that XLA's partitioner has nothing to do (local)"
+    "and for Shardy's tools, since XLA does not read them (sdy); together with the whole module, all on tiles, so that "
+    "XLA's partitioner has nothing to do (local); or as manual or local, whichever makes the whole module faster (auto)"
 )
 REPORT_HELP = (
     "report what was done at every site, and why: as a table (text), plain data (json), a page with pictures (html), "
@@ -266,7 +266,7 @@ def _add_rewriting(group) -> None:
         help="search N times as long for the best set of sites (default: 1, at most 8 compilations)",
     )
     group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
-    group.add_argument("--emit", metavar="manual|sdy|local", help=EMIT_HELP)
+    group.add_argument("--emit", metavar="manual|sdy|local|auto", help=EMIT_HELP)
     group.add_argument(
         "--compile-for",
         type=_target,

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for ops that look up or write places of an array whose dimension is split: no device needs all of it.
+
+`local_rules` has the rules in which such a dimension is whole. Here each device works on the places that it has, with
+indices counted from its first one:
+
+    gather, dynamic_slice            what lies elsewhere is read as zero, so the results are partial sums
+    scatter, dynamic_update_slice    what lies elsewhere is not written
+    scatter of split updates         each device writes its own updates into zeros, so the results are partial sums
+
+The zero of floats is -0.0: x + -0.0 is x for every x, also for -0.0. So looked-up values arrive bit for bit where a
+reduction adds up its operands alone. One that begins with 0.0, as those of CPU devices may, loses the sign of -0.0; stock
+XLA, which reads 0.0 for what lies elsewhere, always does.
+
+An op may have several of these rules, and the rule of `local_rules` beside them; which one moves least is for the caller
+to decide.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from ..ir.ops import producer_of
+from ..ir.reductions import is_neutral, is_splittable, reduction_of
+from ..platform.bindings import ir, stablehlo
+from .local_rules import Axes, Rule, Site, but, overlap, rule_of, shards, without_axes
+
+
+class TileWriter(Protocol):
+    """The writer of one op on tiles, at the current insertion point."""
+
+    def place(self, axes: Axes) -> ir.Value:
+        """Returns the number of this device's shard along the axes, a tensor<1xi32>."""
+        ...
+
+    def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
+        """Writes the op itself on tiles, with some of its attributes replaced; returns its results."""
+        ...
+
+
+def rules_of(site: Site) -> list[Rule]:
+    """Returns the rules of an op: that of `local_rules`, then those in which an indexed dimension stays split.
+
+    Raises: NotLocal with the reason if the op does not run on tiles.
+    """
+    make = _RULES.get(site.op.name, lambda site: ())
+    return [rule_of(site), *make(site)]
+
+
+# Gather
+
+
+def _gather(site: Site) -> Iterator[Rule]:
+    numbers = stablehlo.GatherDimensionNumbers(site.op.attributes["dimension_numbers"])
+    taken, table = site.ints("slice_sizes"), site.operands[0]
+    looked_up = [d for d in numbers.start_index_map if taken[d] == 1]
+    if not any(table[d] for d in looked_up) or not _sums(site):
+        return
+    wanted, offsets, windows = site.results[0], list(numbers.offset_dims), _windows(numbers, len(table))
+    batches = but(len(wanted), *offsets)
+    own = {d: table[d] for d in looked_up if table[d]}
+    batch_axes = [axis for to in batches for axis in wanted[to]]
+    beside = {d: axes for d, axes in own.items() if not overlap(axes, batch_axes)}
+    as_it_is = {to: table[d] for to, d in zip(offsets, windows) if taken[d] == site.shape(0)[d]}
+    as_wanted = {to: wanted[to] for to, d in zip(offsets, windows) if taken[d] == site.shape(0)[d]}
+    for owned, parts in ((own, as_it_is), (own, as_wanted), (beside, as_wanted)):
+        if owned:
+            yield _gather_rule(site, numbers, owned, parts)
+
+
+def _gather_rule(site: Site, numbers, owned: dict[int, Axes], parts: dict[int, Axes]) -> Rule:
+    """Returns the rule in which dimensions are split as `owned` says, and offset dimensions of the result as `parts`
+    says, as far as their axes are free."""
+    wanted, taken, rank = site.results[0], site.ints("slice_sizes"), len(site.operands[1])
+    windows = _windows(numbers, len(taken))
+    operand: list[Axes] = [owned.get(d, ()) for d in range(len(taken))]
+    indices: list[Axes] = [()] * rank
+    result: list[Axes] = [()] * len(wanted)
+    used = [axis for axes in owned.values() for axis in axes]
+    for to, d in zip(numbers.offset_dims, windows, strict=True):
+        if d not in owned:
+            operand[d] = result[to] = without_axes(parts.get(to, ()), used)
+            used += result[to]
+    batches = but(len(wanted), *numbers.offset_dims)
+    for to, d in zip(batches, but(rank, numbers.index_vector_dim), strict=True):
+        indices[d] = result[to] = without_axes(wanted[to], used)
+        used += result[to]
+    for d, index in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+        operand[d] = indices[index]
+    sizes = [size if d in owned or d not in windows else size // shards(operand[d]) for d, size in enumerate(taken)]
+    partial = tuple(sorted(axis for axes in owned.values() for axis in axes))
+    write = functools.partial(_write_gather, site, numbers, owned, batches, sizes)
+    dims = tuple(operand), tuple(indices)
+    return Rule(dims, (tuple(result),), partial, _reduction(site), write=write)
+
+
+def _windows(numbers, rank: int) -> list[int]:
+    """Returns the dimensions of a gather's operand that its result has."""
+    return but(rank, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+
+
+def _write_gather(
+    site: Site, numbers, owned: dict[int, Axes], batches: list[int], sizes: list[int], tiles: TileWriter, operands
+) -> list[ir.Value]:
+    table, indices = operands[0], _wide_enough(operands[1])
+    kind = ir.RankedTensorType(indices.type)
+    along = numbers.index_vector_dim
+    is_implied = along == kind.rank
+    index_map = list(numbers.start_index_map)
+    last = [site.shape(0)[d] - site.ints("slice_sizes")[d] for d in index_map]
+    held = [ir.RankedTensorType(table.type).shape[d] - 1 if d in owned else each for d, each in zip(index_map, last)]
+    firsts = [_first(tiles, owned[d], held[i] + 1, kind.element_type) if d in owned else None
+              for i, d in enumerate(index_map)]
+    to = [] if is_implied else [along]
+    first = _along(_vector(firsts, kind.element_type, is_implied), kind, to)
+    past = stablehlo.AddOp(first, _along(_numbers(held, kind.element_type, is_implied), kind, to)).result
+    most = _along(_numbers(last, kind.element_type, is_implied), kind, to)
+    least = _along(_numbers([0] * len(last), kind.element_type, is_implied), kind, to)
+    place = stablehlo.ClampOp(least, indices, most).result
+    is_here = _both(_compare(place, first, "GE"), _compare(place, past, "LE"))
+    if not is_implied:
+        is_here = _all_along(is_here, along)
+    found = tiles.same([table, stablehlo.SubtractOp(place, first).result], {"slice_sizes": sizes})[0]
+    result = ir.RankedTensorType(found.type)
+    mask = ir.RankedTensorType.get(result.shape, ir.IntegerType.get_signless(1))
+    is_here = stablehlo.BroadcastInDimOp(mask, is_here, batches).result
+    return [stablehlo.SelectOp(is_here, found, nothing(result)).result]
+
+
+# Scatter
+
+
+def _scatter(site: Site) -> Iterator[Rule]:
+    numbers = stablehlo.ScatterDimensionNumbers(site.op.attributes["scatter_dimension_numbers"])
+    count, wanted = len(site.results), site.results[0]
+    written = [d for d in numbers.scattered_dims_to_operand_dims if d in numbers.inserted_window_dims]
+    owned = {d: wanted[d] for d in written if wanted[d]}
+    updates = site.operands[count + 1]
+    places, batching = _places(site, numbers), list(numbers.scatter_indices_batching_dims)
+    split = {at: updates[at] for at, index in places.items() if updates[at] and index not in batching}
+    choices: list[tuple[dict[int, Axes], dict[int, Axes]]] = [(owned, {})] if owned else []
+    if split and _adds_to_nothing(site):
+        choices += [(owned, split), ({}, split)] if owned else [({}, split)]
+    for own, apart in choices:
+        yield _scatter_rule(site, numbers, own, apart)
+
+
+def _adds_to_nothing(site: Site) -> bool:
+    """Returns whether a scatter combines updates with an array of neutral elements, so that parts of the updates can
+    be scattered alone."""
+    reduction = reduction_of(site.op) if len(site.results) == 1 else None
+    if reduction is None or not is_splittable(ir.RankedTensorType(site.op.results[0].type).element_type, reduction):
+        return False
+    value = site.op.operands[0]
+    while (producer := producer_of(value)) is not None and producer.name in _REPEATS:
+        value = producer.operands[0]
+    return is_neutral(value, reduction)
+
+
+_REPEATS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "sdy.reshard", "sdy.sharding_constraint"})
+
+
+def _scatter_rule(site: Site, numbers, owned: dict[int, Axes], apart: dict[int, Axes]) -> Rule:
+    """Returns the rule in which dimensions of the result are split as `owned` says, and those of the updates that are
+    no windows as `apart` says, as far as their axes are free."""
+    count, wanted = len(site.results), site.results[0]
+    shape, update_shape = site.shape(0), site.shape(count + 1)
+    indices: list[Axes] = [()] * len(site.operands[count])
+    updates: list[Axes] = [()] * len(update_shape)
+    result: list[Axes] = [owned.get(d, ()) for d in range(len(shape))]
+    used = [axis for axes in owned.values() for axis in axes]
+    place_of = {index: at for at, index in _places(site, numbers).items()}
+    for at, axes in apart.items():
+        index = next(index for index, each in place_of.items() if each == at)
+        updates[at] = indices[index] = without_axes(axes, used)
+        used += updates[at]
+    partial = tuple(sorted(axis for axes in updates for axis in axes))
+    batching = list(numbers.input_batching_dims)
+    for d, index in zip(batching, numbers.scatter_indices_batching_dims, strict=True):
+        result[d] = indices[index] = updates[place_of[index]] = without_axes(wanted[d], used)
+        used += result[d]
+    windows = but(len(shape), *numbers.inserted_window_dims, *batching)
+    for at, d in zip(numbers.update_window_dims, windows, strict=True):
+        if update_shape[at] == shape[d]:
+            result[d] = updates[at] = without_axes(wanted[d], used)
+            used += result[d]
+    dims = ((tuple(result),) * count, (tuple(indices),), (tuple(updates),) * count)
+    reduction = (reduction_of(site.op) if partial else None) or "sum"
+    write = functools.partial(_write_scatter, numbers, owned, count) if owned else None
+    return Rule(sum(dims, ()), (tuple(result),) * count, partial, reduction, write=write)
+
+
+def _places(site: Site, numbers) -> dict[int, int]:
+    """Returns the dimensions of a scatter's updates that are no windows, each with its dimension of the indices."""
+    count = len(site.results)
+    of_updates = but(len(site.operands[count + 1]), *numbers.update_window_dims)
+    of_indices = but(len(site.operands[count]), numbers.index_vector_dim)
+    return dict(zip(of_updates, of_indices, strict=True))
+
+
+def _write_scatter(numbers, owned: dict[int, Axes], count: int, tiles: TileWriter, operands) -> list[ir.Value]:
+    """Writes the scatter with indices counted from the tile's first place. What lies outside is not written."""
+    indices = _wide_enough(operands[count])
+    kind = ir.RankedTensorType(indices.type)
+    held = ir.RankedTensorType(operands[0].type).shape
+    is_implied = numbers.index_vector_dim == kind.rank
+    firsts = [
+        _first(tiles, owned[d], held[d], kind.element_type) if d in owned else None
+        for d in numbers.scattered_dims_to_operand_dims
+    ]
+    first = _along(
+        _vector(firsts, kind.element_type, is_implied), kind, [] if is_implied else [numbers.index_vector_dim]
+    )
+    shifted = stablehlo.SubtractOp(indices, first).result
+    return tiles.same([*operands[:count], shifted, *operands[count + 1 :]])
+
+
+# Dynamic slices
+
+
+def _dynamic_slice(site: Site) -> Iterator[Rule]:
+    shape, taken, before, wanted = site.shape(0), site.ints("slice_sizes"), site.operands[0], site.results[0]
+    cut = [d for d, size in enumerate(shape) if taken[d] != size]
+    owned = {d: before[d] for d in cut if before[d]}
+    if not owned or not _sums(site):
+        return
+    used = [axis for axes in owned.values() for axis in axes]
+    result = tuple(() if d in cut else without_axes(axes, used) for d, axes in enumerate(wanted))
+    operand = tuple(owned.get(d, axes) for d, axes in enumerate(result))
+    sizes = [size if d in cut else size // shards(result[d]) for d, size in enumerate(taken)]
+    write = functools.partial(_write_dynamic_slice, site, owned, sizes)
+    indices = ((),) * (len(site.operands) - 1)
+    yield Rule((operand, *indices), (result,), tuple(sorted(used)), _reduction(site), write=write)
+
+
+def put_in_range(tile: ir.Value) -> None:
+    """Makes the dynamic slice that a tile comes from, if any, take starts that are in range.
+
+    For a tile of which the device's own part is sliced next. XLA makes one slice of two and adds the starts as they
+    are, so a start that the first slice would have clamped becomes another one.
+    """
+    op = producer_of(tile)
+    while op is not None and op.name in _MOVES:
+        op = producer_of(op.operands[0])
+    if op is None or op.name != "stablehlo.dynamic_slice":
+        return
+    limits = zip(ir.RankedTensorType(op.operands[0].type).shape, ir.RankedTensorType(op.results[0].type).shape)
+    with ir.InsertionPoint(op), op.location:
+        for number, (size, taken) in enumerate(limits, 1):
+            start = producer_of(op.operands[number])
+            if start is None or start.name != "stablehlo.clamp":
+                op.operands[number] = _clamped(op.operands[number], size - taken)
+
+
+_MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.convert"})
+
+
+def _write_dynamic_slice(site: Site, owned: dict[int, Axes], sizes: list[int], tiles: TileWriter, operands):
+    tile, starts = operands[0], [_wide_enough(each) for each in operands[1:]]
+    kind = ir.RankedTensorType(tile.type)
+    around = {d: sizes[d] for d in owned if sizes[d] > 1}
+    is_here = None
+    for d, axes in owned.items():
+        number = ir.RankedTensorType(starts[d].type).element_type
+        first = _scalar(_first(tiles, axes, kind.shape[d], number))
+        place = _clamped(starts[d], site.shape(0)[d] - sizes[d])
+        if d in around:
+            first = stablehlo.SubtractOp(first, _number(sizes[d], number)).result
+        else:
+            within = _within(place, first, kind.shape[d])
+            is_here = within if is_here is None else _both(is_here, within)
+        starts[d] = stablehlo.SubtractOp(place, first).result
+    if around:
+        low = [around.get(d, 0) for d in range(kind.rank)]
+        zero = nothing(ir.RankedTensorType.get([], kind.element_type))
+        tile = stablehlo.PadOp(tile, zero, low, low, [0] * kind.rank).result
+    found = stablehlo.DynamicSliceOp(tile, starts, sizes).result
+    if is_here is None:
+        return [found]
+    result = ir.RankedTensorType(found.type)
+    mask = ir.RankedTensorType.get(result.shape, ir.IntegerType.get_signless(1))
+    return [stablehlo.SelectOp(stablehlo.BroadcastInDimOp(mask, is_here, []).result, found, nothing(result)).result]
+
+
+def _dynamic_update_slice(site: Site) -> Iterator[Rule]:
+    shape, update, wanted = site.shape(0), site.shape(1), site.results[0]
+    cut = [d for d, size in enumerate(shape) if update[d] != size]
+    owned = {d: wanted[d] for d in cut if wanted[d]}
+    if not owned or len(owned) > 1 and any(update[d] > 1 for d in owned):
+        return
+    part = tuple(() if d in cut else axes for d, axes in enumerate(wanted))
+    result = tuple(axes if d in owned or d not in cut else () for d, axes in enumerate(wanted))
+    write = functools.partial(_write_dynamic_update_slice, site, owned)
+    indices = ((),) * (len(site.operands) - 2)
+    yield Rule((result, part, *indices), (result,), write=write)
+
+
+def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileWriter, operands):
+    """Writes what the update has for this device's places; elsewhere the tile's own elements are written again."""
+    tile, update, starts = operands[0], operands[1], [_wide_enough(each) for each in operands[2:]]
+    kind, sizes = ir.RankedTensorType(tile.type), list(ir.RankedTensorType(update.type).shape)
+    is_here = None
+    for d, axes in owned.items():
+        number = ir.RankedTensorType(starts[d].type).element_type
+        size, held = site.shape(1)[d], kind.shape[d]
+        first = _scalar(_first(tiles, axes, held, number))
+        place = _clamped(starts[d], site.shape(0)[d] - size)
+        if size == 1:
+            within = _within(place, first, held)
+            is_here = within if is_here is None else _both(is_here, within)
+            starts[d] = stablehlo.SubtractOp(place, first).result
+            continue
+        # The update where it lies in the tile, with padding on both sides, and the places that it covers
+        low = [held if each == d else 0 for each in range(kind.rank)]
+        zero = nothing(ir.RankedTensorType.get([], kind.element_type))
+        spread = stablehlo.PadOp(update, zero, low, low, [0] * kind.rank).result
+        sizes[d] = held
+        ahead = stablehlo.SubtractOp(stablehlo.AddOp(first, _number(held, number)).result, place).result
+        begins = [ahead if each == d else _number(0, number) for each in range(kind.rank)]
+        update = stablehlo.DynamicSliceOp(spread, begins, sizes).result
+        line = ir.RankedTensorType.get([held], number)
+        places = stablehlo.AddOp(stablehlo.IotaOp(line, 0).result, _along(first, line, [])).result
+        end = stablehlo.AddOp(place, _number(size - 1, number)).result
+        is_here = _both(_compare(places, _along(place, line, []), "GE"), _compare(places, _along(end, line, []), "LE"))
+        starts[d] = _number(0, number)
+    found = stablehlo.DynamicSliceOp(tile, starts, sizes).result
+    mask = ir.RankedTensorType.get(sizes, ir.IntegerType.get_signless(1))
+    to = [d for d in owned if site.shape(1)[d] > 1]
+    written = stablehlo.SelectOp(stablehlo.BroadcastInDimOp(mask, is_here, to).result, update, found).result
+    return [stablehlo.DynamicUpdateSliceOp(tile, written, starts).result]
+
+
+# Values
+
+
+def nothing(kind: ir.RankedTensorType) -> ir.Value:
+    """Inserts an array whose elements change nothing in a sum: -0.0, 0, or false for truth values in an `or`."""
+    element = kind.element_type
+    if isinstance(element, ir.ComplexType):
+        part = nothing(ir.RankedTensorType.get(kind.shape, ir.ComplexType(element).element_type))
+        return stablehlo.ComplexOp(part, part).result
+    is_integer = isinstance(element, ir.IntegerType)
+    zero = ir.IntegerAttr.get(element, 0) if is_integer else ir.FloatAttr.get(element, -0.0)
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, zero)).result
+
+
+def _reduction(site: Site) -> str:
+    element = ir.RankedTensorType(site.op.results[0].type).element_type
+    return "or" if isinstance(element, ir.IntegerType) and ir.IntegerType(element).width == 1 else "sum"
+
+
+def _sums(site: Site) -> bool:
+    """Returns whether devices can add up parts of the results."""
+    return is_splittable(ir.RankedTensorType(site.op.results[0].type).element_type, _reduction(site))
+
+
+def _wide_enough(indices: ir.Value) -> ir.Value:
+    """Returns indices of at least 32 bits, so that they can hold the numbers of all places."""
+    kind = ir.RankedTensorType(indices.type)
+    if ir.IntegerType(kind.element_type).width >= 32:
+        return indices
+    wide = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
+    return stablehlo.ConvertOp(wide, indices).result
+
+
+def _first(tiles: TileWriter, axes: Axes, held: int, number: ir.Type) -> ir.Value:
+    """Returns the first place that this device has of a dimension, a tensor of one number."""
+    place = tiles.place(axes)
+    if ir.RankedTensorType(place.type).element_type != number:
+        place = stablehlo.ConvertOp(ir.RankedTensorType.get([1], number), place).result
+    return stablehlo.MulOp(place, _numbers([held], number)).result
+
+
+def _scalar(line: ir.Value) -> ir.Value:
+    kind = ir.RankedTensorType(line.type)
+    return stablehlo.ReshapeOp(ir.RankedTensorType.get([], kind.element_type), line).result
+
+
+def _vector(parts: Sequence[ir.Value | None], number: ir.Type, is_scalar: bool) -> ir.Value:
+    """Returns the parts, each of one number, in one line; None is 0. A scalar if it is to be one."""
+    line = [_numbers([0], number) if each is None else each for each in parts]
+    if is_scalar:
+        return _scalar(line[0])
+    return line[0] if len(line) == 1 else stablehlo.ConcatenateOp(line, 0).result
+
+
+def _numbers(values: Sequence[int], number: ir.Type, is_scalar: bool = False) -> ir.Value:
+    elements = [ir.IntegerAttr.get(number, value) for value in values]
+    kind = ir.RankedTensorType.get([] if is_scalar else [len(values)], number)
+    if len(set(values)) == 1:
+        return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, elements[0])).result
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get(elements, kind)).result
+
+
+def _number(value: int, number: ir.Type) -> ir.Value:
+    return _numbers([value], number, is_scalar=True)
+
+
+def _along(value: ir.Value, like: ir.RankedTensorType, dims: Sequence[int]) -> ir.Value:
+    element = ir.RankedTensorType(value.type).element_type
+    return stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(like.shape, element), value, list(dims)).result
+
+
+def _clamped(start: ir.Value, most: int) -> ir.Value:
+    """Returns the start that a dynamic slice really has."""
+    number = ir.RankedTensorType(start.type).element_type
+    return stablehlo.ClampOp(_number(0, number), start, _number(most, number)).result
+
+
+def _within(place: ir.Value, first: ir.Value, held: int) -> ir.Value:
+    number = ir.RankedTensorType(place.type).element_type
+    last = stablehlo.AddOp(first, _number(held - 1, number)).result
+    return _both(_compare(place, first, "GE"), _compare(place, last, "LE"))
+
+
+def _compare(one: ir.Value, other: ir.Value, direction: str) -> ir.Value:
+    return stablehlo.CompareOp(one, other, stablehlo.ComparisonDirectionAttr.get(direction)).result
+
+
+def _both(one: ir.Value, other: ir.Value) -> ir.Value:
+    return stablehlo.AndOp(one, other).result
+
+
+def _all_along(value: ir.Value, dim: int) -> ir.Value:
+    """Returns whether all elements along a dimension are true."""
+    kind = ir.RankedTensorType(value.type)
+    scalar = ir.RankedTensorType.get([], kind.element_type)
+    start = stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(scalar, ir.IntegerAttr.get(kind.element_type, 1)))
+    shape = [size for d, size in enumerate(kind.shape) if d != dim]
+    result = ir.RankedTensorType.get(shape, kind.element_type)
+    op = stablehlo.ReduceOp([result], [value], [start.result], [dim]).operation
+    block = op.regions[0].blocks.append(scalar, scalar, arg_locs=[op.location] * 2)
+    with ir.InsertionPoint(block):
+        stablehlo.ReturnOp([stablehlo.AndOp(*block.arguments).result])
+    return op.results[0]
+
+
+_RULES: dict[str, Callable[[Site], Iterable[Rule]]] = {
+    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
+    "stablehlo.gather": _gather,
+    "stablehlo.scatter": _scatter,
+}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module taken over: written per device as a whole by the pass convert-to-local, in place of islands at its sites.
+
+XLA's partitioner then has nothing to do. Most of the traffic of a real program has no site, such as the partial sums of
+its products and the ops that XLA cannot partition; in this form it has a planned chain as well. But rules for tiles that
+are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one more
+candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans of
+least time, and with those of fewest bytes, which may need less memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.convert_to_local import ConvertToLocalPass
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.plan_sites import PlanSitesPass
+from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
+
+AUTO = "auto"  # the value of `emit` that asks for this form, too
+TIME, BYTES = "time", "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The form of one module, or the reason why there is none.
+
+    Attributes:
+      module: the module; None without one. problem: the reason; empty if there is a module.
+      objective: what its plans are made for.
+      rows: a report row for each change of layout in it. remarks: what the pass says of single ops.
+    """
+
+    module: ir.Module | None
+    problem: str = ""
+    objective: str = "time"
+    rows: tuple[dict, ...] = ()
+    remarks: tuple[Diagnostic, ...] = ()
+
+
+def is_asked_for(pipeline: Pipeline) -> bool:
+    """Returns whether a pipeline has a pass with `emit=auto`."""
+    return _writer(pipeline) is not None
+
+
+def _writer(pipeline: Pipeline) -> SynthesizeCollectivesPass | None:
+    own = [each for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass) and each.emit == AUTO]
+    return own[0] if own else None
+
+
+def pipeline_for(pipeline: Pipeline, objective: str) -> Pipeline:
+    """Returns the pipeline that takes a module over with plans for an objective, if `pipeline` rewrites its sites.
+
+    It plans the sites too: results that the caller left open keep the layouts that are found then.
+    """
+    planning, _ = cut_at_sites(pipeline)
+    writer = _writer(pipeline) or SynthesizeCollectivesPass()
+    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective)
+    return Pipeline((*planning.elements, own))
+
+
+def cut_at_sites(pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
+    """Returns the part of a pipeline up to the pass that plans sites, and the part behind it."""
+    places = [i for i, each in enumerate(pipeline.elements) if isinstance(each, PlanSitesPass)]
+    cut = places[-1] + 1 if places else 0
+    return Pipeline(pipeline.elements[:cut]), Pipeline(pipeline.elements[cut:])
+
+
+def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[TakenOver]:
+    """Returns the forms in which a module is taken over: one that is none, with the reason, or one or two modules.
+
+    Args:
+      planned: the module with its findings, as bytecode. pipeline: the one that rewrites sites, in `session`.
+    """
+    first, writer = _taken_over(planned, pipeline, TIME, session), _writer(pipeline)
+    if first.module is None or writer is None or not writer.network.is_known:
+        return [first]
+    second = _taken_over(planned, pipeline, BYTES, session)
+    chains = [[row["chain"] for row in each.rows] for each in (first, second)]
+    return [first, second] if second.module is not None and chains[0] != chains[1] else [first]
+
+
+def _taken_over(planned: bytes, pipeline: Pipeline, objective: str, session: Session) -> TakenOver:
+    own = Session(session.options)
+    module = ir.Module.parse(planned)
+    *_, convert = pipeline_for(pipeline, objective).elements
+    try:
+        Pipeline((convert,)).run(module, own)
+    except DiagnosedError as error:
+        return TakenOver(None, error.diagnostics[0].message)
+    rows = tuple(own.results.report_rows)
+    if not rows:
+        return TakenOver(None, "no layout changes in it")
+    return TakenOver(module, "", objective, rows, tuple(own.results.diagnostics.having(REMARK)))
