@@ -49,6 +49,11 @@ def rules_of(site: Site) -> list[Rule]:
     return [rule_of(site), *make(site)]
 
 
+def is_indexed(op: ir.Operation) -> bool:
+    """Returns whether an op looks up or writes places of an array."""
+    return op.name in _RULES
+
+
 # Gather
 
 

@@ -6,6 +6,7 @@ If an operand has another layout than its op needs, a chain of collectives conve
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from ..preparation.serials import ID, own_location, serial_of
 from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
 from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
-from .indexed_rules import put_in_range, rules_of
+from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
 from .tile_emission import Mark, write_program
@@ -39,6 +40,7 @@ _PASS_ON = CONSTRAINTS | frozenset(
 _EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _LINEAR = frozenset({"stablehlo.add", "stablehlo.subtract"})  # of partial sums, they make partial sums
+TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
 
 
@@ -154,7 +156,7 @@ class OpWriter:
         self.platform = platform
         self.planning = planning
         self.conversions: list[Conversion] = []
-        self._around: list[tuple[ir.Operation | None, Scope]] = []  # loops around what is written; None: a branch
+        self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -203,29 +205,23 @@ class OpWriter:
     def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
         if (value, dims) not in scope:
-            scope[value, dims] = self._before_loop(op, value, dims, whole) or self._as_wanted(
-                op, scope[value], value.type, dims, whole
-            )
+            tile = scope[value]
+            loop = None if _grows(tile, dims) else self._loop_that_takes(tile.value)
+            with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
+                scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
         return scope[value, dims].value
 
-    def _before_loop(self, op: ir.Operation, value: ir.Value, dims: Dims, whole: str) -> Tile | None:
-        """Returns the tile of a value from outside the innermost loop, converted before the loop, once for all turns.
+    def _loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
+        """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
 
-        None inside no loop, for a value of the loop itself, and for a tile that would become larger: it would need
-        memory as long as the loop runs.
+        Before this loop a conversion of the tile is written once for all turns. If the result is larger than the tile,
+        it is not worth the memory, which it would need as long as the loop runs.
         """
-        loop, outer = self._around[-1] if self._around else (None, {})
-        if loop is None or value not in outer:
-            return None
-        if not (held := outer[value]).partial and _tile_elements(value, held.dims) < _tile_elements(value, dims):
-            return None
-        around = self._around.pop()
-        try:
-            with ir.InsertionPoint(loop):
-                self._in_layout(op, value, dims, outer, whole)
-        finally:
-            self._around.append(around)
-        return outer[value, dims]
+        block = tile.owner if isinstance(tile.owner, ir.Block) else tile.owner.operation.block
+        first = None
+        for loop, body in self._around:
+            first = None if loop is None or body == block else first or loop
+        return first
 
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
@@ -256,12 +252,23 @@ class OpWriter:
         if op.name in _SUMS and self._original(op) is not None:
             raise _refusal(op, "what it sums up is no value of the whole module")
         tile, dims = scope[op.operands[0]], self._dims(op.results[0])
+        if not tile.partial and self._is_for_lookups(op):
+            scope[op.results[0]] = tile
+            return
         if tile.partial:
             if tile.dims == dims and self._is_summed_where_used(op):
                 scope[op.results[0]] = tile
                 return
             dims = self._last_layout(op)
         scope[op.results[0]] = Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
+
+    def _is_for_lookups(self, op: ir.Operation) -> bool:
+        """Returns whether all users of a change of layout, which nobody asked for, are ops on indexed dimensions.
+
+        Such an op may do with the layout before; its rules decide.
+        """
+        users = [use.owner.operation for use in op.results[0].uses]
+        return self._original(op) is None and all(is_indexed(user) and user.block == op.block for user in users)
 
     def _is_summed_where_used(self, op: ir.Operation) -> bool:
         """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
@@ -333,7 +340,7 @@ class OpWriter:
         block = op.regions[number].blocks[0]
         types = [tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
         body = new.regions[number].blocks.append(*types, arg_locs=[own_location(op)] * len(types))
-        self._around.append((new if op.name == "stablehlo.while" else None, scope))
+        self._around.append((new if op.name == "stablehlo.while" else None, body))
         try:
             with ir.InsertionPoint(body):
                 tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
@@ -438,12 +445,26 @@ class OpWriter:
         ]
         given = [
             (value.type, Tile(value, dims, rule.partial, rule.reduction), wanted)
-            for value, dims, wanted in zip(site.op.results, rule.results, site.results, strict=True)
+            for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True)
         ]
-        plans = [self._plan(site.op, tile, kind, dims) for kind, tile, dims in (*taken, *given) if tile.dims != dims or tile.partial]
+        costs = [self._cost_of_plan(site.op, *each, self._loop_that_takes(each[1].value) is not None) for each in taken]
+        costs += [self._cost_of_plan(site.op, *each, False) for each in given]
+        return tuple(map(sum, zip(*costs)))
+
+    def _cost_of_plan(
+        self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, is_from_outside: bool
+    ) -> tuple[float, ...]:
+        """Returns the cost of a change of layout; of one that is written before a loop, the share of one turn."""
+        if tile.dims == dims and not tile.partial:
+            return 0, 0
+        chain = self._plan(op, tile, kind, dims)
+        share = 1 / TURNS if is_from_outside and not _grows(tile, dims) else 1
         if self.planning.get("objective") == "time":
-            return (sum(each.time_s for each in plans),)
-        return sum(each.bytes_received for each in plans), sum(each.collectives for each in plans)
+            return share * chain.time_s, 0
+        return share * chain.bytes_received, share * chain.collectives
+
+    def _wanted(self, site: Site) -> Sequence[Dims]:
+        return [self._last_layout(site.op)] if len(site.results) == 1 else site.results
 
     def _plan(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Plan:
         """Returns the plan that brings a tile into another layout. Raises: DiagnosedError if there is none."""
@@ -499,9 +520,10 @@ class _OneOp:
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes).results)
 
 
-def _tile_elements(value: ir.Value, dims: Dims) -> float:
-    """Returns the number of elements of a tile of a value in a layout."""
-    return math.prod(ir.RankedTensorType(value.type).shape) / math.prod(map(local_rules.shards, dims))
+def _grows(tile: Tile, dims: Dims) -> bool:
+    """Returns whether a tile is larger in another layout."""
+    held, wanted = (math.prod(map(local_rules.shards, each)) for each in (tile.dims, dims))
+    return not tile.partial and wanted < held
 
 
 _RULE = "sdy.sharding_rule"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks that run after the pipeline, and their limits."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from reshard.passes.driver.base import Session
@@ -21,7 +23,7 @@ def ran(monkeypatch) -> list[tuple]:
 
     def compiled(original, module, pipeline, session, rows):
         found.append(("compiled", original, module))
-        session.results.checks.append("a check")
+        session.results.checks.append(SimpleNamespace(taken_over=""))
         return "compiled module"
 
     def run(original, module, pipeline, session, rows, **limits):
@@ -36,7 +38,9 @@ def ran(monkeypatch) -> list[tuple]:
 
 def checked(rows, compiles, value_bytes) -> str:
     asked = {"compiles": compiles, "value_bytes": value_bytes}
-    return checks.checked(lambda: "original", "module", Pipeline(()), Session(), rows, **asked)
+    session = Session()
+    session.results.report_rows += rows
+    return checks.checked(lambda: "original", "module", Pipeline(()), session, rows, **asked)
 
 
 def test_values_are_checked_behind_the_whole_module(ran):

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module written per device as a whole, as a candidate of the whole-module check."""
+
+import json
+
+import pytest
+
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import checks, report, values_check
+from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.taken_over import cut_at_sites, is_asked_for, pipeline_for, take_over
+
+# One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
+ROW = """
+sdy.mesh @mesh = <["data"=2, "seq"=4]>
+func.func @main(%table: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "seq"}, {}]>},
+                %place: tensor<i32>) -> (tensor<1x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_slice %table, %place, %zero, sizes = [1, 1024]
+    : (tensor<8192x1024xf32>, tensor<i32>, tensor<i32>) -> tensor<1x1024xf32>
+  return %0 : tensor<1x1024xf32>
+}"""
+UNKNOWN_CALL = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<64xf32> {
+  %0 = stablehlo.custom_call @mystery(%a) : (tensor<64xf32>) -> tensor<64xf32>
+  return %0 : tensor<64xf32>
+}"""
+ALIKE = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<64xf32> {
+  %0 = stablehlo.sine %a : tensor<64xf32>
+  return %0 : tensor<64xf32>
+}"""
+
+
+def run(text: str, emit="auto", value_bytes=None, **options) -> tuple[str, Session]:
+    """Returns the module after the pipeline and its checks, as text, and the session."""
+    pipeline, session = Pipeline.emitting(emit, {"topology": "h100:2x4", **options}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        pipeline.run(module, session)
+        rows, asked = session.results.report_rows, {"compiles": True, "value_bytes": value_bytes}
+        parse = lambda: ir.Module.parse(text, context)  # noqa: E731
+        return str(checks.checked(parse, module, pipeline, session, rows, **asked)), session
+
+
+def test_a_module_is_taken_over_where_that_is_faster():
+    module, session = run(ROW)
+    check = session.results.checks[0]
+    assert check.taken_over == "time" and check.is_rewritten and check.our_time.seconds < check.stock_time.seconds
+    assert 'manual_axes={"data", "seq"}' in module
+    assert "in place of its sites the whole module is written per device" in str(session.remarks[-1])
+    assert {row["kind"] for row in session.results.report_rows} == {"local"}
+    assert report.as_dict(session)["checks"][0]["is_taken_over"]
+    assert not any(each.taken_over for each in run(ROW, emit="manual")[1].results.checks)
+
+
+def test_the_same_values_come_out():
+    _, session = run(ROW, value_bytes=1 << 30)
+    assert session.results.value_checks[0].status in (values_check.EQUAL, values_check.WITHIN)
+
+
+def test_wrong_values_give_the_whole_module_back(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(values_check._Checker, "_status", lambda *_: values_check.WRONG)
+        patch.setattr(
+            values_check._Checker,
+            "_verified",
+            lambda self: values_check.Verification(
+                values_check.module_verification.Verdict(values_check.EQUAL),
+                values_check.module_verification.Verdict(values_check.WRONG, "one is off"),
+                True,
+            ),
+        )
+        module, session = run(ROW, value_bytes=1 << 30)
+    assert session.results.value_checks[0].status == values_check.GIVEN_BACK
+    assert "manual_computation" not in module and not session.results.checks[0].is_rewritten
+
+
+@pytest.mark.parametrize(("text", "reason"), [(UNKNOWN_CALL, "it has no rule for tiles"), (ALIKE, "no layout changes")])
+def test_why_a_module_is_not_taken_over(text, reason):
+    pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        planned = whole_module_check.Replanned(module, pipeline, session).planned
+        (found,) = take_over(planned, pipeline, session)
+        assert found.module is None and reason in found.problem
+        before = str(module)
+        assert str(whole_module_check.check(module, module, pipeline, session, [])) == before
+    assert not session.results.checks  # XLA is not even asked
+
+
+def is_recorded_whole(session: Session) -> bool:
+    return any(each.taken_over for each in session.results.checks)
+
+
+def test_only_emit_auto_under_better_asks_for_it():
+    assert is_asked_for(Pipeline.emitting("auto", {})) and not is_asked_for(Pipeline.emitting("manual", {}))
+    _, session = run(ROW, policy="strict")
+    assert not is_recorded_whole(session)
+
+
+def test_the_pipeline_that_takes_over_plans_on_the_same_network():
+    pipeline = Pipeline.emitting("auto", {"topology": "v5e:2x4", "memory-limit": "1000000", "platform": "tpu"})
+    own = pipeline_for(pipeline, "bytes")
+    assert str(own) == (
+        "builtin.module(import-gspmd,find-mismatches,plan-sites{topology=v5e:2x4 memory-limit=1000000},"
+        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes})"
+    )
+    planning, rewriting = cut_at_sites(pipeline)
+    assert [each.name for each in (*planning.passes, *rewriting.passes)] == [each.name for each in pipeline.passes]
+
+
+def test_both_objectives_are_tried_where_their_plans_differ():
+    """Two nodes: a sum of which each device keeps a part takes fewer steps by time, and fewer bytes by bytes."""
+    text = """
+    sdy.mesh @mesh = <["data"=2, "seq"=4]>
+    func.func @main(%a: tensor<8x256x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data", "seq"}, {}, {}]>})
+        -> (tensor<256x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"seq"}, {}]>}) {
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0]
+        : (tensor<8x256x256xf32>, tensor<f32>) -> tensor<256x256xf32>
+      return %0 : tensor<256x256xf32>
+    }"""
+    pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        planned = whole_module_check.Replanned(ir.Module.parse(text), pipeline, session).planned
+        found = take_over(planned, pipeline, session)
+    assert [each.objective for each in found] == ["time", "bytes"]
+    assert found[0].rows[0]["chain"] != found[1].rows[0]["chain"]
+
+
+def test_open_results_keep_the_layouts_of_stock_xla():
+    text = """
+    sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%a: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<64x64xf32> {
+      %0 = sdy.sharding_constraint %a <@mesh, [{}, {"x"}]> : tensor<64x64xf32>
+      %1 = stablehlo.sine %0 : tensor<64x64xf32>
+      return %1 : tensor<64x64xf32>
+    }"""
+    module, session = run(text, policy="better")
+    with shared_child() as child:
+        stock, ours = (child.compile(each, 8) for each in (text, module))
+    assert stock.output_shardings == ours.output_shardings
+    assert json.dumps(report.as_dict(session))
