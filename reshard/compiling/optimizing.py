@@ -93,7 +93,7 @@ class Result:
       module: the rewritten module, or the unchanged one, as StableHLO text.
       report: all sites with their decisions, a `Report`.
       is_rewritten: whether any site was rewritten.
-      emit: the form in which sites are written: "manual", "sdy" or "local".
+      emit: the form in which sites are written: "manual", "sdy", "local" or "auto".
       exported: a `jax.export.Exported` with the rewritten module; None if `optimize` was not given an export. Its
         derivatives are optimized when they are needed.
     """
@@ -145,10 +145,10 @@ def optimize(
         `ir.Module`. The program itself is not changed.
       check: whether to compile the whole module before and after in a child process, and to choose the sites that make
         it faster as a whole. None means yes, unless `reshard.options`, the environment or the configuration file say
-        no. The check is made only with emit="manual".
+        no. The check is made only with emit="manual" and emit="auto".
       **options: `policy`, "better", "strict" or "always"; `topology`: the network, a preset such as "h100:4", the path
         of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
-        `effort`: how many times longer to search; `emit`, "manual", "sdy" or "local"; `verify_values`:
+        `effort`: how many times longer to search; `emit`, "manual", "sdy", "local" or "auto"; `verify_values`:
         if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
         docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
@@ -402,8 +402,6 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
     options = {name.replace("_", "-"): value for name, value in given.items()}
     if (platform := settings.get("platform", CPU)) != CPU:  # the devices' own, no setting
         options["platform"] = platform
-    if settings["emit"] == "local":  # that form plans no sites
-        options = {name: value for name, value in options.items() if name not in ("topology", "memory-limit")}
     return Pipeline.emitting(settings["emit"], options)
 
 

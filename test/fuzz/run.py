@@ -295,7 +295,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--count", type=int, default=100, help="programs")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time, at the end of a program")
-    parser.add_argument("--policy", choices=(*POLICIES, "both"), default="better")
+    parser.add_argument(
+        "--policy",
+        choices=(*POLICIES, "both", "auto", "local"),
+        default="better",
+        help="how sites are chosen; auto and local write the module with this --emit",
+    )
     parser.add_argument(
         "--ops", choices=("base", "extended"), default="base", help="the family of programs; see extended.py"
     )
