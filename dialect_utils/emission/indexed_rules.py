@@ -9,11 +9,11 @@ indices counted from its first one:
     scatter of split updates         each device writes its own updates into zeros, so the results are partial sums
 
 The zero of floats is -0.0: x + -0.0 is x for every x, also for -0.0. So looked-up values arrive bit for bit where a
-reduction adds up its operands alone. One that begins with 0.0, as those of CPU devices may, loses the sign of -0.0; stock
-XLA, which reads 0.0 for what lies elsewhere, always does.
+reduction adds up its operands alone. One that begins with 0.0, as those of CPU devices may, loses the sign of -0.0;
+stock XLA, which reads 0.0 for what lies elsewhere, always does.
 
-An op may have several of these rules, and the rule of `local_rules` beside them; which one moves least is for the caller
-to decide.
+An op may have several of these rules, and the rule of `local_rules` beside them; which one moves least is for the
+caller to decide.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Protocol
 from ..ir.ops import producer_of
 from ..ir.reductions import is_neutral, is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
+from ..platform.typed import present
 from .local_rules import Axes, Rule, Site, but, overlap, rule_of, shards, without_axes
 
 
@@ -116,8 +117,9 @@ def _write_gather(
     index_map = list(numbers.start_index_map)
     last = [site.shape(0)[d] - site.ints("slice_sizes")[d] for d in index_map]
     held = [ir.RankedTensorType(table.type).shape[d] - 1 if d in owned else each for d, each in zip(index_map, last)]
-    firsts = [_first(tiles, owned[d], held[i] + 1, kind.element_type) if d in owned else None
-              for i, d in enumerate(index_map)]
+    firsts = [
+        _first(tiles, owned[d], held[i] + 1, kind.element_type) if d in owned else None for i, d in enumerate(index_map)
+    ]
     to = [] if is_implied else [along]
     first = _along(_vector(firsts, kind.element_type, is_implied), kind, to)
     past = stablehlo.AddOp(first, _along(_numbers(held, kind.element_type, is_implied), kind, to)).result
@@ -262,7 +264,9 @@ def put_in_range(tile: ir.Value) -> None:
 _MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.convert"})
 
 
-def _write_dynamic_slice(site: Site, owned: dict[int, Axes], sizes: list[int], tiles: TileWriter, operands):
+def _write_dynamic_slice(
+    site: Site, owned: dict[int, Axes], sizes: list[int], tiles: TileWriter, operands
+) -> Sequence[ir.Value]:
     tile, starts = operands[0], [_wide_enough(each) for each in operands[1:]]
     kind = ir.RankedTensorType(tile.type)
     around = {d: sizes[d] for d in owned if sizes[d] > 1}
@@ -302,7 +306,7 @@ def _dynamic_update_slice(site: Site) -> Iterator[Rule]:
     yield Rule((result, part, *indices), (result,), write=write)
 
 
-def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileWriter, operands):
+def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileWriter, operands) -> Sequence[ir.Value]:
     """Writes what the update has for this device's places; elsewhere the tile's own elements are written again."""
     tile, update, starts = operands[0], operands[1], [_wide_enough(each) for each in operands[2:]]
     kind, sizes = ir.RankedTensorType(tile.type), list(ir.RankedTensorType(update.type).shape)
@@ -316,25 +320,35 @@ def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileW
             within = _within(place, first, held)
             is_here = within if is_here is None else _both(is_here, within)
             starts[d] = stablehlo.SubtractOp(place, first).result
-            continue
-        # The update where it lies in the tile, with padding on both sides, and the places that it covers
-        low = [held if each == d else 0 for each in range(kind.rank)]
-        zero = nothing(ir.RankedTensorType.get([], kind.element_type))
-        spread = stablehlo.PadOp(update, zero, low, low, [0] * kind.rank).result
-        sizes[d] = held
-        ahead = stablehlo.SubtractOp(stablehlo.AddOp(first, _number(held, number)).result, place).result
-        begins = [ahead if each == d else _number(0, number) for each in range(kind.rank)]
-        update = stablehlo.DynamicSliceOp(spread, begins, sizes).result
-        line = ir.RankedTensorType.get([held], number)
-        places = stablehlo.AddOp(stablehlo.IotaOp(line, 0).result, _along(first, line, [])).result
-        end = stablehlo.AddOp(place, _number(size - 1, number)).result
-        is_here = _both(_compare(places, _along(place, line, []), "GE"), _compare(places, _along(end, line, []), "LE"))
-        starts[d] = _number(0, number)
+        else:
+            update, is_here = _spread(update, d, held, first, place)
+            starts[d], sizes[d] = _number(0, number), held
     found = stablehlo.DynamicSliceOp(tile, starts, sizes).result
     mask = ir.RankedTensorType.get(sizes, ir.IntegerType.get_signless(1))
     to = [d for d in owned if site.shape(1)[d] > 1]
-    written = stablehlo.SelectOp(stablehlo.BroadcastInDimOp(mask, is_here, to).result, update, found).result
+    written = stablehlo.SelectOp(stablehlo.BroadcastInDimOp(mask, present(is_here), to).result, update, found).result
     return [stablehlo.DynamicUpdateSliceOp(tile, written, starts).result]
+
+
+def _spread(update: ir.Value, dim: int, held: int, first: ir.Value, place: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Returns an update with its elements at the places of the tile, and which of these places it covers.
+
+    Args:
+      held: the size of the tile along `dim`. first: its first place. place: that of the update.
+    """
+    kind = ir.RankedTensorType(update.type)
+    number = ir.RankedTensorType(place.type).element_type
+    around = [held if each == dim else 0 for each in range(kind.rank)]
+    zero = nothing(ir.RankedTensorType.get([], kind.element_type))
+    padded = stablehlo.PadOp(update, zero, around, around, [0] * kind.rank).result
+    ahead = stablehlo.SubtractOp(stablehlo.AddOp(first, _number(held, number)).result, place).result
+    starts = [ahead if each == dim else _number(0, number) for each in range(kind.rank)]
+    sizes = [held if each == dim else size for each, size in enumerate(kind.shape)]
+    line = ir.RankedTensorType.get([held], number)
+    places = stablehlo.AddOp(stablehlo.IotaOp(line, 0).result, _along(first, line, [])).result
+    end = _along(stablehlo.AddOp(place, _number(kind.shape[dim] - 1, number)).result, line, [])
+    covered = _both(_compare(places, _along(place, line, []), "GE"), _compare(places, end, "LE"))
+    return stablehlo.DynamicSliceOp(padded, starts, sizes).result, covered
 
 
 # Values

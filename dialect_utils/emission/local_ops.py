@@ -440,9 +440,7 @@ class OpWriter:
 
     def _cost(self, site: Site, rule: Rule, scope: Scope) -> tuple[float, ...]:
         ends = [(value, scope[value], dims) for value, dims in zip(site.op.operands, rule.operands, strict=True)]
-        taken = [
-            (value.type, tile, dims) for value, tile, dims in dict.fromkeys(ends) if (value, dims) not in scope
-        ]
+        taken = [(value.type, tile, dims) for value, tile, dims in dict.fromkeys(ends) if (value, dims) not in scope]
         given = [
             (value.type, Tile(value, dims, rule.partial, rule.reduction), wanted)
             for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True)

@@ -74,7 +74,7 @@ class Rule:
     reduction: str = "sum"
     sizes: dict[str, list[int]] = field(default_factory=dict)
     whole: str = ""
-    write: Callable[..., list[ir.Value]] | None = None
+    write: Callable[..., Sequence[ir.Value]] | None = None
 
 
 def rule_of(site: Site) -> Rule:
@@ -398,9 +398,7 @@ def _scatter(site: Site) -> Rule:
     for at, d in zip(window_updates, windows, strict=True):
         if update_shape[at] == shape[d]:
             result[d] = updates[at] = wanted[d]
-    update_of = dict(
-        zip(but(len(indices), numbers.index_vector_dim), but(len(updates), *window_updates), strict=True)
-    )
+    update_of = dict(zip(but(len(indices), numbers.index_vector_dim), but(len(updates), *window_updates), strict=True))
     for d, index in zip(batching, index_batching, strict=True):
         result[d] = indices[index] = updates[update_of[index]] = wanted[d]
     operands = ((tuple(result),) * count, (tuple(indices),), (tuple(updates),) * count)

@@ -2,10 +2,10 @@
 """The module taken over: written per device as a whole by the pass convert-to-local, in place of islands at its sites.
 
 XLA's partitioner then has nothing to do. Most of the traffic of a real program has no site, such as the partial sums of
-its products and the ops that XLA cannot partition; in this form it has a planned chain as well. But rules for tiles that
-are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one more
-candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans of
-least time, and with those of fewest bytes, which may need less memory.
+its products and the ops that XLA cannot partition; in this form it has a planned chain as well. But rules for tiles
+that are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one
+more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans
+of least time, and with those of fewest bytes, which may need less memory.
 """
 
 from __future__ import annotations

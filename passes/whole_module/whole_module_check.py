@@ -282,7 +282,9 @@ class _Checker:
         results.diagnostics.diagnostics += winner.remarks
         than = "with rewritten sites" if islands.of is not self.stock else "as it came"
         reason = _compared(whole, islands, "so", than)
-        self.session.remark(self.original.operation, f"in place of its sites the whole module is written per device: {reason}")
+        self.session.remark(
+            self.original.operation, f"in place of its sites the whole module is written per device: {reason}"
+        )
         self._record(self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.objective)
         return module
 

@@ -91,14 +91,13 @@ def scatters(drawn: Drawn):
         drawn.args[picks] = drawn.numbers.permutation(8).astype(np.int32) - 1
     else:
         picks = drawn.indices([8], shape[0])
-    if drawn.rng.random() < 0.5:
-        empty = {"add": 0, "set": 0, "max": np.iinfo(np.int32).min, "min": np.iinfo(np.int32).max}[how]
-        if dtype == np.float32:
-            empty = {"max": -np.inf, "min": np.inf}.get(how, 0.0)
-        start = lambda a: jnp.full(shape, empty, dtype)
-    else:
-        table = drawn.array(shape, dtype)
-        start = lambda a: a[table]
+    table = None if drawn.rng.random() < 0.5 else drawn.array(shape, dtype)
+    least, most = (-np.inf, np.inf) if dtype == np.float32 else (np.iinfo(np.int32).min, np.iinfo(np.int32).max)
+    empty = {"max": least, "min": most}.get(how, 0)
+
+    def start(a):
+        return jnp.full(shape, empty, dtype) if table is None else a[table]
+
     return lambda a: getattr(start(a).at[a[picks].astype(np.int32)], how)(a[updates], mode="drop")
 
 
@@ -153,7 +152,8 @@ def checked(mesh, seed: int) -> None:
 
     def program(*args):
         return tuple(
-            lax.with_sharding_constraint(op(args), NamedSharding(mesh, spec)) for op, spec in zip(ops, specs, strict=True)
+            lax.with_sharding_constraint(op(args), NamedSharding(mesh, spec))
+            for op, spec in zip(ops, specs, strict=True)
         )
 
     jax.clear_caches()
