@@ -2,7 +2,7 @@
 """Compiles programs, stock and ours, for targets that need not be there, and prints their compilers' numbers.
 
     python benchmarks/ahead_of_time.py [--targets tpu:v5e:2x4,...] [--programs NAME,...] [--size large]
-        [--policy better] [--journal FILE.jsonl] [--out FILE.md]
+        [--policy better] [--emit manual] [--journal FILE.jsonl] [--out FILE.md]
 
 The programs are those of `python -m benchmarks.programs list`. Each is lowered for a mesh with its own axes; the
 smallest axis is doubled until the mesh has as many devices as the target. Then the program goes through the pipeline
@@ -126,11 +126,11 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     for number, (target, entry) in enumerate(pairs, 1):
         replace_line(f"{number} of {len(pairs)}: {entry.name} on {target}")
         size = options.size if options.size in entry.sizes else entry.sizes[-1]
-        question = f"{entry.name} {size} {target} {options.policy}"
+        question = f"{entry.name} {size} {target} {options.policy}" + f" {options.emit}" * (options.emit != "manual")
         if journal and (kept := journal.get(question)):
             yield Row.from_dict(kept)
             continue
-        row = _measured(entry, target, options.policy, size, _child(options.timeout))
+        row = _measured(entry, target, options, size, _child(options.timeout))
         if journal:
             journal.add(question, asdict(row))
         yield row
@@ -171,6 +171,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", type=_targets, default=_TARGETS, help=f"default: {_TARGETS}")
     parser.add_argument("--programs", type=_programs, help="default: all whose libraries are installed")
     parser.add_argument("--size", default="large", help="of programs that have it; others have their largest one")
+    parser.add_argument("--emit", choices=("manual", "auto"), default="manual")
     parser.add_argument("--policy", choices=tuple(POLICIES), default="better", help="the policy of plan-sites")
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", default=DEFAULT_TIMEOUT_S, help="of one compilation (%(default)s)"
@@ -243,19 +244,21 @@ def _child(timeout_s: float) -> XlaChild:
     return child
 
 
-def _measured(entry: Program, target: Target, policy: str, size: str, child: XlaChild) -> Row:
+def _measured(entry: Program, target: Target, options: argparse.Namespace, size: str, child: XlaChild) -> Row:
     axes = scaled_axes(entry.mesh_axes, target.devices)
     mesh = ", ".join(f"{name}={size}" for name, size in axes)
     text = entry.lower(size, axes).as_text()
     session = Session(RunOptions(compile_for=target, xla_child=child))
     network = {name: text for name, text in (("topology", of_target(target)),) if text}
-    pipeline = Pipeline.emitting("manual", {"policy": policy, "platform": platform_of(target.platform), **network})
+    given = {"policy": options.policy, "platform": platform_of(target.platform), **network}
+    pipeline = Pipeline.emitting(options.emit, given)
     start_s = time.perf_counter()
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
         try:
             pipeline.run(module, session)
-            whole_module_check.check(ir.Module.parse(text), module, pipeline, session, session.results.report_rows)
+            rows = list(session.results.report_rows)
+            whole_module_check.check(ir.Module.parse(text), module, pipeline, session, rows)
         except DiagnosedError as error:
             return Row(entry.name, str(target), mesh, problem=str(error).splitlines()[0])
     if not session.results.checks:  # the target's compiler refuses the module both ways

@@ -7,7 +7,7 @@
 `--on unshaped` they are processes of this machine without a network of their own, which needs nothing. First `reshard
 calibrate` fits a topology to this network, and all processes multiply matrices at once, for the rate of the local work.
 Then each program is lowered, decided under every policy for this topology, and run: its *forms* are stock XLA's module
-and those of the policies, equal ones only once. For each turn the slowest process counts, for a form the median of the
+and those of the policies, and of `--emit=auto`, equal ones only once. For each turn the slowest process counts, for a form the median of the
 turns. A short step gets more turns (`--seconds`). If `better` takes more than 1.03 of stock's time, both are measured
 again with three times as many turns, and if it still does, with nine times as many; the last answer counts.
 
@@ -46,6 +46,7 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.passes.sites.oracle import BETTER, POLICIES
+from reshard.passes.whole_module.taken_over import AUTO
 from reshard.synthesis.common.numbers import milliseconds
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.network.topology import Topology
@@ -149,7 +150,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     networks = [name for name, each in NETWORKS.items() if each.processes == DEVICES]
     parser.add_argument("--on", choices=(*networks, UNSHAPED), default="two-level", help="default %(default)s")
     parser.add_argument("--programs", type=lambda text: text.split(","), help="default: all")
-    parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
+    parser.add_argument(
+        "--policies",
+        type=lambda text: text.split(","),
+        default=[*POLICIES, AUTO],
+        help="auto is better with --emit=auto; default: all",
+    )
     parser.add_argument("--size", default="demo", help="small, demo or large; default %(default)s")
     parser.add_argument(
         "--turns", type=int, default=5, help="runs of each form, the median counts, default %(default)s"
@@ -222,7 +228,8 @@ def _decided(name: str, topology: Topology, options: argparse.Namespace) -> Prog
     stock, limits = _without_locations(text_of(name, DEVICES, options.size))
     texts, same = {STOCK: stock}, {}
     for policy in options.policies:
-        decided = reshard.optimize(stock, policy=policy, topology=topology, check=True)
+        how = {"emit": AUTO} if policy == AUTO else {"policy": policy}
+        decided = reshard.optimize(stock, **how, topology=topology, check=True)
         text = _without_locations(decided.module)[0] if decided.is_rewritten else stock
         same[policy] = next((form for form, each in texts.items() if each == text), policy)
         texts.setdefault(same[policy], text)
