@@ -6,10 +6,11 @@
 8 processes with a CPU device each, on a network of `networks/testbed.py`, which needs root; gloo carries the data. With
 `--on unshaped` they are processes of this machine without a network of their own, which needs nothing. First `reshard
 calibrate` fits a topology to this network, and all processes multiply matrices at once, for the rate of the local work.
-Then each program is lowered, decided under every policy for this topology, and run: its *forms* are stock XLA's module
-and those of the policies, and of `--emit=auto`, equal ones only once. For each turn the slowest process counts, for a form the median of the
-turns. A short step gets more turns (`--seconds`). If `better` takes more than 1.03 of stock's time, both are measured
-again with three times as many turns, and if it still does, with nine times as many; the last answer counts.
+Then each program is lowered, decided under every policy for this topology, and run: its *forms* are stock XLA's
+module and those of the policies, and of `--emit=auto`, equal ones only once. For each turn the slowest process
+counts, for a form the median of the turns. A short step gets more turns (`--seconds`). If `better` takes more than
+1.03 of stock's time, both are measured again with three times as many turns, and if it still does, with nine times as
+many; the last answer counts.
 
 Results are compared with those of stock XLA's module: equal in all bits where data only moves, else within what passes
 as rounding in the program's coarsest type and its sums. Modules are decided by `reshard.optimize`, whose results are

@@ -37,7 +37,7 @@ class TileWriter(Protocol):
         ...
 
     def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
-        """Writes the op itself on tiles, with some of its attributes replaced; returns its results."""
+        """Writes the op itself on tiles, with sizes replaced, and other indices than its own; returns its results."""
         ...
 
 
@@ -231,7 +231,7 @@ def _dynamic_slice(site: Site) -> Iterator[Rule]:
     shape, taken, before, wanted = site.shape(0), site.ints("slice_sizes"), site.operands[0], site.results[0]
     cut = [d for d, size in enumerate(shape) if taken[d] != size]
     owned = {d: before[d] for d in cut if before[d]}
-    if not owned or not _sums(site):
+    if not owned or not all(taken) or not _sums(site):
         return
     used = [axis for axes in owned.values() for axis in axes]
     result = tuple(() if d in cut else without_axes(axes, used) for d, axes in enumerate(wanted))
@@ -256,9 +256,7 @@ def put_in_range(tile: ir.Value) -> None:
     limits = zip(ir.RankedTensorType(op.operands[0].type).shape, ir.RankedTensorType(op.results[0].type).shape)
     with ir.InsertionPoint(op), op.location:
         for number, (size, taken) in enumerate(limits, 1):
-            start = producer_of(op.operands[number])
-            if start is None or start.name != "stablehlo.clamp":
-                op.operands[number] = _clamped(op.operands[number], size - taken)
+            op.operands[number] = _clamped(_wide_enough(op.operands[number]), size - taken)
 
 
 _MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.convert"})
@@ -297,7 +295,7 @@ def _dynamic_update_slice(site: Site) -> Iterator[Rule]:
     shape, update, wanted = site.shape(0), site.shape(1), site.results[0]
     cut = [d for d, size in enumerate(shape) if update[d] != size]
     owned = {d: wanted[d] for d in cut if wanted[d]}
-    if not owned or len(owned) > 1 and any(update[d] > 1 for d in owned):
+    if not owned or not all(update) or len(owned) > 1 and any(update[d] > 1 for d in owned):
         return
     part = tuple(() if d in cut else axes for d, axes in enumerate(wanted))
     result = tuple(axes if d in owned or d not in cut else () for d, axes in enumerate(wanted))
@@ -372,7 +370,9 @@ def _reduction(site: Site) -> str:
 
 def _sums(site: Site) -> bool:
     """Returns whether devices can add up parts of the results."""
-    return is_splittable(ir.RankedTensorType(site.op.results[0].type).element_type, _reduction(site))
+    element = ir.RankedTensorType(site.op.results[0].type).element_type
+    has_zero = "E8M0" not in str(element)
+    return has_zero and is_splittable(element, _reduction(site))
 
 
 def _wide_enough(indices: ir.Value) -> ir.Value:

@@ -17,9 +17,10 @@ from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
+from reshard.synthesis.programs import steps
 
 from ..analysis.module_analysis import Analysis
-from ..ir.diagnostics import error_at, note
+from ..ir.diagnostics import DiagnosedError, error_at, note
 from ..ir.ops import CONSTANTS, manual_axes, ops_in
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
@@ -234,7 +235,8 @@ class OpWriter:
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(op_name, own_location(op), kind, chain, whole))
         mark = Mark(self.channels, name, own_location(op), self.platform)
-        put_in_range(tile.value)
+        if _takes_own_part_first(chain):
+            put_in_range(tile.value)
         return Tile(write_program(chain.tile_program, tile.value, mark), dims)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
@@ -390,10 +392,16 @@ class OpWriter:
         if is_late:
             self._add_init(op, init, rule.reduction, scope)
 
-    def on_tiles(self, op: ir.Operation, meant: ir.Operation, rule: Rule, operands, sizes) -> ir.Operation:
-        """Writes an op itself on tiles, with its computations on elements, and returns it."""
+    def on_tiles(
+        self, op: ir.Operation, meant: ir.Operation, rule: Rule, operands, sizes, without: Sequence[str] = ()
+    ) -> ir.Operation:
+        """Writes an op itself on tiles, with its computations on elements, and returns it.
+
+        Args:
+          sizes: attributes that are replaced. without: attributes that are left out.
+        """
         types = [tile_type(each.type, dims, op) for each, dims in zip(op.results, rule.results, strict=True)]
-        new = self._create(op, meant.name, types, operands, meant.attributes, sizes)
+        new = self._create(op, meant.name, types, operands, meant.attributes, sizes, without)
         original = self._original(op)
         came = op if original is None or original.name != op.name else original
         for before, after in zip(came.regions, new.regions, strict=True):
@@ -455,7 +463,10 @@ class OpWriter:
         """Returns the cost of a change of layout; of one that is written before a loop, the share of one turn."""
         if tile.dims == dims and not tile.partial:
             return 0, 0
-        chain = self._plan(op, tile, kind, dims)
+        try:
+            chain = self._plan(op, tile, kind, dims)
+        except DiagnosedError:
+            return math.inf, math.inf
         share = 1 / TURNS if is_from_outside and not _grows(tile, dims) else 1
         if self.planning.get("objective") == "time":
             return share * chain.time_s, 0
@@ -473,8 +484,11 @@ class OpWriter:
         except NoPlanError as problem:
             raise error_at(op, f"emit=local finds no chain from {ends[0]} to {ends[1]}: {problem}", HINT) from None
 
-    def _create(self, op: ir.Operation, name: str, types, operands, attributes, sizes=None) -> ir.Operation:
-        kept = {each: attributes[each] for each in _names(attributes) if each not in (SHARDING, ID, _RULE)}
+    def _create(
+        self, op: ir.Operation, name: str, types, operands, attributes, sizes=None, without: Sequence[str] = ()
+    ) -> ir.Operation:
+        dropped = (SHARDING, ID, _RULE, *without)
+        kept = {each: attributes[each] for each in _names(attributes) if each not in dropped}
         kept.update({each: ir.DenseI64ArrayAttr.get(value) for each, value in (sizes or {}).items()})
         return ir.Operation.create(
             name,
@@ -515,7 +529,14 @@ class _OneOp:
         return self.writer.place(self.op, axes)
 
     def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
-        return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes).results)
+        without = ("indices_are_sorted",)  # others are
+        return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
+
+
+def _takes_own_part_first(chain: Plan) -> bool:
+    """Returns whether a chain begins with a slice, or with an exchange, which slices parts to send."""
+    first = next((each.step for each in chain.steps if not isinstance(each.step, steps.Relayout)), None)
+    return isinstance(first, steps.Slice | steps.Exchanged)
 
 
 def _grows(tile: Tile, dims: Dims) -> bool:

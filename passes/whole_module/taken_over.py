@@ -56,10 +56,15 @@ def pipeline_for(pipeline: Pipeline, objective: str) -> Pipeline:
 
     It plans the sites too: results that the caller left open keep the layouts that are found then.
     """
-    planning, _ = cut_at_sites(pipeline)
-    writer = _writer(pipeline) or SynthesizeCollectivesPass()
+    planning, rewriting = cut_at_sites(pipeline)
+    return Pipeline((*planning.elements, *_converting(rewriting, objective).elements))
+
+
+def _converting(rewriting: Pipeline, objective: str) -> Pipeline:
+    """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
+    writer = next(each for each in rewriting.passes if isinstance(each, SynthesizeCollectivesPass))
     own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective)
-    return Pipeline((*planning.elements, own))
+    return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 
 def cut_at_sites(pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
@@ -86,9 +91,8 @@ def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[Take
 def _taken_over(planned: bytes, pipeline: Pipeline, objective: str, session: Session) -> TakenOver:
     own = Session(session.options)
     module = ir.Module.parse(planned)
-    *_, convert = pipeline_for(pipeline, objective).elements
     try:
-        Pipeline((convert,)).run(module, own)
+        _converting(cut_at_sites(pipeline)[1], objective).run(module, own)
     except DiagnosedError as error:
         return TakenOver(None, error.diagnostics[0].message)
     rows = tuple(own.results.report_rows)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
@@ -107,7 +107,8 @@ def check(
     """
     target = session.options.compile_for
     asked: str = policy or _option(pipeline, "policy", BETTER)
-    groups, takes_over = _groups(rows, pipeline, asked), asked == BETTER and is_asked_for(pipeline)
+    groups = _groups(rows, pipeline, asked)
+    takes_over = asked == BETTER and is_asked_for(pipeline) and not _names_sites(pipeline)
     if not groups and not takes_over and not (target and target.is_ahead_of_time):
         return rewritten
     import_shardings(original, pipeline, session)
@@ -155,10 +156,7 @@ def _groups(rows: Sequence[dict], pipeline: Pipeline, policy: str) -> list[Group
 
     Under `better` these are all that could be rewritten, unless the pipeline names sites.
     """
-    names_sites = any(
-        isinstance(each, SynthesizeCollectivesPass) and (each.only or each.leave) for each in pipeline.passes
-    )
-    is_free = policy == BETTER and not names_sites
+    is_free = policy == BETTER and not _names_sites(pipeline)
     by_group: dict[object, list[dict]] = {}
     for row in rows:
         if row.get("is_rewritten") or (is_free and row.get("possible")):
@@ -174,6 +172,11 @@ def _groups(rows: Sequence[dict], pipeline: Pipeline, policy: str) -> list[Group
         for together in by_group.values()
     ]
     return sorted(groups, key=lambda group: group.sites)
+
+
+def _names_sites(pipeline: Pipeline) -> bool:
+    """Returns whether the options of a pipeline say which sites are rewritten."""
+    return any(isinstance(each, SynthesizeCollectivesPass) and (each.only or each.leave) for each in pipeline.passes)
 
 
 def _gain_s(row: dict) -> float:
@@ -256,8 +259,6 @@ class _Checker:
 
         choice = JointChoice(gains, measured, none, is_better, self.budget, least_s, self._foresee)
         best = choice.run(self._starts())
-        if self._is_unmeasurable(stock, choice):
-            return self.rewritten
         attempts = len(choice.outcomes) - 1
         winner, least = None, choice.outcome
         for whole in wholes:
@@ -268,6 +269,8 @@ class _Checker:
             why_not = why_not or outcome.problem or _compared(outcome, choice.outcome, "written per device", "not so")
         if winner is not None:
             return self._handed_over_whole(winner, least, choice.outcome, attempts)
+        if self._is_unmeasurable(stock, choice):
+            return self.rewritten
         dropped, added = list(self._dropped(choice)), list(self._added(choice))
         self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
@@ -279,9 +282,12 @@ class _Checker:
         """Returns the module written per device. Its rows and remarks take the place of those of the sites."""
         module, results = present(winner.module), self.session.results
         results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
-        results.diagnostics.diagnostics += winner.remarks
+        of_sites = {each for each in self.replanned.said if each.severity == REMARK}
+        results.diagnostics.diagnostics[:] = [
+            each for each in results.diagnostics.diagnostics if each not in of_sites
+        ] + [*winner.remarks]
         than = "with rewritten sites" if islands.of is not self.stock else "as it came"
-        reason = _compared(whole, islands, "so", than)
+        reason = "XLA compiles no other form" if islands.problem else _compared(whole, islands, "so", than)
         self.session.remark(
             self.original.operation, f"in place of its sites the whole module is written per device: {reason}"
         )
@@ -466,7 +472,10 @@ class Replanned:
 
     Args:
       original: the module before `pipeline` ran in `session`.
+    State: `said`, the diagnostics of the planning, once it has run.
     """
+
+    said: tuple[Diagnostic, ...] = ()
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
         self._original, self._options = original, session.options  # the same options, so sites have the same numbers
@@ -485,8 +494,9 @@ class Replanned:
     @functools.cached_property
     def planned(self) -> bytes:
         """Returns the module with findings, chains and verdicts on its ops, as bytecode."""
-        module = ir.Module.parse(compat.bytecode(self._original))
-        self._planning.run(module, Session(self._options))
+        module, session = ir.Module.parse(compat.bytecode(self._original)), Session(self._options)
+        self._planning.run(module, session)
+        self.said = tuple(session.results.diagnostics.diagnostics)
         return compat.bytecode(module)
 
 
@@ -530,7 +540,16 @@ def with_ours(
     time = ModuleCriterion(BETTER, network, devices).time(check.stock, ours) if ours.is_ok else None
     added = tuple((left, why) for each, why in check.added if (left := tuple(site for site in each if site in sites)))
     traffic = check.traffic and _traffic(original, rewritten, child, network, check.target)
-    return replace(check, ours=ours, our_time=time, is_rewritten=rewritten is not None, added=added, traffic=traffic)
+    taken_over = check.taken_over if rewritten is not None else ""
+    return replace(
+        check,
+        ours=ours,
+        our_time=time,
+        is_rewritten=rewritten is not None,
+        added=added,
+        traffic=traffic,
+        taken_over=taken_over,
+    )
 
 
 def _traffic(

@@ -98,3 +98,17 @@ func.func @own_part_of_a_dynamic_slice(%a: tensor<8x16xf32>, %start: tensor<i32>
   %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<4x16xf32>
   return %1 : tensor<4x16xf32>
 }
+
+// -----
+
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+
+// Nothing is written, so no device has a part of it.
+
+// CHECK-LABEL: func.func @update_without_elements(
+// CHECK: stablehlo.dynamic_update_slice
+func.func @update_without_elements(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}, %u: tensor<0x16xf32>, %i: tensor<i32>)
+    -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
+  %0 = stablehlo.dynamic_update_slice %a, %u, %i, %i : (tensor<8x16xf32>, tensor<0x16xf32>, tensor<i32>, tensor<i32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}

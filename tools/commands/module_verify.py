@@ -58,7 +58,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     parser.add_argument(
-        "--emit", metavar="manual|local", help="the form of the rewritten module, as for reshard-opt (default: manual)"
+        "--emit",
+        metavar="manual|local|auto",
+        help="the form of the rewritten module, as for reshard-opt (default: manual); auto switches --check on",
     )
     parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes to run, as for reshard-opt")
     parser.add_argument(
@@ -149,7 +151,7 @@ def _rewritten(original: ir.Module, pipeline: Pipeline, name: str, flags: argpar
     _progress("rewriting")
     pipeline.run(rewritten, session)
     _refuse_shardys_collectives(rewritten)
-    if not flags.check or flags.emit == "local":
+    if not (flags.check or flags.emit == "auto") or flags.emit == "local":
         return rewritten
     from reshard.passes.whole_module import whole_module_check
 

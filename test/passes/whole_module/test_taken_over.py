@@ -109,7 +109,7 @@ def test_the_pipeline_that_takes_over_plans_on_the_same_network():
     own = pipeline_for(pipeline, "bytes")
     assert str(own) == (
         "builtin.module(import-gspmd,find-mismatches,plan-sites{topology=v5e:2x4 memory-limit=1000000},"
-        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes})"
+        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes},strip-findings)"
     )
     planning, rewriting = cut_at_sites(pipeline)
     assert [each.name for each in (*planning.passes, *rewriting.passes)] == [each.name for each in pipeline.passes]
@@ -147,3 +147,29 @@ def test_open_results_keep_the_layouts_of_stock_xla():
         stock, ours = (child.compile(each, 8) for each in (text, module))
     assert stock.output_shardings == ours.output_shardings
     assert json.dumps(report.as_dict(session))
+
+
+def test_sites_that_the_pipeline_names_keep_the_module_from_being_taken_over():
+    pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4", "only": "99"}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(ROW)
+        pipeline.run(module, session)
+        rows = session.results.report_rows
+        whole_module_check.check(ir.Module.parse(ROW), module, pipeline, session, rows)
+    assert not is_recorded_whole(session)
+
+
+def test_passes_behind_the_rewriting_run_on_the_module_that_is_taken_over():
+    pipeline = Pipeline.emitting("auto", {"topology": "h100:2x4"})
+    pipeline = Pipeline((*pipeline.elements, "sdy-inline-meshes"))
+    session = Session()
+    with make_context() as context, ir.Location.unknown(context):
+        planned = whole_module_check.Replanned(ir.Module.parse(ROW), pipeline, session).planned
+        found = take_over(planned, pipeline, session)[0]
+        assert "sdy.mesh @" not in str(found.module)
+
+
+def test_nothing_is_said_of_sites_that_are_no_more():
+    """The module has a site that is left to XLA before it is taken over."""
+    _, session = run(ROW)
+    assert is_recorded_whole(session) and not any("is left to XLA" in str(each) for each in session.remarks)

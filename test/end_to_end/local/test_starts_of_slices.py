@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic slices whose result is sliced again: XLA makes one slice of two, and adds starts that are out of range."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+
+CASES = {
+    "out of range": (8, np.uint32(7)),
+    "of few bits, whose limit needs more": (300, np.uint8(60)),
+    "of few bits and negative": (300, np.int8(-3)),
+    "clamped by the program, to another limit": (8, lambda start: lax.clamp(np.uint32(0), start, np.uint32(7))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("spec", [P("x", None), P(None, None)])
+def test_a_start(case, spec):
+    size, start = CASES[case]
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    array = np.arange(size * 2, dtype=np.float32).reshape(size, 2)
+    place, change = (np.uint32(7), start) if callable(start) else (start, lambda each: each)
+
+    def taken(array, place):
+        return lax.dynamic_slice(array, (change(place), np.zeros((), place.dtype)), (4, 2))
+
+    def program(array, place):
+        return lax.with_sharding_constraint(taken(array, place), NamedSharding(mesh, spec))
+
+    args = jax.device_put(array, NamedSharding(mesh, P(None, "x"))), jax.device_put(place, NamedSharding(mesh, P()))
+    jax.clear_caches()
+    got = reshard.optimize(jax.jit(program).lower(*args), emit="local").compile()(*args)
+    np.testing.assert_array_equal(got, jax.jit(taken)(array, place))
