@@ -39,6 +39,7 @@
 // CHECK: "dropped": [],
 // CHECK-NEXT: "added": [],
 // CHECK-NEXT: "attempts": 1,
+// CHECK-NEXT: "is_taken_over": false,
 // CHECK-NEXT: "is_rewritten": true,
 // CHECK-NEXT: "traffic": {
 // CHECK: "times_bound": 8.0,
