@@ -86,7 +86,7 @@ def test_a_journal_gives_rows_back(tmp_path, monkeypatch):
     row = row_of(STOCK, STOCK)
     monkeypatch.setattr(ahead_of_time, "_measured", lambda *_: row)
     options = Namespace(
-        journal=tmp_path / "rows.jsonl", targets=[TARGET], size="large", policy="better", timeout=1.0,
+        journal=tmp_path / "rows.jsonl", targets=[TARGET], size="large", policy="better", emit="manual", timeout=1.0,
         programs=[Program("fft", "", (("x", 4),), lambda *_: None)],
     )  # fmt: skip
     assert list(ahead_of_time._rows(options)) == [row]
