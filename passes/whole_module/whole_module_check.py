@@ -259,16 +259,13 @@ class _Checker:
 
         choice = JointChoice(gains, measured, none, is_better, self.budget, least_s, self._foresee)
         best = choice.run(self._starts())
-        attempts = len(choice.outcomes) - 1
-        winner, least = None, choice.outcome
-        for whole in wholes:
-            outcome = self._outcome_of(present(whole.module), len(whole.rows), least)
-            attempts += 1
-            if is_better(outcome, least):
-                winner, least = whole, outcome
-            why_not = why_not or outcome.problem or _compared(outcome, choice.outcome, "written per device", "not so")
-        if winner is not None:
-            return self._handed_over_whole(winner, least, choice.outcome, attempts)
+        attempts = len(choice.outcomes) - 1 + len(wholes)
+        outcomes = [self._outcome_of(present(each.module), len(each.rows), choice.outcome) for each in wholes]
+        if (winner := _best_of(outcomes, choice.outcome)) is not None:
+            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts)
+        if outcomes:
+            first = outcomes[0]
+            why_not = first.problem or _compared(first, choice.outcome, "written per device", "not so")
         if self._is_unmeasurable(stock, choice):
             return self.rewritten
         dropped, added = list(self._dropped(choice)), list(self._added(choice))
@@ -447,6 +444,15 @@ class _Checker:
             noun = "site" if len(sites) == 1 else "sites"
             numbers = ", ".join(map(str, sites))
             self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")
+
+
+def _best_of(outcomes: Sequence[Outcome], least: Outcome) -> int | None:
+    """Returns the number of the best outcome that is better than `least`; None if there is none."""
+    best = None
+    for number, outcome in enumerate(outcomes):
+        if is_better(outcome, least):
+            best, least = number, outcome
+    return best
 
 
 def _compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", not_so: str = "without") -> str:
