@@ -207,7 +207,7 @@ class OpWriter:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
         if (value, dims) not in scope:
             tile = scope[value]
-            loop = None if _grows(tile, dims) else self._loop_that_takes(tile.value)
+            loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
         return scope[value, dims].value
@@ -467,7 +467,7 @@ class OpWriter:
             chain = self._plan(op, tile, kind, dims)
         except DiagnosedError:
             return math.inf, math.inf
-        share = 1 / TURNS if is_from_outside and not _grows(tile, dims) else 1
+        share = 1 / TURNS if is_from_outside and not grows(tile, dims) else 1
         if self.planning.get("objective") == "time":
             return share * chain.time_s, 0
         return share * chain.bytes_received, share * chain.collectives
@@ -539,7 +539,7 @@ def _takes_own_part_first(chain: Plan) -> bool:
     return isinstance(first, steps.Slice | steps.Exchanged)
 
 
-def _grows(tile: Tile, dims: Dims) -> bool:
+def grows(tile: Tile, dims: Dims) -> bool:
     """Returns whether a tile is larger in another layout."""
     held, wanted = (math.prod(map(local_rules.shards, each)) for each in (tile.dims, dims))
     return not tile.partial and wanted < held
