@@ -45,9 +45,9 @@ from benchmarks.whole_modules.policies import known, text_of
 from benchmarks.whole_modules.step_worker import STOCK
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver.registry import AUTO
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.passes.sites.oracle import BETTER, POLICIES
-from reshard.passes.whole_module.taken_over import AUTO
 from reshard.synthesis.common.numbers import milliseconds
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.network.topology import Topology

@@ -178,10 +178,10 @@ def _scatter_rule(site: Site, numbers, owned: dict[int, Axes], apart: dict[int, 
     updates: list[Axes] = [()] * len(update_shape)
     result: list[Axes] = [owned.get(d, ()) for d in range(len(shape))]
     used = [axis for axes in owned.values() for axis in axes]
-    place_of = {index: at for at, index in _places(site, numbers).items()}
+    index_of = _places(site, numbers)
+    place_of = {index: at for at, index in index_of.items()}
     for at, axes in apart.items():
-        index = next(index for index, each in place_of.items() if each == at)
-        updates[at] = indices[index] = without_axes(axes, used)
+        updates[at] = indices[index_of[at]] = without_axes(axes, used)
         used += updates[at]
     partial = tuple(sorted(axis for axes in updates for axis in axes))
     batching = list(numbers.input_batching_dims)
@@ -245,8 +245,8 @@ def _dynamic_slice(site: Site) -> Iterator[Rule]:
 def put_in_range(tile: ir.Value) -> None:
     """Makes the dynamic slice that a tile comes from, if any, take starts that are in range.
 
-    For a tile of which the device's own part is sliced next. XLA makes one slice of two and adds the starts as they
-    are, so a start that the first slice would have clamped becomes another one.
+    For a tile that is sliced next, by the program or for the device's own part. XLA makes one slice of two and adds the
+    starts as they are, so a start that the first slice would have clamped becomes another one.
     """
     op = producer_of(tile)
     while op is not None and op.name in _MOVES:
@@ -406,6 +406,7 @@ def _vector(parts: Sequence[ir.Value | None], number: ir.Type, is_scalar: bool) 
 
 
 def _numbers(values: Sequence[int], number: ir.Type, is_scalar: bool = False) -> ir.Value:
+    """Inserts a line of numbers of a type; a scalar if it is to be one."""
     elements = [ir.IntegerAttr.get(number, value) for value in values]
     kind = ir.RankedTensorType.get([] if is_scalar else [len(values)], number)
     if len(set(values)) == 1:
@@ -418,6 +419,7 @@ def _number(value: int, number: ir.Type) -> ir.Value:
 
 
 def _along(value: ir.Value, like: ir.RankedTensorType, dims: Sequence[int]) -> ir.Value:
+    """Returns a value repeated to the shape of `like`; `dims` are its dimensions there."""
     element = ir.RankedTensorType(value.type).element_type
     return stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(like.shape, element), value, list(dims)).result
 
@@ -429,6 +431,7 @@ def _clamped(start: ir.Value, most: int) -> ir.Value:
 
 
 def _within(place: ir.Value, first: ir.Value, held: int) -> ir.Value:
+    """Returns whether a place is among the `held` ones from `first` on."""
     number = ir.RankedTensorType(place.type).element_type
     last = stablehlo.AddOp(first, _number(held - 1, number)).result
     return _both(_compare(place, first, "GE"), _compare(place, last, "LE"))

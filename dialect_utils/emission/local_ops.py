@@ -41,6 +41,7 @@ _PASS_ON = CONSTRAINTS | frozenset(
 _EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _LINEAR = frozenset({"stablehlo.add", "stablehlo.subtract"})  # of partial sums, they make partial sums
+_SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
 
@@ -309,12 +310,15 @@ class OpWriter:
         """Writes the numbers along one dimension, cuts out the tile's part, and repeats it along the others."""
         kind, dims = ir.RankedTensorType(op.results[0].type), self._dims(op.results[0])
         along = ir.IntegerAttr(op.attributes["iota_dimension"]).value
-        line = ir.RankedTensorType.get([kind.shape[along]], kind.element_type)
-        numbers = Tile(stablehlo.IotaOp(line, 0).result, ((),))
-        numbers = self._as_wanted(op, numbers, line, (dims[along],))
+        numbers = self._own_numbers(op, ir.RankedTensorType.get([kind.shape[along]], kind.element_type), dims[along])
         scope[op.results[0]] = Tile(
-            stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), numbers.value, [along]).result, dims
+            stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), numbers, [along]).result, dims
         )
+
+    def _own_numbers(self, op: ir.Operation, line: ir.Type, axes: Axes) -> ir.Value:
+        """Returns this device's part of the numbers from 0 on, of which `line` is the type, split by the axes."""
+        numbers = Tile(stablehlo.IotaOp(line, 0).result, ((),))
+        return self._as_wanted(op, numbers, line, (axes,)).value
 
     def _while(self, op: ir.Operation, scope: Scope) -> _Nested:
         layouts = [self._dims(each) for each in op.results]
@@ -378,6 +382,8 @@ class OpWriter:
             self._in_layout(op, value, dims, scope, rule.whole)
             for value, dims in zip(op.operands, rule.operands, strict=True)
         ]
+        if op.name in _SLICES:
+            put_in_range(operands[0])
         if rule.write is not None:
             values = rule.write(_OneOp(self, op, meant, rule), operands)
             for result, value, dims in zip(op.results, values, rule.results, strict=True):
@@ -411,8 +417,7 @@ class OpWriter:
     def place(self, op: ir.Operation, axes: Axes) -> ir.Value:
         """Returns the number of this device's shard along the axes, as tensor<1xi32>."""
         line = ir.RankedTensorType.get([local_rules.shards(axes)], ir.IntegerType.get_signless(32))
-        numbers = Tile(stablehlo.IotaOp(line, 0).result, ((),))
-        return self._as_wanted(op, numbers, line, (axes,)).value
+        return self._own_numbers(op, line, axes)
 
     def _add_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
         """Writes an addition of partial sums that are added up once, later; returns False if they are not alike."""

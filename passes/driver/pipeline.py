@@ -70,6 +70,11 @@ class Pipeline:
         """Returns the passes of ours, in order."""
         return tuple(each for each in self.elements if isinstance(each, Pass))
 
+    @property
+    def emission(self) -> str:
+        """Returns the form in which the pipeline writes sites, one of `registry.EMISSIONS`; empty if no pass says."""
+        return next((form for each in self.passes if (form := getattr(each, "emit", ""))), "")
+
     def __str__(self) -> str:
         return f"{ANCHOR}({','.join(map(str, self.elements))})"
 

@@ -37,7 +37,9 @@ PIPELINES = {
 DEFAULT_PIPELINE = "reshard"
 
 # The values of --emit, each with the pipeline that writes it if no pipeline is named.
-EMISSIONS = {"manual": DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshard-local", "auto": DEFAULT_PIPELINE}
+MANUAL, AUTO = "manual", "auto"
+EMISSIONS = {MANUAL: DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshard-local", AUTO: DEFAULT_PIPELINE}
+COMPARED = (MANUAL, AUTO)  # those that the whole-module check compares with stock XLA
 
 
 # Passes of MLIR, Shardy and StableHLO that every supported jaxlib has; there are more. The passes in the second list

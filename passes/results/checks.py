@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from reshard.passes.driver.registry import AUTO
+
 if TYPE_CHECKING:
     from reshard.dialect_utils.platform.bindings import ir
     from reshard.passes.driver.base import Session
@@ -69,7 +71,7 @@ def checked(
     Raises: DiagnosedError as `whole_module_check.check` does.
     """
     before, first_row = len(session.results.checks), len(session.results.report_rows) - len(rows)
-    is_auto = any(getattr(each, "emit", "") == "auto" for each in pipeline.passes)
+    is_auto = pipeline.emission == AUTO
     if compiles and (can_be_rewritten(rows) or is_auto or session.options.compile_for is not None):
         from reshard.passes.whole_module import whole_module_check
 

@@ -152,7 +152,7 @@ class _Checker:
             raise _NotChecked(
                 f"the module is for {devices_of(self.original)} devices, at most {MOST_DEVICES} are emulated"
             )
-        if any(getattr(each, "emit", "manual") == "sdy" for each in self.pipeline.passes):
+        if self.pipeline.emission == "sdy":
             raise _NotChecked("XLA does not read Shardy's collectives")
         for each in self.original.body.operations:
             for op in ops_in(each.operation):

@@ -20,7 +20,6 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 
-AUTO = "auto"  # the value of `emit` that asks for this form, too
 TIME, BYTES = "time", "bytes"
 
 
@@ -41,14 +40,8 @@ class TakenOver:
     remarks: tuple[Diagnostic, ...] = ()
 
 
-def is_asked_for(pipeline: Pipeline) -> bool:
-    """Returns whether a pipeline has a pass with `emit=auto`."""
-    return _writer(pipeline) is not None
-
-
-def _writer(pipeline: Pipeline) -> SynthesizeCollectivesPass | None:
-    own = [each for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass) and each.emit == AUTO]
-    return own[0] if own else None
+def _writer(pipeline: Pipeline) -> SynthesizeCollectivesPass:
+    return next(each for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass))
 
 
 def pipeline_for(pipeline: Pipeline, objective: str) -> Pipeline:
@@ -62,7 +55,7 @@ def pipeline_for(pipeline: Pipeline, objective: str) -> Pipeline:
 
 def _converting(rewriting: Pipeline, objective: str) -> Pipeline:
     """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
-    writer = next(each for each in rewriting.passes if isinstance(each, SynthesizeCollectivesPass))
+    writer = _writer(rewriting)
     own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective)
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
@@ -80,8 +73,8 @@ def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[Take
     Args:
       planned: the module with its findings, as bytecode. pipeline: the one that rewrites sites, in `session`.
     """
-    first, writer = _taken_over(planned, pipeline, TIME, session), _writer(pipeline)
-    if first.module is None or writer is None or not writer.network.is_known:
+    first = _taken_over(planned, pipeline, TIME, session)
+    if first.module is None or not _writer(pipeline).network.is_known:
         return [first]
     second = _taken_over(planned, pipeline, BYTES, session)
     chains = [[row["chain"] for row in each.rows] for each in (first, second)]

@@ -33,6 +33,7 @@ from reshard.dialect_utils.xla.child import Compiled, CompileRequest
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.driver.registry import AUTO
 from reshard.passes.import_gspmd import ImportGspmdPass
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
@@ -40,7 +41,7 @@ from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, m
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
-from reshard.passes.whole_module.taken_over import TakenOver, cut_at_sites, is_asked_for, pipeline_for, take_over
+from reshard.passes.whole_module.taken_over import TakenOver, cut_at_sites, pipeline_for, take_over
 
 if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
@@ -108,7 +109,7 @@ def check(
     target = session.options.compile_for
     asked: str = policy or _option(pipeline, "policy", BETTER)
     groups = _groups(rows, pipeline, asked)
-    takes_over = asked == BETTER and is_asked_for(pipeline) and not _names_sites(pipeline)
+    takes_over = asked == BETTER and pipeline.emission == AUTO and not _names_sites(pipeline)
     if not groups and not takes_over and not (target and target.is_ahead_of_time):
         return rewritten
     import_shardings(original, pipeline, session)

@@ -25,6 +25,7 @@ from reshard.dialect_utils.xla import child as xla_child
 from reshard.jobs import agreement, shared_planning
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.driver.registry import COMPARED
 from reshard.passes.results import report, result_cache
 from reshard.passes.results.checks import checked, effort_of, is_rewritten
 from reshard.passes.results.result_cache import Output
@@ -290,7 +291,7 @@ class _Checks:
     def of(cls, settings: Mapping[str, Any]) -> _Checks:
         """Returns the checks that settings ask for."""
         value_bytes = byte_size(settings["verify_values_bytes"]) if settings["verify_values"] else None
-        return cls(settings["check"] and settings["emit"] in ("manual", "auto"), value_bytes)
+        return cls(settings["check"] and settings["emit"] in COMPARED, value_bytes)
 
 
 def _output(

@@ -145,13 +145,14 @@ def _rewritten(original: ir.Module, pipeline: Pipeline, name: str, flags: argpar
     """
     from reshard.dialect_utils.platform.bindings import ir
     from reshard.passes.driver.base import RunOptions, Session
+    from reshard.passes.driver.registry import AUTO
 
     rewritten = ir.Module.parse(str(original.operation.get_asm(enable_debug_info=True)))
     session = Session(RunOptions(input=name))
     _progress("rewriting")
     pipeline.run(rewritten, session)
     _refuse_shardys_collectives(rewritten)
-    if not (flags.check or flags.emit == "auto") or flags.emit == "local":
+    if not (flags.check or pipeline.emission == AUTO) or flags.emit == "local":
         return rewritten
     from reshard.passes.whole_module import whole_module_check
 

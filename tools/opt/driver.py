@@ -296,7 +296,7 @@ class _Run:
 
     def _checks(self) -> bool:
         """Returns whether the whole module is compiled: if the pipeline is one that writes islands for XLA."""
-        has_islands = any(getattr(each, "emit", "") in ("manual", "auto") for each in self.pipeline.passes)
+        has_islands = self.pipeline.emission in registry.COMPARED
         return self.flags.check and (has_islands or self.flags.compile_for is not None)
 
     def _instrumentation(self) -> Instrumentation:

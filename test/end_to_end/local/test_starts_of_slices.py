@@ -36,3 +36,20 @@ def test_a_start(case, spec):
     jax.clear_caches()
     got = reshard.optimize(jax.jit(program).lower(*args), emit="local").compile()(*args)
     np.testing.assert_array_equal(got, jax.jit(taken)(array, place))
+
+
+def test_a_slice_of_a_slice_of_the_program():
+    """Stock XLA takes rows 15 on: 15 + 3, in range of the array, not of the first slice."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    array, starts = np.arange(32, dtype=np.float32).reshape(16, 2), (np.uint32(15), np.uint32(3))
+
+    def program(array, first, second):
+        zero = np.uint32(0)
+        taken = lax.dynamic_slice(lax.dynamic_slice(array, (first, zero), (8, 2)), (second, zero), (1, 2))
+        return lax.with_sharding_constraint(taken, NamedSharding(mesh, P(None, None)))
+
+    args = jax.device_put(array, NamedSharding(mesh, P(None, "x"))), *starts
+    jax.clear_caches()
+    result = reshard.optimize(jax.jit(program).lower(*args), emit="local")
+    assert result.is_rewritten
+    np.testing.assert_array_equal(result.compile()(*args), array[11:12])

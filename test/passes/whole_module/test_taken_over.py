@@ -11,7 +11,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
 from reshard.passes.whole_module import whole_module_check
-from reshard.passes.whole_module.taken_over import cut_at_sites, is_asked_for, pipeline_for, take_over
+from reshard.passes.whole_module.taken_over import cut_at_sites, pipeline_for, take_over
 
 # One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
 ROW = """
@@ -99,7 +99,7 @@ def is_recorded_whole(session: Session) -> bool:
 
 
 def test_only_emit_auto_under_better_asks_for_it():
-    assert is_asked_for(Pipeline.emitting("auto", {})) and not is_asked_for(Pipeline.emitting("manual", {}))
+    assert Pipeline.emitting("auto", {}).emission == "auto" and Pipeline.emitting("local", {}).emission == ""
     _, session = run(ROW, policy="strict")
     assert not is_recorded_whole(session)
 
