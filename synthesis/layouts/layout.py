@@ -21,7 +21,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -352,7 +352,10 @@ def unreduced_factors(mesh: Mesh, sharding: Sharding) -> tuple[Factor, ...]:
     return _joined(mesh, sorted(sharding.unreduced, key=lambda axis: (axis.name, axis.resolve(mesh))))
 
 
-def _joined(mesh: Mesh, axes: Iterable[AxisRef]) -> tuple[Factor, ...]:
+def _joined(mesh: Mesh, axes: Sequence[AxisRef]) -> tuple[Factor, ...]:
+    if len(axes) == 1:  # most dimensions are split by one axis
+        pre, size = axes[0].resolve(mesh)
+        return (Factor(axes[0].name, pre, size),) if size > 1 else ()
     factors: list[Factor] = []
     for axis in axes:
         pre, size = axis.resolve(mesh)

@@ -34,6 +34,8 @@ class AxisRef:
         Raises: ShardingError if they do not divide the axis; MeshError if the mesh has no such axis.
         """
         full = mesh.axis_size(self.name)
+        if self.size is None and self.pre_size is None:
+            return 1, full
         pre = 1 if self.pre_size is None else self.pre_size
         size = full if self.size is None else self.size
         if pre < 1 or size < 1 or full % (pre * size):

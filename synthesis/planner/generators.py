@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..layouts.blocks import Blocks
-from ..layouts.layout import Factor, Layout, LayoutError, layout_of
+from ..layouts.layout import Factor, Layout, LayoutError
 from ..layouts.mesh import Mesh
 from ..layouts.refinement import NoPlanError, Problem, refine
 from ..network.pricing import PER_SECOND, Pricing
@@ -57,7 +57,7 @@ class Context:
     def pricing_on(self, mesh: Mesh) -> Pricing:
         return pricing_of(self.request.topology, mesh, self.request.bits)
 
-    @property
+    @functools.cached_property
     def routes(self) -> Routes:
         return Routes(self.request, self.costing, self.pricing_on, self.exchange)
 
@@ -113,6 +113,7 @@ class Searched:
         self.context = context
         self.found = found
         self.costing = context.costing
+        self.costing.refined_ends = found.problem.source, found.problem.target
         if found.bound is not None:
             self.costing.bound = found.bound
         self.plan = self.costing.of_chain(found.chain, found.is_optimal, found.proved_gap)
@@ -282,39 +283,46 @@ def exchanged_parts(searched: Searched) -> Iterator[Plan]:
         return  # an exchange moves no partial sums
     if best is not None and found.is_unbeatable:
         return
-    shards = context.request.target.shards(context.request.mesh)
-    if math.prod(shards) == context.request.mesh.size:
-        return  # no tile has a replica
-    tile = math.prod([-(-size // count) for size, count in zip(context.request.shape, shards)])
-    before = layout_of(context.request.mesh, context.request.shape, context.request.source)
+    mesh, tile = context.request.mesh, found.problem.target.tile_elements
+    replicas = mesh.size // math.prod(context.request.target.shards(mesh))
+    if replicas == 1:
+        return
+    if best is not None and context.pricing.is_flat:  # there is one group of replicas, that of all
+        part = -(-tile // replicas)
+        least_s = context.pricing.least_picoseconds_of_one(replicas, part * (replicas - 1)) / PER_SECOND
+        if _least_with_gather_s(context, tile, replicas, best.bound_bytes, least_s) >= best.time_s:
+            return
 
     def may_gain(leg: Leg) -> bool:
         if leg.chain.source.shape != context.request.shape:
             return False  # it would be padded
         best = searched.best
-        return best is None or _least_before(context, before, leg, best.bound_bytes) < context.costing.key(best)
+        return best is None or _least_before(context, leg, best.bound_bytes) < context.costing.key(best)
 
     def may_gather(factors: tuple[Factor, ...]) -> bool:
         best = searched.best
-        return best is None or _least_with_gather_s(context, tile, factors, best.bound_bytes) < best.time_s
+        if best is None:
+            return True
+        parts = math.prod([factor.size for factor in factors])
+        gather_s = context.pricing.picoseconds("all_gather", factors, -(-tile // parts)) / PER_SECOND
+        return _least_with_gather_s(context, tile, parts, best.bound_bytes, gather_s) < best.time_s
 
     yield from context.routes.through_parts_of_target(may_gather, may_gain)
 
 
-def _least_with_gather_s(context: Context, tile: int, factors: tuple[Factor, ...], bound_bytes: int) -> float:
-    """Returns the least time of an exchange of parts of tiles and their gather along the factors."""
-    parts = math.prod([factor.size for factor in factors])
+def _least_with_gather_s(context: Context, tile: int, parts: int, bound_bytes: int, gather_s: float) -> float:
+    """Returns the least time of an exchange of parts of tiles, and a gather of the parts that takes `gather_s`."""
     part = -(-tile // parts)
     received = max(0, bound_bytes - part * (parts - 1) * context.request.bits // 8)
-    gather_s = context.pricing.picoseconds("all_gather", factors, part) / PER_SECOND
     return context.pricing.least_exchange_s(1, part, received) + gather_s
 
 
-def _least_before(context: Context, before: Layout, leg: Leg, bound_bytes: int) -> tuple[float, ...]:
+def _least_before(context: Context, leg: Leg, bound_bytes: int) -> tuple[float, ...]:
     """Returns the least cost of a plan of an exchange and a leg."""
     chain = leg.chain
     program = lower(leg.pricing.mesh, chain.source, chain.steps, context.request.reduction, chain.layouts)
     behind = context.costing.priced_steps(leg.pricing, program, chain)
+    before, _ = context.costing.ends
     return least_with_exchange(context, before, chain.source, bound_bytes, (), behind)
 
 

@@ -24,6 +24,7 @@ unless the tile limit allows it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import operator
@@ -94,13 +95,37 @@ class Routes:
         self.costing = costing
         self.pricing_of = pricing_of
         self.exchange = exchange
-        ends = both_ends(request.mesh, request.shape, request.source, request.target, request.target_mesh)
-        self.held, self.wanted = ends
-        self.shape = self.held.shape  # a scalar may be an array of one element here
-        is_scalar = self.shape != request.shape
-        sides = (request.source, request.target)
-        self.source, self.target = (Sharding(((),), unreduced=s.unreduced) for s in sides) if is_scalar else sides
         self.is_settled = False
+
+    @functools.cached_property
+    def ends(self) -> tuple[Blocks, Blocks]:
+        """Returns the placements of source and target."""
+        asked = self.request
+        return both_ends(asked.mesh, asked.shape, asked.source, asked.target, asked.target_mesh)
+
+    @property
+    def held(self) -> Blocks:
+        return self.ends[0]
+
+    @property
+    def wanted(self) -> Blocks:
+        return self.ends[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the array; a scalar that only some devices hold is an array of one element here."""
+        return self.request.shape or self.held.shape
+
+    @property
+    def source(self) -> Sharding:
+        return self._side(self.request.source)
+
+    @property
+    def target(self) -> Sharding:
+        return self._side(self.request.target)
+
+    def _side(self, side: Sharding) -> Sharding:
+        return side if self.shape == self.request.shape else Sharding(((),), unreduced=side.unreduced)
 
     def plans(self) -> Iterator[Plan]:
         """Yields at least one plan. Raises: NoPlanError if there is none, with the reason."""
@@ -259,10 +284,11 @@ class Routes:
         """
         mesh = self.request.mesh
         for gathered in filter(may_gather, self._replicas(mesh) if self.shape else []):
-            parts, legs = self._divided(mesh, (), gathered)
-            if all(map(may_gain, legs)):
+            leg, tile = self._gathered_parts(mesh, (), gathered)
+            if may_gain(leg):
+                parts = self._parts_of_target(mesh, leg.chain.source, tile)
                 with contextlib.suppress(TooManyPieces):
-                    yield self._assembled([Exchanged(self.exchange(self.held, parts), None), *legs])
+                    yield self._assembled([Exchanged(self.exchange(self.held, parts), None), leg])
 
     def _starts(self) -> Iterator[tuple[Blocks, tuple[Leg, ...]]]:
         """Yields placements without partial sums, and the leg that reduces the source to each of them."""
@@ -292,17 +318,18 @@ class Routes:
         self._check_holds_all(mesh)
         replicas = self._replicas(mesh) if self.shape else []  # a scalar has no parts
         for gathered in [(), *replicas] if sums else replicas:
-            yield self._divided(mesh, sums, gathered)
+            leg, tile = self._gathered_parts(mesh, sums, gathered)
+            yield self._parts_of_target(mesh, leg.chain.source, tile), (leg,)
 
-    def _divided(
+    def _gathered_parts(
         self, mesh: Mesh, sums: tuple[Factor, ...], gathered: tuple[Factor, ...]
-    ) -> tuple[Blocks, tuple[Leg, ...]]:
-        """Returns the target with its tiles divided among the factors, and the leg that leads from there to the target.
+    ) -> tuple[Leg, tuple[int, ...]]:
+        """Returns the leg that makes the target of its tiles' parts, which are divided among the factors, and its tile.
 
         If the factors do not divide the tile, its longest dimension is padded; the padding at the leg's end is cut off.
         """
         factors, blocks = (*sums, *gathered), whole_factors(mesh, self.target)
-        tile = self.wanted.tile_shape
+        tile = self.target.tile_shape(mesh, self.shape)
         after = self._whole_layout(mesh, self.target, ())
         spare = _spare_digits(after, factors)
         if tile and len(spare) < len(factors):
@@ -315,7 +342,7 @@ class Routes:
         before = after.with_moved(spare)
         typed = (steps.AllGather(gathered),) if gathered else ()
         typed += (steps.ToUnreduced(sums),) if sums else ()
-        return self._parts_of_target(mesh, before, tile), (self._leg(mesh, Chain(before, typed)),)
+        return self._leg(mesh, Chain(before, typed)), tile
 
     def _parts_of_target(self, mesh: Mesh, layout: Layout, tile: tuple[int, ...]) -> Blocks:
         """Returns the boxes of a layout that divides the target's tiles, padded to `tile`, in indices of the array."""
@@ -327,9 +354,7 @@ class Routes:
 
     def _replicas(self, mesh: Mesh) -> list[tuple[Factor, ...]]:
         """Returns groups of factors along which the target is replicated: all, and those of each axis if not flat."""
-        used = [factor for dim in whole_factors(mesh, self.target) for factor in dim] + [
-            *unreduced_factors(mesh, self.target)
-        ]
+        used = [*itertools.chain(*whole_factors(mesh, self.target)), *unreduced_factors(mesh, self.target)]
         free = {axis: _unused(axis, size, used) for axis, size in mesh.axes}
         found = [tuple(itertools.chain(*free.values()))]
         if not self.costing.pricing.is_flat:
@@ -569,7 +594,9 @@ def _unused(axis: str, size: int, used: Sequence[Factor]) -> tuple[Factor, ...]:
       >>> [(piece.pre, piece.size) for piece in _unused("x", 12, [Factor("x", 2, 2)])]
       [(1, 2), (4, 3)]
     """
-    here = sorted((factor.pre, factor.end) for factor in used if factor.axis == axis)
+    here = sorted([(factor.pre, factor.end) for factor in used if factor.axis == axis])
+    if here == [(1, size)]:
+        return ()
     ends = [1, *itertools.chain(*here), size]
     gaps = [Factor(axis, a, b // a) for a, b in zip(ends[::2], ends[1::2]) if b % a == 0 and b > a]
     return _primes(gaps)

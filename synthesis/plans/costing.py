@@ -43,6 +43,7 @@ class Costing:
 
     Attributes:
       fastest_s: the least time of all plans priced so far.
+      refined_ends: the request's source and target in refined factors, once they are known.
     """
 
     def __init__(self, request: Request, pricing: Pricing):
@@ -50,6 +51,7 @@ class Costing:
         self.pricing = pricing
         self.objective = objective(request.objective)
         self.fastest_s = math.inf
+        self.refined_ends: tuple[Layout, Layout] | None = None
         self._bound_time_s: float | None = None
 
     @functools.cached_property
@@ -88,13 +90,17 @@ class Costing:
 
     def _check_ends(self, chain: Chain) -> None:
         """Raises: RuleError if the chain does not lead from the request's source to its target (R1)."""
-        for end, wanted in zip((chain.source, chain.target), self._ends_of_request):
+        ends = chain.source, chain.target
+        if ends == self.refined_ends:
+            return
+        for end, wanted in zip(ends, self.ends):
             # Most chains have the factors of the request; the others have pieces of them.
             if end != wanted and end.with_whole_factors() != wanted.with_whole_factors():
                 raise steps.RuleError(f"R1: the chain has {end} at an end, not {wanted}")
 
     @functools.cached_property
-    def _ends_of_request(self) -> tuple[Layout, Layout]:
+    def ends(self) -> tuple[Layout, Layout]:
+        """Returns the layouts of the request's source and target, in whole factors."""
         asked = self.request
         source = layout_of(asked.mesh, asked.shape, asked.source)
         return source, layout_of(asked.mesh, asked.shape, asked.target)

@@ -65,7 +65,7 @@ def chain_at_once(problem: Problem, pricing: Pricing | None) -> Found | None:
     slices = _slices(problem)
     if slices is None:
         return None
-    sliced = Chain(source).then(*([Slice(tuple(slices))] if slices else []))
+    sliced = Chain(source).then(Slice(tuple(slices))) if slices else Chain(source)
     layout = sliced.target
     if layout == target:
         free = (0, 0, 0) if pricing else (0, 0)

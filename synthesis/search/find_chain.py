@@ -9,7 +9,6 @@ after a time, so that every process finds the same chain. A lower bound on all c
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from ..layouts.layout import Layout
@@ -99,7 +98,7 @@ class _Searches:
 
     def _proved(self, found: Found, least: Cost) -> Found:
         is_unbeatable = found.cost <= self.at_least
-        return dataclasses.replace(found, least_cost=least, is_unbeatable=is_unbeatable, bound=self.bound)
+        return Found(found.problem, found.chain, found.cost, least, is_unbeatable, self.bound, found.rivals_s)
 
     def _at_least(self, bound: int) -> Cost:
         """Returns a lower bound on the cost of any method."""
