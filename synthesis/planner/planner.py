@@ -127,8 +127,10 @@ class _Planner:
             yield plan
         if not self.context.objective.is_by_time or fastest is None or fastest.peak_bytes <= (asked.memory_limit or 0):
             return
+        by_bytes = _Planner(dataclasses.replace(asked, objective="bytes"))
+        by_bytes.context.costing.take_bounds_of(self.context.costing)
         with contextlib.suppress(NoPlanError):
-            yield from _Planner(dataclasses.replace(asked, objective="bytes")).candidates()
+            yield from by_bytes.candidates()
 
     def _without_search(self, refusal: NoPlanError) -> Iterator[Plan]:
         """Yields the plans of a request for which the search finds no chain. Raises: the refusal if there are none."""

@@ -52,7 +52,6 @@ class Costing:
         self.objective = objective(request.objective)
         self.fastest_s = math.inf
         self.refined_ends: tuple[Layout, Layout] | None = None
-        self._bound_time_s: float | None = None
 
     @functools.cached_property
     def bound(self) -> int:
@@ -369,7 +368,7 @@ class Costing:
             peak_bytes=peak_bytes(program, asked.bits, is_padded=has_loop and asked.is_source_padded),
             is_optimal=is_optimal,
             proved_gap=1.0 if is_optimal else proved_gap,
-            bound_time_s=self._bound_seconds(),
+            bound_time_s=self.bound_time_s,
         )
         return found if found.proved_gap else dataclasses.replace(found, proved_gap=gap_to_bounds(found))
 
@@ -379,14 +378,17 @@ class Costing:
         received = (int(traffic.bytes_received_per_device(own, devices).max()) for own in by_step)
         return tuple(map(_receiving, priced, received))
 
-    def _bound_seconds(self) -> float:
+    @functools.cached_property
+    def bound_time_s(self) -> float:
         """Returns a lower bound on the time of any method on the topology."""
-        if self._bound_time_s is None:
-            asked = self.request
-            self._bound_time_s = self._least_seconds() if self.bound else 0.0
-            if asked.has_sums:
-                self._bound_time_s = max(self._bound_time_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
-        return self._bound_time_s
+        least_s = self._least_seconds() if self.bound else 0.0
+        if self.request.has_sums:
+            return max(least_s, self.pricing.least_picoseconds(self.bound) / PER_SECOND)
+        return least_s
+
+    def take_bounds_of(self, other: Costing) -> None:
+        """Takes the bounds of a request that differs in its objective only, since no bound depends on that."""
+        self.bound, self.bound_time_s = other.bound, other.bound_time_s
 
     def _least_seconds(self) -> float:
         """Returns a lower bound on the time in which the necessary bytes enter the units of the topology."""
@@ -413,7 +415,7 @@ def least_costs(request: Request) -> tuple[int, float]:
       48
     """
     costing = Costing(request, Pricing(request.topology, request.widest_mesh, request.bits))
-    return request.bytes_of(costing.bound), costing._bound_seconds()
+    return request.bytes_of(costing.bound), costing.bound_time_s
 
 
 def _paid_shares(program: TileProgram, pricing: Pricing) -> list[float]:

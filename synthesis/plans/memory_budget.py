@@ -19,19 +19,26 @@ def cheapest_within(
 ) -> Plan:
     """Returns the cheapest plan whose peak is at most `limit` bytes; each plan is cut into as few chunks as possible.
 
+    Chunks repeat the latencies of a plan and add copies, so no plan costs less in more chunks. So the plans are cut in
+    the order of their costs, until the next one costs no less than the best that fits.
+
     Args:
       key: returns the numbers by which plans are compared. in_chunks: yields a plan in more and more chunks.
     Raises: TooLittleMemory, with the smallest limit that would be enough.
     """
-    fitting, least = [], None
-    for plan in plans:
+    best, least = None, None
+    for plan in sorted(plans, key=key):
+        if best is not None and key(plan) >= key(best):
+            break
         for each in _versions(plan, in_chunks):
+            if best is not None and key(each) >= key(best):
+                break
             if each.peak_bytes <= limit:
-                fitting.append(each)
+                best = each
                 break
             least = each if least is None or each.peak_bytes < least.peak_bytes else least
-    if fitting:
-        return min(fitting, key=key)
+    if best is not None:
+        return best
     assert least is not None, "no plans"
     raise TooLittleMemory(_refusal(least, limit))
 
