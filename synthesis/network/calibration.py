@@ -15,7 +15,10 @@ how well the model predicts times that it has not seen.
     time = launch + steps · latency of the level + bytes · share · (1 / bandwidth, times slowdown of the kind)
 
 where the cost model itself gives steps and share, for a latency and a bandwidth of one. For each shape the unknowns are
-found by least squares of relative errors; they are not negative, and outliers have less weight. Among the shapes that
+found by least squares of relative errors; they are not negative, and outliers have less weight. A message between units
+also passes what is inside them, so the latency of a level is that of the level inside it and more: the unknown is how
+much more. A slow level needs that, because its times are nearly all bytes, and least squares alone may leave nothing
+for its latency. A planner that believes in messages at no cost sends a few bytes in many steps. Among the shapes that
 fit about as well as the best one, the shape with the fewest levels is taken: axes that behave alike become one level.
 The bandwidth of a level is then that of its fastest kinds; slower kinds have a `slowdown`.
 """
@@ -365,7 +368,8 @@ class _Equations:
     """The model of each measurement, linear in launch latency, latencies of levels, seconds per byte of (level, kind).
 
     State: `times` are the measured times, `wanted` the same without the start of the program. `steps` is an array
-    (measurement, level). `loads` has a column of bytes for each (level, kind) in `pairs`.
+    (measurement, level): column i counts the steps along level i and the levels around it, the first of which is the
+    outermost, since it belongs to the latency that level i has more than the level inside it. `loads` has a column of bytes for each (level, kind) in `pairs`.
     """
 
     def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float):
@@ -374,7 +378,7 @@ class _Equations:
         patterns = {_pattern(probe): probe.collective for probe, _ in measured}  # the same at every size
         known = {pattern: _steps_and_shares(mesh, levels, collective) for pattern, collective in patterns.items()}
         found = [known[_pattern(probe)] for probe, _ in measured]
-        self.steps = np.array([[steps for steps, _ in row] for row in found])
+        self.steps = np.cumsum([[steps for steps, _ in row] for row in found], axis=1)
         share = np.array([[share for _, share in row] for row in found])
         num_bytes = np.array([probe.collective.bytes_before for probe, _ in measured])
         kinds = [probe.collective.kind for probe, _ in measured]
@@ -384,7 +388,10 @@ class _Equations:
         )
 
     def solved(self) -> tuple[np.ndarray, float]:
-        """Returns (launch, latencies, seconds per byte of `pairs`) and the mean relative error, errors cut at 1."""
+        """Returns (launch, more latency of each level, seconds per byte of `pairs`) and the mean relative error.
+
+        An error counts as 1 at most.
+        """
         matrix = np.column_stack([np.ones(len(self.times)), self.steps, self.loads]) / self.times[:, None]
         wanted = self.wanted / self.times
         found = robust_nonnegative(matrix, wanted)
@@ -393,7 +400,8 @@ class _Equations:
     def latencies(self, seconds_of_bytes: np.ndarray) -> np.ndarray:
         """Returns launch and latencies, given the time that the bytes take in each measurement."""
         matrix = np.column_stack([np.ones(len(self.times)), self.steps]) / self.times[:, None]
-        return robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
+        launch, *more = robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
+        return np.array([launch, *np.cumsum(more[::-1])[::-1]])
 
 
 def _pattern(probe: Probe) -> tuple[tuple[str, ...], str]:

@@ -69,12 +69,14 @@ def test_groups_are_device_ids_and_sizes_are_those_of_the_larger_tile():
 def networks(draw):
     """Two levels that differ by a factor of two or more in bandwidth, and a mesh with an axis for each.
 
+    The latency between units is no less than that inside them.
+
     An inner bus never gives each of its devices just what an outer switch gives: while all devices work, the two levels
     are then like one bus of all devices, and `fit` takes that. Single pairs, which are faster, are not fitted.
     """
     outer_size, inner_size = draw(st.sampled_from((2, 3, 4))), draw(st.sampled_from((2, 4, 8)))
     slow = 10 ** draw(st.floats(8, 10.5))
-    latencies = [10 ** draw(st.floats(-6, -5)) for _ in range(2)]
+    latencies = sorted((10 ** draw(st.floats(-6, -5)) for _ in range(2)), reverse=True)
     kinds = [draw(st.sampled_from(("switch", "bus"))) for _ in range(2)]
     slowdown = draw(st.sampled_from(((), (("all_to_all", 2.0),), (("all_reduce", 1.5),))))
     outer = Level("node", outer_size, kinds[0], slow, latencies[0])
@@ -107,6 +109,18 @@ def test_times_without_noise_give_the_very_topology(network, seed):
             assert dict(mine.slowdown) == pytest.approx(dict(true.slowdown), rel=0.02)
     mine, true = ([seconds for _, seconds in times(each, mesh)] for each in (found, topology))
     assert np.abs(np.divide(mine, true) - 1).max() < 0.15
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_level_whose_times_are_nearly_all_bytes_has_at_least_the_latency_of_the_level_inside_it(seed):
+    mesh, levels = (
+        Mesh.parse("node=2,host=4"),
+        (Level("node", 2, "bus", 2e7, 2e-3), Level("host", 4, "switch", 1e8, 1e-3)),
+    )
+    network = Topology("made up", levels, MEMORY, 1e-5)
+    found = fit(mesh, times(network, mesh, noise=0.2, seed=seed), MEMORY)
+    between, inside = (level.latency_s for level in found.topology.levels)
+    assert between >= inside > 0.0
 
 
 @pytest.mark.parametrize("preset", ["uniform", "cpu"])
