@@ -2,7 +2,7 @@
 """Compiles programs, stock and ours, for targets that need not be there, and prints their compilers' numbers.
 
     python benchmarks/ahead_of_time.py [--targets tpu:v5e:2x4,...] [--programs NAME,...] [--size large]
-        [--policy better] [--emit manual] [--journal FILE.jsonl] [--out FILE.md]
+        [--policy better] [--emit auto] [--journal FILE.jsonl] [--out FILE.md]
 
 The programs are those of `python -m benchmarks.programs list`. Each is lowered for a mesh with its own axes; the
 smallest axis is doubled until the mesh has as many devices as the target. Then the program goes through the pipeline
@@ -171,7 +171,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", type=_targets, default=_TARGETS, help=f"default: {_TARGETS}")
     parser.add_argument("--programs", type=_programs, help="default: all whose libraries are installed")
     parser.add_argument("--size", default="large", help="of programs that have it; others have their largest one")
-    parser.add_argument("--emit", choices=("manual", "auto"), default="manual")
+    parser.add_argument("--emit", choices=("manual", "auto"), default="auto")
     parser.add_argument("--policy", choices=tuple(POLICIES), default="better", help="the policy of plan-sites")
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", default=DEFAULT_TIMEOUT_S, help="of one compilation (%(default)s)"

@@ -84,7 +84,7 @@ class SynthesizeCollectivesPass(NetworkOptions, Pass):
     }
 
     emit: str = option(
-        "manual",
+        "auto",
         "write StableHLO collectives on tiles (manual), or Shardy's collectives, which XLA does not read (sdy); auto "
         "writes as manual does, and the whole-module check then also tries convert-to-local on the whole module",
         choices=("manual", "sdy", "auto"),

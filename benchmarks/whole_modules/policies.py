@@ -45,7 +45,7 @@ _SLOWER = 1e-3  # relative difference that counts
 class Side:
     """A program under one policy. Times in seconds, bytes per device; `rewritten` of `sites` sites.
 
-    With `--emit auto`, a module may be written per device as a whole; its sites are then its changes of layout.
+    Without `--emit manual`, a module may be written per device as a whole; its sites are then its changes of layout.
     """
 
     seconds: float
@@ -90,7 +90,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--topologies", type=lambda text: text.split(","), default=TOPOLOGIES.split(","))
     parser.add_argument("--size", default="demo", help="demo, small, large or pod")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
-    parser.add_argument("--emit", default="manual", choices=("manual", "auto"))
+    parser.add_argument("--emit", default="auto", choices=("manual", "auto"))
     parser.add_argument("--effort", type=int, default=1)
     parser.add_argument("--journal", type=Path, metavar="FILE.json", help="also write all figures to this file")
     options = parser.parse_args(arguments)

@@ -45,7 +45,7 @@ from benchmarks.whole_modules.policies import known, text_of
 from benchmarks.whole_modules.step_worker import STOCK
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla.child import shared_child
-from reshard.passes.driver.registry import AUTO
+from reshard.passes.driver.registry import AUTO, MANUAL
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.passes.sites.oracle import BETTER, POLICIES
 from reshard.synthesis.common.numbers import milliseconds
@@ -229,7 +229,7 @@ def _decided(name: str, topology: Topology, options: argparse.Namespace) -> Prog
     stock, limits = _without_locations(text_of(name, DEVICES, options.size))
     texts, same = {STOCK: stock}, {}
     for policy in options.policies:
-        how = {"emit": AUTO} if policy == AUTO else {"policy": policy}
+        how = {"emit": AUTO} if policy == AUTO else {"policy": policy, "emit": MANUAL}
         decided = reshard.optimize(stock, **how, topology=topology, check=True)
         text = _without_locations(decided.module)[0] if decided.is_rewritten else stock
         same[policy] = next((form for form, each in texts.items() if each == text), policy)

@@ -70,7 +70,7 @@ class JointChoice:
       budget: the most calls of `measure`.
       least_gain_s: the seconds that a block must hope to gain to be flipped.
       foresee: told before a measurement which sets are measured next: this one, and the one that follows if this one
-        is no better.
+        is neither better nor a surprise.
     State: `outcomes` by set; `best`, the best set so far; `flips`, the blocks that have made it better.
     """
 

@@ -109,7 +109,7 @@ def check(
     target = session.options.compile_for
     asked: str = policy or _option(pipeline, "policy", BETTER)
     groups = _groups(rows, pipeline, asked)
-    takes_over = asked == BETTER and pipeline.emission == AUTO and not _names_sites(pipeline)
+    takes_over = asked == BETTER and _may_take_over(original, pipeline, target)
     if not groups and not takes_over and not (target and target.is_ahead_of_time):
         return rewritten
     import_shardings(original, pipeline, session)
@@ -117,6 +117,15 @@ def check(
     if devices != devices_of(original):
         _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
     return _Checker(original, rewritten, pipeline, session, list(rows), groups, asked, takes_over).run()
+
+
+def _may_take_over(module: ir.Module, pipeline: Pipeline, target: Target | None) -> bool:
+    """Returns whether a pipeline asks for modules to be taken over as a whole, and this one has devices for that."""
+    plans_sites = any(isinstance(each, PlanSitesPass) for each in pipeline.passes)
+    if not plans_sites or pipeline.emission != AUTO or _names_sites(pipeline):
+        return False
+    devices = devices_of(module)
+    return devices > 1 and (target is None or target.devices == devices)
 
 
 def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
@@ -300,6 +309,8 @@ class _Checker:
         refusals = {stock.message, *(outcome.of.message for outcome in choice.outcomes.values())}
         if stock.status != "error" or any(each.of.status != "error" for each in choice.outcomes.values()):
             return False
+        if not self.groups:
+            return True
         said = min(refusals).strip().splitlines() or ["no message"]
         self.session.remark(
             self.original.operation, f"nothing is measured as a whole: XLA compiles the module neither way: {said[0]}"
@@ -471,7 +482,10 @@ def _compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", n
             return f"modelled time {micros(rewritten.seconds)} either way"
         name, mine, others = differing[0]
         return f"{name} {mine:,} {so}, {others:,} {not_so}, in the same time"
-    return f"modelled time {micros(rewritten.seconds)} {so}, {micros(left.seconds)} {not_so}"
+    mine, others = micros(rewritten.seconds), micros(left.seconds)
+    if mine == others:
+        return f"modelled time {mine} either way"
+    return f"modelled time {mine} {so}, {others} {not_so}"
 
 
 class Replanned:

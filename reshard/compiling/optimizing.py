@@ -103,7 +103,7 @@ class Result:
     module: str = field(repr=False)
     report: Report
     is_rewritten: bool
-    emit: str = "manual"
+    emit: str = "auto"
     exported: jax.export.Exported | None = None
 
     def _repr_html_(self) -> str:

@@ -129,7 +129,7 @@ SETTINGS: dict[str, Setting] = {
             functools.partial(_choices_of, "policy"),
         ),
         Setting("oracle", "lone", _ORACLE, functools.partial(_choices_of, "oracle")),
-        Setting("emit", "manual", "the form in which rewritten sites are written", _emissions),
+        Setting("emit", "auto", "the form in which rewritten sites are written", _emissions),
         Setting(
             "topology",
             None,

@@ -369,7 +369,8 @@ class _Equations:
 
     State: `times` are the measured times, `wanted` the same without the start of the program. `steps` is an array
     (measurement, level): column i counts the steps along level i and the levels around it, the first of which is the
-    outermost, since it belongs to the latency that level i has more than the level inside it. `loads` has a column of bytes for each (level, kind) in `pairs`.
+    outermost, since it belongs to the latency that level i has more than the level inside it. `loads` has a column of
+    bytes for each (level, kind) in `pairs`.
     """
 
     def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float):

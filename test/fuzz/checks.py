@@ -198,7 +198,7 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
 
 
 def _options(policy: str) -> dict[str, str]:
-    return {"emit": policy} if policy in (AUTO, LOCAL) else {"policy": policy}
+    return {"emit": policy} if policy in (AUTO, LOCAL) else {"policy": policy, "emit": "manual"}
 
 
 def _problem(stock, ours, module: str, policy: str) -> str:

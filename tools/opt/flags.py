@@ -35,9 +35,10 @@ exit status: 0 done; 1 the module or a file has an error (file:line:col: error: 
 _PASS_HELP = "run this pass; several run in the order of their flags; see --list-passes"
 
 EMIT_HELP = (
-    "how sites are written: as StableHLO collectives on tiles (manual, default); as Shardy's collectives, for people "
+    "how sites are written: as StableHLO collectives on tiles (manual); as Shardy's collectives, for people "
     "and for Shardy's tools, since XLA does not read them (sdy); together with the whole module, all on tiles, so that "
-    "XLA's partitioner has nothing to do (local); or as manual or local, whichever makes the whole module faster (auto)"
+    "XLA's partitioner has nothing to do (local); or as manual or local, whichever makes the whole module faster "
+    "(auto, default)"
 )
 REPORT_HELP = (
     "report what was done at every site, and why: as a table (text), plain data (json), a page with pictures (html), "

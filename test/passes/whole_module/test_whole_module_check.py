@@ -24,11 +24,11 @@ PASSES = "find-mismatches,plan-sites{layout-check=off},synthesize-collectives,st
 
 
 def run(text: str, *, policy="better", judge=None, topology="", child=None, **options) -> tuple[str, Session]:
-    """Returns the module after the pipeline and the check, as text, and the session.
+    """Returns the module after the pipeline and the check, as text, and the session. No module is taken over whole.
 
     With the policy `always`, nobody asks XLA about sites; `judge` is then the policy of the check.
     """
-    given = {"policy": policy, "leave": options.pop("leave", ""), "topology": topology}
+    given = {"policy": policy, "leave": options.pop("leave", ""), "topology": topology, "emit": "manual"}
     pipeline = Pipeline.parse(PASSES).with_options(given)
     session = Session(RunOptions(xla_child=child, **options))
     with make_context() as context, ir.Location.unknown(context):

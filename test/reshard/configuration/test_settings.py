@@ -35,7 +35,7 @@ def write(path, text):
 class TestPlaces:
     def test_nothing_said(self):
         values = {"verify_values": False, "verify_values_bytes": "256MiB"}
-        stated = {"policy": "better", "oracle": "lone", "emit": "manual", "check": True}
+        stated = {"policy": "better", "oracle": "lone", "emit": "auto", "check": True}
         stated |= {"topology": None, "memory_limit": None, "effort": "1"}
         assert resolved() == {**stated, **values, "dump_to": None} | QUIET
 

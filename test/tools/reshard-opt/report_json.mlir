@@ -38,8 +38,9 @@
 // CHECK: "bytes_received": 1792,
 // CHECK: "dropped": [],
 // CHECK-NEXT: "added": [],
-// CHECK-NEXT: "attempts": 1,
+// CHECK-NEXT: "attempts": 2,
 // CHECK-NEXT: "is_taken_over": false,
+// CHECK-NEXT: "not_taken_over": "modelled time {{.*}} us either way",
 // CHECK-NEXT: "is_rewritten": true,
 // CHECK-NEXT: "traffic": {
 // CHECK: "times_bound": 8.0,

@@ -52,8 +52,16 @@ def test_the_output_reloads_as_the_same_module(flag, rewritten, tmp_path):
 
 def test_its_own_output_is_left_alone(rewritten, tmp_path):
     out = tmp_path / "out.mlir"
-    assert main([str(rewritten), "--no-remarks", "-o", str(out)]) == 0
+    assert main([str(rewritten), "--no-remarks", "--emit=manual", "-o", str(out)]) == 0
     assert out.read_bytes() == rewritten.read_bytes()
+
+
+@pytest.mark.parametrize("path", ["examples/issue_21562.mlir", "docs/tiny.mlir"])
+def test_what_it_writes_by_default_is_left_alone(path, tmp_path):
+    first, second = tmp_path / "first.mlir", tmp_path / "second.mlir"
+    for source, out in ((ROOT / path, first), (first, second)):
+        assert main([str(source), "--no-remarks", "-o", str(out)]) == 0
+    assert first.read_bytes() == second.read_bytes() != (ROOT / path).read_bytes()
 
 
 def test_what_is_not_rewritten_stays_as_it_was_with_its_locations():
