@@ -107,7 +107,7 @@ def _row(number: int, conversion: Conversion, session: Session) -> dict:
         "type": str(conversion.tensor),
         "source": str(chain.source),
         "target": str(chain.target),
-        "why": conversion.whole or "the layout changes here",
+        "why": conversion.whole or ("its elements move" if conversion.is_move else "the layout changes here"),
         "verdict": REWRITE,
         "reason": "the whole module is written per device",
         "chain": chain.chain_text,

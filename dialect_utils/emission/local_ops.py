@@ -17,6 +17,7 @@ from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
+from reshard.synthesis.planner.moved import End, plan_move
 from reshard.synthesis.programs import steps
 
 from ..analysis.module_analysis import Analysis
@@ -32,6 +33,7 @@ from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
+from .moved_rules import is_move, moves_of
 from .tile_emission import Mark, write_program
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -68,6 +70,7 @@ class Conversion:
     Attributes:
       op_name: the name of the op of the original module that needs it; empty for an op that the analysis made.
       whole: why the op needs a dimension whole, if that is the reason.
+      is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
     """
 
     op_name: str
@@ -75,6 +78,7 @@ class Conversion:
     tensor: ir.Type
     plan: Plan
     whole: str
+    is_move: bool = False
 
 
 def is_over_all_axes(island: ir.Operation, mesh: Mesh) -> bool:
@@ -266,12 +270,14 @@ class OpWriter:
         scope[op.results[0]] = Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
-        """Returns whether all users of a change of layout, which nobody asked for, are ops on indexed dimensions.
+        """Returns whether all users of a change of layout, which nobody asked for, look up, write or move elements.
 
         Such an op may do with the layout before; its rules decide.
         """
         users = [use.owner.operation for use in op.results[0].uses]
-        return self._original(op) is None and all(is_indexed(user) and user.block == op.block for user in users)
+        return self._original(op) is None and all(
+            (is_indexed(user) or is_move(user)) and user.block == op.block for user in users
+        )
 
     def _is_summed_where_used(self, op: ir.Operation) -> bool:
         """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
@@ -439,7 +445,7 @@ class OpWriter:
         original = self._original(op)
         try:
             if original is None or not original.name.startswith("chlo."):
-                return self._cheapest(site, rules_of(site), scope), op
+                return self._cheapest(site, [*rules_of(site), *moves_of(site, self)], scope), op
             return (local_rules.top_k if original.name == "chlo.top_k" else local_rules.elementwise)(site), original
         except NotLocal as problem:
             raise _refusal(op, str(problem)) from None
@@ -460,6 +466,7 @@ class OpWriter:
         ]
         costs = [self._cost_of_plan(site.op, *each, self._loop_that_takes(each[1].value) is not None) for each in taken]
         costs += [self._cost_of_plan(site.op, *each, False) for each in given]
+        costs += [self._planned_cost(each) for each in rule.moves]
         return tuple(map(sum, zip(*costs)))
 
     def _cost_of_plan(
@@ -473,9 +480,28 @@ class OpWriter:
         except DiagnosedError:
             return math.inf, math.inf
         share = 1 / TURNS if is_from_outside and not grows(tile, dims) else 1
+        return tuple(share * each for each in self._planned_cost(chain))
+
+    def _planned_cost(self, chain: Plan) -> tuple[float, ...]:
         if self.planning.get("objective") == "time":
-            return share * chain.time_s, 0
-        return share * chain.bytes_received, share * chain.collectives
+            return chain.time_s, 0
+        return chain.bytes_received, chain.collectives
+
+    # Moves of elements
+
+    def end(self, shape: Sequence[int], dims: Dims, start: Sequence[int], mirrored: Sequence[int] = ()) -> End:
+        return End(tuple(shape), sharding_of(self.mesh, dims), tuple(start), tuple(mirrored))
+
+    def planned(self, kind: ir.Type, size: Sequence[int], source: End, target: End) -> Plan:
+        return plan_move(self.mesh, bits_of(kind), tuple(size), source, target, **self.planning)
+
+    def moved(self, op: ir.Operation, kind: ir.Type, move: Plan, tile: ir.Value) -> ir.Value:
+        """Writes the exchange of an op that moves elements; returns the tile after it."""
+        name, original = f"reshard/{len(self.conversions)}", self._original(op)
+        op_name = "" if original is None else original.name
+        self.conversions.append(Conversion(op_name, own_location(op), kind, move, "", is_move=True))
+        put_in_range(tile)
+        return write_program(move.tile_program, tile, Mark(self.channels, name, own_location(op), self.platform))
 
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._last_layout(site.op)] if len(site.results) == 1 else site.results
@@ -523,7 +549,7 @@ class OpWriter:
 
 @dataclass(frozen=True, slots=True)
 class _OneOp:
-    """The writer of one op for its rule, a `TileWriter`."""
+    """The writer of one op for its rule, a `TileWriter` and a `TileMover`."""
 
     writer: OpWriter
     op: ir.Operation
@@ -532,6 +558,9 @@ class _OneOp:
 
     def place(self, axes: Axes) -> ir.Value:
         return self.writer.place(self.op, axes)
+
+    def moved(self, number: int, tile: ir.Value) -> ir.Value:
+        return self.writer.moved(self.op, self.op.operands[number].type, self.rule.moves[number], tile)
 
     def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.layouts.layout import Factor
+from reshard.synthesis.plans.plan import Plan
 
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
@@ -64,6 +65,7 @@ class Rule:
       partial: the axes along which results are partial results of `reduction`.
       sizes: attributes that hold sizes of whole dimensions, with the sizes of the tile.
       whole: says which dimension the op needs whole, and why; empty if it needs none.
+      moves: the plans by which elements of the operands get to other devices in `write`.
       write: writes the op, given its writer and the tiles of its operands, and returns its results; None for the op
         itself on tiles.
     """
@@ -74,6 +76,7 @@ class Rule:
     reduction: str = "sum"
     sizes: dict[str, list[int]] = field(default_factory=dict)
     whole: str = ""
+    moves: tuple[Plan, ...] = ()
     write: Callable[..., Sequence[ir.Value]] | None = None
 
 

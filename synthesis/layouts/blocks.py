@@ -15,6 +15,7 @@ such as two meshes over the same devices, or radix 2 and radix 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +27,14 @@ from .sharding import Sharding, ShardingError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The box [start, stop) of a global array that each device holds, at the beginning of a tile of one static shape.
+    """The box [start, stop) of a global array that each device holds, in a tile of one static shape.
 
     Attributes:
       shape: the global shape, in elements.
-      tile_shape: the local shape, the same on every device. The entries after a device's box are padding.
+      tile_shape: the local shape, the same on every device. The entries around a device's box are padding.
       starts, stops: read-only int64 arrays (devices, rank), by device id. A device that holds nothing has stop = start
         in some dimension.
+      at: where in its tile each device's box begins, an array like `starts`; None: all at the beginning.
     Raises: ValueError if a box is larger than the tile or leaves the array.
     """
 
@@ -40,9 +42,12 @@ class Blocks:
     tile_shape: tuple[int, ...]
     starts: np.ndarray
     stops: np.ndarray
+    at: np.ndarray | None = None
 
     def __post_init__(self):
-        for name in ("starts", "stops"):
+        if self.at is not None and not self.at.any():
+            object.__setattr__(self, "at", None)
+        for name in ("starts", "stops") if self.at is None else ("starts", "stops", "at"):
             bounds = np.array(getattr(self, name), dtype=np.int64)
             assert bounds.ndim == 2 and bounds.shape[1] == len(self.shape), f"{name} of shape {bounds.shape}"
             bounds.setflags(write=False)
@@ -50,8 +55,14 @@ class Blocks:
         sizes = self.stops - self.starts
         if len(self.starts) != len(self.stops) or (self.starts < 0).any() or (sizes < 0).any():
             raise ValueError("a block stops before it starts")
-        if (self.stops > np.array(self.shape, np.int64)).any() or (sizes > np.array(self.tile_shape, np.int64)).any():
+        ends = sizes + self.places
+        if (self.stops > np.array(self.shape, np.int64)).any() or (ends > np.array(self.tile_shape, np.int64)).any():
             raise ValueError(f"a block is larger than tile {list(self.tile_shape)} of array {list(self.shape)}")
+
+    @property
+    def places(self) -> np.ndarray:
+        """Returns where in its tile each device's box begins."""
+        return np.zeros_like(self.starts) if self.at is None else self.at
 
     @property
     def devices(self) -> int:
@@ -71,7 +82,8 @@ class Blocks:
         """Returns whether every device holds the same elements, in tiles of the same shape."""
         if (self.shape, self.tile_shape, self.devices) != (other.shape, other.tile_shape, other.devices):
             return False
-        return np.array_equal(self.starts, other.starts) and np.array_equal(self.stops, other.stops)
+        alike = ((self.starts, other.starts), (self.stops, other.stops), (self.places, other.places))
+        return all(np.array_equal(*each) for each in alike)
 
     def over(self, devices: int) -> Blocks:
         """Returns the same placement over more devices; the new ones hold nothing.
@@ -82,14 +94,36 @@ class Blocks:
             return self
         if not self.shape:
             raise ValueError("a scalar has no box that is empty elsewhere; give it the shape (1,)")
-        starts, stops = (np.zeros((devices, len(self.shape)), np.int64) for _ in range(2))
-        starts[: self.devices], stops[: self.devices] = self.starts, self.stops
-        return Blocks(self.shape, self.tile_shape, starts, stops)
+        starts, stops, at = (np.zeros((devices, len(self.shape)), np.int64) for _ in range(3))
+        starts[: self.devices], stops[: self.devices], at[: self.devices] = self.starts, self.stops, self.places
+        return Blocks(self.shape, self.tile_shape, starts, stops, at)
 
     def cropped(self, shape: tuple[int, ...]) -> Blocks:
         """Returns the blocks of the leading part of the array, which has `shape`; the tiles keep their size."""
-        end = np.array(shape, np.int64)
-        return Blocks(tuple(shape), self.tile_shape, np.minimum(self.starts, end), np.minimum(self.stops, end))
+        return self.part((0,) * len(shape), shape)
+
+    def part(self, start: Sequence[int], stop: Sequence[int]) -> Blocks:
+        """Returns the blocks of the part [start, stop) of the array, an array of its own; the tiles keep their size.
+
+        Example: the second half of an array of 8 elements on 2 devices.
+          >>> halves = Blocks.of_sharding(Mesh.parse("x=2"), (8,), Sharding.parse('[{"x"}]')).part((2,), (7,))
+          >>> halves.shape, halves.starts[:, 0].tolist(), halves.stops[:, 0].tolist(), halves.places[:, 0].tolist()
+          ((5,), [0, 2], [2, 5], [2, 0])
+        """
+        low, high = np.array(start, np.int64), np.array(stop, np.int64)
+        starts, stops = (np.clip(each, low, high) for each in (self.starts, self.stops))
+        at = np.where(stops > starts, self.places + starts - self.starts, 0)
+        shape = tuple((high - low).tolist())
+        return Blocks(shape, self.tile_shape, starts - low, stops - low, at)
+
+    def mirrored(self, dims: Sequence[int]) -> Blocks:
+        """Returns the blocks of the array with some dimensions turned round, whose tiles are turned round as well."""
+        is_mirrored = np.isin(np.arange(len(self.shape)), list(dims))
+        shape, tile = np.array(self.shape, np.int64), np.array(self.tile_shape, np.int64)
+        starts = np.where(is_mirrored, shape - self.stops, self.starts)
+        stops = np.where(is_mirrored, shape - self.starts, self.stops)
+        at = np.where(is_mirrored, tile - self.places - (self.stops - self.starts), self.places)
+        return Blocks(self.shape, self.tile_shape, starts, stops, at)
 
     @classmethod
     def of_sharding(cls, mesh: Mesh, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
@@ -172,11 +206,11 @@ def _block_numbers(mesh: Mesh, factors) -> np.ndarray:
 
 def cut(array: np.ndarray, blocks: Blocks, padding=0) -> dict[int, np.ndarray]:
     """Returns the tile of each device id, cut from a global array and filled up to the tile's shape with `padding`."""
-    tiles = {}
+    tiles, places = {}, blocks.places
     for device in range(blocks.devices):
         box = tuple(slice(a, b) for a, b in zip(blocks.starts[device].tolist(), blocks.stops[device].tolist()))
         held = array[box]
         tile = np.full(blocks.tile_shape, padding, dtype=array.dtype)
-        tile[tuple(slice(0, size) for size in held.shape)] = held
+        tile[tuple(slice(at, at + size) for at, size in zip(places[device].tolist(), held.shape))] = held
         tiles[device] = tile
     return tiles

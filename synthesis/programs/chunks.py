@@ -225,7 +225,7 @@ def _blocks_of_part(blocks: Blocks, dim: int, count: int) -> Blocks:
     divided = np.ones(len(blocks.shape), np.int64)
     divided[dim] = count
     shape, tile = (tuple(int(size) for size in each // divided) for each in (blocks.shape, blocks.tile_shape))
-    return Blocks(shape, tile, blocks.starts // divided, blocks.stops // divided)
+    return Blocks(shape, tile, blocks.starts // divided, blocks.stops // divided, blocks.places // divided)
 
 
 def _step_on_part(step: Step, operations: list[Operation], cut: Cut) -> Step:

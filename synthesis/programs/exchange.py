@@ -250,8 +250,8 @@ def _rounds(source: Blocks, target: Blocks, pieces: Pieces, cuts: np.ndarray) ->
         return [_round(source, target, pieces.at(rows[run])) for run in runs]
     shape = pieces.extents[0].copy()  # a view would keep the whole array
     dtype = np.int32 if max(len(source.starts), *source.tile_shape, *target.tile_shape) < 1 << 31 else np.int64
-    read = (pieces.lo - source.starts[pieces.src]).astype(dtype)
-    write = (pieces.lo - target.starts[pieces.dst]).astype(dtype)
+    read = (pieces.lo - source.starts[pieces.src] + source.places[pieces.src]).astype(dtype)
+    write = (pieces.lo - target.starts[pieces.dst] + target.places[pieces.dst]).astype(dtype)
     src, dst = pieces.src.astype(dtype), pieces.dst.astype(dtype)
     found = []
     for run in runs:
@@ -264,8 +264,8 @@ def _rounds(source: Blocks, target: Blocks, pieces: Pieces, cuts: np.ndarray) ->
 def _round(source: Blocks, target: Blocks, pieces: Pieces) -> Round:
     """Returns one round. Both windows have the valid part at the same place wherever that is possible."""
     shape = pieces.extents.max(axis=0)
-    first_read = pieces.lo - source.starts[pieces.src]
-    first_write = pieces.lo - target.starts[pieces.dst]
+    first_read = pieces.lo - source.starts[pieces.src] + source.places[pieces.src]
+    first_write = pieces.lo - target.starts[pieces.dst] + target.places[pieces.dst]
     room_to_read = np.array(source.tile_shape, np.int64) - shape
     room_to_write = np.array(target.tile_shape, np.int64) - shape
     least = np.maximum(0, np.maximum(first_read - room_to_read, first_write - room_to_write))

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for ops that move elements along dimensions that are split: no device needs the whole dimension.
+
+`local_rules` has the rules in which such a dimension is whole. Here each device receives the elements that it lacks, in
+the rounds of an exchange (`synthesis/planner/moved.py`):
+
+    slice           a part of the operand moves to the result
+    pad             the operand moves to its place in the result; elsewhere a device writes the padding value
+    concatenate     each operand moves to its place in the result
+    reverse         each device turns its tile round; the tiles change places
+
+An op has the rule of `local_rules` beside these; which one moves least is for the caller to decide.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from reshard.synthesis.planner.entry import Plan
+from reshard.synthesis.planner.moved import End
+from reshard.synthesis.programs.exchange import TooManyPieces
+
+from ..platform.bindings import ir, stablehlo
+from .local_rules import Axes, Dims, Rule, Site, overlap
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # (start, size) of a part, in elements along each dimension
+
+
+class Mover(Protocol):
+    """Plans moves for one op, and writes them on tiles."""
+
+    def end(self, shape: Sequence[int], dims: Dims, start: Sequence[int], mirrored: Sequence[int] = ()) -> End: ...
+
+    def planned(self, kind: ir.Type, size: Sequence[int], source: End, target: End) -> Plan:
+        """Returns the plan of a move of a part of an array of type `kind`. Raises: TooManyPieces."""
+        ...
+
+
+class TileMover(Protocol):
+    """The writer of one op on tiles, at the current insertion point."""
+
+    def place(self, axes: Axes) -> ir.Value:
+        """Returns the number of this device's shard along the axes, a tensor<1xi32>."""
+        ...
+
+    def moved(self, number: int, tile: ir.Value) -> ir.Value:
+        """Writes one of the rule's moves on a tile, and returns the tile after it."""
+        ...
+
+
+def moves_of(site: Site, mover: Mover) -> list[Rule]:
+    """Returns the rules of an op in which its elements move along split dimensions; none for other ops."""
+    make = _RULES.get(site.op.name)
+    if make is None or any(0 in ir.RankedTensorType(each.type).shape for each in (*site.op.operands, *site.op.results)):
+        return []
+    try:
+        return list(make(site, mover))
+    except TooManyPieces:
+        return []
+
+
+def is_move(op: ir.Operation) -> bool:
+    """Returns whether an op moves elements along dimensions."""
+    return op.name in _RULES
+
+
+def _slice(site: Site, mover: Mover) -> Iterator[Rule]:
+    starts, limits, strides = map(site.ints, ("start_indices", "limit_indices", "strides"))
+    size = [limit - start for start, limit in zip(starts, limits, strict=True)]
+    cut = [d for d, whole in enumerate(site.shape(0)) if size[d] != whole]
+    if set(strides) != {1}:
+        return
+    result = site.results[0]
+    for dims in _layouts(site.operands[0], result, cut):
+        ends = mover.end(site.shape(0), dims, starts), mover.end(size, result, [0] * len(size))
+        move = mover.planned(site.op.operands[0].type, size, *ends)
+        yield Rule((dims,), (result,), moves=(move,), write=_write_one)
+
+
+def _write_one(tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    return [tiles.moved(0, operands[0])]
+
+
+def _reverse(site: Site, mover: Mover) -> Iterator[Rule]:
+    along, shape, result = site.ints("dimensions"), site.shape(0), site.results[0]
+    begin = [0] * len(shape)
+    for dims in _layouts(site.operands[0], result, along):
+        ends = mover.end(shape, dims, begin, along), mover.end(shape, result, begin)
+        move = mover.planned(site.op.operands[0].type, shape, *ends)
+        yield Rule((dims,), (result,), moves=(move,), write=functools.partial(_write_reverse, along))
+
+
+def _write_reverse(along: list[int], tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    return [tiles.moved(0, stablehlo.ReverseOp(operands[0], along).result)]
+
+
+def _pad(site: Site, mover: Mover) -> Iterator[Rule]:
+    low, high = site.ints("edge_padding_low"), site.ints("edge_padding_high")
+    if any(site.ints("interior_padding")):
+        return
+    shape, result = site.shape(0), site.results[0]
+    padded = [d for d, sides in enumerate(zip(low, high, strict=True)) if any(sides)]
+    begin = [max(0, -each) for each in low]
+    size = [n - a - max(0, -b) for n, a, b in zip(shape, begin, high, strict=True)]
+    if min(size, default=1) <= 0:
+        return
+    to = [max(0, each) for each in low]
+    for dims in _layouts(site.operands[0], result, padded):
+        ends = mover.end(shape, dims, begin), mover.end(site.result_shape, result, to)
+        move = mover.planned(site.op.operands[0].type, size, *ends)
+        box = tuple(to), tuple(size)
+        yield Rule((dims, ()), (result,), moves=(move,), write=functools.partial(_write_pad, site, box))
+
+
+def _write_pad(site: Site, box: Box, tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    moved = tiles.moved(0, operands[0])
+    around = stablehlo.BroadcastInDimOp(moved.type, operands[1], []).result
+    return [_in_box(site, box, tiles, moved, around)]
+
+
+def _concatenate(site: Site, mover: Mover) -> Iterator[Rule]:
+    along, result = site.int("dimension"), site.results[0]
+    if not any(dims[along] for dims in (*site.operands, result)):
+        return
+    shapes = [site.shape(number) for number in range(len(site.operands))]
+    boxes, at = [], 0
+    for shape in shapes:
+        boxes.append((tuple(at if d == along else 0 for d in range(len(shape))), tuple(shape)))
+        at += shape[along]
+    moves = [
+        mover.planned(
+            value.type, size, mover.end(size, dims, [0] * len(size)), mover.end(site.result_shape, result, to)
+        )
+        for value, dims, (to, size) in zip(site.op.operands, site.operands, boxes, strict=True)
+    ]
+    write = functools.partial(_write_concatenate, site, boxes)
+    yield Rule(site.operands, (result,), moves=tuple(moves), write=write)
+
+
+def _write_concatenate(
+    site: Site, boxes: Sequence[Box], tiles: TileMover, operands: Sequence[ir.Value]
+) -> list[ir.Value]:
+    *others, found = [tiles.moved(number, operand) for number, operand in enumerate(operands)]
+    for box, moved in zip(boxes, others):
+        found = _in_box(site, box, tiles, moved, found)
+    return [found]
+
+
+def _layouts(operand: Dims, result: Dims, cut: Sequence[int]) -> Iterator[Dims]:
+    """Yields the layouts in which an operand may be moved: its own one, and the result's in dimensions that are whole.
+
+    None if no dimension is split along which elements move.
+    """
+    if not any(operand[d] or result[d] for d in cut):
+        return
+    yield operand
+    used = [axis for d in cut for axis in operand[d]]
+    mixed = tuple(operand[d] if d in cut else _free(axes, used) for d, axes in enumerate(result))
+    if mixed != operand:
+        yield mixed
+
+
+def _free(axes: Axes, used: Sequence) -> Axes:
+    return () if overlap(axes, used) else axes
+
+
+def _in_box(site: Site, box: Box, tiles: TileMover, inside: ir.Value, outside: ir.Value) -> ir.Value:
+    """Returns a tile of the result with the elements of one tile inside a box of the array, of another one outside."""
+    kind, dims = ir.RankedTensorType(inside.type), site.results[0]
+    number = ir.IntegerType.get_signless(32)
+    is_inside = None
+    for d, (start, size) in enumerate(zip(*box, strict=True)):
+        if size == site.result_shape[d]:
+            continue
+        line = ir.RankedTensorType.get([kind.shape[d]], number)
+        places = stablehlo.IotaOp(line, 0).result
+        if dims[d]:
+            first = stablehlo.MulOp(tiles.place(dims[d]), _splat([1], kind.shape[d])).result
+            first = stablehlo.BroadcastInDimOp(line, first, [0]).result if kind.shape[d] > 1 else first
+            places = stablehlo.AddOp(places, first).result
+        for bound, direction in ((start, "GE"), (start + size, "LT")):
+            if bound in (0, site.result_shape[d]):
+                continue
+            how = stablehlo.ComparisonDirectionAttr.get(direction)
+            within = stablehlo.CompareOp(places, _splat(line.shape, bound), how).result
+            mask = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(1))
+            within = stablehlo.BroadcastInDimOp(mask, within, [d]).result
+            is_inside = within if is_inside is None else stablehlo.AndOp(is_inside, within).result
+    return inside if is_inside is None else stablehlo.SelectOp(is_inside, inside, outside).result
+
+
+def _splat(shape: Sequence[int], value: int) -> ir.Value:
+    number = ir.IntegerType.get_signless(32)
+    kind = ir.RankedTensorType.get(list(shape), number)
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(number, value))).result
+
+
+_RULES: dict[str, Callable[[Site, Mover], Iterable[Rule]]] = {
+    "stablehlo.concatenate": _concatenate,
+    "stablehlo.pad": _pad,
+    "stablehlo.reverse": _reverse,
+    "stablehlo.slice": _slice,
+}
