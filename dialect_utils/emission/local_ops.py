@@ -19,10 +19,11 @@ from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 from reshard.synthesis.planner.moved import End, plan_move
 from reshard.synthesis.programs import steps
+from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
 from ..ir.diagnostics import DiagnosedError, error_at, note
-from ..ir.ops import CONSTANTS, manual_axes, ops_in
+from ..ir.ops import CONSTANTS, manual_axes, ops_in, producer_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
@@ -33,7 +34,7 @@ from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
-from .moved_rules import is_move, moves_of
+from .moved_rules import Part, is_move, joined, moves_of, takes_part, write_joined
 from .tile_emission import Mark, write_program
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -142,7 +143,8 @@ def _run_nested(work: _Nested) -> Any:
 class OpWriter:
     """Writes the ops of analysed functions on tiles, at the current insertion point.
 
-    State: `conversions` has the changes of layout that are written so far. Tiles of values are in scopes, one per
+    State: `conversions` has the changes of layout that are written so far; `_not_written` the slices of split
+    dimensions that wait until the concatenations that take them are written. Tiles of values are in scopes, one per
     block. Values of a region are not visible outside of the region, so a scope is copied on entry.
     """
 
@@ -163,6 +165,7 @@ class OpWriter:
         self.planning = planning
         self.conversions: list[Conversion] = []
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
+        self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -256,6 +259,9 @@ class OpWriter:
 
         Partial sums are added up where they are used: if their users change the layout again, directly in that layout.
         """
+        if op.operands[0] in self._not_written and op.operands[0] not in scope:
+            self._not_written[op.results[0]] = self._not_written[op.operands[0]]
+            return
         if op.name in _SUMS and self._original(op) is not None:
             raise _refusal(op, "what it sums up is no value of the whole module")
         tile, dims = scope[op.operands[0]], self._dims(op.results[0])
@@ -381,6 +387,17 @@ class OpWriter:
             scope[result] = Tile(value, dims)
 
     def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
+        if self._is_only_joined(op, scope):
+            self._not_written[op.results[0]] = op
+            return
+        if any(value in self._not_written for value in op.operands):
+            if self._join(op, scope):
+                return
+            for value in op.operands:
+                self._write_part(value, scope)
+        self._write_on_tiles(op, scope)
+
+    def _write_on_tiles(self, op: ir.Operation, scope: Scope) -> None:
         if op.name in _LINEAR and self._is_summed_where_used(op) and self._add_partial_sums(op, scope):
             return
         rule, meant = self._rule(op, scope)
@@ -488,6 +505,75 @@ class OpWriter:
         return chain.bytes_received, chain.collectives
 
     # Moves of elements
+
+    def _is_only_joined(self, op: ir.Operation, scope: Scope) -> bool:
+        """Returns whether an op takes a part along a split dimension, and only concatenations of its block take it."""
+        start = takes_part(op)
+        if start is None or scope[op.operands[0]].partial:
+            return False
+        shapes = zip(*(ir.RankedTensorType(each.type).shape for each in (op.operands[0], op.results[0])), strict=True)
+        is_cut = [before != after for before, after in shapes]
+        if not any(axes for axes, cut in zip(scope[op.operands[0]].dims, is_cut, strict=True) if cut):
+            return False
+        users = [use.owner.operation for use in op.results[0].uses]
+        while users:
+            user = users.pop()
+            if user.block != op.block:
+                return False
+            if user.name in _PASS_ON and self._original(user) is None:
+                users += [use.owner.operation for use in user.results[0].uses]
+            elif user.name != "stablehlo.concatenate":
+                return False
+        return True
+
+    def _join(self, op: ir.Operation, scope: Scope) -> bool:
+        """Writes a concatenation that takes parts of arrays from where these are, if that costs no more than its slices
+        and the concatenation of their results."""
+        taken = [self._not_written.get(value) if value not in scope else None for value in op.operands]
+        found = [value if each is None else each.operands[0] for value, each in zip(op.operands, taken, strict=True)]
+        if any(scope[value].partial for value in found):
+            return False
+        starts = [
+            (0,) * len(scope[value].dims) if each is None else takes_part(each) for value, each in zip(found, taken)
+        ]
+        parts = [Part(value, scope[value].dims, present(start)) for value, start in zip(found, starts, strict=True)]
+        site = Site(op, tuple(map(self._dims, op.operands)), (self._dims(op.results[0]),))
+        with contextlib.suppress(TooManyPieces):
+            moves = joined(site, self, parts)
+            costs = tuple(map(sum, zip(*map(self._planned_cost, moves))))
+            if costs > self._cost_apart(site, taken, scope):
+                return False
+            tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts]
+            rule = Rule(site.operands, site.results, moves=moves)
+            (value,) = write_joined(site, _OneOp(self, op, op, rule), tiles)
+            scope[op.results[0]] = Tile(value, site.results[0])
+            return True
+        return False
+
+    def _cost_apart(self, site: Site, taken: Sequence[ir.Operation | None], scope: Scope) -> tuple[float, ...]:
+        """Returns the cost of slices and of the concatenation of their results."""
+        costs, then = [], dict(scope)
+        for value, each in zip(site.op.operands, taken, strict=True):
+            if each is not None:
+                slicing = Site(each, (scope[each.operands[0]].dims,), (self._dims(each.results[0]),))
+                rule = self._cheapest(slicing, [*rules_of(slicing), *moves_of(slicing, self)], scope)
+                costs.append(self._cost(slicing, rule, scope))
+                then[value] = Tile(value, rule.results[0])
+        here = replace(site, operands=tuple(then[value].dims for value in site.op.operands))
+        rule = self._cheapest(here, [*rules_of(here), *moves_of(here, self)], then)
+        return tuple(map(sum, zip(self._cost(here, rule, then), *costs)))
+
+    def _write_part(self, value: ir.Value, scope: Scope) -> None:
+        """Writes the slice that makes a value, and the changes of layout behind it, if they are not yet written."""
+        if value in scope or value not in self._not_written:
+            return
+        op = present(producer_of(value))
+        with own_location(op):
+            if op.name in _PASS_ON:
+                self._write_part(op.operands[0], scope)
+                self._pass_on(op, scope)
+            else:
+                self._write_on_tiles(op, scope)
 
     def end(self, shape: Sequence[int], dims: Dims, start: Sequence[int], mirrored: Sequence[int] = ()) -> End:
         return End(tuple(shape), sharding_of(self.mesh, dims), tuple(start), tuple(mirrored))

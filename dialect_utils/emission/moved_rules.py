@@ -10,12 +10,16 @@ the rounds of an exchange (`synthesis/planner/moved.py`):
     reverse         each device turns its tile round; the tiles change places
 
 An op has the rule of `local_rules` beside these; which one moves least is for the caller to decide.
+
+Slices that are only concatenated, as in a roll, need not be made: each part moves from the array that it is a part of
+to its place in the result (`joined`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from reshard.synthesis.planner.entry import Plan
@@ -64,6 +68,13 @@ def moves_of(site: Site, mover: Mover) -> list[Rule]:
 def is_move(op: ir.Operation) -> bool:
     """Returns whether an op moves elements along dimensions."""
     return op.name in _RULES
+
+
+def takes_part(op: ir.Operation) -> tuple[int, ...] | None:
+    """Returns the index at which the part begins that a slice takes; None for another op, and for strides."""
+    if op.name != "stablehlo.slice" or set(ir.DenseI64ArrayAttr(op.attributes["strides"])) != {1}:
+        return None
+    return tuple(ir.DenseI64ArrayAttr(op.attributes["start_indices"]))
 
 
 def _slice(site: Site, mover: Mover) -> Iterator[Rule]:
@@ -124,28 +135,49 @@ def _concatenate(site: Site, mover: Mover) -> Iterator[Rule]:
     along, result = site.int("dimension"), site.results[0]
     if not any(dims[along] for dims in (*site.operands, result)):
         return
-    shapes = [site.shape(number) for number in range(len(site.operands))]
-    boxes, at = [], 0
-    for shape in shapes:
-        boxes.append((tuple(at if d == along else 0 for d in range(len(shape))), tuple(shape)))
-        at += shape[along]
-    moves = [
+    parts = [Part(value, dims, (0,) * len(dims)) for value, dims in zip(site.op.operands, site.operands, strict=True)]
+    yield Rule(site.operands, (result,), moves=joined(site, mover, parts), write=functools.partial(write_joined, site))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An operand of a concatenation: the part of a value, in a layout, that begins at an index."""
+
+    value: ir.Value
+    dims: Dims
+    start: tuple[int, ...]
+
+
+def joined(site: Site, mover: Mover, parts: Sequence[Part]) -> tuple[Plan, ...]:
+    """Returns the moves that make the result of a concatenation of parts. Raises: TooManyPieces."""
+    result = site.results[0]
+    return tuple(
         mover.planned(
-            value.type, size, mover.end(size, dims, [0] * len(size)), mover.end(site.result_shape, result, to)
+            part.value.type,
+            size,
+            mover.end(ir.RankedTensorType(part.value.type).shape, part.dims, part.start),
+            mover.end(site.result_shape, result, to),
         )
-        for value, dims, (to, size) in zip(site.op.operands, site.operands, boxes, strict=True)
-    ]
-    write = functools.partial(_write_concatenate, site, boxes)
-    yield Rule(site.operands, (result,), moves=tuple(moves), write=write)
+        for part, (to, size) in zip(parts, _boxes(site), strict=True)
+    )
 
 
-def _write_concatenate(
-    site: Site, boxes: Sequence[Box], tiles: TileMover, operands: Sequence[ir.Value]
-) -> list[ir.Value]:
+def write_joined(site: Site, tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    """Writes a concatenation of the parts that move from the tiles `operands`; returns its result."""
     *others, found = [tiles.moved(number, operand) for number, operand in enumerate(operands)]
-    for box, moved in zip(boxes, others):
+    for box, moved in zip(_boxes(site), others):
         found = _in_box(site, box, tiles, moved, found)
     return [found]
+
+
+def _boxes(site: Site) -> list[Box]:
+    """Returns the place of each operand in the result of a concatenation."""
+    along, found, at = site.int("dimension"), [], 0
+    for number in range(len(site.operands)):
+        shape = site.shape(number)
+        found.append((tuple(at if d == along else 0 for d in range(len(shape))), tuple(shape)))
+        at += shape[along]
+    return found
 
 
 def _layouts(operand: Dims, result: Dims, cut: Sequence[int]) -> Iterator[Dims]:
