@@ -41,9 +41,14 @@ DIED, HUNG, WRONG, RIGHT, REFUSED = "died", "hung", "wrong", "right", "refused"
 
 
 class Worker:
-    """A process that runs cases; it is started again after it has died or hung."""
+    """A process that runs cases; it is started again after it has died or hung.
 
-    def __init__(self) -> None:
+    Args:
+      emission: how modules are written before they run, as `--emit` says; empty: they run as they are.
+    """
+
+    def __init__(self, emission: str = "") -> None:
+        self.emission = emission
         self._process: subprocess.Popen | None = None
         self._stderr = tempfile.TemporaryFile("a+b")
 
@@ -65,7 +70,7 @@ class Worker:
         """Yields an answer for each case; after a death or a hang of the worker there are no more answers."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None  # both are pipes
-        process.stdin.write((json.dumps(request) + "\n").encode())
+        process.stdin.write((json.dumps({**request, "emission": self.emission}) + "\n").encode())
         for _ in range(count):
             if not select.select([process.stdout], [], [], TIMEOUT_S)[0]:
                 self.close()
@@ -129,7 +134,7 @@ def _run(flags: argparse.Namespace, families: tuple[str, ...]) -> dict[int, list
     from reshard.dialect_utils.platform import compat
 
     folder = Path(flags.journal) if flags.journal else default_folder() / "atlas"
-    name = "-".join([compat.jaxlib_version(), _fingerprint(), *families])
+    name = "-".join([compat.jaxlib_version(), fingerprint(), *families])
     journal = Journal(folder / f"{name}.jsonl")
     numbers = range(flags.first, flags.first + -(-flags.cases // CASES_PER_PROGRAM))
     missing = [number for number in numbers if str(number) not in journal]
@@ -146,7 +151,7 @@ def _run(flags: argparse.Namespace, families: tuple[str, ...]) -> dict[int, list
     return {number: entry["outcomes"] for number, entry in kept.items() if entry is not None}
 
 
-def _fingerprint() -> str:
+def fingerprint() -> str:
     """Returns a digest of the sources that draw the cases, since other sources draw other cases."""
     sources = [Path(inspect.getfile(module)).read_bytes() for module in (programs, layouts)]
     return hashlib.sha256(b"".join([*sources, str(CASES_PER_PROGRAM).encode()])).hexdigest()[:10]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that compiles and runs the cases of the atlas; XLA may end it.
 
-Reads lines `{"program": number, "cases": [0, 1, ...], "families": [...]}` or `{"program": ..., "given": [case, ...]}`,
-and answers each case by a line `{"case": ..., "status": "right" | "wrong" | "refused", ...}`.
+Reads lines `{"program": number, "cases": [0, 1, ...], "families": [...], "emission": ...}` or `{"program": ...,
+"given": [case, ...]}`, and answers each case, written as `"emission"` says, by a line `{"case": ..., "status": "right"
+| "wrong" | "refused", ...}`.
 """
 
 from __future__ import annotations
@@ -65,12 +66,26 @@ def outcomes(request: dict) -> Iterator[dict]:
         return
     for at, case in cases:
         try:
-            found = run(layouts.text(program, case), case.devices, inputs)
+            found = run(written(layouts.text(program, case), request.get("emission", "")), case.devices, inputs)
         except Exception as problem:  # XLA refuses the module: its errors have many types
             yield {"case": at, "status": "refused", "message": _first_line(problem)}
             continue
         wrong = [where for where, pair in enumerate(zip(expected, found)) if differs(*pair, program.is_exact)]
         yield {"case": at, "status": "wrong" if wrong else "right", **({"results": wrong} if wrong else {})}
+
+
+def written(text: str, emission: str) -> str:
+    """Returns a module as `--emit` says; as it is without an emission. Raises: DiagnosedError."""
+    if not emission:
+        return text
+    from reshard.dialect_utils.platform.bindings import ir, make_context
+    from reshard.passes.driver.base import RunOptions, Session
+    from reshard.passes.driver.pipeline import Pipeline
+
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        Pipeline.emitting(emission, {}).run(module, Session(RunOptions()))
+        return str(module)
 
 
 def _first_line(problem: Exception) -> str:
