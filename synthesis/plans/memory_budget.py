@@ -20,7 +20,8 @@ def cheapest_within(
     """Returns the cheapest plan whose peak is at most `limit` bytes; each plan is cut into as few chunks as possible.
 
     Chunks repeat the latencies of a plan and add copies, so no plan costs less in more chunks. So the plans are cut in
-    the order of their costs, until the next one costs no less than the best that fits.
+    the order of their costs, until the next one costs no less than the best that fits. Packed elements are the
+    exception: parts are whole bytes on their way, and what is rounded up depends on the parts.
 
     Args:
       key: returns the numbers by which plans are compared. in_chunks: yields a plan in more and more chunks.
@@ -28,13 +29,14 @@ def cheapest_within(
     """
     best, least = None, None
     for plan in sorted(plans, key=key):
-        if best is not None and key(plan) >= key(best):
+        is_packed = plan.bits % 8 != 0
+        if best is not None and not is_packed and key(plan) >= key(best):
             break
         for each in _versions(plan, in_chunks):
-            if best is not None and key(each) >= key(best):
+            if best is not None and not is_packed and key(each) >= key(best):
                 break
             if each.peak_bytes <= limit:
-                best = each
+                best = each if best is None else min(best, each, key=key)
                 break
             least = each if least is None or each.peak_bytes < least.peak_bytes else least
     if best is not None:
