@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Compares our rules for ops on tiles with XLA's partitioner, one op at a time, in random layouts on 2 to 12 devices.
 
-    python benchmarks/op_rules.py --cases 2000                   # resumable
-    python benchmarks/op_rules.py --cases 500 --families slice,pad
+    python -m benchmarks.atlas.op_rules --cases 2000             # resumable
+    python -m benchmarks.atlas.op_rules --cases 500 --families slice,pad
 
 The cases are those of `partitioner_atlas.py`. Each is written with `--emit=local`, run on CPU devices, and held against
 the op on one device; XLA compiles it both ways, and the bytes that a device receives are compared. The exit status is 1
@@ -21,16 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.atlas import layouts, programs  # noqa: E402
-from benchmarks.atlas.worker import written  # noqa: E402
-from benchmarks.harness.journal import Journal, default_folder  # noqa: E402
-from benchmarks.harness.progress import shown  # noqa: E402
-from benchmarks.partitioner_atlas import CASES_PER_PROGRAM, RIGHT, Worker, fingerprint  # noqa: E402
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError  # noqa: E402
-from reshard.dialect_utils.xla.child import shared_child  # noqa: E402
-from reshard.synthesis.common.text_table import markdown_head, markdown_line  # noqa: E402
+from benchmarks.atlas import layouts, programs
+from benchmarks.atlas.worker import written
+from benchmarks.harness.journal import Journal, default_folder
+from benchmarks.harness.progress import shown
+from benchmarks.partitioner_atlas import CASES_PER_PROGRAM, RIGHT, Worker, fingerprint
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.synthesis.common.text_table import markdown_head, markdown_line
 
 EMISSION = "local"
 LEAST_BYTES = 64  # of a ratio: less is a handful of scalars
