@@ -35,6 +35,7 @@ from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, moves_of, takes_part, write_joined
+from .staged_rules import reduced_in_stages, top_k_in_stages
 from .tile_emission import Mark, write_program
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -462,10 +463,16 @@ class OpWriter:
         original = self._original(op)
         try:
             if original is None or not original.name.startswith("chlo."):
-                return self._cheapest(site, [*rules_of(site), *moves_of(site, self)], scope), op
-            return (local_rules.top_k if original.name == "chlo.top_k" else local_rules.elementwise)(site), original
+                return self._cheapest(site, self._rules(site), scope), op
+            if original.name != "chlo.top_k":
+                return local_rules.elementwise(site), original
+            return self._cheapest(site, [local_rules.top_k(site), *top_k_in_stages(site, self)], scope), original
         except NotLocal as problem:
             raise _refusal(op, str(problem)) from None
+
+    def _rules(self, site: Site) -> list[Rule]:
+        """Returns the rules of an op of StableHLO. Raises: NotLocal."""
+        return [*rules_of(site), *moves_of(site, self), *reduced_in_stages(site, self)]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule whose changes of layout cost least: those of the operands, and those of the results to the
@@ -556,11 +563,11 @@ class OpWriter:
         for value, each in zip(site.op.operands, taken, strict=True):
             if each is not None:
                 slicing = Site(each, (scope[each.operands[0]].dims,), (self._dims(each.results[0]),))
-                rule = self._cheapest(slicing, [*rules_of(slicing), *moves_of(slicing, self)], scope)
+                rule = self._cheapest(slicing, self._rules(slicing), scope)
                 costs.append(self._cost(slicing, rule, scope))
                 then[value] = Tile(value, rule.results[0])
         here = replace(site, operands=tuple(then[value].dims for value in site.op.operands))
-        rule = self._cheapest(here, [*rules_of(here), *moves_of(here, self)], then)
+        rule = self._cheapest(here, self._rules(here), then)
         return tuple(map(sum, zip(self._cost(here, rule, then), *costs)))
 
     def _write_part(self, value: ir.Value, scope: Scope) -> None:
@@ -581,8 +588,13 @@ class OpWriter:
     def planned(self, kind: ir.Type, size: Sequence[int], source: End, target: End) -> Plan:
         return plan_move(self.mesh, bits_of(kind), tuple(size), source, target, **self.planning)
 
-    def moved(self, op: ir.Operation, kind: ir.Type, move: Plan, tile: ir.Value) -> ir.Value:
-        """Writes the exchange of an op that moves elements; returns the tile after it."""
+    def converted(self, site: Site, kind: ir.Type, before: Dims, after: Dims) -> Plan:
+        """Returns the plan of a change of layout of a value that an op makes on its way."""
+        return self._plan(site.op, Tile(site.op.results[0], before), kind, after)
+
+    def moved(self, op: ir.Operation, move: Plan, tile: ir.Value) -> ir.Value:
+        """Writes a plan by which elements of an op get to other devices; returns the tile after it."""
+        kind = ir.RankedTensorType.get(move.request.shape, ir.RankedTensorType(tile.type).element_type)
         name, original = f"reshard/{len(self.conversions)}", self._original(op)
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(op_name, own_location(op), kind, move, "", is_move=True))
@@ -635,7 +647,7 @@ class OpWriter:
 
 @dataclass(frozen=True, slots=True)
 class _OneOp:
-    """The writer of one op for its rule, a `TileWriter` and a `TileMover`."""
+    """The writer of one op for its rule: a `TileWriter`, a `TileMover` and a `StageWriter`."""
 
     writer: OpWriter
     op: ir.Operation
@@ -646,7 +658,7 @@ class _OneOp:
         return self.writer.place(self.op, axes)
 
     def moved(self, number: int, tile: ir.Value) -> ir.Value:
-        return self.writer.moved(self.op, self.op.operands[number].type, self.rule.moves[number], tile)
+        return self.writer.moved(self.op, self.rule.moves[number], tile)
 
     def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
