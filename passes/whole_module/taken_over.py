@@ -60,6 +60,12 @@ def _converting(rewriting: Pipeline, objective: str) -> Pipeline:
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 
+def can_take_over(pipeline: Pipeline) -> bool:
+    """Returns whether a pipeline plans sites and then writes them, so that it can write the whole module instead."""
+    planning, rewriting = cut_at_sites(pipeline)
+    return bool(planning.elements) and any(isinstance(each, SynthesizeCollectivesPass) for each in rewriting.passes)
+
+
 def cut_at_sites(pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
     """Returns the part of a pipeline up to the pass that plans sites, and the part behind it."""
     places = [i for i, each in enumerate(pipeline.elements) if isinstance(each, PlanSitesPass)]

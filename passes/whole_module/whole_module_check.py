@@ -41,7 +41,7 @@ from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, m
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
-from reshard.passes.whole_module.taken_over import TakenOver, cut_at_sites, pipeline_for, take_over
+from reshard.passes.whole_module.taken_over import TakenOver, can_take_over, cut_at_sites, pipeline_for, take_over
 
 if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
@@ -121,8 +121,7 @@ def check(
 
 def _may_take_over(module: ir.Module, pipeline: Pipeline, target: Target | None) -> bool:
     """Returns whether a pipeline asks for modules to be taken over as a whole, and this one has devices for that."""
-    plans_sites = any(isinstance(each, PlanSitesPass) for each in pipeline.passes)
-    if not plans_sites or pipeline.emission != AUTO or _names_sites(pipeline):
+    if not can_take_over(pipeline) or pipeline.emission != AUTO or _names_sites(pipeline):
         return False
     devices = devices_of(module)
     return devices > 1 and (target is None or target.devices == devices)
@@ -275,7 +274,7 @@ class _Checker:
             return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts)
         if outcomes:
             first = outcomes[0]
-            why_not = first.problem or _compared(first, choice.outcome, "written per device", "not so")
+            why_not = first.problem or self._compared_whole(first, choice.outcome)
         if self._is_unmeasurable(stock, choice):
             return self.rewritten
         dropped, added = list(self._dropped(choice)), list(self._added(choice))
@@ -293,13 +292,18 @@ class _Checker:
         results.diagnostics.diagnostics[:] = [
             each for each in results.diagnostics.diagnostics if each not in of_sites
         ] + [*winner.remarks]
-        than = "with rewritten sites" if islands.of is not self.stock else "as it came"
-        reason = "XLA compiles no other form" if islands.problem else _compared(whole, islands, "so", than)
-        self.session.remark(
-            self.original.operation, f"in place of its sites the whole module is written per device: {reason}"
-        )
+        reason = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
+        place = "in place of its sites the" if self.groups else "the"
+        self.session.remark(self.original.operation, f"{place} whole module is written per device: {reason}")
         self._record(self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.objective)
         return module
+
+    def _compared_whole(self, whole: Outcome, islands: Outcome) -> str:
+        """Returns in words how the module written per device compares with the best form with islands."""
+        if whole.seconds == islands.seconds:
+            return f"modelled time {micros(whole.seconds)} either way"
+        than = "as it came" if islands.of is self.stock else "with rewritten sites"
+        return _compared(whole, islands, "so", than)
 
     def _is_unmeasurable(self, stock: Compiled, choice: JointChoice) -> bool:
         """Returns whether XLA refuses the module both ways, as a library without a main function; then says so.

@@ -111,7 +111,7 @@ def _enabled(given: dict[str, Any]) -> Iterator[list[Program]]:
 
 def _for_xla(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("emit") == "sdy":
-        raise ValueError("XLA does not read the collectives of emit=sdy; choose manual or local")
+        raise ValueError("XLA does not read the collectives of emit=sdy; choose auto, manual or local")
     return options
 
 

@@ -182,7 +182,8 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
     """Returns the report of `optimize` on a program without compiling the whole program.
 
     The program is traced and lowered, but neither compiled nor run. So the report does not tell whether a rewrite makes
-    the rest of the program worse; `with reshard.options(check=True)` asks for this check.
+    the rest of the program worse, nor whether the whole program would be written per device; `with
+    reshard.options(check=True)` asks for this check.
 
     Args:
       program: a function, with or without `jax.jit`; or anything that `optimize` takes.
@@ -330,7 +331,7 @@ def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Res
         compat.bytecode(module), settings, compat.module_name(module), compat.lowered_devices(lowered)
     )
     if not found.is_rewritten:
-        return Result(lowered, _text_of(module), found.report, False)
+        return Result(lowered, _text_of(module), found.report, False, settings["emit"])
     emit = settings["emit"]
     # XLA does not read the module that emit=sdy writes; the program that was given takes its place.
     optimized = (

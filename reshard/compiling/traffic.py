@@ -14,6 +14,7 @@ from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
+from reshard.passes.driver.registry import COMPARED, MANUAL
 from reshard.passes.traffic import ledger_text
 from reshard.passes.traffic.ledger import Ledger, ledger_of
 from reshard.synthesis.network.topology import DEFAULT, Topology
@@ -132,8 +133,9 @@ def of_source(
     stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
         return Traffic(name, stock)
-    given = {**(options or {}), "emit": "manual"}
-    settings = resolved(given, dict(contexts.current().options))
+    settings = resolved(dict(options or {}), dict(contexts.current().options))
+    if settings["emit"] not in COMPARED:
+        settings = {**settings, "emit": MANUAL}  # the other forms are not compared with stock XLA's
     optimized = optimized_module(source, settings, name, is_from_jax=is_from_jax)
     ours = None
     if optimized.is_rewritten:

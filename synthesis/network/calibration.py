@@ -17,8 +17,9 @@ how well the model predicts times that it has not seen.
 where the cost model itself gives steps and share, for a latency and a bandwidth of one. For each shape the unknowns are
 found by least squares of relative errors; they are not negative, and outliers have less weight. A message between units
 also passes what is inside them, so the latency of a level is that of the level inside it and more: the unknown is how
-much more. A slow level needs that, because its times are nearly all bytes, and least squares alone may leave nothing
-for its latency. A planner that believes in messages at no cost sends a few bytes in many steps. Among the shapes that
+much more, unless the times clearly say otherwise. A slow level needs that, because its times are nearly all bytes, and
+least squares alone may leave nothing for its latency. A planner that believes in messages at no cost sends a few bytes
+in many steps. Among the shapes that
 fit about as well as the best one, the shape with the fewest levels is taken: axes that behave alike become one level.
 The bandwidth of a level is then that of its fastest kinds; slower kinds have a `slowdown`.
 """
@@ -369,7 +370,8 @@ class _Equations:
 
     State: `times` are the measured times, `wanted` the same without the start of the program. `steps` is an array
     (measurement, level): column i counts the steps along level i and the levels around it, the first of which is the
-    outermost, since it belongs to the latency that level i has more than the level inside it. `loads` has a column of
+    outermost, since it belongs to the latency that level i has more than the level inside it; if `is_free`, the steps
+    along level i alone. `loads` has a column of
     bytes for each (level, kind) in `pairs`.
     """
 
@@ -379,7 +381,8 @@ class _Equations:
         patterns = {_pattern(probe): probe.collective for probe, _ in measured}  # the same at every size
         known = {pattern: _steps_and_shares(mesh, levels, collective) for pattern, collective in patterns.items()}
         found = [known[_pattern(probe)] for probe, _ in measured]
-        self.steps = np.cumsum([[steps for steps, _ in row] for row in found], axis=1)
+        steps = np.array([[steps for steps, _ in row] for row in found])
+        self.steps = np.cumsum(steps, axis=1)
         share = np.array([[share for _, share in row] for row in found])
         num_bytes = np.array([probe.collective.bytes_before for probe, _ in measured])
         kinds = [probe.collective.kind for probe, _ in measured]
@@ -387,6 +390,18 @@ class _Equations:
         self.loads = np.stack(
             [share[:, at] * num_bytes * [k == kind for k in kinds] for at, kind in self.pairs], axis=1
         )
+        self.is_free = False
+        if len(levels) > 1 and (free := self._with_free_latencies(steps)) is not None:
+            self.steps, self.is_free = free, True
+
+    def _with_free_latencies(self, steps: np.ndarray) -> np.ndarray | None:
+        """Returns the steps along each level alone, if the times are clearly better explained by latencies that do not
+        grow from level to level."""
+        _, error = self.solved()
+        nested, self.steps = self.steps, steps
+        _, free_error = self.solved()
+        self.steps = nested
+        return steps if _is_better(free_error, error) else None
 
     def solved(self) -> tuple[np.ndarray, float]:
         """Returns (launch, more latency of each level, seconds per byte of `pairs`) and the mean relative error.
@@ -401,8 +416,8 @@ class _Equations:
     def latencies(self, seconds_of_bytes: np.ndarray) -> np.ndarray:
         """Returns launch and latencies, given the time that the bytes take in each measurement."""
         matrix = np.column_stack([np.ones(len(self.times)), self.steps]) / self.times[:, None]
-        launch, *more = robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
-        return np.array([launch, *np.cumsum(more[::-1])[::-1]])
+        launch, *found = robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
+        return np.array([launch, *(found if self.is_free else np.cumsum(found[::-1])[::-1])])
 
 
 def _pattern(probe: Probe) -> tuple[tuple[str, ...], str]:

@@ -60,7 +60,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--emit",
         metavar="manual|local|auto",
-        help="the form of the rewritten module, as for reshard-opt (default: manual); auto switches --check on",
+        help="the form of the rewritten module, as for reshard-opt (default: auto, which switches --check on; with "
+        "manual all sites that the policy rewrites are tried)",
     )
     parser.add_argument("--pass-pipeline", metavar="TEXT", help="the passes to run, as for reshard-opt")
     parser.add_argument(
@@ -146,13 +147,15 @@ def _rewritten(original: ir.Module, pipeline: Pipeline, name: str, flags: argpar
     from reshard.dialect_utils.platform.bindings import ir
     from reshard.passes.driver.base import RunOptions, Session
     from reshard.passes.driver.registry import AUTO
+    from reshard.passes.sites.oracle import BETTER
 
     rewritten = ir.Module.parse(str(original.operation.get_asm(enable_debug_info=True)))
     session = Session(RunOptions(input=name))
     _progress("rewriting")
     pipeline.run(rewritten, session)
     _refuse_shardys_collectives(rewritten)
-    if not (flags.check or pipeline.emission == AUTO) or flags.emit == "local":
+    takes_over = pipeline.emission == AUTO and flags.policy in (None, BETTER)
+    if not (flags.check or takes_over) or flags.emit == "local":
         return rewritten
     from reshard.passes.whole_module import whole_module_check
 
