@@ -34,7 +34,7 @@ from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
-from .moved_rules import Part, is_move, joined, moves_of, takes_part, write_joined
+from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .staged_rules import reduced_in_stages, top_k_in_stages
 from .tile_emission import Mark, write_program
 
@@ -544,11 +544,15 @@ class OpWriter:
             (0,) * len(scope[value].dims) if each is None else takes_part(each) for value, each in zip(found, taken)
         ]
         parts = [Part(value, scope[value].dims, present(start)) for value, start in zip(found, starts, strict=True)]
-        site = Site(op, tuple(map(self._dims, op.operands)), (self._dims(op.results[0]),))
+        wanted, kind = self._dims(op.results[0]), op.results[0].type
+        site = kept_split(Site(op, tuple(scope[value].dims for value in found), (wanted,)), joined_along(op))
+        if not all(site.results[0][d] for d in joined_along(op)):
+            return False
         with contextlib.suppress(TooManyPieces):
             moves = joined(site, self, parts)
-            costs = tuple(map(sum, zip(*map(self._planned_cost, moves))))
-            if costs > self._cost_apart(site, taken, scope):
+            behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted, False)
+            costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
+            if costs > self._cost_apart(replace(site, results=(wanted,)), taken, scope):
                 return False
             tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts]
             rule = Rule(site.operands, site.results, moves=moves)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reshard.synthesis.planner.entry import Plan
@@ -27,7 +27,7 @@ from reshard.synthesis.planner.moved import End
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..platform.bindings import ir, stablehlo
-from .local_rules import Axes, Dims, Rule, Site, overlap
+from .local_rules import Axes, Dims, Rule, Site, overlap, shards
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # (start, size) of a part, in elements along each dimension
 
@@ -70,6 +70,11 @@ def is_move(op: ir.Operation) -> bool:
     return op.name in _RULES
 
 
+def joined_along(op: ir.Operation) -> list[int]:
+    """Returns the dimension along which a concatenation joins its operands."""
+    return [ir.IntegerAttr(op.attributes["dimension"]).value]
+
+
 def takes_part(op: ir.Operation) -> tuple[int, ...] | None:
     """Returns the index at which the part begins that a slice takes; None for another op, and for strides."""
     if op.name != "stablehlo.slice" or set(ir.DenseI64ArrayAttr(op.attributes["strides"])) != {1}:
@@ -83,7 +88,7 @@ def _slice(site: Site, mover: Mover) -> Iterator[Rule]:
     cut = [d for d, whole in enumerate(site.shape(0)) if size[d] != whole]
     if set(strides) != {1}:
         return
-    result = site.results[0]
+    result = kept_split(site, cut).results[0]
     for dims in _layouts(site.operands[0], result, cut):
         ends = mover.end(site.shape(0), dims, starts), mover.end(size, result, [0] * len(size))
         move = mover.planned(site.op.operands[0].type, size, *ends)
@@ -95,8 +100,8 @@ def _write_one(tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]
 
 
 def _reverse(site: Site, mover: Mover) -> Iterator[Rule]:
-    along, shape, result = site.ints("dimensions"), site.shape(0), site.results[0]
-    begin = [0] * len(shape)
+    along, shape = site.ints("dimensions"), site.shape(0)
+    result, begin = kept_split(site, along).results[0], [0] * len(shape)
     for dims in _layouts(site.operands[0], result, along):
         ends = mover.end(shape, dims, begin, along), mover.end(shape, result, begin)
         move = mover.planned(site.op.operands[0].type, shape, *ends)
@@ -111,8 +116,10 @@ def _pad(site: Site, mover: Mover) -> Iterator[Rule]:
     low, high = site.ints("edge_padding_low"), site.ints("edge_padding_high")
     if any(site.ints("interior_padding")):
         return
-    shape, result = site.shape(0), site.results[0]
+    shape = site.shape(0)
     padded = [d for d, sides in enumerate(zip(low, high, strict=True)) if any(sides)]
+    site = kept_split(site, padded)
+    result = site.results[0]
     begin = [max(0, -each) for each in low]
     size = [n - a - max(0, -b) for n, a, b in zip(shape, begin, high, strict=True)]
     if min(size, default=1) <= 0:
@@ -132,8 +139,10 @@ def _write_pad(site: Site, box: Box, tiles: TileMover, operands: Sequence[ir.Val
 
 
 def _concatenate(site: Site, mover: Mover) -> Iterator[Rule]:
-    along, result = site.int("dimension"), site.results[0]
-    if not any(dims[along] for dims in (*site.operands, result)):
+    along = site.int("dimension")
+    site = kept_split(site, [along])
+    result = site.results[0]
+    if not result[along]:
         return
     parts = [Part(value, dims, (0,) * len(dims)) for value, dims in zip(site.op.operands, site.operands, strict=True)]
     yield Rule(site.operands, (result,), moves=joined(site, mover, parts), write=functools.partial(write_joined, site))
@@ -180,12 +189,26 @@ def _boxes(site: Site) -> list[Box]:
     return found
 
 
+def kept_split(site: Site, moved: Sequence[int]) -> Site:
+    """Returns the site with a result that is split along the dimensions along which elements move, if that is possible.
+
+    If the result is wanted whole there, it is gathered behind the move: an exchange alone would take as many rounds as
+    there are devices.
+    """
+    operand, result = site.operands[0], list(site.results[0])
+    for d in moved:
+        used = [axis for axes in result for axis in axes]
+        if not result[d] and site.result_shape[d] % shards(operand[d]) == 0:
+            result[d] = _free(operand[d], used)
+    return replace(site, results=(tuple(result),))
+
+
 def _layouts(operand: Dims, result: Dims, cut: Sequence[int]) -> Iterator[Dims]:
     """Yields the layouts in which an operand may be moved: its own one, and the result's in dimensions that are whole.
 
-    None if no dimension is split along which elements move.
+    None if the result is whole in a dimension along which elements move between devices.
     """
-    if not any(operand[d] or result[d] for d in cut):
+    if not any(result[d] for d in cut) or any(operand[d] and not result[d] for d in cut):
         return
     yield operand
     used = [axis for d in cut for axis in operand[d]]

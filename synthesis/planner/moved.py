@@ -18,6 +18,7 @@ from ..network.pricing import PER_SECOND
 from ..network.topology import Topology
 from ..plans.plan import Plan
 from ..plans.request import Request
+from ..programs.exchange import MOST_PIECES_BESIDE_CHAIN
 from ..programs.steps import Exchanged
 from ..programs.tile_program import Rounds, TileProgram
 from .generators import Context
@@ -42,7 +43,7 @@ class End:
         return Blocks.of_sharding(mesh, self.shape, self.sharding).mirrored(self.mirrored).part(self.start, stop)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)  # an exchange over thousands of devices has megabytes
 def plan_move(
     mesh: Mesh,
     bits: int,
@@ -74,7 +75,7 @@ def plan_move(
         topology=topology, objective=objective, with_exchange=True, memory_limit=memory_limit,
     )  # fmt: skip
     context = Context(asked)
-    exchange = context.exchange(source.blocks(mesh, size), target.blocks(mesh, size))
+    exchange = context.exchange(source.blocks(mesh, size), target.blocks(mesh, size), MOST_PIECES_BESIDE_CHAIN)
     step = Exchanged(exchange, None)
     held, wanted = exchange.source, exchange.target
     program = TileProgram(mesh, held.tile_shape, wanted.tile_shape, ((step, (Rounds(exchange),)),))
