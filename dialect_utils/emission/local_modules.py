@@ -103,7 +103,7 @@ class _Function:
         self.layouts: dict[str, list[Dims]] = {}
 
     def is_to_be_converted(self) -> bool:
-        """Returns whether a value of the function is split, and the function is not one manual computation already."""
+        """Returns whether a value of the function is to be split, and it is not one manual computation already."""
         self._refuse_uneven()
         return self.mesh is not None and not self._is_converted()
 
@@ -131,10 +131,12 @@ class _Function:
     def mesh(self) -> Mesh | None:
         """Returns the mesh of the function's layouts; None if no value is split.
 
+        The layouts that the function states count, too: XLA splits also what does not divide.
+
         Raises: DiagnosedError if there are several meshes.
         """
         found: dict[Mesh, str] = {}
-        for op in ops_in(self.analysed):
+        for op in (*ops_in(self.analysed), *ops_in(self.original)):
             for attr in _shardings_at(op):
                 mesh = mesh_of(attr, self.meshes)
                 if mesh is None or not mesh.axes and mesh.device_ids:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -85,9 +86,11 @@ def rule_of(site: Site) -> Rule:
     name = site.op.name
     if name in _ELEMENTWISE:
         return _elementwise(site)
-    if name not in _RULES:
-        raise NotLocal("it has no rule for tiles")
-    return _RULES[name](site)
+    if name in _RULES:
+        return _RULES[name](site)
+    if name in _DONE_EVERYWHERE or name == "stablehlo.custom_call" and _is_linear_algebra(site.op):
+        return _everywhere(site)
+    raise NotLocal("it has no rule for tiles")
 
 
 def elementwise(site: Site) -> Rule:
@@ -469,6 +472,23 @@ def _everywhere(site: Site) -> Rule:
         tuple(map(_whole, site.results)),
         whole="every device has to compute all of it",
     )
+
+
+_DONE_EVERYWHERE = frozenset(f"stablehlo.batch_norm_{each}" for each in ("training", "inference", "grad"))
+_LINEAR_ALGEBRA = re.compile(
+    r"(lapack|cusolver|cublas|hipsolver|hipblas)_\w+|Eigh|Qr|LuDecomposition|ProductOfElementaryHouseholderReflectors"
+)
+
+
+def _is_linear_algebra(call: ir.Operation) -> bool:
+    """Returns whether a custom call computes its results from its operands alone, the same on every device.
+
+    These are the calls of jax's linear algebra. Others may mean something by the layouts of their operands, or call
+    back into Python.
+    """
+    has_effect = "has_side_effect" in call.attributes and ir.BoolAttr(call.attributes["has_side_effect"]).value
+    name = ir.StringAttr(call.attributes["call_target_name"]).value
+    return not has_effect and _LINEAR_ALGEBRA.fullmatch(name) is not None
 
 
 def shards(axes: Axes) -> int:
