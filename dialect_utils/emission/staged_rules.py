@@ -4,10 +4,11 @@
 `local_rules` has the rules in which such a dimension is whole. Here each device does the op on its tile, all devices
 exchange the small results, and each does the op again on these:
 
-    reduce of several operands, as argmax    the results of all devices along a new dimension, reduced again
-    top_k                                    k candidates of each device, of which the first k are taken
+    reduce that selects, as argmax    the results of all devices along a new dimension, reduced again
+    top_k                             k candidates of each device, of which the first k are taken
 
-A reduction of one operand whose computation has a counterpart among collectives needs no second stage.
+A reduction counts its initial value once for each device, and once more in the second stage. That changes nothing if it
+selects: if each result is one of the elements. Other computations without a counterpart among collectives stay whole.
 """
 
 from __future__ import annotations
@@ -46,14 +47,13 @@ class StageWriter(Protocol):
 
 
 def reduced_in_stages(site: Site, converter: Converter) -> Iterator[Rule]:
-    """Yields the rule of a reduction that has no counterpart among collectives, if it is along a split dimension."""
-    if site.op.name != "stablehlo.reduce":
+    """Yields the rule of a reduction along one split dimension that selects among elements."""
+    if site.op.name != "stablehlo.reduce" or len(site.ints("dimensions")) > 1 or not _selects(site.op):
         return
-    count, reduced = len(site.operands) // 2, site.ints("dimensions")
+    count, reduced, operand = len(site.operands) // 2, site.ints("dimensions"), site.operands[0]
     element = ir.RankedTensorType(site.op.results[0].type).element_type
     if count == 1 and is_splittable(element, reduction_of(site.op)):
         return
-    operand = site.operands[0]
     axes = tuple(axis for d in reduced for axis in operand[d])
     if not axes:
         return
@@ -63,6 +63,15 @@ def reduced_in_stages(site: Site, converter: Converter) -> Iterator[Rule]:
     plans = [converter.converted(site, kind, (axes, *result), ((), *result)) for kind in kinds]
     operands = (operand,) * count + ((),) * count
     yield Rule(operands, (result,) * count, moves=tuple(plans), write=_write_reduce)
+
+
+def _selects(reduce: ir.Operation) -> bool:
+    """Returns whether a reduction compares and selects only, so that each result is one of the elements."""
+    *body, _ = [each.operation for each in reduce.regions[0].blocks[0].operations]
+    return all(each.name in _SELECTING for each in body)
+
+
+_SELECTING = frozenset(f"stablehlo.{each}" for each in ("and", "compare", "maximum", "minimum", "not", "or", "select"))
 
 
 def _write_reduce(tiles: StageWriter, operands: Sequence[ir.Value]) -> list[ir.Value]:

@@ -290,7 +290,6 @@ REFUSED = {
         ),
         "cannot convert sdy.manual_computation: it is manual along x only",
     ),
-    "lapack": (lambda mesh: lambda a: jnp.linalg.qr(a)[1], "cannot convert stablehlo.custom_call @lapack_"),
     "callback": (lambda mesh: lambda a: jax.pure_callback(lambda x: x, a, a), "no tiles for an array on one device"),
 }
 

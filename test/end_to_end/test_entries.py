@@ -70,10 +70,13 @@ def through_exported(function, args, *_):
     return jax.jit(result.exported.call)(leaves), [plans(result.report.to_dict())]
 
 
+@pytest.mark.parametrize("emit", ["manual", pytest.param("auto", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.name)
-def test_outputs_and_plans_are_equal(entry, monkeypatch, tmp_path):
+def test_outputs_and_plans_are_equal(entry, emit, monkeypatch, tmp_path):
+    """With `auto` only the outputs are: an exported program donates nothing, so another form may be the fastest."""
     pytest.importorskip("optax")
     jax.clear_caches()
+    monkeypatch.setenv("RESHARD_EMIT", emit)
     monkeypatch.setenv("RESHARD_TOPOLOGY", "cpu")  # an export does not say which devices run it
     function, args = entry.build(entry.mesh(), size="small")
     stock = jax.tree.leaves(function(*copied(args)))
@@ -90,4 +93,4 @@ def test_outputs_and_plans_are_equal(entry, monkeypatch, tmp_path):
             )
         expected = expected or found
         assert expected[0], "there is no site"
-        assert found == expected, through.__name__
+        assert emit == "auto" or found == expected, through.__name__
