@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One example, compiled and run in a process of its own: by stock XLA, or by reshard and then XLA.
+"""One example, compiled and run in a process of its own: by stock XLA, by reshard and then XLA, or on one device.
 
-Run as `python -m reshard.tools.demo.worker NAME stock|ours FOLDER`. Each line on stdin is a command, each line on
+Run as `python -m reshard.tools.demo.worker NAME stock|ours|one FOLDER`. Each line on stdin is a command, each line on
 stdout its reply, a JSON object; what libraries print goes to stderr. XLA may abort this process at any time. Commands,
 in order:
 
@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-WAYS = ("stock", "ours")
+WAYS = ("stock", "ours", "one")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,7 +64,8 @@ class _Worker:
 
         entry = program(self.flags.name)
         began = time.perf_counter()
-        function, self.args = entry.build(entry.mesh(), size=self.flags.size)
+        mesh = _one_device(entry) if self.flags.way == "one" else entry.mesh()
+        function, self.args = entry.build(mesh, size=self.flags.size)
         self.lowered = function.lower(*self.args)
         reply = {"summary": entry.summary, "mesh": dict(entry.mesh_axes), "build_seconds": time.perf_counter() - began}
         if self.flags.way == "ours":
@@ -134,6 +135,15 @@ class _Worker:
         import jax
 
         return jax.block_until_ready(self._copied(self.args))
+
+
+def _one_device(entry):
+    """Returns a mesh of a program's axes over a single device."""
+    import jax
+    import numpy as np
+
+    names = [name for name, _ in entry.mesh_axes]
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(names)), names)
 
 
 if __name__ == "__main__":

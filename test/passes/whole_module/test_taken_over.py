@@ -11,6 +11,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
 from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.joint_choice import Outcome
 from reshard.passes.whole_module.taken_over import cut_at_sites, pipeline_for, take_over
 
 # One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
@@ -173,3 +174,11 @@ def test_nothing_is_said_of_sites_that_are_no_more():
     """The module has a site that is left to XLA before it is taken over."""
     _, session = run(ROW)
     assert is_recorded_whole(session) and not any("is left to XLA" in str(each) for each in session.remarks)
+
+
+@pytest.mark.parametrize(
+    "problem, seconds, taken", [("", 0.89, True), ("", 0.95, False), ("does not compile", 2.0, True)]
+)
+def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_be_wrong(problem, seconds, taken):
+    whole, islands = Outcome("", seconds, ()), Outcome(problem, 1.0, ())
+    assert whole_module_check._is_clearly_faster(whole, islands) is taken
