@@ -53,3 +53,21 @@ def test_a_slice_of_a_slice_of_the_program():
     result = reshard.optimize(jax.jit(program).lower(*args), emit="local")
     assert result.is_rewritten
     np.testing.assert_array_equal(result.compile()(*args), array[11:12])
+
+
+def test_an_update_that_is_a_part_of_the_array():
+    """XLA for CPU devices writes it in place of the array, over elements that it still has to read."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    array = np.arange(420, dtype=np.int32).reshape(10, 7, 6)
+
+    def program(array, start):
+        split = lax.with_sharding_constraint(array, NamedSharding(mesh, P(None, None, "x")))
+        zero = np.int32(0)
+        return lax.dynamic_update_slice(split, split[:6], (start, zero, zero))
+
+    args = jax.device_put(array, NamedSharding(mesh, P(None, None, None))), np.int32(3)
+    jax.clear_caches()
+    result = reshard.optimize(jax.jit(program).lower(*args), emit="local")
+    wanted = array.copy()
+    wanted[3:9] = array[:6]
+    np.testing.assert_array_equal(result.compile()(*args), wanted)
