@@ -697,13 +697,13 @@ def _updated_apart(operands: Sequence[ir.Value]) -> ir.Value:
     tile, update, *starts = operands
     kind, part = (ir.RankedTensorType(each.type) for each in (tile, update))
     truth = ir.IntegerType.get_signless(1)
-    masks = [
+    nowhere, everywhere = (
         stablehlo.ConstantOp(
             ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, truth), ir.IntegerAttr.get(truth, number))
         ).result
         for shape, number in ((kind.shape, 0), (part.shape, 1))
-    ]
-    is_written = stablehlo.DynamicUpdateSliceOp(*masks, starts).result
+    )
+    is_written = stablehlo.DynamicUpdateSliceOp(nowhere, everywhere, starts).result
     written = stablehlo.DynamicUpdateSliceOp(nothing(kind), update, starts).result
     return stablehlo.SelectOp(is_written, written, tile).result
 
