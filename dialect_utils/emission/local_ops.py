@@ -673,19 +673,17 @@ class _OneOp:
 
 
 def _reads(value: ir.Value, source: ir.Value) -> bool:
-    """Returns whether a value is computed from another one, or that is not known after some ops."""
-    waiting = [value]
-    for _ in range(_MOST_FUSED):
-        if not waiting:
-            return False
-        if (op := producer_of(waiting.pop())) is not None:
-            if source in list(op.operands):
-                return True
-            waiting += op.operands
-    return True
-
-
-_MOST_FUSED = 64  # ops that are looked at
+    """Returns whether a value is computed from another one by ops alone that XLA may fuse with its use."""
+    waiting, seen = [value], {value}
+    while waiting:
+        op = producer_of(waiting.pop())
+        if op is None or not local_rules.may_be_fused(op):
+            continue
+        if source in list(op.operands):
+            return True
+        waiting += [each for each in op.operands if each not in seen]
+        seen.update(op.operands)
+    return False
 
 
 def _updated_apart(operands: Sequence[ir.Value]) -> ir.Value:

@@ -154,6 +154,20 @@ _ELEMENTWISE = frozenset(
 )
 
 
+_MOVEMENTS = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("bitcast_convert", "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "gather"),
+        *("iota", "optimization_barrier", "pad", "reduce", "reduce_window", "reshape", "reverse", "slice", "transpose"),
+    )
+)
+
+
+def may_be_fused(op: ir.Operation) -> bool:
+    """Returns whether XLA may compute an op where its result is used, and not into an array of its own."""
+    return op.name in _ELEMENTWISE or op.name in _MOVEMENTS
+
+
 def _elementwise(site: Site) -> Rule:
     dims = site.results[0]
     operands = tuple(dims if len(each) == len(dims) else () for each in site.operands)
