@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ..ir.ops import producer_of
 from ..ir.reductions import is_neutral, is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
-from .local_rules import Axes, Rule, Site, but, overlap, rule_of, shards, without_axes
+from .local_rules import Axes, Rule, Site, but, may_be_fused, overlap, rule_of, shards, without_axes
 
 
 class TileWriter(Protocol):
@@ -46,8 +47,10 @@ def rules_of(site: Site) -> list[Rule]:
 
     Raises: NotLocal with the reason if the op does not run on tiles.
     """
-    make = _RULES.get(site.op.name, lambda site: ())
-    return [rule_of(site), *make(site)]
+    make, whole = _RULES.get(site.op.name, lambda site: ()), rule_of(site)
+    if site.op.name == "stablehlo.dynamic_update_slice":
+        whole = replace(whole, write=_write_whole_update)
+    return [whole, *make(site)]
 
 
 def is_indexed(op: ir.Operation) -> bool:
@@ -307,6 +310,7 @@ def _dynamic_update_slice(site: Site) -> Iterator[Rule]:
 def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileWriter, operands) -> Sequence[ir.Value]:
     """Writes what the update has for this device's places; elsewhere the tile's own elements are written again."""
     tile, update, starts = operands[0], operands[1], [_wide_enough(each) for each in operands[2:]]
+    own = update
     kind, sizes = ir.RankedTensorType(tile.type), list(ir.RankedTensorType(update.type).shape)
     is_here = None
     for d, axes in owned.items():
@@ -325,7 +329,46 @@ def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileW
     mask = ir.RankedTensorType.get(sizes, ir.IntegerType.get_signless(1))
     to = [d for d in owned if site.shape(1)[d] > 1]
     written = stablehlo.SelectOp(stablehlo.BroadcastInDimOp(mask, present(is_here), to).result, update, found).result
-    return [stablehlo.DynamicUpdateSliceOp(tile, written, starts).result]
+    return [_updated(tile, written, starts, own)]
+
+
+def _write_whole_update(_: TileWriter, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    tile, update, *starts = operands
+    return [_updated(tile, update, starts, update)]
+
+
+def _updated(tile: ir.Value, written: ir.Value, starts: Sequence[ir.Value], update: ir.Value) -> ir.Value:
+    """Returns a tile with `written` at the starts, which is made of the program's `update`.
+
+    If the update reads the tile, XLA for CPU devices may write in place of what it still has to read, through an
+    optimization_barrier, too (jaxlib 0.10.2). So such an update is written into nothing, and selected where it is.
+    """
+    if not _reads(update, tile):
+        return stablehlo.DynamicUpdateSliceOp(tile, written, starts).result
+    truth, kind = ir.IntegerType.get_signless(1), ir.RankedTensorType(tile.type)
+    nowhere, everywhere = (
+        stablehlo.ConstantOp(
+            ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, truth), ir.IntegerAttr.get(truth, number))
+        ).result
+        for shape, number in ((kind.shape, 0), (ir.RankedTensorType(written.type).shape, 1))
+    )
+    is_written = stablehlo.DynamicUpdateSliceOp(nowhere, everywhere, starts).result
+    apart = stablehlo.DynamicUpdateSliceOp(nothing(kind), written, starts).result
+    return stablehlo.SelectOp(is_written, apart, tile).result
+
+
+def _reads(value: ir.Value, source: ir.Value) -> bool:
+    """Returns whether a value is computed from another one by ops alone that XLA may fuse with its use."""
+    waiting, seen = [value], {value}
+    while waiting:
+        op = producer_of(waiting.pop())
+        if op is None or not may_be_fused(op):
+            continue
+        if source in list(op.operands):
+            return True
+        waiting += [each for each in op.operands if each not in seen]
+        seen.update(op.operands)
+    return False
 
 
 def _spread(update: ir.Value, dim: int, held: int, first: ir.Value, place: ir.Value) -> tuple[ir.Value, ir.Value]:

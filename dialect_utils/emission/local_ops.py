@@ -31,7 +31,7 @@ from ..preparation.serials import ID, own_location, serial_of
 from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
 from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
-from .indexed_rules import is_indexed, nothing, put_in_range, rules_of
+from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
@@ -413,9 +413,6 @@ class OpWriter:
             for result, value, dims in zip(op.results, values, rule.results, strict=True):
                 scope[result] = Tile(value, dims, rule.partial, rule.reduction)
             return
-        if op.name == "stablehlo.dynamic_update_slice" and _reads(operands[1], operands[0]):
-            scope[op.results[0]] = Tile(_updated_apart(operands), rule.results[0])
-            return
         is_late = op.name == "stablehlo.reduce" and rule.partial and not is_neutral(op.operands[1], rule.reduction)
         init = operands[-1]
         if is_late:
@@ -670,40 +667,6 @@ class _OneOp:
     def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
-
-
-def _reads(value: ir.Value, source: ir.Value) -> bool:
-    """Returns whether a value is computed from another one by ops alone that XLA may fuse with its use."""
-    waiting, seen = [value], {value}
-    while waiting:
-        op = producer_of(waiting.pop())
-        if op is None or not local_rules.may_be_fused(op):
-            continue
-        if source in list(op.operands):
-            return True
-        waiting += [each for each in op.operands if each not in seen]
-        seen.update(op.operands)
-    return False
-
-
-def _updated_apart(operands: Sequence[ir.Value]) -> ir.Value:
-    """Writes a dynamic update slice whose update is computed from the array that it updates; returns the result.
-
-    XLA for CPU devices may write such an update in place of the array while it still reads it, through an
-    optimization_barrier, too. So the update is written into zeros, and selected where it is.
-    """
-    tile, update, *starts = operands
-    kind, part = (ir.RankedTensorType(each.type) for each in (tile, update))
-    truth = ir.IntegerType.get_signless(1)
-    nowhere, everywhere = (
-        stablehlo.ConstantOp(
-            ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, truth), ir.IntegerAttr.get(truth, number))
-        ).result
-        for shape, number in ((kind.shape, 0), (part.shape, 1))
-    )
-    is_written = stablehlo.DynamicUpdateSliceOp(nowhere, everywhere, starts).result
-    written = stablehlo.DynamicUpdateSliceOp(nothing(kind), update, starts).result
-    return stablehlo.SelectOp(is_written, written, tile).result
 
 
 def _takes_own_part_first(chain: Plan) -> bool:

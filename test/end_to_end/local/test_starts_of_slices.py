@@ -55,19 +55,43 @@ def test_a_slice_of_a_slice_of_the_program():
     np.testing.assert_array_equal(result.compile()(*args), array[11:12])
 
 
-def test_an_update_that_is_a_part_of_the_array():
+@pytest.mark.parametrize("spec", [P(None, None, "x"), P("x", None, None)])
+def test_an_update_that_is_a_part_of_the_array(spec):
     """XLA for CPU devices writes it in place of the array, over elements that it still has to read."""
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
     array = np.arange(420, dtype=np.int32).reshape(10, 7, 6)
 
-    def program(array, start):
-        split = lax.with_sharding_constraint(array, NamedSharding(mesh, P(None, None, "x")))
+    def program(split, start):
         zero = np.int32(0)
         return lax.dynamic_update_slice(split, split[:6], (start, zero, zero))
 
-    args = jax.device_put(array, NamedSharding(mesh, P(None, None, None))), np.int32(3)
-    jax.clear_caches()
-    result = reshard.optimize(jax.jit(program).lower(*args), emit="local")
+    _, got = updated(program, array, spec)
     wanted = array.copy()
     wanted[3:9] = array[:6]
-    np.testing.assert_array_equal(result.compile()(*args), wanted)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_update_that_is_a_product_with_the_array_is_written_in_its_place():
+    """As in the cache of a decode step: the product is an array of its own, so nothing is read that is overwritten."""
+    array = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+    def program(split, start):
+        return lax.dynamic_update_slice(split, split[:1] @ split, (start, np.int32(0)))
+
+    module, got = updated(program, array, P(None, "x"))
+    wanted = array.copy()
+    wanted[3] = array[0] @ array
+    np.testing.assert_array_equal(got, wanted)
+    assert "dense<false>" not in module
+
+
+def updated(program, array, spec) -> tuple[str, np.ndarray]:
+    """Returns the module of a program on a split array and the start 3, written per device, and its result."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+
+    def split(array, start):
+        return program(lax.with_sharding_constraint(array, NamedSharding(mesh, spec)), start)
+
+    args = jax.device_put(array, NamedSharding(mesh, P())), np.int32(3)
+    jax.clear_caches()
+    result = reshard.optimize(jax.jit(split).lower(*args), emit="local")
+    return result.module, np.asarray(result.compile()(*args))
