@@ -92,14 +92,24 @@ class Context:
         return plan_exchange(before, after, distance=distance, round_elements=round_elements, price=price, **limits)
 
     def _exchange_price(self, exchange: Exchange) -> tuple[float, float]:
-        """Returns what decides between schedules: the bytes above the memory limit, then the time.
-
-        The bytes are those of a plan that is this exchange alone; beside other steps it may need more.
-        """
+        """Returns what decides between schedules: the bytes above the memory limit, then the time."""
         excess, limit = 0, self.request.memory_limit
         if limit is not None:
-            excess = max(0, exchange_peak_bytes(exchange, self.request.bits) - limit)
+            beside = sum([-(-tile * self.request.bits // 8) for tile in self._tiles_beside(exchange)])
+            excess = max(0, exchange_peak_bytes(exchange, self.request.bits) + beside - limit)
         return excess, self.pricing.exchange_seconds(exchange)
+
+    def _tiles_beside(self, exchange: Exchange) -> Iterator[int]:
+        """Yields the elements of the tiles of source and target that devices hold beside the exchange's own tiles.
+
+        The source's tile is held to the end and the target's from the beginning. The exchange uses them in place of
+        tiles of its own only if it is the first step, or the last one.
+        """
+        asked, (held, wanted) = self.request, self.routes.ends
+        if asked.source.unreduced or not exchange.source.places_like(held):
+            yield held.tile_elements
+        if asked.target.unreduced or not exchange.target.places_like(wanted):
+            yield wanted.tile_elements
 
 
 class Searched:

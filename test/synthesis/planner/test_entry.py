@@ -547,6 +547,17 @@ def test_what_is_above_a_bound_of_zero_is_not_within_a_factor_of_it():
     assert found.proved_gap is None and not found.is_optimal and math.isinf(found.ratio_to_bound)
 
 
+def test_an_exchange_behind_another_step_leaves_memory_for_the_source_tile():
+    mesh = Mesh.parse("x=2,y=3,z=16")
+    source = Sharding.parse('[{"z":(8)2, "x"}, {"z":(4)2}], unreduced={"y", "z":(1)4}')
+    target = Sharding.parse('[{"z":(2)2}, {"y", "z":(1)2, "x", "z":(4)4}]')
+    options = {"objective": "time", "with_exchange": True}
+    fastest = plan(mesh, (353, 31443), 64, source, target, **options, memory_limit=26_200_000)
+    assert [step.op for step in fastest.steps] == ["all_reduce", "exchange"]
+    smaller = plan(mesh, (353, 31443), 64, source, target, **options, memory_limit=fastest.peak_bytes - 1)
+    assert smaller.peak_bytes < fastest.peak_bytes and smaller.time_s > fastest.time_s
+
+
 # -- packed elements --
 
 
