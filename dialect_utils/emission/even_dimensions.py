@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts in which every dimension divides into its shards, for modules that are written per device."""
+"""Layouts in which every dimension divides into its shards: arguments and results of a module written per device."""
 
 from __future__ import annotations
 
@@ -10,28 +10,14 @@ from ..ir.functions import signature
 from ..ir.ops import ops_in
 from ..platform.bindings import ir, sdy
 from ..shardings.sdy_shardings import SHARDING, mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
-from ..shardings.value_layouts import CONSTRAINTS
 
 
-def divide_evenly(module: ir.Operation) -> None:
-    """Removes the axes that do not divide their dimension from each layout that propagation found."""
+def divide_signatures(module: ir.Operation) -> None:
+    """Removes the axes that do not divide their dimension from each layout of arguments and results of functions."""
     meshes = module_meshes(module)
     for op in ops_in(module):
         if op.name == "func.func":
             _divide_signature(op, meshes)
-        name = "sharding" if op.name in CONSTRAINTS else SHARDING
-        attr = op.attributes[name] if name in op.attributes else None
-        if attr is None or op.name.startswith("func."):
-            continue
-        if sdy.TensorShardingAttr.isinstance(attr):
-            op.attributes[name] = evenly_divided(attr, op.results[0].type, meshes)
-        else:
-            if not len(op.results):  # an op without results may have a sharding: a callback has its device
-                continue
-            stated = zip(sdy.TensorShardingPerValueAttr(attr).shardings, op.results, strict=True)
-            op.attributes[name] = sdy.TensorShardingPerValueAttr.get(
-                [evenly_divided(each, r.type, meshes) for each, r in stated]
-            )
 
 
 def _divide_signature(function: ir.Operation, meshes: dict[str, Mesh]) -> None:

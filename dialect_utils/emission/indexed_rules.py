@@ -27,7 +27,7 @@ from ..ir.ops import producer_of
 from ..ir.reductions import is_neutral, is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
-from .local_rules import Axes, Rule, Site, but, may_be_fused, overlap, rule_of, shards, without_axes
+from .local_rules import Axes, Rule, Site, but, is_even, may_be_fused, overlap, rule_of, tile_size, without_axes
 
 
 class TileWriter(Protocol):
@@ -98,7 +98,7 @@ def _gather_rule(site: Site, numbers, owned: dict[int, Axes], parts: dict[int, A
         used += result[to]
     for d, index in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
         operand[d] = indices[index]
-    sizes = [size if d in owned or d not in windows else size // shards(operand[d]) for d, size in enumerate(taken)]
+    sizes = [size if d in owned or d not in windows else tile_size(size, operand[d]) for d, size in enumerate(taken)]
     partial = tuple(sorted(axis for axes in owned.values() for axis in axes))
     write = functools.partial(_write_gather, site, numbers, owned, batches, sizes)
     dims = tuple(operand), tuple(indices)
@@ -147,9 +147,10 @@ def _scatter(site: Site) -> Iterator[Rule]:
     count, wanted = len(site.results), site.results[0]
     written = [d for d in numbers.scattered_dims_to_operand_dims if d in numbers.inserted_window_dims]
     owned = {d: wanted[d] for d in written if wanted[d]}
-    updates = site.operands[count + 1]
+    updates, sizes = site.operands[count + 1], site.shape(count + 1)
     places, batching = _places(site, numbers), list(numbers.scatter_indices_batching_dims)
     split = {at: updates[at] for at, index in places.items() if updates[at] and index not in batching}
+    split = {at: axes for at, axes in split.items() if is_even(sizes[at], axes)}  # updates of padding would be written
     choices: list[tuple[dict[int, Axes], dict[int, Axes]]] = [(owned, {})] if owned else []
     if split and _adds_to_nothing(site):
         choices += [(owned, split), ({}, split)] if owned else [({}, split)]
@@ -239,7 +240,7 @@ def _dynamic_slice(site: Site) -> Iterator[Rule]:
     used = [axis for axes in owned.values() for axis in axes]
     result = tuple(() if d in cut else without_axes(axes, used) for d, axes in enumerate(wanted))
     operand = tuple(owned.get(d, axes) for d, axes in enumerate(result))
-    sizes = [size if d in cut else size // shards(result[d]) for d, size in enumerate(taken)]
+    sizes = [size if d in cut else tile_size(size, result[d]) for d, size in enumerate(taken)]
     write = functools.partial(_write_dynamic_slice, site, owned, sizes)
     indices = ((),) * (len(site.operands) - 1)
     yield Rule((operand, *indices), (result,), tuple(sorted(used)), _reduction(site), write=write)

@@ -40,7 +40,7 @@ from ..preparation.prepared_clone import prepare
 from ..preparation.serials import tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
-from .even_dimensions import divide_evenly, evenly_divided, with_sharding
+from .even_dimensions import divide_signatures, evenly_divided, with_sharding
 from .local_ops import HINT, Conversion, OpWriter, Tile, described, dims_of, is_over_all_axes, sharding_of, tile_type
 from .local_rules import Dims
 from .tile_emission import unused_channels
@@ -75,10 +75,10 @@ def convert(module: ir.Module, platform: str = CPU, **planning: Any) -> list[Con
 
 
 def _analysed(module: ir.Module) -> Analysis:
-    """Returns the analysis of a module in which every dimension divides into its shards."""
+    """Returns the analysis of a module whose arguments and results divide into their shards."""
     analysis = before_propagation(prepare(*tagged_clone(module)))
     propagate(analysis.explicit)
-    divide_evenly(analysis.explicit)
+    divide_signatures(analysis.explicit)
     insert_explicit_reshards(analysis.explicit)
     return analysis
 

@@ -7,6 +7,7 @@ If an operand has another layout than its op needs, a chain of collectives conve
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from .mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .staged_rules import reduced_in_stages, top_k_in_stages
 from .tile_emission import Mark, write_program
+from .tile_masks import filled, indices
 
 _PASS_ON = CONSTRAINTS | frozenset(
     f"sdy.{name}"
@@ -107,13 +109,7 @@ def tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
     if not isinstance(kind, ir.RankedTensorType) or not ir.RankedTensorType(kind).has_static_shape:
         raise error_at(op, f"emit=local has no tiles of a value of type {kind}", HINT)
     tensor = ir.RankedTensorType(kind)
-    shape = []
-    for size, axes in zip(tensor.shape, dims, strict=True):
-        if size % local_rules.shards(axes):
-            raise error_at(
-                op, f"emit=local needs dimensions that divide; {kind} has {size} in {local_rules.shards(axes)}", HINT
-            )
-        shape.append(size // local_rules.shards(axes))
+    shape = [local_rules.tile_size(*each) for each in zip(tensor.shape, dims, strict=True)]
     return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
@@ -330,6 +326,11 @@ class OpWriter:
 
     def _own_numbers(self, op: ir.Operation, line: ir.Type, axes: Axes) -> ir.Value:
         """Returns this device's part of the numbers from 0 on, of which `line` is the type, split by the axes."""
+        kind = ir.RankedTensorType(line)
+        if not local_rules.is_even(kind.shape[0], axes):
+            own = ir.RankedTensorType.get([local_rules.tile_size(kind.shape[0], axes)], ir.IntegerType.get_signless(32))
+            found = indices(functools.partial(self.place, op), own, axes)
+            return stablehlo.ConvertOp(ir.RankedTensorType.get(own.shape, kind.element_type), found).result
         numbers = Tile(stablehlo.IotaOp(line, 0).result, ((),))
         return self._as_wanted(op, numbers, line, (axes,)).value
 
@@ -408,8 +409,12 @@ class OpWriter:
         ]
         if op.name in _SLICES:
             put_in_range(operands[0])
+        tiles = _OneOp(self, op, meant, rule)
+        for number, along in rule.filled.items():
+            whole = ir.RankedTensorType(op.operands[number].type).shape, rule.operands[number]
+            operands[number] = filled(tiles.place, operands[number], *whole, along, rule.reduction)
         if rule.write is not None:
-            values = rule.write(_OneOp(self, op, meant, rule), operands)
+            values = rule.write(tiles, operands)
             for result, value, dims in zip(op.results, values, rule.results, strict=True):
                 scope[result] = Tile(value, dims, rule.partial, rule.reduction)
             return

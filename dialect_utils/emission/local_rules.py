@@ -65,6 +65,8 @@ class Rule:
       operands, results: the layouts of its operands and results.
       partial: the axes along which results are partial results of `reduction`.
       sizes: attributes that hold sizes of whole dimensions, with the sizes of the tile.
+      filled: the dimensions along which the op combines elements of an operand, by the operand's number. Their padding
+        is filled with what changes nothing in `reduction` (`tile_masks.py`).
       whole: says which dimension the op needs whole, and why; empty if it needs none.
       moves: the plans by which elements of the operands get to other devices in `write`.
       write: writes the op, given its writer and the tiles of its operands, and returns its results; None for the op
@@ -76,6 +78,7 @@ class Rule:
     partial: Axes = ()
     reduction: str = "sum"
     sizes: dict[str, list[int]] = field(default_factory=dict)
+    filled: dict[int, Sequence[int]] = field(default_factory=dict)
     whole: str = ""
     moves: tuple[Plan, ...] = ()
     write: Callable[..., Sequence[ir.Value]] | None = None
@@ -203,17 +206,50 @@ def _transpose(site: Site) -> Rule:
 
 
 def _reshape(site: Site) -> Rule:
-    before, after = site.shape(0), site.result_shape
-    operand, result = site.operands[0], site.results[0]
+    """Returns the rule of a reshape.
+
+    A dimension that does not divide into its shards has no digits, so it stays split only if the reshape keeps it.
+    """
+    shapes, sides = (site.shape(0), site.result_shape), (site.operands[0], site.results[0])
+    padded = [
+        kept
+        for kept in _kept_dimensions(*shapes)
+        if not all(is_even(shape[d], dims[d]) for shape, dims, d in zip(shapes, sides, kept, strict=True))
+    ]
+    operand, result = (_even_part(*each, [kept[at] for kept in padded]) for at, each in enumerate(zip(shapes, sides)))
+    before, after = shapes
     if _places(before, operand) == _places(after, result):
-        return Rule((operand,), (result,))
+        return _beside(operand, result, padded, sides[1], at=1)
     wanted = _dims_of(before, _places(after, result))
     if wanted is not None:
-        return Rule((wanted,), (result,))
+        return _beside(wanted, result, padded, sides[1], at=1)
     given = _dims_of(after, _places(before, operand))
     if given is not None:
-        return Rule((operand,), (given,))
+        return _beside(operand, given, padded, sides[0], at=0)
     return Rule((_whole(operand),), (_whole(result),), whole="the layouts have no digits in common")
+
+
+def _kept_dimensions(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns the dimensions, larger than 1, that a reshape keeps: each with its number before and after."""
+    numbers = {(math.prod(before[:d]), size): d for d, size in enumerate(before) if size > 1}
+    ends = ((math.prod(after[:d]), size) for d, size in enumerate(after))
+    return [(numbers[end], to) for to, end in enumerate(ends) if end in numbers and end[1] > 1]
+
+
+def _even_part(shape: Sequence[int], dims: Dims, but_for: Sequence[int]) -> Dims:
+    """Returns a layout without the axes that do not divide their dimension, and without those of some dimensions."""
+    return tuple(
+        () if d in but_for else dividing(size, axes) for d, (size, axes) in enumerate(zip(shape, dims, strict=True))
+    )
+
+
+def _beside(operand: Dims, result: Dims, kept: Sequence[tuple[int, int]], side: Dims, at: int) -> Rule:
+    """Returns a reshape's rule in which the dimensions that it keeps are split as on one side, its `at`-th one."""
+    both = [list(operand), list(result)]
+    for pair in kept:
+        for dims, d in zip(both, pair, strict=True):
+            dims[d] = side[pair[at]]
+    return Rule((tuple(both[0]),), (tuple(both[1]),))
 
 
 def _places(shape: Sequence[int], dims: Dims) -> dict[Factor, int]:
@@ -236,7 +272,7 @@ def _dims_of(shape: Sequence[int], places: dict[Factor, int]) -> Dims | None:
     dims, behind = [], math.prod(shape)
     for size in shape:
         top, behind, axes = behind, behind // size, []
-        while top in at_top and places[at_top[top]] >= behind:
+        while top in at_top and places[at_top[top]] % behind == 0:  # what is left of the dimension is whole
             axes.append(at_top.pop(top))
             top = places[axes[-1]]
         dims.append(joined(axes))
@@ -266,7 +302,8 @@ def _reduce(site: Site) -> Rule:
     partial = tuple(sorted(axis for d in reduced for axis in operand[d]))
     result = tuple(axes for d, axes in enumerate(operand) if d not in reduced)
     reduction = reduction_of(site.op) or "sum"
-    return Rule((operand,) * count + ((),) * count, (result,) * count, partial, reduction, whole=why)
+    along = {number: reduced for number in range(count)} if partial else {}
+    return Rule((operand,) * count + ((),) * count, (result,) * count, partial, reduction, filled=along, whole=why)
 
 
 def _is_splittable(op: ir.Operation, reduction: str | None) -> bool:
@@ -304,7 +341,7 @@ def _product(site: Site, batch, contracted) -> Rule:
             sides[1][d] = ()
         used += sides[1][d]
     result = (*(sides[0][d] for d in batch[0]), *(sides[0][d] for d in free[0]), *(sides[1][d] for d in free[1]))
-    return Rule(tuple(map(tuple, sides)), (tuple(result),), tuple(sorted(partial)))
+    return Rule(tuple(map(tuple, sides)), (tuple(result),), tuple(sorted(partial)), filled=dict(enumerate(contracted)))
 
 
 def _convolution(site: Site) -> Rule:
@@ -322,7 +359,8 @@ def _convolution(site: Site) -> Rule:
         if is_alike and not overlap(summed, batch + features) and _is_splittable(site.op, "sum"):
             lhs[numbers.input_feature_dimension] = rhs[numbers.kernel_input_feature_dimension] = partial = summed
     why = "groups of features or batches lie across devices" if is_grouped else "its window runs along dimensions"
-    return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), whole=why)
+    features = {0: [numbers.input_feature_dimension], 1: [numbers.kernel_input_feature_dimension]}
+    return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), filled=features, whole=why)
 
 
 def _unsplit(rank: int) -> list[Axes]:
@@ -342,7 +380,7 @@ def _slice(site: Site) -> Rule:
     shape, starts, limits, strides = (site.shape(0), *map(site.ints, ("start_indices", "limit_indices", "strides")))
     cut = [d for d, size in enumerate(shape) if (starts[d], limits[d], strides[d]) != (0, size, 1)]
     dims = _without(site.results[0], cut)
-    limits = [limit if d in cut else limit // shards(dims[d]) for d, limit in enumerate(limits)]
+    limits = [limit if d in cut else tile_size(limit, dims[d]) for d, limit in enumerate(limits)]
     return Rule((dims,), (dims,), sizes={"limit_indices": limits}, whole=f"it takes a part of {_named(cut)}")
 
 
@@ -369,7 +407,7 @@ def _dynamic_slice(site: Site) -> Rule:
     shape, taken = site.shape(0), site.ints("slice_sizes")
     cut = [d for d, size in enumerate(shape) if taken[d] != size]
     dims = _without(site.results[0], cut)
-    sizes = [size // shards(dims[d]) for d, size in enumerate(taken)]
+    sizes = [tile_size(size, dims[d]) for d, size in enumerate(taken)]
     indices = ((),) * (len(site.operands) - 1)
     return Rule((dims, *indices), (dims,), sizes={"slice_sizes": sizes}, whole=f"it takes a part of {_named(cut)}")
 
@@ -400,7 +438,7 @@ def _gather(site: Site) -> Rule:
         indices[d] = result[to]
     for d, index in zip(batching, index_batching, strict=True):
         operand[d] = indices[index]
-    sizes = [size // shards(operand[d]) if d in windows else size for d, size in enumerate(taken)]
+    sizes = [tile_size(size, operand[d]) if d in windows else size for d, size in enumerate(taken)]
     dims = tuple(operand), tuple(indices)
     return Rule(dims, (tuple(result),), sizes={"slice_sizes": sizes}, whole="its indices point anywhere in the operand")
 
@@ -508,6 +546,22 @@ def _is_linear_algebra(call: ir.Operation) -> bool:
 def shards(axes: Axes) -> int:
     """Returns the number of parts into which the axes split a dimension."""
     return math.prod(axis.size for axis in axes)
+
+
+def tile_size(size: int, axes: Axes) -> int:
+    """Returns the size of a tile along a dimension; one that does not divide into its shards is padded at its end."""
+    return -(-size // shards(axes))
+
+
+def dividing(size: int, axes: Axes) -> Axes:
+    """Returns the longest list of leading axes that divides a dimension."""
+    count = next((count for count in range(len(axes), 0, -1) if is_even(size, axes[:count])), 0)
+    return axes[:count]
+
+
+def is_even(size: int, axes: Axes) -> bool:
+    """Returns whether a dimension divides into its shards."""
+    return size % shards(axes) == 0
 
 
 def without_axes(axes: Axes, used: Sequence[Factor]) -> Axes:

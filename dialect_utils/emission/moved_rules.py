@@ -27,7 +27,8 @@ from reshard.synthesis.planner.moved import End
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..platform.bindings import ir, stablehlo
-from .local_rules import Axes, Dims, Rule, Site, overlap, shards
+from .local_rules import Axes, Dims, Rule, Site, overlap
+from .tile_masks import within
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # (start, size) of a part, in elements along each dimension
 
@@ -198,7 +199,7 @@ def kept_split(site: Site, moved: Sequence[int]) -> Site:
     operand, result = site.operands[0], list(site.results[0])
     for d in moved:
         used = [axis for axes in result for axis in axes]
-        if not result[d] and site.result_shape[d] % shards(operand[d]) == 0:
+        if not result[d]:
             result[d] = _free(operand[d], used)
     return replace(site, results=(tuple(result),))
 
@@ -223,33 +224,11 @@ def _free(axes: Axes, used: Sequence) -> Axes:
 
 def _in_box(site: Site, box: Box, tiles: TileMover, inside: ir.Value, outside: ir.Value) -> ir.Value:
     """Returns a tile of the result with the elements of one tile inside a box of the array, of another one outside."""
-    kind, dims = ir.RankedTensorType(inside.type), site.results[0]
-    number = ir.IntegerType.get_signless(32)
-    is_inside = None
+    shape, bounds = site.result_shape, {}
     for d, (start, size) in enumerate(zip(*box, strict=True)):
-        if size == site.result_shape[d]:
-            continue
-        line = ir.RankedTensorType.get([kind.shape[d]], number)
-        places = stablehlo.IotaOp(line, 0).result
-        if dims[d]:
-            first = stablehlo.MulOp(tiles.place(dims[d]), _splat([1], kind.shape[d])).result
-            first = stablehlo.BroadcastInDimOp(line, first, [0]).result if kind.shape[d] > 1 else first
-            places = stablehlo.AddOp(places, first).result
-        for bound, direction in ((start, "GE"), (start + size, "LT")):
-            if bound in (0, site.result_shape[d]):
-                continue
-            how = stablehlo.ComparisonDirectionAttr.get(direction)
-            within = stablehlo.CompareOp(places, _splat(line.shape, bound), how).result
-            mask = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(1))
-            within = stablehlo.BroadcastInDimOp(mask, within, [d]).result
-            is_inside = within if is_inside is None else stablehlo.AndOp(is_inside, within).result
+        bounds[d] = start or None, start + size if start + size < shape[d] else None
+    is_inside = within(tiles.place, ir.RankedTensorType(inside.type).shape, site.results[0], bounds)
     return inside if is_inside is None else stablehlo.SelectOp(is_inside, inside, outside).result
-
-
-def _splat(shape: Sequence[int], value: int) -> ir.Value:
-    number = ir.IntegerType.get_signless(32)
-    kind = ir.RankedTensorType.get(list(shape), number)
-    return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(number, value))).result
 
 
 _RULES: dict[str, Callable[[Site, Mover], Iterable[Rule]]] = {

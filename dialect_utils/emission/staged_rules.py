@@ -21,7 +21,8 @@ from reshard.synthesis.planner.entry import Plan
 
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
-from .local_rules import Axes, Dims, Rule, Site, but, shards
+from .local_rules import Axes, Dims, Rule, Site, but, is_even, shards
+from .tile_masks import filled
 
 
 class Converter(Protocol):
@@ -62,7 +63,8 @@ def reduced_in_stages(site: Site, converter: Converter) -> Iterator[Rule]:
     kinds = [_tensor(shape, value) for value in site.op.results]
     plans = [converter.converted(site, kind, (axes, *result), ((), *result)) for kind in kinds]
     operands = (operand,) * count + ((),) * count
-    yield Rule(operands, (result,) * count, moves=tuple(plans), write=_write_reduce)
+    write = functools.partial(_write_reduce, site, reduced)
+    yield Rule(operands, (result,) * count, moves=tuple(plans), write=write)
 
 
 def _selects(reduce: ir.Operation) -> bool:
@@ -74,18 +76,23 @@ def _selects(reduce: ir.Operation) -> bool:
 _SELECTING = frozenset(f"stablehlo.{each}" for each in ("and", "compare", "maximum", "minimum", "not", "or", "select"))
 
 
-def _write_reduce(tiles: StageWriter, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    count = len(operands) // 2
-    parts = [_reshaped(each, [1, *_shape(each)]) for each in tiles.same(operands)]
+def _write_reduce(
+    site: Site, reduced: Sequence[int], tiles: StageWriter, operands: Sequence[ir.Value]
+) -> list[ir.Value]:
+    count, dims = len(operands) // 2, site.operands[0]
+    inits = operands[count:]
+    held = [filled(tiles.place, tile, site.shape(0), dims, reduced, init) for tile, init in zip(operands, inits)]
+    parts = [_reshaped(each, [1, *_shape(each)]) for each in tiles.same([*held, *inits])]
     every = [tiles.moved(number, part) for number, part in enumerate(parts)]
-    return tiles.same([*every, *operands[count:]], {"dimensions": [0]})
+    return tiles.same([*every, *inits], {"dimensions": [0]})
 
 
 def top_k_in_stages(site: Site, converter: Converter) -> Iterator[Rule]:
     """Yields the rule of `chlo.top_k` along a split dimension, if each tile has enough candidates."""
     operand, k = site.operands[0], site.result_shape[-1]
     axes, last = operand[-1], len(operand) - 1
-    if not axes or site.shape(0)[last] // shards(axes) < k or not k:
+    size = site.shape(0)[last]
+    if not axes or not is_even(size, axes) or size // shards(axes) < k or not k:
         return
     shape = [*site.result_shape[:-1], k * shards(axes)]
     result = (*operand[:-1], ())
