@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.layouts.layout import Factor
@@ -78,7 +78,7 @@ class Rule:
     partial: Axes = ()
     reduction: str = "sum"
     sizes: dict[str, list[int]] = field(default_factory=dict)
-    filled: dict[int, Sequence[int]] = field(default_factory=dict)
+    filled: Mapping[int, Sequence[int]] = field(default_factory=dict)
     whole: str = ""
     moves: tuple[Plan, ...] = ()
     write: Callable[..., Sequence[ir.Value]] | None = None
