@@ -13,5 +13,6 @@ WINGS = (
     "analysis",
     "gspmd",
     "emission",
+    "partitioning",
     "compare",
 )

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code for modules: islands, exchanges, whole modules per device, and rules for ops on tiles."""
+"""Code for modules: islands, exchanges, and small modules as questions to XLA."""
 
 __all__ = [
     "island_barriers",
-    "local_modules",
-    "local_ops",
     "mini_modules",
     "sdy_chains",
     "shared_windows",

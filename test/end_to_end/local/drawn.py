@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.dialect_utils.emission.local_ops import OpWriter
+from reshard.dialect_utils.partitioning.local_ops import OpWriter
 
 INDEX_TYPES = (np.int32, np.int8, np.uint8, np.uint32)
 AXES = (("x", 2), ("y", 2), ("z", 2))

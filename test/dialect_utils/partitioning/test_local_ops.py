@@ -3,8 +3,8 @@
 
 import pytest
 
-from reshard.dialect_utils.emission import local_modules
-from reshard.dialect_utils.emission.local_ops import (
+from reshard.dialect_utils.partitioning import local_modules
+from reshard.dialect_utils.partitioning.local_ops import (
     Tile,
     described,
     dims_of,

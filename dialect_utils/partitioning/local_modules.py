@@ -43,7 +43,7 @@ from ..shardings.value_layouts import result_layouts, stated_arguments, stated_r
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
 from .local_ops import HINT, Conversion, OpWriter, Tile, described, dims_of, is_over_all_axes, sharding_of, tile_type
 from .local_rules import Dims
-from .tile_emission import unused_channels
+from ..emission.tile_emission import unused_channels
 
 
 def convert(module: ir.Module, platform: str = CPU, **planning: Any) -> list[Conversion]:

@@ -34,10 +34,10 @@ from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
-from .mini_modules import bits_of
+from ..emission.mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .staged_rules import reduced_in_stages, top_k_in_stages
-from .tile_emission import Mark, write_program
+from ..emission.tile_emission import Mark, write_program
 from .tile_masks import filled, indices
 
 _PASS_ON = CONSTRAINTS | frozenset(
