@@ -33,7 +33,7 @@ from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
 from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
-from .local_rules import Axes, Dims, NotLocal, Rule, Site
+from .local_rules import Axes, Dims, NotLocal, Rule, Site, is_elementwise_of_one
 from ..emission.mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .staged_rules import reduced_in_stages, top_k_in_stages
@@ -273,14 +273,19 @@ class OpWriter:
         scope[op.results[0]] = Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
-        """Returns whether all users of a change of layout, which nobody asked for, look up, write or move elements.
+        """Returns whether all users of a change of layout, which nobody asked for, look up, write, move or select
+        elements.
 
         Such an op may do with the layout before; its rules decide.
         """
         users = [use.owner.operation for use in op.results[0].uses]
         return self._original(op) is None and all(
-            (is_indexed(user) or is_move(user)) and user.block == op.block for user in users
+            (is_indexed(user) or is_move(user) or self._is_top_k(user)) and user.block == op.block for user in users
         )
+
+    def _is_top_k(self, op: ir.Operation) -> bool:
+        original = self._original(op)
+        return original is not None and original.name == "chlo.top_k"
 
     def _is_summed_where_used(self, op: ir.Operation) -> bool:
         """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
@@ -392,6 +397,9 @@ class OpWriter:
         if self._is_only_joined(op, scope):
             self._not_written[op.results[0]] = op
             return
+        if is_elementwise_of_one(op) and op.operands[0] in self._not_written and op.operands[0] not in scope:
+            self._not_written[op.results[0]] = self._not_written[op.operands[0]]
+            return
         if any(value in self._not_written for value in op.operands):
             if self._join(op, scope):
                 return
@@ -477,7 +485,10 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        return [*rules_of(site), *moves_of(site, self), *reduced_in_stages(site, self)]
+        moves = moves_of(site, self)
+        if is_move(site.op) and (last := self._last_layout(site.op)) != site.results[0]:
+            moves += moves_of(replace(site, results=(last,)), self)
+        return [*rules_of(site), *moves, *reduced_in_stages(site, self)]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule whose changes of layout cost least: those of the operands, and those of the results to the
@@ -519,7 +530,8 @@ class OpWriter:
     # Moves of elements
 
     def _is_only_joined(self, op: ir.Operation, scope: Scope) -> bool:
-        """Returns whether an op takes a part along a split dimension, and only concatenations of its block take it."""
+        """Returns whether an op takes a part along a split dimension, and only concatenations of its block take it, or
+        what elementwise ops make of it."""
         start = takes_part(op)
         if start is None or scope[op.operands[0]].partial:
             return False
@@ -532,7 +544,7 @@ class OpWriter:
             user = users.pop()
             if user.block != op.block:
                 return False
-            if user.name in _PASS_ON and self._original(user) is None:
+            if user.name in _PASS_ON and self._original(user) is None or is_elementwise_of_one(user):
                 users += [use.owner.operation for use in user.results[0].uses]
             elif user.name != "stablehlo.concatenate":
                 return False
@@ -549,7 +561,7 @@ class OpWriter:
             (0,) * len(scope[value].dims) if each is None else takes_part(each) for value, each in zip(found, taken)
         ]
         parts = [Part(value, scope[value].dims, present(start)) for value, start in zip(found, starts, strict=True)]
-        wanted, kind = self._dims(op.results[0]), op.results[0].type
+        kind, wanted = op.results[0].type, self._last_layout(op)
         site = kept_split(Site(op, tuple(scope[value].dims for value in found), (wanted,)), joined_along(op))
         if not all(site.results[0][d] for d in joined_along(op)):
             return False
@@ -557,14 +569,28 @@ class OpWriter:
             moves = joined(site, self, parts)
             behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted, False)
             costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
-            if costs > self._cost_apart(replace(site, results=(wanted,)), taken, scope):
+            if costs > self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope):
                 return False
             tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts]
+            tiles = [self._after_elementwise(*each) for each in zip(op.operands, tiles, strict=True)]
             rule = Rule(site.operands, site.results, moves=moves)
             (value,) = write_joined(site, _OneOp(self, op, op, rule), tiles)
             scope[op.results[0]] = Tile(value, site.results[0])
             return True
         return False
+
+    def _after_elementwise(self, value: ir.Value, tile: ir.Value) -> ir.Value:
+        """Returns what the elementwise ops between a slice that is not written and `value` make of a tile of what the
+        slice takes a part of."""
+        between = []
+        while value in self._not_written and value.owner != self._not_written[value]:
+            between.append(present(producer_of(value)))
+            value = between[-1].operands[0]
+        for op in reversed([each for each in between if each.name not in _PASS_ON]):
+            element = ir.RankedTensorType(op.results[0].type).element_type
+            kind = ir.RankedTensorType.get(ir.RankedTensorType(tile.type).shape, element)
+            tile = self._create(op, op.name, [kind], [tile], op.attributes).results[0]
+        return tile
 
     def _cost_apart(self, site: Site, taken: Sequence[ir.Operation | None], scope: Scope) -> tuple[float, ...]:
         """Returns the cost of slices and of the concatenation of their results."""
@@ -580,13 +606,13 @@ class OpWriter:
         return tuple(map(sum, zip(self._cost(here, rule, then), *costs)))
 
     def _write_part(self, value: ir.Value, scope: Scope) -> None:
-        """Writes the slice that makes a value, and the changes of layout behind it, if they are not yet written."""
+        """Writes the slice that makes a value, and what stands behind it, if they are not yet written."""
         if value in scope or value not in self._not_written:
             return
         op = present(producer_of(value))
+        self._write_part(op.operands[0], scope)
         with own_location(op):
             if op.name in _PASS_ON:
-                self._write_part(op.operands[0], scope)
                 self._pass_on(op, scope)
             else:
                 self._write_on_tiles(op, scope)

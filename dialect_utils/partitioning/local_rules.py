@@ -171,6 +171,11 @@ def may_be_fused(op: ir.Operation) -> bool:
     return op.name in _ELEMENTWISE or op.name in _MOVEMENTS
 
 
+def is_elementwise_of_one(op: ir.Operation) -> bool:
+    """Returns whether an op computes each element of its result from the same element of its one operand."""
+    return op.name in _ELEMENTWISE and len(op.operands) == 1
+
+
 def _elementwise(site: Site) -> Rule:
     dims = site.results[0]
     operands = tuple(dims if len(each) == len(dims) else () for each in site.operands)

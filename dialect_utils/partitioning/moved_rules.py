@@ -163,12 +163,12 @@ def joined(site: Site, mover: Mover, parts: Sequence[Part]) -> tuple[Plan, ...]:
     result = site.results[0]
     return tuple(
         mover.planned(
-            part.value.type,
+            operand.type,
             size,
             mover.end(ir.RankedTensorType(part.value.type).shape, part.dims, part.start),
             mover.end(site.result_shape, result, to),
         )
-        for part, (to, size) in zip(parts, _boxes(site), strict=True)
+        for operand, part, (to, size) in zip(site.op.operands, parts, _boxes(site), strict=True)
     )
 
 

@@ -67,7 +67,8 @@ def halves(drawn: Drawn):
 
     def program(a):
         low, high = jnp.split(a[table], 2, axis=axis)
-        return jnp.concatenate([-high, low], axis=axis) + jnp.concatenate([high, low], axis=axis)
+        turned = jnp.concatenate([-high, low], axis=axis) + jnp.concatenate([high, low], axis=axis)
+        return turned + jnp.concatenate([high.astype(jnp.int32), low.astype(jnp.int32)], axis=axis)
 
     return program
 
