@@ -24,10 +24,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..ir.ops import producer_of
-from ..ir.reductions import is_neutral, is_splittable, reduction_of
+from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 from .local_rules import Axes, Rule, Site, but, is_even, may_be_fused, overlap, rule_of, tile_size, without_axes
+from .partial_sums import begins_with_nothing
 
 
 class TileWriter(Protocol):
@@ -164,13 +165,7 @@ def _adds_to_nothing(site: Site) -> bool:
     reduction = reduction_of(site.op) if len(site.results) == 1 else None
     if reduction is None or not is_splittable(ir.RankedTensorType(site.op.results[0].type).element_type, reduction):
         return False
-    value = site.op.operands[0]
-    while (producer := producer_of(value)) is not None and producer.name in _REPEATS:
-        value = producer.operands[0]
-    return is_neutral(value, reduction)
-
-
-_REPEATS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "sdy.reshard", "sdy.sharding_constraint"})
+    return begins_with_nothing(site.op.operands[0], reduction)
 
 
 def _scatter_rule(site: Site, numbers, owned: dict[int, Axes], apart: dict[int, Axes]) -> Rule:

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reshard.synthesis.layouts.layout import whole_factors
+from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
@@ -36,6 +36,7 @@ from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site, is_elementwise_of_one
 from ..emission.mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
+from .partial_sums import ADDS, UPDATE, accumulator, begins_with_nothing, linear_operand, scaled_operands, widens
 from .staged_rules import reduced_in_stages, top_k_in_stages
 from ..emission.tile_emission import Mark, write_program
 from .tile_masks import filled, indices
@@ -46,7 +47,6 @@ _PASS_ON = CONSTRAINTS | frozenset(
 )
 _EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
-_LINEAR = frozenset({"stablehlo.add", "stablehlo.subtract"})  # of partial sums, they make partial sums
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
@@ -163,6 +163,8 @@ class OpWriter:
         self.conversions: list[Conversion] = []
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
+        self._accumulating: dict[ir.Value, ir.Operation] = {}  # carried values that may be partial sums, with their op
+        self._accumulated: dict[ir.Value, Axes] = {}  # what these ops make, where it is partial sums
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -177,7 +179,7 @@ class OpWriter:
         for op in ops:
             yield self._write_op(op, scope)
         return [
-            self._in_layout(terminator, value, dims, scope)
+            scope[value].value if value in self._accumulated else self._in_layout(terminator, value, dims, scope)
             for value, dims in zip(terminator.operands, wanted, strict=True)
         ]
 
@@ -288,9 +290,12 @@ class OpWriter:
         return original is not None and original.name == "chlo.top_k"
 
     def _is_summed_where_used(self, op: ir.Operation) -> bool:
+        return self._is_wanted_once(op.results[0])
+
+    def _is_wanted_once(self, value: ir.Value) -> bool:
         """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
-        users = [use.owner.operation for use in op.results[0].uses]
-        if not all(user.block == op.block for user in users):
+        users = [use.owner.operation for use in value.uses]
+        if not all(user.block == value.owner.operation.block for user in users):
             return False  # not once for each turn of a loop
         layouts = {self._last_layout(each) if each.name in _PASS_ON else None for each in users}
         return len(users) == 1 or len(layouts) == 1 and None not in layouts
@@ -343,9 +348,38 @@ class OpWriter:
         layouts = [self._dims(each) for each in op.results]
         carried = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, layouts, strict=True)]
         loop = self._create(op, op.name, [each.type for each in carried], carried, op.attributes)
+        body = op.regions[1].blocks[0]
+        accumulating = {number: accumulator(op, number) for number in range(len(layouts))}
+        self._accumulating |= {body.arguments[at]: each for at, each in accumulating.items() if each is not None}
         for number, returned in enumerate(([()], layouts)):
             yield self._write_region(op, number, loop, layouts, returned, scope)
         self._bind(op, loop, layouts, scope)
+        for number, each in accumulating.items():
+            if each is not None and each.results[0] in self._accumulated:
+                self._sum_behind(op, loop, number, self._accumulated[each.results[0]], scope)
+
+    def _sum_behind(self, op: ir.Operation, loop: ir.Operation, number: int, partial: Axes, scope: Scope) -> None:
+        """Makes a value that a loop carries be partial sums, which are added up behind the loop.
+
+        What the loop begins with counts on the first device along the axes.
+        """
+        result = op.results[number]
+        if not begins_with_nothing(op.operands[number]):
+            with ir.InsertionPoint(loop):
+                loop.operands[number] = self._on_first(op, loop.operands[number], partial)
+        scope[result] = replace(scope[result], partial=partial)
+        if not self._is_wanted_once(result):
+            dims = scope[result].dims
+            scope[result] = Tile(self._in_layout(op, result, dims, scope), dims)
+
+    def _on_first(self, op: ir.Operation, tile: ir.Value, axes: Axes) -> ir.Value:
+        """Returns a tile on the first device along the axes, and zeros on the others."""
+        kind = ir.RankedTensorType(tile.type)
+        place = self.place(op, axes)
+        zero = neutral_element(place.type, "sum")
+        is_first = stablehlo.CompareOp(place, zero, stablehlo.ComparisonDirectionAttr.get("EQ")).result
+        scalar = stablehlo.ReshapeOp(ir.RankedTensorType.get([], ir.IntegerType.get_signless(1)), is_first).result
+        return stablehlo.SelectOp(scalar, tile, neutral_element(kind, "sum")).result
 
     def _branches(self, op: ir.Operation, scope: Scope) -> _Nested:
         layouts = [self._dims(each) for each in op.results]
@@ -408,7 +442,7 @@ class OpWriter:
         self._write_on_tiles(op, scope)
 
     def _write_on_tiles(self, op: ir.Operation, scope: Scope) -> None:
-        if op.name in _LINEAR and self._is_summed_where_used(op) and self._add_partial_sums(op, scope):
+        if self._write_partial_sums(op, scope):
             return
         rule, meant = self._rule(op, scope)
         operands = [
@@ -456,15 +490,87 @@ class OpWriter:
         line = ir.RankedTensorType.get([local_rules.shards(axes)], ir.IntegerType.get_signless(32))
         return self._own_numbers(op, line, axes)
 
+    # Partial sums
+
+    def _write_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
+        """Writes an op whose result is partial sums, because operands are; returns False if it is another op."""
+        if self._accumulate(op, scope):
+            return True
+        if not self._is_summed_where_used(op):
+            return False
+        return self._add_partial_sums(op, scope) if op.name in ADDS else self._pass_partial_sums(op, scope)
+
+    def _accumulate(self, op: ir.Operation, scope: Scope) -> bool:
+        """Writes an op that adds partial sums to a value that its loop carries, or writes them to a part of it."""
+        held = next((each for each in op.operands if each in self._accumulating), None)
+        if held is None or self._accumulating[held] != op:
+            return False
+        added = op.operands[1 if op.operands[0] == held else 0]
+        tile, kept = scope[added], scope[held]
+        if not self._is_sum(tile) or not _only_user(added) or local_rules.overlap(tile.partial, _axes_of(kept.dims)):
+            return False
+        site = Site(op, tuple(scope[each].dims for each in op.operands), (kept.dims,))
+        rule = local_rules.rule_of(site) if op.name == UPDATE else Rule((kept.dims,) * 2, (kept.dims,))
+        is_alike = all(scope[each].dims == dims for each, dims in zip(op.operands[:2], rule.operands))
+        if not is_alike or any(scope[each].partial for each in op.operands if each != added):
+            return False
+        self._write_linear(op, tile, kept.dims, scope)
+        self._accumulated[op.results[0]] = tile.partial
+        return True
+
+    def _pass_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
+        """Writes a linear op of partial sums whose result has as many bytes, or is accumulated."""
+        at = linear_operand(op)
+        if at is None and (widens(op) or scaled_operands(op)) and self._is_accumulated_next(op):
+            at = next((n for n in scaled_operands(op) or (0,) if self._is_sum(scope[op.operands[n]])), None)
+        if at is None:
+            return False
+        value, tile = op.operands[at], scope[op.operands[at]]
+        if not self._is_sum(tile) or not _only_user(value) or any(scope[v].partial for v in op.operands if v != value):
+            return False
+        wanted = self._dims(op.results[0])
+        site = Site(op, tuple(tile.dims if each == value else scope[each].dims for each in op.operands), (wanted,))
+        rule = local_rules.rule_of(site)
+        axes = {*_axes_of(rule.results[0]), *(axis for dims in rule.operands for axis in _axes_of(dims))}
+        if rule.operands[at] != tile.dims or local_rules.overlap(tile.partial, list(axes)):
+            return False
+        self._write_linear(op, tile, rule.results[0], scope, rule)
+        return True
+
+    def _is_accumulated_next(self, op: ir.Operation) -> bool:
+        """Returns whether ops that are linear lead from an op to one that accumulates."""
+        while (user := _only_user(op.results[0])) is not None:
+            if user in self._accumulating.values():
+                return True
+            is_linear = linear_operand(user) is not None or widens(user) or scaled_operands(user)
+            if user.name not in _PASS_ON and not is_linear:
+                return False
+            op = user
+        return False
+
+    @staticmethod
+    def _is_sum(tile: Tile) -> bool:
+        return bool(tile.partial) and tile.reduction == "sum"
+
+    def _write_linear(self, op: ir.Operation, tile: Tile, dims: Dims, scope: Scope, rule: Rule | None = None) -> None:
+        """Writes an op with the tiles of its operands, some of which are partial sums as `tile` is."""
+        layouts = rule.operands if rule else tuple(scope[each].dims for each in op.operands)
+        tiles = [
+            scope[each].value if scope[each].partial else self._in_layout(op, each, layout, scope)
+            for each, layout in zip(op.operands, layouts, strict=True)
+        ]
+        kind = tile_type(op.results[0].type, dims, op)
+        new = self._create(op, op.name, [kind], tiles, op.attributes, rule.sizes if rule else None)
+        scope[op.results[0]] = Tile(new.results[0], dims, tile.partial)
+
     def _add_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
         """Writes an addition of partial sums that are added up once, later; returns False if they are not alike."""
         lhs, rhs = (scope[operand] for operand in op.operands)
-        if not lhs.partial or lhs.reduction != "sum" or replace(lhs, value=rhs.value) != rhs:
+        if not self._is_sum(lhs) or replace(lhs, value=rhs.value) != rhs:
             return False
         if not all(_only_user(operand) for operand in op.operands):
             return False  # others need them, too
-        new = self._create(op, op.name, [lhs.value.type], [lhs.value, rhs.value], op.attributes)
-        scope[op.results[0]] = replace(lhs, value=new.results[0])
+        self._write_linear(op, lhs, lhs.dims, scope)
         return True
 
     def _rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
@@ -793,6 +899,10 @@ def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
                 for number, operand in enumerate(each.operands):
                     twin.operands[number] = values[operand]
                 values.update(zip(each.results, twin.results, strict=True))
+
+
+def _axes_of(dims: Dims) -> list[Factor]:
+    return [axis for axes in dims for axis in axes]
 
 
 def _only_user(value: ir.Value) -> ir.Operation | None:

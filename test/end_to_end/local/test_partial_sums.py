@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over devices that a loop accumulates are added up once, behind the loop, with the values of one device."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+from test.end_to_end.local.drawn import mesh
+
+__all__ = ["mesh"]  # a fixture
+
+TURNS, BATCH, WIDTH = 3, 16, 8
+LOOP = re.compile(r"stablehlo\.while.*?\n    *\} do \{(.*?)\n      \}", re.DOTALL)
+
+
+def _numbers(seed: int, *shape: int, dtype=np.float32) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+def _products(start, xs, add):
+    """Returns what a loop accumulates of x.T @ x over the turns."""
+    return lax.scan(lambda total, x: (add(total, x.T @ x), None), start, xs)[0]
+
+
+def _added(start, xs):
+    return _products(start, xs, jnp.add)
+
+
+def _subtracted(start, xs):
+    return _products(start, xs, jnp.subtract)
+
+
+def _turned_round(start, xs):
+    return _products(start, xs, lambda total, product: total + jnp.transpose(-product))
+
+
+def _scaled(start, xs):
+    return _products(start, xs, lambda total, product: total + product * 4.0 / 2.0)
+
+
+def _widened(start, xs):
+    def turn(total, x):
+        x = x.astype(jnp.bfloat16)
+        return total + (x.T @ x).astype(jnp.float32), None
+
+    return lax.scan(turn, start, xs)[0]
+
+
+def _whole_numbers(start, xs):
+    return _products(start.astype(jnp.int32), xs.astype(jnp.int32), jnp.add)
+
+
+def _stacked(start, xs):
+    """Each turn writes a part of what the loop carries."""
+
+    def turn(carry, x):
+        stack, at = carry
+        return (lax.dynamic_update_slice(stack, (x.T @ x)[None], (at, 0, 0)), at + 1), None
+
+    return lax.scan(turn, (jnp.stack([start] * (TURNS + 1)), 0), xs)[0][0]
+
+
+def _nested(start, xs):
+    """An outer loop accumulates what an inner one stacks."""
+
+    def outer(total, x):
+        stacked = lax.scan(lambda _, y: (None, y[:, None] * y[None] @ jnp.ones((WIDTH, WIDTH))), None, x[:2])[1]
+        inner = lax.scan(lambda sum_, y: (sum_ + y.T @ y, None), jnp.zeros_like(total), jnp.stack([x, x + 1]))[0]
+        return total + inner + stacked.sum(0), None
+
+    return lax.scan(outer, start, xs)[0]
+
+
+def _until(start, xs):
+    """The number of turns depends on data."""
+
+    def turn(carry):
+        total, at = carry
+        x = lax.dynamic_index_in_dim(xs, at % TURNS, keepdims=False)
+        return total + x.T @ x, at + 1
+
+    return lax.while_loop(lambda carry: carry[1] < xs[0, 0, 0].astype(jnp.int32) + 4, turn, (start, 0))[0]
+
+
+def _never(start, xs):
+    turns = (xs[0, 0, 0] * 0).astype(jnp.int32)
+    return lax.fori_loop(0, turns, lambda _, total: total + xs[0].T @ xs[0], start)
+
+
+ONCE = (_added, _subtracted, _turned_round, _scaled, _widened, _whole_numbers, _stacked, _until, _never)
+
+
+def _is_read(start, xs):
+    """The sum so far decides what is added."""
+
+    def turn(total, x):
+        return total + x.T @ (x * (jnp.sum(total) > 0)), None
+
+    return lax.scan(turn, start, xs)[0]
+
+
+def _is_an_output(start, xs):
+    def turn(total, x):
+        total = total + x.T @ x
+        return total, total[0]
+
+    return lax.scan(turn, start, xs)
+
+
+def _is_scaled_in_turn(start, xs):
+    return lax.scan(lambda total, x: (0.5 * total + x.T @ x, None), start, xs)[0]
+
+
+def _is_subtracted_from(start, xs):
+    return _products(start, xs, lambda total, product: product - total)
+
+
+def _decides_the_end(start, xs):
+    def turn(carry):
+        total, at = carry
+        x = lax.dynamic_index_in_dim(xs, at % TURNS, keepdims=False)
+        return total + x.T @ x, at + 1
+
+    return lax.while_loop(lambda carry: (carry[0][0, 0] < 100) & (carry[1] < 9), turn, (start, 0))[0]
+
+
+OTHERS = (_is_read, _is_an_output, _is_scaled_in_turn, _is_subtracted_from, _decides_the_end, _nested)
+
+
+def _both(mesh, program, start_spec, batch, out=None):
+    """Returns the outputs of one device, and those and the text of the program written per device."""
+    args = (_numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, BATCH, WIDTH))
+    specs = start_spec, P(None, batch)
+    jax.clear_caches()
+    placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip(args, specs, strict=True)]
+    jitted = jax.jit(program, out_shardings=None if out is None else NamedSharding(mesh, out))
+    result = reshard.optimize(jitted.lower(*placed), emit="local")
+    return jax.tree.leaves(program(*args)), jax.tree.leaves(result.compile()(*placed)), str(result.module)
+
+
+@pytest.mark.parametrize("out", [P(), P("z")])
+@pytest.mark.parametrize("program", ONCE)
+def test_what_a_loop_accumulates_is_summed_once(mesh, program, out):
+    wanted, got, text = _both(mesh, program, P(None, "z"), ("x", "y"), P(None, *out) if program is _stacked else out)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    (body,) = LOOP.findall(text)
+    assert "reduce" not in body
+    assert text.count("all_reduce") + text.count("reduce_scatter") >= 1
+
+
+@pytest.mark.parametrize("batch", ["x", ("x", "y")])
+@pytest.mark.parametrize("program", OTHERS)
+def test_a_carried_value_that_is_read_in_its_loop_has_its_values(mesh, program, batch):
+    wanted, got, _ = _both(mesh, program, P(), batch)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
