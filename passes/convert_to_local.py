@@ -6,9 +6,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import Conversion
-from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites.findings import pin_results, read_findings, strip_findings

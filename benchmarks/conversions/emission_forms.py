@@ -22,8 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.harness.progress import replace_line  # noqa: E402
-from reshard.dialect_utils.partitioning.local_modules import convert  # noqa: E402
 from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels, write_program  # noqa: E402
+from reshard.dialect_utils.partitioning.local_modules import convert  # noqa: E402
 from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E402
 from reshard.dialect_utils.xla.child import Compiled, shared_child  # noqa: E402
 from reshard.dialect_utils.xla.compile_targets import Target, missing_compiler  # noqa: E402

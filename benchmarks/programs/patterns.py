@@ -236,7 +236,7 @@ def _lstm(mesh: Mesh) -> Setup:
 
 @_pattern(3 * (2 * 128 * 128 * F32 * (N - 1) // N))
 def _newton_schulz(mesh: Mesh) -> Setup:
-    """Three steps of Muon's orthogonalisation of [128, 1024] split by column: the products of all columns are summed."""
+    """Three steps of Muon's orthogonalisation of [128, 1024] split by column: each sums products over all columns."""
     split = layout(mesh, None, "x")
 
     def steps(x):

@@ -30,6 +30,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from ..analysis.explicit_reshards import insert_explicit_reshards
 from ..analysis.module_analysis import Analysis, before_propagation
 from ..analysis.propagation import propagate
+from ..emission.tile_emission import unused_channels
 from ..ir.diagnostics import error_at
 from ..ir.functions import public_functions, symbol
 from ..ir.ops import ops_in
@@ -43,7 +44,6 @@ from ..shardings.value_layouts import result_layouts, stated_arguments, stated_r
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
 from .local_ops import HINT, Conversion, OpWriter, Tile, described, dims_of, is_over_all_axes, sharding_of, tile_type
 from .local_rules import Dims
-from ..emission.tile_emission import unused_channels
 
 
 def convert(module: ir.Module, platform: str = CPU, **planning: Any) -> list[Conversion]:

@@ -23,6 +23,8 @@ from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
+from ..emission.mini_modules import bits_of
+from ..emission.tile_emission import Mark, write_program
 from ..ir.diagnostics import DiagnosedError, error_at, note
 from ..ir.ops import CONSTANTS, manual_axes, ops_in, producer_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
@@ -34,11 +36,9 @@ from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site, is_elementwise_of_one
-from ..emission.mini_modules import bits_of
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .partial_sums import ADDS, UPDATE, accumulator, begins_with_nothing, linear_operand, scaled_operands, widens
 from .staged_rules import reduced_in_stages, top_k_in_stages
-from ..emission.tile_emission import Mark, write_program
 from .tile_masks import filled, indices
 
 _PASS_ON = CONSTRAINTS | frozenset(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far partial sums travel before devices add them up: ops that are linear, and values that loops accumulate.
 
-    dot -> all_reduce -> transpose -> add to a carried value      the carried value has partial sums, and is summed once,
-                                                                  behind the loop
+    dot -> all_reduce -> transpose -> add to a carried value      the carried value has partial sums, which are added
+                                                                  up once, behind the loop
     dot -> all_reduce -> dynamic_update_slice of a carried value  the same: the reductions of all turns are one
 
 A linear op of partial sums gives partial sums of its result. The value that a loop begins with counts on one device

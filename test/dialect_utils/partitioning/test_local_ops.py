@@ -3,6 +3,8 @@
 
 import pytest
 
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import (
     Tile,
@@ -13,8 +15,6 @@ from reshard.dialect_utils.partitioning.local_ops import (
     sharding_of,
     tile_type,
 )
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
