@@ -9,8 +9,9 @@ single sites propose sets, and a measurement of the whole module decides:
 2. **Disappointment**: if the best set gains less than its groups promised, groups in it are taken out; if a set with
    more groups did better than promised, or could not be used, groups are put in.
 3. **Bisection**: a block of groups is flipped, taken out or put in, all at once, and stays so if that is better. Then
-   both halves are tried in the same way, unless the block was put in and gains what it promised. Groups that
-   promise alike are halved together, in the order of the program, and the block with the most hope per group is next.
+   both halves are tried in the same way, unless the block was put in, gains what it promised, and has no group that
+   promised a loss. Groups that promise alike are halved together, in the order of the program, and the block with the
+   most hope per group is next.
 
 A measurement takes time, so a block is flipped only if there is *hope* that the module gains enough. Suppose that no
 group gains more than it promised. If the best set falls short of its promise by s, then each block B in it gains at
@@ -152,14 +153,17 @@ class JointChoice:
     def _is_settled_by_flipping(self, block: _Block) -> bool:
         """Takes the groups of a block out of the best set, or puts them in, if that is better.
 
-        Returns: whether its parts need not be tried: the block was put in and gains what it promised.
+        Returns: whether its parts need not be tried: the block was put in and gains what it promised, each group in it
+          more than nothing.
         """
         before, is_removal = self.outcome, block[0] in self.best
         if not self._try(self.best ^ frozenset(block)):
             return False
         self.flips.append(Flip(frozenset(block), is_removal, before, self.outcome))
+        if is_removal or any(self._gains[each] < 0 for each in block):
+            return False
         gained = before.seconds - self.outcome.seconds
-        return not is_removal and (bool(before.problem) or gained >= ENOUGH * self._promised(frozenset(block)))
+        return bool(before.problem) or gained >= ENOUGH * self._promised(frozenset(block))
 
     def _first_blocks(self) -> list[_Block]:
         """Returns the blocks with which the bisection begins: those in the best set, and those outside of it."""

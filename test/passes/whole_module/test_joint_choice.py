@@ -60,6 +60,11 @@ def test_the_group_that_may_not_be_used_is_left_out():
     assert module.choice([5, 5, 5, 5]).run([range(4)]) == {0, 1, 3}
 
 
+def test_a_group_that_promised_a_loss_is_taken_out_of_a_block_that_was_put_in():
+    module = Module([-1, -1, -1, 2])
+    assert module.choice([-1, -1, -1, 2]).run([range(4)]) == {3}
+
+
 def test_a_small_disappointment_is_not_worth_a_measurement():
     module = Module([10, 9, 8])
     assert module.choice([10, 10, 9], least_gain_s=3.0).run([{0, 1, 2}]) == {0, 1, 2}
