@@ -38,7 +38,7 @@ from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site, is_elementwise_of_one
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .partial_sums import ADDS, UPDATE, accumulator, begins_with_nothing, linear_operand, scaled_operands, widens
-from .staged_rules import reduced_in_stages, top_k_in_stages
+from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -435,7 +435,7 @@ class OpWriter:
             self._not_written[op.results[0]] = self._not_written[op.operands[0]]
             return
         if any(value in self._not_written for value in op.operands):
-            if self._join(op, scope):
+            if op.name == "stablehlo.concatenate" and self._join(op, scope):
                 return
             for value in op.operands:
                 self._write_part(value, scope)
@@ -594,7 +594,7 @@ class OpWriter:
         moves = moves_of(site, self)
         if is_move(site.op) and (last := self._last_layout(site.op)) != site.results[0]:
             moves += moves_of(replace(site, results=(last,)), self)
-        return [*rules_of(site), *moves, *reduced_in_stages(site, self)]
+        return [*rules_of(site), *moves, *reduced_in_stages(site, self), *running_in_stages(site, self)]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule whose changes of layout cost least: those of the operands, and those of the results to the
@@ -759,7 +759,8 @@ class OpWriter:
     ) -> ir.Operation:
         dropped = (SHARDING, ID, _RULE, *without)
         kept = {each: attributes[each] for each in _names(attributes) if each not in dropped}
-        kept.update({each: ir.DenseI64ArrayAttr.get(value) for each, value in (sizes or {}).items()})
+        for each, value in (sizes or {}).items():
+            kept[each] = value if isinstance(value, ir.Attribute) else ir.DenseI64ArrayAttr.get(list(value))
         return ir.Operation.create(
             name,
             results=types,
@@ -801,7 +802,9 @@ class _OneOp:
     def moved(self, number: int, tile: ir.Value) -> ir.Value:
         return self.writer.moved(self.op, self.rule.moves[number], tile)
 
-    def same(self, operands: Sequence[ir.Value], sizes: dict[str, list[int]] | None = None) -> list[ir.Value]:
+    def same(
+        self, operands: Sequence[ir.Value], sizes: Mapping[str, Sequence[int] | ir.Attribute] | None = None
+    ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
 

@@ -91,7 +91,8 @@ def sorted_along(drawn: Drawn):
 
 def summed_up(drawn: Drawn):
     at, axis = matrix(drawn, dtype=np.int32), drawn.rng.randrange(2)
-    return lambda args: lax.cumsum(args[at], axis)
+    is_reverse = drawn.rng.random() < 0.5
+    return lambda args: lax.cumsum(args[at], axis, reverse=is_reverse)
 
 
 def looked_up(drawn: Drawn):

@@ -50,7 +50,16 @@ def top_places(drawn: Drawn):
     return lambda a: lax.top_k(a[table], k)[1]
 
 
-MAKERS = (places_of_extremes, reductions_of_pairs, top_values, top_places)
+def running(drawn: Drawn):
+    """What is reduced of all elements before each one, or of all behind it."""
+    table = drawn.array([drawn.rng.choice([4, 8, 16]) for _ in range(drawn.rng.choice([1, 2]))], np.int32)
+    how = drawn.rng.choice([lax.cumsum, lax.cumprod, lax.cummax, lax.cummin])
+    axis, is_reverse = drawn.rng.randrange(drawn.args[table].ndim), drawn.rng.random() < 0.5
+    as_floats = drawn.rng.random() < 0.5
+    return lambda a: how(a[table].astype(np.float32) if as_floats else a[table], axis=axis, reverse=is_reverse)
+
+
+MAKERS = (places_of_extremes, reductions_of_pairs, top_values, top_places, running)
 
 
 @pytest.mark.parametrize("seed", range(2))
