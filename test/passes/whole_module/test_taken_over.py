@@ -2,6 +2,7 @@
 """The module written per device as a whole, as a candidate of the whole-module check."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -181,4 +182,14 @@ def test_nothing_is_said_of_sites_that_are_no_more():
 )
 def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_be_wrong(problem, seconds, taken):
     whole, islands = Outcome("", seconds, ()), Outcome(problem, 1.0, ())
+    assert whole_module_check._is_clearly_faster(whole, islands) is taken
+
+
+@pytest.mark.parametrize(
+    "seconds, estimates, taken",
+    [(0.95, (0.9, 1.0), True), (0.95, (0.995, 1.0), False), (1.01, (0.9, 1.0), False), (0.95, (0.9, None), False)],
+)
+def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, estimates, taken):
+    mine, theirs = (SimpleNamespace(estimated_seconds=each) for each in estimates)
+    whole, islands = Outcome("", seconds, (), mine), Outcome("", 1.0, (), theirs)
     assert whole_module_check._is_clearly_faster(whole, islands) is taken
