@@ -21,6 +21,8 @@ from reshard.passes.sites.network import (
 )
 from reshard.passes.sites.oracle import REWRITE
 
+LEAVE = "leave"
+
 
 @dataclasses.dataclass(frozen=True)
 class ConvertToLocalPass(NetworkOptions, Pass):
@@ -47,18 +49,20 @@ class ConvertToLocalPass(NetworkOptions, Pass):
     ```
 
     If an op needs a whole dimension, for example a sort along it, the dimension is gathered, with a remark. An op for
-    which no rule on tiles is known is an error at the op. This is the pipeline of `--emit=local`.
+    which no rule on tiles is known is an error at the op. With `unknown=leave` it stays with XLA instead, between two
+    manual computations; the pipeline of `--emit=auto` does this, that of `--emit=local` does not.
 
     After find-mismatches, results that the caller left open get the layouts that are found for them there, as XLA
     propagates them; then the findings are removed.
     """
     guarantees = (
-        "no collective is left for XLA's partitioner to choose",
+        "no collective is left for XLA's partitioner to choose, but around ops that stay with XLA",
         "the functions have the types, arguments and attributes that they had",
     )
     statistics = {
         "chains": "changes of layout written as chains",
         "gathered": "changes of layout because an op needs a dimension whole",
+        "left": "ops that stay with XLA",
     }
 
     platform: str = platform_option()
@@ -69,14 +73,23 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "what plans are made for on a known network: the shortest time, or the fewest received bytes",
         choices=("time", "bytes"),
     )
+    unknown: str = option(
+        "refuse",
+        "what becomes of an op without a rule on tiles: an error, or it stays with XLA",
+        choices=("refuse", LEAVE),
+    )
 
     def run(self, module: ir.Module, session: Session) -> None:
         if (found := read_findings(module)) is not None:
             pin_results(module, found.open_results)
             strip_findings(module)
         refuse_unfit(module, self.network, session.options.compile_for)
-        conversions = local_modules.convert(module, self.platform, **self._planning())
-        for number, each in enumerate(conversions):
+        asked = {"leaves_unknown": self.unknown == LEAVE, **self._planning()}
+        written = local_modules.convert(module, self.platform, **asked)
+        for each in written.left:
+            session.count("left")
+            session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
+        for number, each in enumerate(written.conversions):
             session.count("chains")
             session.results.report_rows.append(_row(number, each, session))
             if each.whole and each.plan.bytes_received:

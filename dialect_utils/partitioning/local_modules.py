@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reshard.synthesis.forms.platforms import CPU
@@ -31,34 +32,82 @@ from ..analysis.explicit_reshards import insert_explicit_reshards
 from ..analysis.module_analysis import Analysis, before_propagation
 from ..analysis.propagation import propagate
 from ..emission.tile_emission import unused_channels
-from ..ir.diagnostics import error_at
+from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.functions import public_functions, symbol
-from ..ir.ops import ops_in
+from ..ir.ops import ops_in, producer_of, terminator_of
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
+from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import prepare
-from ..preparation.serials import tagged_clone
+from ..preparation.serials import own_location, serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
-from .local_ops import HINT, Conversion, OpWriter, Tile, described, dims_of, is_over_all_axes, sharding_of, tile_type
+from .local_ops import (
+    HINT,
+    Conversion,
+    OpWriter,
+    Scope,
+    Tile,
+    described,
+    dims_of,
+    is_over_all_axes,
+    sharding_of,
+    tile_type,
+)
 from .local_rules import Dims
+from .segments import Segment, is_free, segments, top_level
+
+MOST_LEFT = 16  # ops of a function that stay with XLA
+Use = tuple[ir.Operation, int, ir.Value]  # an op of the original, the number of its operand, the value in the clone
 
 
-def convert(module: ir.Module, platform: str = CPU, **planning: Any) -> list[Conversion]:
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An op that stays with XLA, between islands, and the reason."""
+
+    location: ir.Location
+    op_name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was done to a module: the changes of layout in it, in their order, and the ops that stay with XLA."""
+
+    conversions: tuple[Conversion, ...] = ()
+    left: tuple[Left, ...] = ()
+
+
+def convert(module: ir.Module, platform: str = CPU, *, leaves_unknown: bool = False, **planning: Any) -> Written:
     """Converts each public function whose values are split; other functions stay.
 
     Args:
       platform: one of `platforms.PLATFORMS`, for whose compiler the collectives are written.
+      leaves_unknown: whether ops that do not run on tiles stay with XLA, between islands; calls may be inlined then.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
-    Returns: the changes of layout that the functions now hold, in the order in which they are written.
-    Raises: DiagnosedError at the first op that does not run on tiles; the module is then unchanged.
+    Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
     """
     if not module_meshes(module):
-        return []
+        return Written()
+    if not leaves_unknown:
+        return _convert(module, platform, False, planning)
+    try:
+        return _convert(module, platform, True, planning)
+    except DiagnosedError:
+        if not any(op.name == "func.call" for op in ops_in(module.operation)):
+            raise
+        rehearsed = ir.Module.parse(str(module))  # the module stays as it is if an op cannot be left in it either
+        remove_call_barriers(inline_calls(rehearsed.operation))
+        _convert(rehearsed, platform, True, planning)
+    remove_call_barriers(inline_calls(module.operation))
+    return _convert(module, platform, True, planning)
+
+
+def _convert(module: ir.Module, platform: str, leaves_unknown: bool, planning: Mapping[str, Any]) -> Written:
     analysis = _analysed(module)
-    functions = [_Function(each, analysis) for each in public_functions(analysis.originals)]
+    functions = [_Function(each, analysis, leaves_unknown) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
@@ -71,7 +120,7 @@ def convert(module: ir.Module, platform: str = CPU, **planning: Any) -> list[Con
         function.finish()
     if written:
         run_pipeline(module.operation, "builtin.module(symbol-dce)")
-    return conversions
+    return Written(tuple(conversions), tuple(each for function in written for each in function.reasons))
 
 
 def _analysed(module: ir.Module) -> Analysis:
@@ -86,21 +135,28 @@ def _analysed(module: ir.Module) -> Analysis:
 class _Function:
     """One public function during its conversion: `original` in the module, `analysed` in the clone.
 
-    State: `island` once it is begun, `layouts` of arguments and results once it is written; the rest of the function is
-    unchanged until `finish`.
+    State: `islands` once they are written, `layouts` of arguments and results, `left`, the ops of the clone that stay
+    with XLA, with the `reasons`; `values` of the clone outside of islands, in the original, with their layouts;
+    `staying`, the ops of the original that stay, what they use of islands, and how many islands are before each. The
+    rest of the function is unchanged until `finish`.
     """
 
-    def __init__(self, original: ir.Operation, analysis: Analysis):
+    def __init__(self, original: ir.Operation, analysis: Analysis, leaves_unknown: bool = False):
         self.original = original
         self.analysis = analysis
+        self.leaves_unknown = leaves_unknown
         functions = public_functions(ops_in(analysis.explicit))
         self.analysed = next(each for each in functions if symbol(each) == symbol(original))
         self.block = original.regions[0].blocks[0]
         self.before = [op.operation for op in self.block.operations]
         self.returned = list(self.before[-1].operands)
         self.meshes = module_meshes(analysis.explicit)
-        self.island: ir.Operation | None = None
+        self.islands: list[ir.Operation] = []
         self.layouts: dict[str, list[Dims]] = {}
+        self.left: list[ir.Operation] = []
+        self.reasons: list[Left] = []
+        self.values: dict[ir.Value, tuple[ir.Value, Dims]] = {}
+        self.staying: list[tuple[ir.Operation, list[Use], int]] = []
 
     def is_to_be_converted(self) -> bool:
         """Returns whether a value of the function is to be split, and it is not one manual computation already."""
@@ -131,9 +187,10 @@ class _Function:
     def mesh(self) -> Mesh | None:
         """Returns the mesh of the function's layouts; None if no value is split.
 
-        The layouts that the function states count, too: XLA splits also what does not divide.
+        The layouts that the function states count, too: XLA splits also what does not divide. Ops on one device, and
+        ops on another mesh than the first one, are left to XLA if they may be.
 
-        Raises: DiagnosedError if there are several meshes.
+        Raises: DiagnosedError if there are several meshes, or arrays on one device, and the ops may not be left.
         """
         found: dict[Mesh, str] = {}
         for op in (*ops_in(self.analysed), *ops_in(self.original)):
@@ -141,16 +198,43 @@ class _Function:
                 mesh = mesh_of(attr, self.meshes)
                 if mesh is None or not mesh.axes and mesh.device_ids:
                     what = "an array" if op.name == "func.func" or len(op.results) else described(op)
-                    raise error_at(op, f"emit=local has no tiles for {what} on one device, {attr}", HINT)
+                    self._leave(op, f"has no tiles for {what} on one device, {attr}")
+                    continue
                 sharding = sharding_from_attr(attr)
                 if sharding.unreduced:
                     raise error_at(op, f"emit=local takes and gives no unreduced values; here is one of {attr}", HINT)
                 if any(sharding.dims):
                     found.setdefault(mesh, str(sdy.TensorShardingAttr(attr).mesh_or_ref))
-            if len(found) > 1:
-                names = " and ".join(found.values())
-                raise error_at(op, f"emit=local takes one mesh per function; this one is on {names}", HINT)
+                if len(found) > 1 and mesh != next(iter(found)):
+                    names = " and ".join(found.values())
+                    self._leave(op, f"takes one mesh per function; this one is on {names}")
         return next(iter(found), None)
+
+    def _leave(self, op: ir.Operation, problem: str) -> None:
+        """Leaves an op of either side to XLA. Raises: DiagnosedError with the problem if it may not be left."""
+        if not self.leaves_unknown or op.name == "func.func":
+            raise error_at(op, f"emit=local {problem}", HINT)
+        entry = self.analysed.regions[0].blocks[0]
+        top = top_level(op)
+        if top.block != entry:
+            return  # of the original, whose clone was looked at
+        if top not in self.left:
+            if self._original_of(top) is None:
+                raise error_at(op, f"emit=local {problem}", HINT)
+            self.left.append(top)
+            self.reasons.append(Left(own_location(op), described(op), problem))
+
+    def _original_of(self, op: ir.Operation) -> ir.Operation | None:
+        """Returns the op of the original function that an op of its clone stands for, if it may stay as it is."""
+        found = self._traced(op)
+        return found if found is not None and found.name == op.name else None
+
+    def _traced(self, op: ir.Operation) -> ir.Operation | None:
+        """Returns the op of the function's block that an op of its clone comes from; None if there is none."""
+        serial = serial_of(op)
+        index = None if serial is None else self.analysis.origin[serial]
+        found = None if index is None else self.analysis.originals[index]
+        return found if found is not None and found.block == self.block else None
 
     @functools.cached_property
     def mesh_reference(self) -> ir.Attribute | str:
@@ -158,40 +242,121 @@ class _Function:
         return name if name is not None else ir.Attribute.parse(f"#sdy.mesh{self.mesh}")
 
     def write(self, channels: Iterator[int], platform: str, planning: Mapping[str, Any]) -> list[Conversion]:
-        """Writes the island before the return of the function, and returns the changes of layout in it."""
+        """Writes the islands before the return of the function, and returns the changes of layout in them.
+
+        Ops for which there is no rule are left to XLA, if they may be. Raises: DiagnosedError.
+        """
+        while True:
+            writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, platform, planning)
+            try:
+                self._write(writer)
+            except DiagnosedError as error:
+                self.undo()
+                op = writer.at
+                may_leave = self.leaves_unknown and len(self.left) < MOST_LEFT and op is not None
+                if not may_leave or self._original_of(op) is None or op in self.left:
+                    raise
+                self.left.append(op)
+                why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")
+                self.reasons.append(Left(own_location(op), described(op), why))
+            else:
+                return writer.conversions
+
+    def _write(self, writer: OpWriter) -> None:
         arguments = self._stated("arg_attrs", [each.type for each in self.block.arguments])
         results = self._stated("res_attrs", [each.type for each in self.returned])
+        entry = self.analysed.regions[0].blocks[0]
+        self.values = {
+            value: (given, dims)
+            for value, given, dims in zip(entry.arguments, self.block.arguments, arguments, strict=True)
+        }
+        self.staying.clear()
+        needed = {op: self._needed(op) for op in self.left}
+        for segment in segments(entry, self.left, {op: [use[2] for use in uses] for op, uses in needed.items()}):
+            taken = segment.taken if self.left else tuple(entry.arguments)
+            self._write_island(writer, replace(segment, taken=taken), results)
+            if segment.left is not None:
+                stays = present(self._original_of(segment.left))
+                self.staying.append((stays, needed[segment.left], len(self.islands)))
+                for value, result in zip(segment.left.results, stays.results, strict=True):
+                    self.values[value] = result, writer.dims_found(value)
+        self.layouts = {"arg_attrs": arguments, "res_attrs": results}
+
+    def _write_island(self, writer: OpWriter, segment: Segment, results: Sequence[Dims]) -> None:
+        """Writes the island of a segment, and records the values that leave it; the last one has the results."""
+        terminator = terminator_of(self.analysed.regions[0].blocks[0])
+        is_last = segment.left is None
+        given = list(terminator.operands) if is_last else list(segment.given)
+        if not given:
+            return
+        taken, layouts = zip(*(self.values[value] for value in segment.taken)) if segment.taken else ((), ())
         with ir.InsertionPoint(self.before[-1]), self.original.location:
             island = sdy.ManualComputationOp(
-                [each.type for each in self.returned],
-                list(self.block.arguments),
-                sdy.TensorShardingPerValueAttr.get([self.attribute(dims) for dims in arguments]),
-                sdy.TensorShardingPerValueAttr.get([self.attribute(dims) for dims in results]),
+                [value.type for value in given],
+                list(taken),
+                sdy.TensorShardingPerValueAttr.get([self.attribute(dims) for dims in layouts]),
+                sdy.TensorShardingPerValueAttr.get([]),
                 sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in present(self.mesh).axis_names]),
             ).operation
-            self.island = island
-            types = [tile_type(each.type, dims, self.original) for each, dims in zip(self.block.arguments, arguments)]
-            body = island.regions[0].blocks.append(*types, arg_locs=[each.location for each in self.block.arguments])
-        writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, platform, planning)
-        entry = self.analysed.regions[0].blocks[0]
-        tiles = [Tile(value, dims) for value, dims in zip(body.arguments, arguments, strict=True)]
+            self.islands.append(island)
+            types = [tile_type(each.type, dims, self.original) for each, dims in zip(taken, layouts, strict=True)]
+            body = island.regions[0].blocks.append(*types, arg_locs=[self.original.location] * len(types))
+        scope: Scope = {
+            value: Tile(tile, dims) for value, tile, dims in zip(segment.taken, body.arguments, layouts, strict=True)
+        }
         with ir.InsertionPoint(body):
-            returned = writer.write_block(entry, tiles, {}, results)
-            sdy.ReturnOp(returned, loc=self.original.location)
-        self.layouts = {"arg_attrs": arguments, "res_attrs": results}
-        return writer.conversions
+            writer.write_ops(segment.ops, scope)
+            wanted: Sequence[Dims | None] = results if is_last else [None] * len(given)
+            tiles = [writer.tile_of(terminator, *each) for each in zip(given, [scope] * len(given), wanted)]
+            sdy.ReturnOp([each.value for each in tiles], loc=self.original.location)
+        shardings = [self.attribute(each.dims) for each in tiles]
+        island.attributes["out_shardings"] = sdy.TensorShardingPerValueAttr.get(shardings)
+        if not is_last:
+            leaving = zip(given, island.results, tiles, strict=True)
+            self.values |= {value: (result, tile.dims) for value, result, tile in leaving}
+
+    def _needed(self, left: ir.Operation) -> list[Use]:
+        """Returns what the original of an op that stays uses of values that islands have: an op in it, the number of
+        its operand, and the value in the clone.
+
+        Raises: DiagnosedError if the value cannot be found.
+        """
+        by_original = {}
+        for op in self.analysed.regions[0].blocks[0].operations:
+            original = self._traced(op.operation)
+            if original is not None:
+                by_original[original] = op.operation  # the last of several pieces is the whole
+        found = []
+        for op in ops_in(present(self._original_of(left))):
+            for number, value in enumerate(op.operands):
+                producer = producer_of(value)
+                if producer is None or producer.block != self.block or producer in map(self._original_of, self.left):
+                    continue
+                if is_free(value):
+                    continue  # the op that makes it stays
+                if producer not in by_original:
+                    raise error_at(left, f"emit=local cannot leave {described(left)} to XLA: its operand is lost", HINT)
+                found.append((op, number, by_original[producer].results[ir.OpResult(value).result_number]))
+        return found
 
     def undo(self) -> None:
-        """Removes the island that `write` inserted."""
-        if self.island is not None:
-            self.island.erase()
+        """Removes the islands that `write` inserted."""
+        for island in reversed(self.islands):
+            island.erase()
+        self.islands.clear()
 
     def finish(self) -> None:
-        """Makes the function return the results of the island, and removes all other ops."""
-        for number, result in enumerate(present(self.island).results):
-            self.before[-1].operands[number] = result
+        """Makes the function return the results of the last island, and removes the ops that are written in islands."""
+        for op, uses, count in self.staying:
+            op.move_before(self.islands[count] if count < len(self.islands) else self.before[-1])
+            for user, number, value in uses:
+                user.operands[number] = self.values[value][0]
+        for number in range(len(self.returned)):
+            self.before[-1].operands[number] = self.islands[-1].results[number]
+        stay = {op for op, *_ in self.staying}
         for op in reversed(self.before[:-1]):
-            op.erase()
+            if op not in stay and not any(list(each.uses) for each in op.results):
+                op.erase()
         for name, layouts in self.layouts.items():
             self._state(name, layouts)
 

@@ -161,6 +161,7 @@ class OpWriter:
         self.platform = platform
         self.planning = planning
         self.conversions: list[Conversion] = []
+        self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Value, ir.Operation] = {}  # carried values that may be partial sums, with their op
@@ -171,6 +172,32 @@ class OpWriter:
     ) -> list[ir.Value]:
         """Writes the ops of a block; returns its final values in the wanted layouts."""
         return _run_nested(self._block(block, tiles, outer, wanted))
+
+    def write_ops(self, ops: Sequence[ir.Operation], scope: Scope) -> None:
+        """Writes ops of one block, whose operands `scope` has; `at` is the op of these that is being written."""
+        for op in ops:
+            self.at = op
+            _run_nested(self._write_op(op, scope))
+        self.at = None
+
+    def tile_of(self, user: ir.Operation, value: ir.Value, scope: Scope, dims: Dims | None = None) -> Tile:
+        """Returns the tile of a value that was written, in a layout; in its own one if there is none to be had.
+
+        A value whose tiles are partial sums, or have padding, gets the layout that propagation found for it, as far as
+        that divides.
+        """
+        self._write_part(value, scope)
+        tile = scope[value]
+        if dims is None:
+            shape = ir.RankedTensorType(value.type).shape
+            dims = tile.dims if not tile.partial else self._dims(value)
+            dims = tuple(local_rules.dividing(*each) for each in zip(shape, dims, strict=True))
+        return Tile(self._in_layout(user, value, dims, scope), dims)
+
+    def dims_found(self, value: ir.Value) -> Dims:
+        """Returns the layout that propagation found for a value, as far as it divides."""
+        shape = ir.RankedTensorType(value.type).shape
+        return tuple(local_rules.dividing(*each) for each in zip(shape, self._dims(value), strict=True))
 
     def _block(self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]) -> _Nested:
         scope = dict(outer)

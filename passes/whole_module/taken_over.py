@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.passes.convert_to_local import ConvertToLocalPass
+from reshard.passes.convert_to_local import LEAVE, ConvertToLocalPass
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
@@ -56,7 +56,7 @@ def pipeline_for(pipeline: Pipeline, objective: str) -> Pipeline:
 def _converting(rewriting: Pipeline, objective: str) -> Pipeline:
     """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
     writer = _writer(rewriting)
-    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective)
+    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, LEAVE)
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 

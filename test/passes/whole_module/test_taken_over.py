@@ -31,6 +31,12 @@ func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>
   %0 = stablehlo.custom_call @mystery(%a) : (tensor<64xf32>) -> tensor<64xf32>
   return %0 : tensor<64xf32>
 }"""
+DYNAMIC = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}, %b: tensor<?xf32>) -> tensor<64xf32> {
+  %0 = stablehlo.sine %a : tensor<64xf32>
+  return %0 : tensor<64xf32>
+}"""  # noqa: E501
 ALIKE = """
 sdy.mesh @mesh = <["x"=8]>
 func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<64xf32> {
@@ -83,7 +89,10 @@ def test_wrong_values_give_the_whole_module_back(monkeypatch):
     assert "manual_computation" not in module and not session.results.checks[0].is_rewritten
 
 
-@pytest.mark.parametrize(("text", "reason"), [(UNKNOWN_CALL, "it has no rule for tiles"), (ALIKE, "no layout changes")])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(UNKNOWN_CALL, "no layout changes"), (DYNAMIC, "has no tiles of a value"), (ALIKE, "no layout changes")],
+)
 def test_why_a_module_is_not_taken_over(text, reason):
     pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
     with make_context() as context, ir.Location.unknown(context):
@@ -111,7 +120,8 @@ def test_the_pipeline_that_takes_over_plans_on_the_same_network():
     own = pipeline_for(pipeline, "bytes")
     assert str(own) == (
         "builtin.module(import-gspmd,find-mismatches,plan-sites{topology=v5e:2x4 memory-limit=1000000},"
-        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes},strip-findings)"
+        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes unknown=leave},"
+        "strip-findings)"
     )
     planning, rewriting = cut_at_sites(pipeline)
     assert [each.name for each in (*planning.passes, *rewriting.passes)] == [each.name for each in pipeline.passes]

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops without a rule stay with XLA between islands, and the values are those of one device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.partitioning import local_modules
+from test.end_to_end.local.drawn import AXES, mesh
+
+__all__ = ["mesh"]  # a fixture
+
+SIZE = 16
+
+
+def _doubled(x):
+    """Calls Python, for which there is no rule."""
+    return jax.pure_callback(lambda each: np.asarray(each) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def _in_the_middle(a, b):
+    first = a @ b
+    return _doubled(first) @ b + first
+
+
+def _two_in_a_row(a, b):
+    return _doubled(_doubled(a @ b)) + _doubled(a.T)
+
+
+def _at_both_ends(a, b):
+    return _doubled(_doubled(a) @ b)
+
+
+def _of_a_constant(a, b):
+    return _doubled(jnp.full((SIZE, SIZE), 3.0)) @ a + b
+
+
+def _in_a_function(a, b):
+    inner = jax.jit(lambda x: _doubled(x @ b) + 1)
+    return inner(a) + inner(b)
+
+
+def _in_a_branch(a, b):
+    """The branch uses values from outside."""
+    first = a @ b
+    return lax.cond(first[0, 0] > 0, lambda: _doubled(first) + b, lambda: a - first) @ b
+
+
+def _results_are_returned(a, b):
+    return _doubled(a @ b), a @ b, a
+
+
+def _partly_manual(a, b):
+    """The body of a shard_map works on tiles along one axis, and XLA partitions it along the others."""
+    names, sizes = zip(*AXES)
+    mesh = jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:8])
+    inner = jax.shard_map(lambda x: lax.psum(x, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+    return inner(a @ b) @ b + a[: SIZE // 2]
+
+
+def _in_a_loop(a, b):
+    """The loop is not cut: it stays whole."""
+    return lax.fori_loop(0, 3, lambda _, x: _doubled(x) @ b, a @ b) + a @ b
+
+
+def _without_results(a, b):
+    first = a @ b
+    jax.debug.callback(lambda _: None, first)
+    return first @ b
+
+
+PROGRAMS = (
+    _in_the_middle,
+    _two_in_a_row,
+    _at_both_ends,
+    _of_a_constant,
+    _in_a_function,
+    _in_a_branch,
+    _results_are_returned,
+    _without_results,
+    _in_a_loop,
+    _partly_manual,
+)
+
+
+def _lowered(mesh, program):
+    args = [np.random.default_rng(seed).integers(-2, 3, (SIZE, SIZE)).astype(np.float32) for seed in range(2)]
+    specs = P("x", "y"), P(None, ("z", "x"))
+    placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip(args, specs, strict=True)]
+    jax.clear_caches()
+    return args, placed, jax.jit(program).lower(*placed)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ops_without_a_rule_stay_with_xla(mesh, program):
+    args, placed, lowered = _lowered(mesh, program)
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        written = local_modules.convert(module, leaves_unknown=True)
+    module.operation.verify()
+    assert written.left
+    text = str(module)
+    assert "sdy.manual_computation" in text
+    outside = [line for line in text.split("func.func private")[0].splitlines() if line.startswith("    %")]
+    assert not any("stablehlo.dot" in line or "stablehlo.add" in line for line in outside)
+    wanted = jax.tree.leaves(jax.jit(program)(*args))
+    for mine, theirs in zip(jax.tree.leaves(lowered.compile()(*placed)), wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_without_leave_such_an_op_is_an_error_and_the_module_is_as_it_was(mesh):
+    _, _, lowered = _lowered(mesh, _in_the_middle)
+    module = lowered.compiler_ir("stablehlo")
+    before = str(module)
+    with module.context, pytest.raises(DiagnosedError, match="emit=local has no tiles for"):
+        local_modules.convert(module)
+    assert str(module) == before
