@@ -133,9 +133,15 @@ def emit_on_stacks(
         return _island(side, stack, side.rewritten(after), (body.devices, *body.after), on_stack)
 
 
-def write_rounds(exchange: Exchange, tile: ir.Value, channels: Iterator[int]) -> ir.Value:
-    """Inserts the rounds of an exchange inside an island over all axes of a mesh, and returns the target tile."""
-    return _TileWriter(exchange, channels).write(tile)
+def write_rounds(
+    exchange: Exchange, tile: ir.Value, channels: Iterator[int], into: ir.Value | None = None
+) -> ir.Value:
+    """Inserts the rounds of an exchange inside an island over all axes of a mesh, and returns the target tile.
+
+    Args:
+      into: a target tile that keeps its elements where the exchange brings none; without it they are not defined.
+    """
+    return _TileWriter(exchange, channels).write(tile, into)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -258,11 +264,11 @@ class _TileWriter:
     def __post_init__(self):
         self.numbers = _PerDevice(self.exchange.source.devices)
 
-    def write(self, tile: ir.Value) -> ir.Value:
-        """Writes all rounds and returns the target tile of a source tile."""
+    def write(self, tile: ir.Value, into: ir.Value | None = None) -> ir.Value:
+        """Writes all rounds and returns the target tile of a source tile; its other elements are those of `into`."""
         rounds = [each for each in (self.exchange.local, *self.exchange.rounds) if each is not None]
         self.numbers.prepare(vector for each in rounds for vector in self._vectors(each))
-        result = None
+        result = into
         for each in rounds:
             result = self._write_round(each, tile, result)
         return zeros(tile, self.exchange.target.tile_shape) if result is None else result

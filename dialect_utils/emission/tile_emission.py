@@ -175,6 +175,19 @@ def write_program(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
     return writer.tile
 
 
+def write_exchange_into(program: TileProgram, tile: ir.Value, into: ir.Value, mark: Mark) -> ir.Value | None:
+    """Inserts the exchange that is a whole tile program, and returns the tile `into` with what it brings.
+
+    None, and nothing is inserted, for another program.
+    """
+    operations = [(step, each) for step, some in program.steps for each in some]
+    if len(operations) != 1 or not isinstance(operations[0][1], Rounds):
+        return None
+    ((step, rounds),) = operations
+    with ir.Location.name(f"{mark.name}/{steps.name(step)}", mark.location):
+        return write_rounds(rounds.exchange, tile, mark.channels, into)
+
+
 @dataclass(slots=True)
 class _TileWriter:
     """Writes operations one after the other. State: `tile` is the result of the last operation."""

@@ -24,7 +24,7 @@ from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
 from ..emission.mini_modules import bits_of
-from ..emission.tile_emission import Mark, write_program
+from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..ir.diagnostics import DiagnosedError, error_at, note
 from ..ir.ops import CONSTANTS, manual_axes, ops_in, producer_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
@@ -760,14 +760,23 @@ class OpWriter:
         """Returns the plan of a change of layout of a value that an op makes on its way."""
         return self._plan(site.op, Tile(site.op.results[0], before), kind, after)
 
-    def moved(self, op: ir.Operation, move: Plan, tile: ir.Value) -> ir.Value:
-        """Writes a plan by which elements of an op get to other devices; returns the tile after it."""
+    def moved(
+        self, op: ir.Operation, move: Plan, tile: ir.Value, into: ir.Value | None = None
+    ) -> tuple[ir.Value, bool]:
+        """Writes a plan by which elements of an op get to other devices.
+
+        Returns: the tile after it, and whether its other elements are those of `into`; else they are not defined.
+        """
         kind = ir.RankedTensorType.get(move.request.shape, ir.RankedTensorType(tile.type).element_type)
         name, original = f"reshard/{len(self.conversions)}", self._original(op)
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(op_name, own_location(op), kind, move, "", is_move=True))
         put_in_range(tile)
-        return write_program(move.tile_program, tile, Mark(self.channels, name, own_location(op), self.platform))
+        mark = Mark(self.channels, name, own_location(op), self.platform)
+        found = None if into is None else write_exchange_into(move.tile_program, tile, into, mark)
+        if found is not None:
+            return found, True
+        return write_program(move.tile_program, tile, mark), False
 
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._last_layout(site.op)] if len(site.results) == 1 else site.results
@@ -827,7 +836,10 @@ class _OneOp:
         return self.writer.place(self.op, axes)
 
     def moved(self, number: int, tile: ir.Value) -> ir.Value:
-        return self.writer.moved(self.op, self.rule.moves[number], tile)
+        return self.writer.moved(self.op, self.rule.moves[number], tile)[0]
+
+    def moved_into(self, number: int, tile: ir.Value, into: ir.Value) -> tuple[ir.Value, bool]:
+        return self.writer.moved(self.op, self.rule.moves[number], tile, into)
 
     def same(
         self, operands: Sequence[ir.Value], sizes: Mapping[str, Sequence[int] | ir.Attribute] | None = None

@@ -27,7 +27,7 @@ from reshard.synthesis.planner.moved import End
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..platform.bindings import ir, stablehlo
-from .local_rules import Axes, Dims, Rule, Site, overlap
+from .local_rules import Axes, Dims, Rule, Site, overlap, tile_size
 from .tile_masks import within
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # (start, size) of a part, in elements along each dimension
@@ -52,6 +52,11 @@ class TileMover(Protocol):
 
     def moved(self, number: int, tile: ir.Value) -> ir.Value:
         """Writes one of the rule's moves on a tile, and returns the tile after it."""
+        ...
+
+    def moved_into(self, number: int, tile: ir.Value, into: ir.Value) -> tuple[ir.Value, bool]:
+        """Writes one of the rule's moves on a tile, and returns the tile after it and whether its other elements are
+        those of the tile `into`; else they are not defined."""
         ...
 
 
@@ -134,9 +139,11 @@ def _pad(site: Site, mover: Mover) -> Iterator[Rule]:
 
 
 def _write_pad(site: Site, box: Box, tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    moved = tiles.moved(0, operands[0])
-    around = stablehlo.BroadcastInDimOp(moved.type, operands[1], []).result
-    return [_in_box(site, box, tiles, moved, around)]
+    element = ir.RankedTensorType(operands[1].type).element_type
+    tile = [tile_size(*each) for each in zip(site.result_shape, site.results[0], strict=True)]
+    around = stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(tile, element), operands[1], []).result
+    moved, is_joined = tiles.moved_into(0, operands[0], around)
+    return [moved if is_joined else _in_box(site, box, tiles, moved, around)]
 
 
 def _concatenate(site: Site, mover: Mover) -> Iterator[Rule]:
@@ -174,9 +181,10 @@ def joined(site: Site, mover: Mover, parts: Sequence[Part]) -> tuple[Plan, ...]:
 
 def write_joined(site: Site, tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
     """Writes a concatenation of the parts that move from the tiles `operands`; returns its result."""
-    *others, found = [tiles.moved(number, operand) for number, operand in enumerate(operands)]
-    for box, moved in zip(_boxes(site), others):
-        found = _in_box(site, box, tiles, moved, found)
+    found = tiles.moved(0, operands[0])
+    for number, box in enumerate(_boxes(site)[1:], 1):
+        moved, is_joined = tiles.moved_into(number, operands[number], found)
+        found = moved if is_joined else _in_box(site, box, tiles, moved, found)
     return [found]
 
 
