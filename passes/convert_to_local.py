@@ -21,8 +21,6 @@ from reshard.passes.sites.network import (
 )
 from reshard.passes.sites.oracle import REWRITE
 
-LEAVE = "leave"
-
 
 @dataclasses.dataclass(frozen=True)
 class ConvertToLocalPass(NetworkOptions, Pass):
@@ -49,8 +47,9 @@ class ConvertToLocalPass(NetworkOptions, Pass):
     ```
 
     If an op needs a whole dimension, for example a sort along it, the dimension is gathered, with a remark. An op for
-    which no rule on tiles is known is an error at the op. With `unknown=leave` it stays with XLA instead, between two
-    manual computations; the pipeline of `--emit=auto` does this, that of `--emit=local` does not.
+    which no rule on tiles is known is an error at the op. With `stay=unknown` it stays with XLA instead, between two
+    manual computations; the pipeline of `--emit=auto` does this, that of `--emit=local` does not. With `stay=loops`
+    loops stay with XLA, too.
 
     After find-mismatches, results that the caller left open get the layouts that are found for them there, as XLA
     propagates them; then the findings are removed.
@@ -73,10 +72,11 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "what plans are made for on a known network: the shortest time, or the fewest received bytes",
         choices=("time", "bytes"),
     )
-    unknown: str = option(
-        "refuse",
-        "what becomes of an op without a rule on tiles: an error, or it stays with XLA",
-        choices=("refuse", LEAVE),
+    stay: str = option(
+        local_modules.NONE,
+        "which ops stay with XLA, between islands: none, so that one without a rule is an error, those without a rule, "
+        "or loops too",
+        choices=local_modules.STAY,
     )
 
     def run(self, module: ir.Module, session: Session) -> None:
@@ -84,8 +84,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             pin_results(module, found.open_results)
             strip_findings(module)
         refuse_unfit(module, self.network, session.options.compile_for)
-        asked = {"leaves_unknown": self.unknown == LEAVE, **self._planning()}
-        written = local_modules.convert(module, self.platform, **asked)
+        written = local_modules.convert(module, self.platform, stay=self.stay, **self._planning())
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")

@@ -133,9 +133,7 @@ def emit_on_stacks(
         return _island(side, stack, side.rewritten(after), (body.devices, *body.after), on_stack)
 
 
-def write_rounds(
-    exchange: Exchange, tile: ir.Value, channels: Iterator[int], into: ir.Value | None = None
-) -> ir.Value:
+def write_rounds(exchange: Exchange, tile: ir.Value, channels: Iterator[int], into: ir.Value | None = None) -> ir.Value:
     """Inserts the rounds of an exchange inside an island over all axes of a mesh, and returns the target tile.
 
     Args:

@@ -34,7 +34,7 @@ from ..analysis.propagation import propagate
 from ..emission.tile_emission import unused_channels
 from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.functions import public_functions, symbol
-from ..ir.ops import ops_in, producer_of, terminator_of
+from ..ir.ops import LOOPS, ops_in, producer_of, terminator_of
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
@@ -59,6 +59,7 @@ from .local_ops import (
 from .local_rules import Dims
 from .segments import Segment, is_free, segments, top_level
 
+NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 MOST_LEFT = 16  # ops of a function that stay with XLA
 Use = tuple[ir.Operation, int, ir.Value]  # an op of the original, the number of its operand, the value in the clone
 
@@ -80,34 +81,32 @@ class Written:
     left: tuple[Left, ...] = ()
 
 
-def convert(module: ir.Module, platform: str = CPU, *, leaves_unknown: bool = False, **planning: Any) -> Written:
+def convert(module: ir.Module, platform: str = CPU, *, stay: str = NONE, **planning: Any) -> Written:
     """Converts each public function whose values are split; other functions stay.
 
     Args:
       platform: one of `platforms.PLATFORMS`, for whose compiler the collectives are written.
-      leaves_unknown: whether ops that do not run on tiles stay with XLA, between islands; calls may be inlined then.
+      stay: one of `STAY`, which ops stay with XLA, between islands; calls may be inlined then.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
     """
     if not module_meshes(module):
         return Written()
-    if not leaves_unknown:
-        return _convert(module, platform, False, planning)
     try:
-        return _convert(module, platform, True, planning)
+        return _convert(module, platform, stay, planning)
     except DiagnosedError:
-        if not any(op.name == "func.call" for op in ops_in(module.operation)):
+        if stay == NONE or not any(op.name == "func.call" for op in ops_in(module.operation)):
             raise
         rehearsed = ir.Module.parse(str(module))  # the module stays as it is if an op cannot be left in it either
         remove_call_barriers(inline_calls(rehearsed.operation))
-        _convert(rehearsed, platform, True, planning)
+        _convert(rehearsed, platform, stay, planning)
     remove_call_barriers(inline_calls(module.operation))
-    return _convert(module, platform, True, planning)
+    return _convert(module, platform, stay, planning)
 
 
-def _convert(module: ir.Module, platform: str, leaves_unknown: bool, planning: Mapping[str, Any]) -> Written:
+def _convert(module: ir.Module, platform: str, stay: str, planning: Mapping[str, Any]) -> Written:
     analysis = _analysed(module)
-    functions = [_Function(each, analysis, leaves_unknown) for each in public_functions(analysis.originals)]
+    functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
@@ -141,10 +140,10 @@ class _Function:
     rest of the function is unchanged until `finish`.
     """
 
-    def __init__(self, original: ir.Operation, analysis: Analysis, leaves_unknown: bool = False):
+    def __init__(self, original: ir.Operation, analysis: Analysis, stay: str):
         self.original = original
         self.analysis = analysis
-        self.leaves_unknown = leaves_unknown
+        self.leaves_unknown = stay != NONE
         functions = public_functions(ops_in(analysis.explicit))
         self.analysed = next(each for each in functions if symbol(each) == symbol(original))
         self.block = original.regions[0].blocks[0]
@@ -157,6 +156,8 @@ class _Function:
         self.reasons: list[Left] = []
         self.values: dict[ir.Value, tuple[ir.Value, Dims]] = {}
         self.staying: list[tuple[ir.Operation, list[Use], int]] = []
+        if stay == LOOPS_TOO:
+            self._leave_loops()
 
     def is_to_be_converted(self) -> bool:
         """Returns whether a value of the function is to be split, and it is not one manual computation already."""
@@ -223,6 +224,12 @@ class _Function:
                 raise error_at(op, f"emit=local {problem}", HINT)
             self.left.append(top)
             self.reasons.append(Left(own_location(op), described(op), problem))
+
+    def _leave_loops(self) -> None:
+        for op in (each.operation for each in self.analysed.regions[0].blocks[0].operations):
+            if op.name in LOOPS and self._original_of(op) is not None:
+                self.left.append(op)
+                self.reasons.append(Left(own_location(op), op.name, "loops are to stay"))
 
     def _original_of(self, op: ir.Operation) -> ir.Operation | None:
         """Returns the op of the original function that an op of its clone stands for, if it may stay as it is."""

@@ -5,7 +5,8 @@ XLA's partitioner then has nothing to do. Most of the traffic of a real program 
 its products and the ops that XLA cannot partition; in this form it has a planned chain as well. But rules for tiles
 that are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one
 more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans
-of least time, and with those of fewest bytes, which may need less memory.
+of least time, and with those of fewest bytes, which may need less memory. If neither will do, there is one more, in
+which the loops stay with XLA.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.ir.ops import LOOPS
+from reshard.dialect_utils.partitioning.local_modules import LOOPS_TOO, UNKNOWN
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.passes.convert_to_local import LEAVE, ConvertToLocalPass
+from reshard.passes.convert_to_local import ConvertToLocalPass
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 
 TIME, BYTES = "time", "bytes"
+LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,13 @@ class TakenOver:
 
     Attributes:
       module: the module; None without one. problem: the reason; empty if there is a module.
-      objective: what its plans are made for.
+      form: what its plans are made for, and whether its loops stay with XLA.
       rows: a report row for each change of layout in it. remarks: what the pass says of single ops.
     """
 
     module: ir.Module | None
     problem: str = ""
-    objective: str = "time"
+    form: str = TIME
     rows: tuple[dict, ...] = ()
     remarks: tuple[Diagnostic, ...] = ()
 
@@ -44,19 +48,21 @@ def _writer(pipeline: Pipeline) -> SynthesizeCollectivesPass:
     return next(each for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass))
 
 
-def pipeline_for(pipeline: Pipeline, objective: str) -> Pipeline:
-    """Returns the pipeline that takes a module over with plans for an objective, if `pipeline` rewrites its sites.
+def pipeline_for(pipeline: Pipeline, form: str) -> Pipeline:
+    """Returns the pipeline that takes a module over in a form, if `pipeline` rewrites its sites.
 
     It plans the sites too: results that the caller left open keep the layouts that are found then.
     """
     planning, rewriting = cut_at_sites(pipeline)
-    return Pipeline((*planning.elements, *_converting(rewriting, objective).elements))
+    return Pipeline((*planning.elements, *_converting(rewriting, form).elements))
 
 
-def _converting(rewriting: Pipeline, objective: str) -> Pipeline:
+def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
     writer = _writer(rewriting)
-    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, LEAVE)
+    stay = LOOPS_TOO if form.endswith(LOOPS_STAY) else UNKNOWN
+    objective = form.removesuffix(LOOPS_STAY)
+    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, stay)
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 
@@ -87,14 +93,21 @@ def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[Take
     return [first, second] if second.module is not None and chains[0] != chains[1] else [first]
 
 
-def _taken_over(planned: bytes, pipeline: Pipeline, objective: str, session: Session) -> TakenOver:
+def take_over_beside_loops(planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver | None:
+    """Returns the form in which all but the loops is taken over; None for a module without a loop that may stay."""
+    found = _taken_over(planned, pipeline, TIME + LOOPS_STAY, session)
+    is_cut = any(f"{each} stays with XLA" in str(remark) for each in LOOPS for remark in found.remarks)
+    return found if found.module is not None and is_cut else None
+
+
+def _taken_over(planned: bytes, pipeline: Pipeline, form: str, session: Session) -> TakenOver:
     own = Session(session.options)
     module = ir.Module.parse(planned)
     try:
-        _converting(cut_at_sites(pipeline)[1], objective).run(module, own)
+        _converting(cut_at_sites(pipeline)[1], form).run(module, own)
     except DiagnosedError as error:
         return TakenOver(None, error.diagnostics[0].message)
     rows = tuple(own.results.report_rows)
     if not rows:
         return TakenOver(None, "no layout changes in it")
-    return TakenOver(module, "", objective, rows, tuple(own.results.diagnostics.having(REMARK)))
+    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)))

@@ -43,7 +43,15 @@ from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, m
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
-from reshard.passes.whole_module.taken_over import TakenOver, can_take_over, cut_at_sites, pipeline_for, take_over
+from reshard.passes.whole_module.taken_over import (
+    LOOPS_STAY,
+    TakenOver,
+    can_take_over,
+    cut_at_sites,
+    pipeline_for,
+    take_over,
+    take_over_beside_loops,
+)
 
 if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
@@ -274,10 +282,15 @@ class _Checker:
         best = choice.run(self._starts())
         attempts = len(choice.outcomes) - 1 + len(wholes)
         outcomes = [self._outcome_of(present(each.module), len(each.rows), choice.outcome) for each in wholes]
-        winner = _best_of(outcomes, choice.outcome)
-        if winner is not None and _is_clearly_faster(outcomes[winner], choice.outcome):
+        winner = self._clearly_best(outcomes, choice.outcome)
+        if winner is None and wholes and (beside := self._beside_loops()) is not None:
+            wholes, attempts = [*wholes, beside], attempts + 1
+            outcomes.append(self._outcome_of(present(beside.module), len(beside.rows), choice.outcome))
+            winner = self._clearly_best(outcomes, choice.outcome)
+        if winner is not None:
             return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts)
         if outcomes:
+            winner = _best_of(outcomes, choice.outcome)
             first = outcomes[winner or 0]
             why_not = first.problem or self._compared_whole(first, choice.outcome)
             if winner is not None:
@@ -291,6 +304,20 @@ class _Checker:
         self._record(stock, choice.outcome.of, best, module, dropped, added, attempts, not_taken_over=why_not)
         return module
 
+    @staticmethod
+    def _clearly_best(outcomes: Sequence[Outcome], islands: Outcome) -> int | None:
+        """Returns the number of the best form that is clearly faster than the one with islands; None if none is."""
+        clear = [
+            each if _is_clearly_faster(each, islands) else replace(each, problem="not clearly") for each in outcomes
+        ]
+        return _best_of(clear, islands)
+
+    def _beside_loops(self) -> TakenOver | None:
+        """Returns the form in which the loops alone stay with XLA, if there are any."""
+        progress.at("whole-module check: writing the module per device, beside its loops")
+        with self.original.context:
+            return take_over_beside_loops(self.replanned.planned, self.pipeline, self.session)
+
     def _handed_over_whole(self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int) -> ir.Module:
         """Returns the module written per device. Its rows and remarks take the place of those of the sites."""
         module, results = present(winner.module), self.session.results
@@ -301,8 +328,9 @@ class _Checker:
         ] + [*winner.remarks]
         reason = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
         place = "in place of its sites the" if self.groups else "the"
-        self.session.remark(self.original.operation, f"{place} whole module is written per device: {reason}")
-        self._record(self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.objective)
+        loops = " but its loops" if winner.form.endswith(LOOPS_STAY) else ""
+        self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
+        self._record(self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form)
         return module
 
     def _compared_whole(self, whole: Outcome, islands: Outcome) -> str:

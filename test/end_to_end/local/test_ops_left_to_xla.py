@@ -101,7 +101,7 @@ def test_ops_without_a_rule_stay_with_xla(mesh, program):
     args, placed, lowered = _lowered(mesh, program)
     module = lowered.compiler_ir("stablehlo")
     with module.context:
-        written = local_modules.convert(module, leaves_unknown=True)
+        written = local_modules.convert(module, stay="unknown")
     module.operation.verify()
     assert written.left
     text = str(module)

@@ -13,7 +13,12 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
 from reshard.passes.whole_module import whole_module_check
 from reshard.passes.whole_module.joint_choice import Outcome
-from reshard.passes.whole_module.taken_over import cut_at_sites, pipeline_for, take_over
+from reshard.passes.whole_module.taken_over import (
+    cut_at_sites,
+    pipeline_for,
+    take_over,
+    take_over_beside_loops,
+)
 
 # One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
 ROW = """
@@ -89,6 +94,51 @@ def test_wrong_values_give_the_whole_module_back(monkeypatch):
     assert "manual_computation" not in module and not session.results.checks[0].is_rewritten
 
 
+LOOP = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%a: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                %b: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> tensor<64x64xf32> {
+  %i = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dot %a, %b : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %1:2 = stablehlo.while(%at = %i, %x = %0) : tensor<i32>, tensor<64x64xf32> cond {
+    %n = stablehlo.constant dense<3> : tensor<i32>
+    %less = stablehlo.compare LT, %at, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %at, %one : tensor<i32>
+    %y = stablehlo.dot %x, %b : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    stablehlo.return %next, %y : tensor<i32>, tensor<64x64xf32>
+  }
+  %2 = stablehlo.dot %1#1, %a : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %2 : tensor<64x64xf32>
+}"""
+
+
+def test_loops_may_stay_where_the_rest_is_written_per_device():
+    pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        planned = [
+            whole_module_check.Replanned(ir.Module.parse(text), pipeline, session).planned for text in (LOOP, ROW)
+        ]
+        found, none = (take_over_beside_loops(each, pipeline, session) for each in planned)
+        assert none is None and found.form == "time, loops stay with XLA"
+        text = str(found.module)
+        module = ir.Module.parse(LOOP)
+        pipeline_for(pipeline, found.form).run(module, Session())
+        assert str(module) == text
+    before, loop, behind = text.partition("stablehlo.while")[0], *text.split("stablehlo.while")[1].split("do {")
+    assert "manual_computation" in before and "manual_computation" not in loop and "manual_computation" in behind
+
+
+def test_the_form_in_which_loops_stay_is_tried_where_the_other_forms_will_not_do(monkeypatch):
+    monkeypatch.setattr(whole_module_check, "LEAST_GAIN_OF_WHOLE", 2.0)
+    tried = []
+    monkeypatch.setattr(whole_module_check, "take_over_beside_loops", lambda *given: tried.append(given))
+    run(LOOP)
+    assert len(tried) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [(UNKNOWN_CALL, "no layout changes"), (DYNAMIC, "has no tiles of a value"), (ALIKE, "no layout changes")],
@@ -120,7 +170,7 @@ def test_the_pipeline_that_takes_over_plans_on_the_same_network():
     own = pipeline_for(pipeline, "bytes")
     assert str(own) == (
         "builtin.module(import-gspmd,find-mismatches,plan-sites{topology=v5e:2x4 memory-limit=1000000},"
-        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes unknown=leave},"
+        "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes stay=unknown},"
         "strip-findings)"
     )
     planning, rewriting = cut_at_sites(pipeline)
@@ -142,7 +192,7 @@ def test_both_objectives_are_tried_where_their_plans_differ():
     with make_context() as context, ir.Location.unknown(context):
         planned = whole_module_check.Replanned(ir.Module.parse(text), pipeline, session).planned
         found = take_over(planned, pipeline, session)
-    assert [each.objective for each in found] == ["time", "bytes"]
+    assert [each.form for each in found] == ["time", "bytes"]
     assert found[0].rows[0]["chain"] != found[1].rows[0]["chain"]
 
 
