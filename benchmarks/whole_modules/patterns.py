@@ -83,7 +83,7 @@ def _bytes(compiled: Compiled) -> str:
 
 
 def _ratio(compiled: Compiled, ideal: int) -> float:
-    return (compiled.bytes_received + SLACK_BYTES) / (ideal + SLACK_BYTES) if compiled.is_ok else math.inf
+    return (compiled.costs.bytes_received + SLACK_BYTES) / (ideal + SLACK_BYTES) if compiled.is_ok else math.inf
 
 
 def _written(text: str, platform: str) -> str:

@@ -181,9 +181,9 @@ def write_exchange_into(program: TileProgram, tile: ir.Value, into: ir.Value, ma
     None, and nothing is inserted, for another program.
     """
     operations = [(step, each) for step, some in program.steps for each in some]
-    if len(operations) != 1 or not isinstance(operations[0][1], Rounds):
+    step, rounds = operations[0]
+    if len(operations) > 1 or not isinstance(rounds, Rounds):
         return None
-    ((step, rounds),) = operations
     with ir.Location.name(f"{mark.name}/{steps.name(step)}", mark.location):
         return write_rounds(rounds.exchange, tile, mark.channels, into)
 

@@ -260,8 +260,9 @@ class _Function:
             except DiagnosedError as error:
                 self.undo()
                 op = writer.at
-                may_leave = self.leaves_unknown and len(self.left) < MOST_LEFT and op is not None
-                if not may_leave or self._original_of(op) is None or op in self.left:
+                if op is None or not self.leaves_unknown or len(self.left) >= MOST_LEFT:
+                    raise
+                if self._original_of(op) is None or op in self.left:
                     raise
                 self.left.append(op)
                 why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")

@@ -18,7 +18,7 @@ from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
-from reshard.synthesis.planner.moved import End, plan_move
+from reshard.synthesis.planner.moved import End, plan_move, plan_moves
 from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
 
@@ -322,7 +322,7 @@ class OpWriter:
     def _is_wanted_once(self, value: ir.Value) -> bool:
         """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
         users = [use.owner.operation for use in value.uses]
-        if not all(user.block == value.owner.operation.block for user in users):
+        if not all(user.block == present(producer_of(value)).block for user in users):
             return False  # not once for each turn of a loop
         layouts = {self._last_layout(each) if each.name in _PASS_ON else None for each in users}
         return len(users) == 1 or len(layouts) == 1 and None not in layouts
@@ -693,7 +693,13 @@ class OpWriter:
         starts = [
             (0,) * len(scope[value].dims) if each is None else takes_part(each) for value, each in zip(found, taken)
         ]
-        parts = [Part(value, scope[value].dims, present(start)) for value, start in zip(found, starts, strict=True)]
+        is_as_it_is = [
+            each is None or not self._elementwise_between(value) for value, each in zip(op.operands, taken, strict=True)
+        ]
+        parts = [
+            Part(value, scope[value].dims, present(start), is_same)
+            for value, start, is_same in zip(found, starts, is_as_it_is, strict=True)
+        ]
         kind, wanted = op.results[0].type, self._last_layout(op)
         site = kept_split(Site(op, tuple(scope[value].dims for value in found), (wanted,)), joined_along(op))
         if not all(site.results[0][d] for d in joined_along(op)):
@@ -704,22 +710,26 @@ class OpWriter:
             costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
             if costs > self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope):
                 return False
-            tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts]
-            tiles = [self._after_elementwise(*each) for each in zip(op.operands, tiles, strict=True)]
+            tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts[: len(moves)]]
+            tiles = [self._after_elementwise(*each) for each in zip(op.operands, tiles)]
             rule = Rule(site.operands, site.results, moves=moves)
             (value,) = write_joined(site, _OneOp(self, op, op, rule), tiles)
             scope[op.results[0]] = Tile(value, site.results[0])
             return True
         return False
 
-    def _after_elementwise(self, value: ir.Value, tile: ir.Value) -> ir.Value:
-        """Returns what the elementwise ops between a slice that is not written and `value` make of a tile of what the
-        slice takes a part of."""
+    def _elementwise_between(self, value: ir.Value) -> list[ir.Operation]:
+        """Returns the elementwise ops between a value and the slice that it comes from, the last one first."""
         between = []
         while value in self._not_written and value.owner != self._not_written[value]:
             between.append(present(producer_of(value)))
             value = between[-1].operands[0]
-        for op in reversed([each for each in between if each.name not in _PASS_ON]):
+        return [each for each in between if each.name not in _PASS_ON]
+
+    def _after_elementwise(self, value: ir.Value, tile: ir.Value) -> ir.Value:
+        """Returns what the elementwise ops between a slice that is not written and `value` make of a tile of what the
+        slice takes a part of."""
+        for op in reversed(self._elementwise_between(value)):
             element = ir.RankedTensorType(op.results[0].type).element_type
             kind = ir.RankedTensorType.get(ir.RankedTensorType(tile.type).shape, element)
             tile = self._create(op, op.name, [kind], [tile], op.attributes).results[0]
@@ -755,6 +765,10 @@ class OpWriter:
 
     def planned(self, kind: ir.Type, size: Sequence[int], source: End, target: End) -> Plan:
         return plan_move(self.mesh, bits_of(kind), tuple(size), source, target, **self.planning)
+
+    def planned_together(self, kind: ir.Type, parts: Sequence[tuple[Sequence[int], End, End]]) -> Plan | None:
+        given = tuple((tuple(size), *ends) for size, *ends in parts)
+        return plan_moves(self.mesh, bits_of(kind), given, **self.planning)
 
     def converted(self, site: Site, kind: ir.Type, before: Dims, after: Dims) -> Plan:
         """Returns the plan of a change of layout of a value that an op makes on its way."""

@@ -42,6 +42,10 @@ class Mover(Protocol):
         """Returns the plan of a move of a part of an array of type `kind`. Raises: TooManyPieces."""
         ...
 
+    def planned_together(self, kind: ir.Type, parts: Sequence[tuple[Sequence[int], End, End]]) -> Plan | None:
+        """Returns the plan that moves several parts of one array; None if there is none. Raises: TooManyPieces."""
+        ...
+
 
 class TileMover(Protocol):
     """The writer of one op on tiles, at the current insertion point."""
@@ -153,38 +157,58 @@ def _concatenate(site: Site, mover: Mover) -> Iterator[Rule]:
     if not result[along]:
         return
     parts = [Part(value, dims, (0,) * len(dims)) for value, dims in zip(site.op.operands, site.operands, strict=True)]
-    yield Rule(site.operands, (result,), moves=joined(site, mover, parts), write=functools.partial(write_joined, site))
+    moves = joined(site, mover, parts)
+    write = functools.partial(_write_some, site, len(moves))
+    yield Rule(site.operands, (result,), moves=moves, write=write)
+
+
+def _write_some(site: Site, count: int, tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    return write_joined(site, tiles, operands[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operand of a concatenation: the part of a value, in a layout, that begins at an index."""
+    """An operand of a concatenation: the part of a value, in a layout, that begins at an index.
+
+    Attributes:
+      is_as_it_is: whether it is a part of the value itself, and not of what elementwise ops make of that.
+    """
 
     value: ir.Value
     dims: Dims
     start: tuple[int, ...]
+    is_as_it_is: bool = True
 
 
 def joined(site: Site, mover: Mover, parts: Sequence[Part]) -> tuple[Plan, ...]:
-    """Returns the moves that make the result of a concatenation of parts. Raises: TooManyPieces."""
-    result = site.results[0]
-    return tuple(
-        mover.planned(
+    """Returns the moves that make the result of a concatenation of parts: one if all are of one value, else one for
+    each part. Raises: TooManyPieces."""
+    moves = [
+        (
             operand.type,
             size,
             mover.end(ir.RankedTensorType(part.value.type).shape, part.dims, part.start),
-            mover.end(site.result_shape, result, to),
+            mover.end(site.result_shape, site.results[0], to),
         )
         for operand, part, (to, size) in zip(site.op.operands, parts, _boxes(site), strict=True)
-    )
+    ]
+    is_of_one = len({part.value for part in parts}) == 1 and all(part.is_as_it_is for part in parts)
+    if is_of_one and (together := mover.planned_together(moves[0][0], [each[1:] for each in moves])) is not None:
+        return (together,)
+    return tuple(mover.planned(*each) for each in moves)
 
 
 def write_joined(site: Site, tiles: TileMover, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    """Writes a concatenation of the parts that move from the tiles `operands`; returns its result."""
+    """Writes a concatenation of the parts that move from the tiles `operands`; returns its result.
+
+    Args:
+      operands: a tile for each of the rule's moves.
+    """
     found = tiles.moved(0, operands[0])
-    for number, box in enumerate(_boxes(site)[1:], 1):
-        moved, is_joined = tiles.moved_into(number, operands[number], found)
-        found = moved if is_joined else _in_box(site, box, tiles, moved, found)
+    for number, (operand, box) in enumerate(zip(operands, _boxes(site))):
+        if number:
+            moved, is_joined = tiles.moved_into(number, operand, found)
+            found = moved if is_joined else _in_box(site, box, tiles, moved, found)
     return [found]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from reshard.synthesis.planner.entry import Plan
 
-from ..ir.ops import producer_of
+from ..ir.ops import dense_elements, producer_of
 from ..ir.reductions import (
     is_neutral,
     is_splittable,
@@ -154,7 +154,11 @@ def _running_along(site: Site) -> int | None:
         return None
     reduction, rank = reduction_of(site.op), len(site.results[0])
     element = ir.RankedTensorType(site.op.results[0].type).element_type
-    if not is_splittable(element, reduction) or not is_neutral(_scalar_of(site.op.operands[1]), reduction):
+    if (
+        reduction is None
+        or not is_splittable(element, reduction)
+        or not is_neutral(_scalar_of(site.op.operands[1]), reduction)
+    ):
         return None
     if any(set(site.ints(name) or [1]) != {1} for name in ("window_strides", "base_dilations", "window_dilations")):
         return None
@@ -199,7 +203,7 @@ def _window_of_tile(shape: Sequence[int], along: int, is_forward: bool) -> dict[
     reach = shape[along] - 1
     sides = [[0, 0] for _ in shape]
     sides[along] = [reach, 0] if is_forward else [0, reach]
-    padding = ir.DenseIntElementsAttr.get(np.array(sides, np.int64))
+    padding = dense_elements(np.array(sides, np.int64))
     return {"window_dimensions": [reach + 1 if d == along else 1 for d in range(len(shape))], "padding": padding}
 
 

@@ -177,6 +177,45 @@ class Exchange:
         return f"exchange in {len(self.rounds)} round{'s' * (len(self.rounds) > 1)} of {', '.join(words)}"
 
 
+def merged(exchanges: Sequence[Exchange]) -> Exchange | None:
+    """Returns exchanges from one source tile into different parts of one target tile as one exchange.
+
+    Rounds of different exchanges become one round if their pieces have one shape and no device sends or receives in
+    both. None if a device copies from its own tile in two of them.
+
+    Example: a roll is two exchanges, of the last elements and of the others; all devices send in one round.
+    """
+    locals_ = [each.local for each in exchanges if each.local is not None]
+    local = _one_round(locals_) if locals_ else None
+    if locals_ and local is None:
+        return None
+    rounds: list[Round] = []
+    for each in (each for exchange in exchanges for each in exchange.rounds):
+        for at, other in enumerate(rounds):
+            both = _one_round([other, each])
+            if both is not None:
+                rounds[at] = both
+                break
+        else:
+            rounds.append(each)
+    first = exchanges[0]
+    bound = max(each.bound_elements for each in exchanges)
+    return Exchange(first.source, first.target, local, tuple(rounds), bound)
+
+
+def _one_round(rounds: Sequence[Round]) -> Round | None:
+    """Returns rounds as one; None if their pieces differ in shape, or a device would send or receive twice."""
+    senders, receivers = (np.concatenate([getattr(each, name) for each in rounds]) for name in ("senders", "receivers"))
+    if len({each.piece_shape for each in rounds}) > 1 or any(
+        len(set(each)) < len(each) for each in (senders, receivers)
+    ):
+        return None
+    order = np.argsort(receivers)
+    names = ("senders", "receivers", "read", "write", "found_at", "placed_at", "extent")
+    arrays = {name: np.concatenate([getattr(each, name) for each in rounds])[order] for name in names}
+    return Round(rounds[0].piece_shape, **arrays)
+
+
 def plan_exchange(
     source: Blocks,
     target: Blocks,

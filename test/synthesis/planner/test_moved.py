@@ -12,7 +12,7 @@ from reshard.synthesis.layouts.blocks import Blocks, cut
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.network.topology import Topology
-from reshard.synthesis.planner.moved import End, plan_move
+from reshard.synthesis.planner.moved import End, plan_move, plan_moves
 from reshard.synthesis.programs.exchange import run_exchange
 
 MESHES = [Mesh.parse(text) for text in ("x=2", "x=2,y=3", "x=4,y=2", '<["x"=2, "y"=2], device_ids=[3,1,0,2]>')]
@@ -74,3 +74,41 @@ def test_a_slice_of_a_split_dimension_receives_what_its_tiles_lack(start, receiv
     mesh, split = Mesh.parse("x=2"), Sharding.parse('[{"x"}]')
     found = plan_move(mesh, 32, (2,), End((6,), split, (start,)), End((2,), split, (0,)))
     assert found.bytes_received == received
+
+
+@settings(deadline=None)
+@given(st.sampled_from(MESHES), st.integers(2, 4), st.integers(1, 40), st.integers(1, 3))
+def test_parts_of_a_roll_move_together_in_no_more_rounds_than_alone(mesh, per_device, by, width):
+    count = mesh.size * per_device
+    by %= count
+    sharding = Sharding((tuple(map(AxisRef, mesh.axis_names)), ()))
+
+    def end(start: int) -> End:
+        return End((count, width), sharding, (start, 0))
+
+    parts = [((by, width), end(count - by), end(0)), ((count - by, width), end(0), end(by))]
+    parts = tuple(each for each in parts if min(each[0]))
+    found = plan_moves(mesh, 32, parts)
+    alone = [plan_move(mesh, 32, *each) for each in parts]
+    if found is None:  # a device copies from its own tile in both
+        assert len(parts) == 2 and all(each.tile_program.operations[0].exchange.local is not None for each in alone)
+        return
+    array = np.arange(count * width, dtype=np.int64).reshape(count, width)
+    placed = Blocks.of_sharding(mesh, array.shape, sharding)
+    exchange = found.tile_program.operations[0].exchange
+    results = run_exchange(exchange, cut(array, placed))
+    for device, tile in cut(np.roll(array, by, 0), placed).items():
+        np.testing.assert_array_equal(results[device], tile)
+    assert found.collectives <= sum(each.collectives for each in alone)
+    assert found.bytes_received <= sum(each.bytes_received for each in alone)
+    assert found.bytes_received >= max(each.bytes_received for each in alone)
+
+
+def test_a_roll_by_less_than_a_tile_takes_one_round():
+    sharding = Sharding.parse('[{"x", "y"}]')
+    parts = (
+        ((3,), End((32,), sharding, (29,)), End((32,), sharding, (0,))),
+        ((29,), End((32,), sharding, (0,)), End((32,), sharding, (3,))),
+    )
+    found = plan_moves(Mesh.parse("x=4,y=2"), 32, parts)
+    assert found is not None and found.chain_text == "exchange in 1 round of [3]"
