@@ -17,6 +17,7 @@ from typing import Any
 from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
+from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 from reshard.synthesis.planner.moved import End, plan_move, plan_moves
 from reshard.synthesis.programs import steps
@@ -40,6 +41,7 @@ from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_
 from .partial_sums import ADDS, UPDATE, accumulator, begins_with_nothing, linear_operand, scaled_operands, widens
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
+from .window_rules import has_window, windows_of
 
 _PASS_ON = CONSTRAINTS | frozenset(
     f"sdy.{name}"
@@ -309,7 +311,8 @@ class OpWriter:
         """
         users = [use.owner.operation for use in op.results[0].uses]
         return self._original(op) is None and all(
-            (is_indexed(user) or is_move(user) or self._is_top_k(user)) and user.block == op.block for user in users
+            (is_indexed(user) or is_move(user) or has_window(user) or self._is_top_k(user)) and user.block == op.block
+            for user in users
         )
 
     def _is_top_k(self, op: ir.Operation) -> bool:
@@ -618,14 +621,15 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        moves = moves_of(site, self)
-        if is_move(site.op) and (last := self._last_layout(site.op)) != site.results[0]:
-            moves += moves_of(replace(site, results=(last,)), self)
-        return [*rules_of(site), *moves, *reduced_in_stages(site, self), *running_in_stages(site, self)]
+        sites = [site]
+        if len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
+            sites.append(replace(site, results=(last,)))
+        kept = [rule for each in sites for rule in (*moves_of(each, self), *windows_of(each, self))]
+        return [*rules_of(site), *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
-        """Returns the rule whose changes of layout cost least: those of the operands, and those of the results to the
-        layouts that propagation found; the first one of several."""
+        """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to
+        the layouts that propagation found, and the op itself on tiles; the first one of several."""
         if len(rules) == 1:
             return rules[0]
         return min(rules, key=lambda rule: self._cost(site, rule, scope))
@@ -640,25 +644,34 @@ class OpWriter:
         costs = [self._cost_of_plan(site.op, *each, self._loop_that_takes(each[1].value) is not None) for each in taken]
         costs += [self._cost_of_plan(site.op, *each, False) for each in given]
         costs += [self._planned_cost(each) for each in rule.moves]
-        return tuple(map(sum, zip(*costs)))
+        return tuple(map(sum, zip(self._work(site, rule), *costs)))
+
+    def _work(self, site: Site, rule: Rule) -> tuple[float, ...]:
+        """Returns the cost of an op itself on one device: its time by a roofline, or the bytes of its tiles."""
+        held = local_rules.bits_held(site, rule, bits_of) / 8
+        if self.planning.get("objective") != "time":
+            return 0, 0, held
+        topology: Topology = self.planning["topology"]
+        computing_s = local_rules.flops_of(site, rule) / topology.flops_per_s if topology.flops_per_s else 0.0
+        return max(computing_s, held / topology.memory_bandwidth_bytes_per_s), 0, 0
 
     def _cost_of_plan(
         self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, is_from_outside: bool
     ) -> tuple[float, ...]:
         """Returns the cost of a change of layout; of one that is written before a loop, the share of one turn."""
         if tile.dims == dims and not tile.partial:
-            return 0, 0
+            return 0, 0, 0
         try:
             chain = self._plan(op, tile, kind, dims)
         except DiagnosedError:
-            return math.inf, math.inf
+            return math.inf, math.inf, math.inf
         share = 1 / TURNS if is_from_outside and not grows(tile, dims) else 1
         return tuple(share * each for each in self._planned_cost(chain))
 
     def _planned_cost(self, chain: Plan) -> tuple[float, ...]:
         if self.planning.get("objective") == "time":
-            return chain.time_s, 0
-        return chain.bytes_received, chain.collectives
+            return chain.time_s, 0, 0
+        return chain.bytes_received, chain.collectives, 0
 
     # Moves of elements
 

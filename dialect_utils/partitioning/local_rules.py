@@ -512,11 +512,16 @@ def _windowed(site: Site) -> list[int]:
     """Returns the dimensions along which a window has other elements than the one at its place."""
     rank = len(site.results[0])
     one = [site.ints(name) or [1] * rank for name in _WINDOW_SIZES]
-    padding = [0] * (2 * rank)
-    if "padding" in site.op.attributes:
-        padding = [int(each) for each in ir.DenseIntElementsAttr(site.op.attributes["padding"])]
-    is_padded = [padding[2 * d] or padding[2 * d + 1] for d in range(rank)]
-    return [d for d in range(rank) if is_padded[d] or any(sizes[d] != 1 for sizes in one)]
+    padding = padding_of(site.op, rank)
+    return [d for d in range(rank) if any(padding[d]) or any(sizes[d] != 1 for sizes in one)]
+
+
+def padding_of(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
+    """Returns the padding of an op with a window, before and behind each of its `rank` windowed dimensions."""
+    if "padding" not in op.attributes:
+        return [(0, 0)] * rank
+    amounts = [int(each) for each in ir.DenseIntElementsAttr(op.attributes["padding"])]
+    return list(zip(amounts[::2], amounts[1::2], strict=True))
 
 
 _WINDOW_SIZES = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
@@ -546,6 +551,35 @@ def _is_linear_algebra(call: ir.Operation) -> bool:
     has_effect = "has_side_effect" in call.attributes and ir.BoolAttr(call.attributes["has_side_effect"]).value
     name = ir.StringAttr(call.attributes["call_target_name"]).value
     return not has_effect and _LINEAR_ALGEBRA.fullmatch(name) is not None
+
+
+def flops_of(site: Site, rule: Rule) -> int:
+    """Returns the floating-point operations of a product or a convolution on one device's tiles; 0 for other ops."""
+    if site.op.name not in ("stablehlo.dot", "stablehlo.dot_general", "stablehlo.convolution"):
+        return 0
+    tiles = [
+        [tile_size(*each) for each in zip(site.shape(number), dims, strict=True)]
+        for number, dims in enumerate(rule.operands)
+    ]
+    result = math.prod(tile_size(*each) for each in zip(site.result_shape, rule.results[0], strict=True))
+    if site.op.name == "stablehlo.convolution":
+        numbers = stablehlo.ConvDimensionNumbers(site.op.attributes["dimension_numbers"])
+        return 2 * result * math.prod(tiles[1]) // max(1, tiles[1][numbers.kernel_output_feature_dimension])
+    contracted = [len(tiles[0]) - 1]
+    if site.op.name == "stablehlo.dot_general":
+        numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
+        contracted = list(numbers.lhs_contracting_dimensions)
+    return 2 * result * math.prod(tiles[0][d] for d in contracted)
+
+
+def bits_held(site: Site, rule: Rule, bits_of: Callable[[ir.Type], int]) -> int:
+    """Returns the bits of the tiles that an op reads and writes on one device."""
+    values = *zip(site.op.operands, rule.operands), *zip(site.op.results, rule.results)
+    sizes = (
+        bits_of(value.type) * math.prod(tile_size(*each) for each in zip(ir.RankedTensorType(value.type).shape, dims))
+        for value, dims in values
+    )
+    return sum(sizes)
 
 
 def shards(axes: Axes) -> int:

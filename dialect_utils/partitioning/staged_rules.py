@@ -32,7 +32,7 @@ from ..ir.reductions import (
     write_reducer,
 )
 from ..platform.bindings import ir, stablehlo
-from .local_rules import Axes, Dims, Rule, Site, but, is_even, shards
+from .local_rules import Axes, Dims, Rule, Site, but, is_even, padding_of, shards
 from .tile_masks import filled
 
 
@@ -162,7 +162,7 @@ def _running_along(site: Site) -> int | None:
         return None
     if any(set(site.ints(name) or [1]) != {1} for name in ("window_strides", "base_dilations", "window_dilations")):
         return None
-    windows, padding = site.ints("window_dimensions"), _padding(site.op, rank)
+    windows, padding = site.ints("window_dimensions"), padding_of(site.op, rank)
     along = [d for d in range(rank) if windows[d] != 1 or padding[d] != (0, 0)]
     if len(along) != 1 or site.shape(0)[along[0]] != windows[along[0]]:
         return None
@@ -177,17 +177,9 @@ def _scalar_of(value: ir.Value) -> ir.Value:
     return value
 
 
-def _padding(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
-    """Returns the padding of a window op in front of each dimension and behind it."""
-    if "padding" not in op.attributes:
-        return [(0, 0)] * rank
-    amounts = [int(each) for each in ir.DenseIntElementsAttr(op.attributes["padding"])]
-    return list(zip(amounts[::2], amounts[1::2], strict=True))
-
-
 def _write_running(site: Site, along: int, tiles: StageWriter, operands: Sequence[ir.Value]) -> list[ir.Value]:
     (tile, init), dims = operands, site.operands[0]
-    reduction, is_forward = reduction_of(site.op) or "sum", _padding(site.op, len(dims))[along][0] > 0
+    reduction, is_forward = reduction_of(site.op) or "sum", padding_of(site.op, len(dims))[along][0] > 0
     tile = filled(tiles.place, tile, site.shape(0), dims, [along], reduction)
     (own,) = tiles.same([tile, init], _window_of_tile(_shape(tile), along, is_forward))
     total = _slice_at(own, along, _shape(own)[along] - 1 if is_forward else 0)
