@@ -38,7 +38,16 @@ from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site, is_elementwise_of_one
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
-from .partial_sums import ADDS, UPDATE, accumulator, begins_with_nothing, linear_operand, scaled_operands, widens
+from .partial_sums import (
+    ADDS,
+    UPDATE,
+    Accumulation,
+    accumulation,
+    begins_with_nothing,
+    linear_operand,
+    scaled_operands,
+    widens,
+)
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 from .window_rules import has_window, windows_of
@@ -166,8 +175,8 @@ class OpWriter:
         self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
-        self._accumulating: dict[ir.Value, ir.Operation] = {}  # carried values that may be partial sums, with their op
-        self._accumulated: dict[ir.Value, Axes] = {}  # what these ops make, where it is partial sums
+        self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
+        self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -378,15 +387,14 @@ class OpWriter:
         layouts = [self._dims(each) for each in op.results]
         carried = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, layouts, strict=True)]
         loop = self._create(op, op.name, [each.type for each in carried], carried, op.attributes)
-        body = op.regions[1].blocks[0]
-        accumulating = {number: accumulator(op, number) for number in range(len(layouts))}
-        self._accumulating |= {body.arguments[at]: each for at, each in accumulating.items() if each is not None}
+        accumulating = {number: accumulation(op, number, _PASS_ON) for number in range(len(layouts))}
+        self._accumulating |= {each.op: each for each in accumulating.values() if each is not None}
         for number, returned in enumerate(([()], layouts)):
             yield self._write_region(op, number, loop, layouts, returned, scope)
         self._bind(op, loop, layouts, scope)
         for number, each in accumulating.items():
-            if each is not None and each.results[0] in self._accumulated:
-                self._sum_behind(op, loop, number, self._accumulated[each.results[0]], scope)
+            if each is not None and each.returned in self._accumulated:
+                self._sum_behind(op, loop, number, self._accumulated[each.returned], scope)
 
     def _sum_behind(self, op: ir.Operation, loop: ir.Operation, number: int, partial: Axes, scope: Scope) -> None:
         """Makes a value that a loop carries be partial sums, which are added up behind the loop.
@@ -532,12 +540,14 @@ class OpWriter:
 
     def _accumulate(self, op: ir.Operation, scope: Scope) -> bool:
         """Writes an op that adds partial sums to a value that its loop carries, or writes them to a part of it."""
-        held = next((each for each in op.operands if each in self._accumulating), None)
-        if held is None or self._accumulating[held] != op:
+        found = self._accumulating.get(op)
+        if found is None or scope[found.held].value != scope[found.argument].value:
             return False
-        added = op.operands[1 if op.operands[0] == held else 0]
-        tile, kept = scope[added], scope[held]
+        added = op.operands[1 if op.operands[0] == found.held else 0]
+        tile, kept = scope[added], scope[found.held]
         if not self._is_sum(tile) or not _only_user(added) or local_rules.overlap(tile.partial, _axes_of(kept.dims)):
+            return False
+        if any(self._dims(each.results[0]) != kept.dims for each in found.passed):
             return False
         site = Site(op, tuple(scope[each].dims for each in op.operands), (kept.dims,))
         rule = local_rules.rule_of(site) if op.name == UPDATE else Rule((kept.dims,) * 2, (kept.dims,))
@@ -545,7 +555,7 @@ class OpWriter:
         if not is_alike or any(scope[each].partial for each in op.operands if each != added):
             return False
         self._write_linear(op, tile, kept.dims, scope)
-        self._accumulated[op.results[0]] = tile.partial
+        self._accumulated[found.returned] = tile.partial
         return True
 
     def _pass_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
@@ -570,7 +580,7 @@ class OpWriter:
     def _is_accumulated_next(self, op: ir.Operation) -> bool:
         """Returns whether ops that are linear lead from an op to one that accumulates."""
         while (user := _only_user(op.results[0])) is not None:
-            if user in self._accumulating.values():
+            if user in self._accumulating:
                 return True
             is_linear = linear_operand(user) is not None or widens(user) or scaled_operands(user)
             if user.name not in _PASS_ON and not is_linear:

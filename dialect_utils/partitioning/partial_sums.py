@@ -13,6 +13,8 @@ otherwise.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from ..ir.ops import producer_of
 from ..ir.reductions import is_neutral
@@ -48,22 +50,55 @@ def widens(op: ir.Operation) -> bool:
     return (before, after) in {("bf16", "f32"), ("f16", "f32"), ("bf16", "f64"), ("f16", "f64"), ("f32", "f64")}
 
 
-def accumulator(loop: ir.Operation, number: int) -> ir.Operation | None:
-    """Returns the op that adds to a value that a loop carries, or writes a part of it, in each turn.
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """What a loop does to a value that it carries: an op adds to it, or writes a part of it, in each turn.
 
-    None unless nothing else reads the value in the loop and the result of the op alone is carried on.
+    Attributes:
+      argument: the value. op: the op. held: the operand of the op that is the value.
+      returned: what is carried on. passed: the ops between, from the value to the op and on, which only pass it on.
+    """
+
+    argument: ir.Value
+    op: ir.Operation
+    held: ir.Value
+    returned: ir.Value
+    passed: tuple[ir.Operation, ...]
+
+
+def accumulation(loop: ir.Operation, number: int, passing: Collection[str]) -> Accumulation | None:
+    """Returns what a loop accumulates in the value of a number; None unless nothing else reads it in the loop.
+
+    Args:
+      passing: the names of ops that may change the layout of a value, and nothing else.
     """
     condition, body = (region.blocks[0] for region in loop.regions)
-    users = [use.owner.operation for use in body.arguments[number].uses]
-    if list(condition.arguments[number].uses) or len(users) != 1 or users[0].block != body:
+    argument = body.arguments[number]
+    held, op, before = _passed_on(argument, passing)
+    if list(condition.arguments[number].uses) or op is None or op.block != body:
         return None
-    op, held = users[0], body.arguments[number]
     is_added_to = op.name == "stablehlo.add" or op.name == "stablehlo.subtract" and op.operands[0] == held
     if not is_added_to and not (op.name == UPDATE and op.operands[0] == held):
         return None
-    ends = list(op.results[0].uses)
-    is_carried = len(ends) == 1 and ends[0].owner.operation.name == "stablehlo.return"
-    return op if is_carried and ends[0].operand_number == number else None
+    returned, end, behind = _passed_on(op.results[0], passing)
+    if end is None or end.name != "stablehlo.return" or end.operands[number] != returned:
+        return None
+    return Accumulation(argument, op, held, returned, (*before, *behind))
+
+
+def _passed_on(value: ir.Value, passing: Collection[str]) -> tuple[ir.Value, ir.Operation | None, list[ir.Operation]]:
+    """Returns the value behind the ops that only pass a value on, the one use of it, and these ops; no use if there are
+    several."""
+    passed: list[ir.Operation] = []
+    while True:
+        uses = list(value.uses)
+        if len(uses) != 1:
+            return value, None, passed
+        op = uses[0].owner.operation
+        if op.name not in passing:
+            return value, op, passed
+        passed.append(op)
+        value = op.results[0]
 
 
 def begins_with_nothing(value: ir.Value, reduction: str = "sum") -> bool:

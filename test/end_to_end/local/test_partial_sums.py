@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import reshard
@@ -89,6 +89,13 @@ def _until(start, xs):
     return lax.while_loop(lambda carry: carry[1] < xs[0, 0, 0].astype(jnp.int32) + 4, turn, (start, 0))[0]
 
 
+def _constrained(start, xs):
+    """Constraints keep the layout of what is carried, and of what is added."""
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:8])
+    keep = lambda value: lax.with_sharding_constraint(value, NamedSharding(mesh, P(None, "z")))  # noqa: E731
+    return lax.scan(lambda total, x: (keep(keep(total) + keep(x.T @ x)), None), start, xs)[0]
+
+
 def _never(start, xs):
     turns = (xs[0, 0, 0] * 0).astype(jnp.int32)
     return lax.fori_loop(0, turns, lambda _, total: total + xs[0].T @ xs[0], start)
@@ -131,7 +138,22 @@ def _decides_the_end(start, xs):
     return lax.while_loop(lambda carry: (carry[0][0, 0] < 100) & (carry[1] < 9), turn, (start, 0))[0]
 
 
-OTHERS = (_is_read, _is_an_output, _is_scaled_in_turn, _is_subtracted_from, _decides_the_end, _nested)
+def _converted_in_turn(start, xs):
+    """What is carried changes its layout in the loop."""
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:8])
+    to = lambda value, *spec: lax.with_sharding_constraint(value, NamedSharding(mesh, P(*spec)))  # noqa: E731
+    return lax.scan(lambda total, x: (to(to(total, "z") + to(x.T @ x, "z"), None, "z"), None), start, xs)[0]
+
+
+OTHERS = (
+    _converted_in_turn,
+    _is_read,
+    _is_an_output,
+    _is_scaled_in_turn,
+    _is_subtracted_from,
+    _decides_the_end,
+    _nested,
+)
 
 
 def _both(mesh, program, start_spec, batch, out=None):
@@ -154,6 +176,13 @@ def test_what_a_loop_accumulates_is_summed_once(mesh, program, out):
     (body,) = LOOP.findall(text)
     assert "reduce" not in body
     assert text.count("all_reduce") + text.count("reduce_scatter") >= 1
+
+
+def test_constraints_do_not_keep_sums_in_a_loop(mesh):
+    wanted, got, text = _both(mesh, _constrained, P(None, "z"), ("x", "y"), P(None, "z"))
+    np.testing.assert_array_equal(got[0], wanted[0])
+    (body,) = LOOP.findall(text)
+    assert "reduce" not in body
 
 
 @pytest.mark.parametrize("batch", ["x", ("x", "y")])
