@@ -22,7 +22,8 @@ class Segment:
 
     Attributes:
       ops: in their order, with those from before it that are made again.
-      taken: the values from before it that its ops use. given: the values of its ops that are used behind it.
+      taken: the values from before it that its ops use. given: the values of its ops that are used behind it, by the
+        end of the block, too.
       left: the op behind it, which stays with XLA; None at the end of the block.
     """
 
