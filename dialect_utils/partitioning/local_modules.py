@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from reshard.synthesis.forms.platforms import CPU
@@ -194,8 +194,11 @@ class _Function:
         Raises: DiagnosedError if there are several meshes, or arrays on one device, and the ops may not be left.
         """
         found: dict[Mesh, str] = {}
+        fine: set[ir.Attribute] = set()  # few layouts are of many values
         for op in (*ops_in(self.analysed), *ops_in(self.original)):
             for attr in _shardings_at(op):
+                if attr in fine:
+                    continue
                 mesh = mesh_of(attr, self.meshes)
                 if mesh is None or not mesh.axes and mesh.device_ids:
                     what = "an array" if op.name == "func.func" or len(op.results) else described(op)
@@ -209,6 +212,8 @@ class _Function:
                 if len(found) > 1 and mesh != next(iter(found)):
                     names = " and ".join(found.values())
                     self._leave(op, f"takes one mesh per function; this one is on {names}")
+                else:
+                    fine.add(attr)
         return next(iter(found), None)
 
     def _leave(self, op: ir.Operation, problem: str) -> None:
@@ -281,8 +286,7 @@ class _Function:
         self.staying.clear()
         needed = {op: self._needed(op) for op in self.left}
         for segment in segments(entry, self.left, {op: [use[2] for use in uses] for op, uses in needed.items()}):
-            taken = segment.taken if self.left else tuple(entry.arguments)
-            self._write_island(writer, replace(segment, taken=taken), results)
+            self._write_island(writer, segment, results)
             if segment.left is not None:
                 stays = present(self._original_of(segment.left))
                 self.staying.append((stays, needed[segment.left], len(self.islands)))

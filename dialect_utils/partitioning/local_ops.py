@@ -177,6 +177,7 @@ class OpWriter:
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
+        self._known_dims: dict[tuple[ir.Attribute | None, int | None], Dims] = {}  # few layouts are of many values
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -246,7 +247,11 @@ class OpWriter:
 
     def _dims(self, value: ir.Value) -> Dims:
         """Returns the layout that propagation found for a value."""
-        return dims_of(layout(value), value.type, self.mesh)
+        attr, kind = layout(value), value.type
+        key = attr, ir.RankedTensorType(kind).rank if isinstance(kind, ir.RankedTensorType) else None
+        if key not in self._known_dims:
+            self._known_dims[key] = dims_of(attr, kind, self.mesh)
+        return self._known_dims[key]
 
     def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
@@ -631,8 +636,8 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        sites = [site]
-        if len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
+        sites = [site] if is_move(site.op) or has_window(site.op) else []
+        if sites and len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
             sites.append(replace(site, results=(last,)))
         kept = [rule for each in sites for rule in (*moves_of(each, self), *windows_of(each, self))]
         return [*rules_of(site), *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]

@@ -36,13 +36,15 @@ class Segment:
 def segments(
     block: ir.Block, left: Collection[ir.Operation], needed: Mapping[ir.Operation, Sequence[ir.Value]]
 ) -> list[Segment]:
-    """Returns the segments of a block.
+    """Returns the segments of a block; without an op that is left one, which takes all arguments.
 
     Args:
       left: the ops of the block that stay with XLA.
       needed: for each of these the values of the block that it uses.
     """
     *ops, terminator = [each.operation for each in block.operations]
+    if not left:
+        return [Segment(tuple(ops), tuple(block.arguments), tuple(terminator.operands), None)]
     runs: list[list[ir.Operation]] = [[]]
     ends: list[ir.Operation] = []
     for op in ops:

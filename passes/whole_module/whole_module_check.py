@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.ir.ops import LOOPS, ops_in
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
@@ -314,6 +315,8 @@ class _Checker:
 
     def _beside_loops(self) -> TakenOver | None:
         """Returns the form in which the loops alone stay with XLA, if there are any."""
+        if not any(op.name in LOOPS for op in ops_in(self.original.operation)):
+            return None
         progress.at("whole-module check: writing the module per device, beside its loops")
         with self.original.context:
             return take_over_beside_loops(self.replanned.planned, self.pipeline, self.session)
