@@ -374,14 +374,18 @@ class _TileWriter:
         return stablehlo.ConstantOp(dense_elements(np.array(value, np.uint32), number_type)).result
 
 
+_CUTS = frozenset({"stablehlo.reshape", "stablehlo.slice", "stablehlo.pad"})
+
+
 def _is_as_it_came(tile: ir.Value) -> bool:
-    """Returns whether a tile is the input of the island or the result of an all_to_all, or a reshape of one of them.
+    """Returns whether a tile is the input of the island or the result of an all_to_all, or one of them reshaped, cut or
+    padded.
 
     Then the parts that the next all_to_all takes may be the parts of another one, and XLA must not join the two: see
     `island_barriers`. A barrier costs nothing here, because the parts are copied out of the tile anyway, and it often
     saves temporaries.
     """
-    while not isinstance(tile.owner, ir.Block) and tile.owner.name == "stablehlo.reshape":
+    while not isinstance(tile.owner, ir.Block) and tile.owner.name in _CUTS:
         tile = tile.owner.operands[0]
     return isinstance(tile.owner, ir.Block) or tile.owner.name == "stablehlo.all_to_all"
 

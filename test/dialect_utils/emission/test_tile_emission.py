@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from reshard.dialect_utils.emission import tile_emission
 from reshard.dialect_utils.emission.tile_emission import Mark, emit_island, unused_channels, write_program
 from reshard.dialect_utils.ir.reductions import UnsupportedReduction
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -333,3 +334,25 @@ def test_elements_without_an_infinity_are_reduced_but_not_padded():
     assert "stablehlo.minimum" in body(*ALL_REDUCE, "f8E4M3FN", "min")
     with pytest.raises(UnsupportedReduction, match="they have no infinity"):
         body(*TO_UNREDUCED, "f8E4M3FN", "min")
+
+
+@pytest.mark.parametrize(("op", "is_as_it_came"), [("slice %p [0:6]", True), ("tanh %p", False)])
+def test_what_is_only_cut_and_padded_behind_an_all_to_all_is_as_it_came(op, is_as_it_came):
+    """A barrier keeps XLA from handing parts of the one on to the next: its verifier refuses that."""
+    size = 6 if is_as_it_came else 8
+    text = f"""func.func @main(%a: tensor<8xf32>) -> tensor<2x4xf32> {{
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = "stablehlo.all_to_all"(%a) <{{split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64,
+        replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}}> : (tensor<8xf32>) -> tensor<8xf32>
+      %p = stablehlo.pad %0, %zero, low = [0], high = [0], interior = [0]
+        : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
+      %1 = stablehlo.{op} : {"(tensor<8xf32>) -> " if is_as_it_came else ""}tensor<{size}xf32>
+      %2 = stablehlo.pad %1, %zero, low = [0], high = [{8 - size}], interior = [0]
+        : (tensor<{size}xf32>, tensor<f32>) -> tensor<8xf32>
+      %3 = stablehlo.reshape %2 : (tensor<8xf32>) -> tensor<2x4xf32>
+      return %3 : tensor<2x4xf32>
+    }}"""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        *_, last, _ = module.body.operations[0].operation.regions[0].blocks[0].operations
+        assert tile_emission._is_as_it_came(last.operation.results[0]) is is_as_it_came

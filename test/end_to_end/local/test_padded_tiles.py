@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import reshard
@@ -183,3 +183,21 @@ def test_an_op_on_padded_tiles(mesh, maker):
 @pytest.mark.parametrize("seed", range(60))
 def test_programs_on_padded_tiles_with_any_rule(mesh, any_rule, seed):
     checked(mesh, seed, MAKERS)
+
+
+def test_a_tile_that_is_cut_and_padded_between_two_all_to_alls_compiles():
+    """XLA of jaxlib 0.10 passes parts of one all_to_all to the next one, and its verifier then refuses the program."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
+
+    def program(a, rows):
+        constrain = lambda value, *spec: lax.with_sharding_constraint(value, NamedSharding(mesh, P(*spec)))  # noqa: E731
+        found = jnp.take_along_axis(constrain(a, "y", None), rows, axis=0, mode="promise_in_bounds")
+        return constrain(found, None, "y"), constrain(found, "y", None)
+
+    a, rows = np.arange(50, dtype=np.float32).reshape(5, 10), (np.arange(50, dtype=np.int32) % 5).reshape(5, 10)
+    jax.clear_caches()
+    whole = NamedSharding(mesh, P())
+    args = jax.device_put((a, rows), whole)
+    lowered = jax.jit(program, out_shardings=whole).lower(*args)
+    for mine in reshard.optimize(lowered, emit="local").compile()(*args):
+        np.testing.assert_array_equal(mine, np.take_along_axis(a, rows, 0))
