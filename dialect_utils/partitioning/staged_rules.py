@@ -22,9 +22,8 @@ import numpy as np
 
 from reshard.synthesis.planner.entry import Plan
 
-from ..ir.ops import dense_elements, producer_of
+from ..ir.ops import dense_elements
 from ..ir.reductions import (
-    is_neutral,
     is_splittable,
     neutral_element,
     reducing_op,
@@ -33,6 +32,7 @@ from ..ir.reductions import (
 )
 from ..platform.bindings import ir, stablehlo
 from .local_rules import Axes, Dims, Rule, Site, but, is_even, padding_of, shards
+from .partial_sums import begins_with_nothing
 from .tile_masks import filled
 
 
@@ -157,7 +157,7 @@ def _running_along(site: Site) -> int | None:
     if (
         reduction is None
         or not is_splittable(element, reduction)
-        or not is_neutral(_scalar_of(site.op.operands[1]), reduction)
+        or not begins_with_nothing(site.op.operands[1], reduction)
     ):
         return None
     if any(set(site.ints(name) or [1]) != {1} for name in ("window_strides", "base_dilations", "window_dilations")):
@@ -168,13 +168,6 @@ def _running_along(site: Site) -> int | None:
         return None
     most = windows[along[0]] - 1
     return along[0] if padding[along[0]] in ((most, 0), (0, most)) else None
-
-
-def _scalar_of(value: ir.Value) -> ir.Value:
-    """Returns the scalar that an op repeats to a scalar again, as jax writes initial values."""
-    while (producer := producer_of(value)) is not None and producer.name == "stablehlo.broadcast_in_dim":
-        value = producer.operands[0]
-    return value
 
 
 def _write_running(site: Site, along: int, tiles: StageWriter, operands: Sequence[ir.Value]) -> list[ir.Value]:

@@ -10,7 +10,9 @@ surroundings:
     convolution  of the tile between its borders, with a padding that gives o results
     window       also split, as in the gradient of a kernel: the results are partial sums
 
-Outside of the array a border has what padding has: zeros in a convolution, the initial value in a reduction.
+Outside of the array a border has what padding has: zeros in a convolution, and in a reduction the initial value, if
+that changes nothing. Otherwise there are no borders: by StableHLO's specification padding has the initial value, while
+XLA leaves padding out.
 
 Groups of features, or of batches, stay split if each device has whole groups.
 """
@@ -28,11 +30,12 @@ from reshard.synthesis.planner.entry import Plan
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..ir.ops import dense_elements, int64_attr
-from ..ir.reductions import is_splittable
+from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from .indexed_rules import nothing
 from .local_rules import Axes, Dims, Rule, Site, is_even, overlap, padding_of, shards, without_axes
 from .moved_rules import Mover
+from .partial_sums import begins_with_nothing
 from .staged_rules import StageWriter
 
 
@@ -378,10 +381,18 @@ def _reduce_window(site: Site, mover: Mover) -> Iterator[Rule]:
         if not any(dims[d] for d, each in enumerate(windows) if not each.is_one) or dims in seen:
             continue
         seen.append(dims)
+        if borders and not _pads_with_nothing(site):
+            continue
         moves: list[Plan] = []
         halos = [_halos(site, mover, number, dims, borders, moves) for number in range(count)]
         write = functools.partial(_write_reduce_window, halos, amounts)
         yield Rule((dims,) * count + ((),) * count, (dims,) * count, moves=tuple(moves), write=write)
+
+
+def _pads_with_nothing(site: Site) -> bool:
+    """Returns whether the initial value of a reduction of one operand changes nothing in it."""
+    reduction = reduction_of(site.op) if len(site.results) == 1 else None
+    return reduction is not None and begins_with_nothing(site.op.operands[1], reduction)
 
 
 def _split_windows(
