@@ -220,6 +220,8 @@ class _Function:
         """Leaves an op of either side to XLA. Raises: DiagnosedError with the problem if it may not be left."""
         if not self.leaves_unknown or op.name == "func.func":
             raise error_at(op, f"emit=local {problem}", HINT)
+        if op.name == "sdy.reshard" and serial_of(op) is None:
+            return  # Shardy inserted it, before or behind an op that is left
         entry = self.analysed.regions[0].blocks[0]
         top = top_level(op)
         if top.block != entry:

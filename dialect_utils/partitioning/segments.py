@@ -63,8 +63,20 @@ def segments(
         taken = [value for value in used if value not in own and not _is_in(value, again)]
         later = [value for each in (*behind[at:], *uses[at + 1 :]) for value in each]
         given = [value for value in dict.fromkeys(later) if value in own and not is_free(value)]
-        found.append(Segment((*again, *run), tuple(taken), tuple(given), ends[at] if at < len(ends) else None))
+        kept = _needed([*again, *run], given)
+        taken = [value for value in taken if value in _used_by(kept) or at == len(ends) and value in behind[at]]
+        found.append(Segment(tuple(kept), tuple(taken), tuple(given), ends[at] if at < len(ends) else None))
     return found
+
+
+def _needed(ops: Sequence[ir.Operation], given: Collection[ir.Value]) -> list[ir.Operation]:
+    """Returns the ops without those that nobody needs, such as changes of layout before an op that is left."""
+    needed, kept = {*given}, []
+    for op in reversed(ops):
+        if not len(op.results) or any(value in needed for value in op.results):
+            kept.append(op)
+            needed.update(value for each in ops_in(op) for value in each.operands)
+    return kept[::-1]
 
 
 def top_level(op: ir.Operation) -> ir.Operation:
