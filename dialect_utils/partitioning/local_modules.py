@@ -255,6 +255,12 @@ class _Function:
         name = next((name for name, mesh in self.meshes.items() if mesh == self.mesh), None)
         return name if name is not None else ir.Attribute.parse(f"#sdy.mesh{self.mesh}")
 
+    def _refuse_tokens(self) -> None:
+        """Refuses arguments and results that are no tensors, where ops are left: an island cannot hand them on."""
+        for value in (*self.block.arguments, *self.returned):
+            if not isinstance(value.type, ir.RankedTensorType):
+                raise error_at(self.original, f"emit=local has no tiles of a value of type {value.type}", HINT)
+
     def write(self, channels: Iterator[int], platform: str, planning: Mapping[str, Any]) -> list[Conversion]:
         """Writes the islands before the return of the function, and returns the changes of layout in them.
 
@@ -278,6 +284,7 @@ class _Function:
                 return writer.conversions
 
     def _write(self, writer: OpWriter) -> None:
+        self._refuse_tokens()
         arguments = self._stated("arg_attrs", [each.type for each in self.block.arguments])
         results = self._stated("res_attrs", [each.type for each in self.returned])
         entry = self.analysed.regions[0].blocks[0]

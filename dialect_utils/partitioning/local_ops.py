@@ -207,7 +207,9 @@ class OpWriter:
         return Tile(self._in_layout(user, value, dims, scope), dims)
 
     def dims_found(self, value: ir.Value) -> Dims:
-        """Returns the layout that propagation found for a value, as far as it divides."""
+        """Returns the layout that propagation found for a value, as far as it divides; nothing for a token."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return ()
         shape = ir.RankedTensorType(value.type).shape
         return tuple(local_rules.dividing(*each) for each in zip(shape, self._dims(value), strict=True))
 

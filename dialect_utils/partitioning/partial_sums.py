@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
-from ..ir.ops import producer_of
+from ..ir.ops import CONSTANTS, producer_of
 from ..ir.reductions import is_neutral
 from ..platform.bindings import ir
 
@@ -36,10 +37,27 @@ def linear_operand(op: ir.Operation) -> int | None:
 
 
 def scaled_operands(op: ir.Operation) -> tuple[int, ...]:
-    """Returns the numbers of the operands in each of which an op, a product or a quotient, is linear."""
+    """Returns the numbers of the operands in each of which an op is linear: those that it scales by a finite constant.
+
+    By an infinite factor, or one of zero in a quotient, partial sums could become infinite with both signs.
+    """
     if op.name not in _SCALES or not _is_float(op.results[0]):
         return ()
-    return (0, 1) if op.name == "stablehlo.multiply" else (0,)
+    factors = ((0, 1), (1, 0)) if op.name == "stablehlo.multiply" else ((0, 1),)
+    return tuple(scaled for scaled, by in factors if _is_finite(op.operands[by], op.name == "stablehlo.divide"))
+
+
+def _is_finite(value: ir.Value, is_divisor: bool) -> bool:
+    """Returns whether a value is a constant, repeated or not, whose elements are finite, and not zero in a divisor."""
+    while (producer := producer_of(value)) is not None and producer.name in _REPEATS:
+        value = producer.operands[0]
+    if producer is None or producer.name not in CONSTANTS:
+        return False
+    attr = ir.DenseElementsAttr(producer.attributes["value"])
+    if not attr.is_splat:
+        return False
+    number: Any = attr.get_splat_value()
+    return math.isfinite(number.value) and not (is_divisor and number.value == 0)
 
 
 def widens(op: ir.Operation) -> bool:

@@ -63,8 +63,10 @@ def segments(
         taken = [value for value in used if value not in own and not _is_in(value, again)]
         later = [value for each in (*behind[at:], *uses[at + 1 :]) for value in each]
         given = [value for value in dict.fromkeys(later) if value in own and not is_free(value)]
-        kept = _needed([*again, *run], given)
-        taken = [value for value in taken if value in _used_by(kept) or at == len(ends) and value in behind[at]]
+        wanted = [*given, *(terminator.operands if at == len(ends) else ())]
+        kept = _needed([*again, *run], wanted)
+        used = {*_used_by(kept), *wanted}
+        taken = [value for value in taken if value in used]
         found.append(Segment(tuple(kept), tuple(taken), tuple(given), ends[at] if at < len(ends) else None))
     return found
 

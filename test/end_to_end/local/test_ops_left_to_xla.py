@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.partitioning import local_modules
+from reshard.dialect_utils.platform.bindings import ir
 from test.end_to_end.local.drawn import AXES, mesh
 
 __all__ = ["mesh"]  # a fixture
@@ -55,6 +56,10 @@ def _results_are_returned(a, b):
     return _doubled(a @ b), a @ b, a
 
 
+def _constants_are_returned(a, b):
+    return jnp.ones((SIZE, SIZE)), a, _doubled(a @ b), jnp.arange(16.0)
+
+
 def _partly_manual(a, b):
     """The body of a shard_map works on tiles along one axis, and XLA partitions it along the others."""
     names, sizes = zip(*AXES)
@@ -82,6 +87,7 @@ PROGRAMS = (
     _in_a_function,
     _in_a_branch,
     _results_are_returned,
+    _constants_are_returned,
     _without_results,
     _in_a_loop,
     _partly_manual,
@@ -111,6 +117,22 @@ def test_ops_without_a_rule_stay_with_xla(mesh, program):
     wanted = jax.tree.leaves(jax.jit(program)(*args))
     for mine, theirs in zip(jax.tree.leaves(lowered.compile()(*placed)), wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_values_that_are_no_tensors_are_refused(mesh):
+    """An ordered callback takes and gives a token."""
+    _, _, lowered = _lowered(mesh, _in_the_middle)
+    with lowered.compiler_ir("stablehlo").context as context:
+        text = """sdy.mesh @mesh = <["x"=8]>
+        func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}, %t: !stablehlo.token)
+            -> (tensor<8xf32>, !stablehlo.token) {
+          %0 = stablehlo.custom_call @mystery(%a) : (tensor<8xf32>) -> tensor<8xf32>
+          return %0, %t : tensor<8xf32>, !stablehlo.token
+        }"""
+        module = ir.Module.parse(text, context)
+        with pytest.raises(DiagnosedError, match="no tiles of a value of type !stablehlo.token"):
+            local_modules.convert(module, stay="unknown")
+        assert "custom_call" in str(module) and "manual_computation" not in str(module)
 
 
 def test_without_leave_such_an_op_is_an_error_and_the_module_is_as_it_was(mesh):
