@@ -37,18 +37,19 @@ def linear_operand(op: ir.Operation) -> int | None:
 
 
 def scaled_operands(op: ir.Operation) -> tuple[int, ...]:
-    """Returns the numbers of the operands in each of which an op is linear: those that it scales by a finite constant.
+    """Returns the numbers of the operands in each of which an op is linear: those that a constant makes no larger.
 
-    By an infinite factor, or one of zero in a quotient, partial sums could become infinite with both signs.
+    By a large factor, partial sums could become infinite, with both signs, where their sum is not.
     """
     if op.name not in _SCALES or not _is_float(op.results[0]):
         return ()
     factors = ((0, 1), (1, 0)) if op.name == "stablehlo.multiply" else ((0, 1),)
-    return tuple(scaled for scaled, by in factors if _is_finite(op.operands[by], op.name == "stablehlo.divide"))
+    return tuple(scaled for scaled, by in factors if _shrinks(op.operands[by], op.name == "stablehlo.divide"))
 
 
-def _is_finite(value: ir.Value, is_divisor: bool) -> bool:
-    """Returns whether a value is a constant, repeated or not, whose elements are finite, and not zero in a divisor."""
+def _shrinks(value: ir.Value, is_divisor: bool) -> bool:
+    """Returns whether a value is one number, a constant, repeated or not, that makes nothing larger as a factor, or as
+    a divisor."""
     while (producer := producer_of(value)) is not None and producer.name in _REPEATS:
         value = producer.operands[0]
     if producer is None or producer.name not in CONSTANTS:
@@ -57,7 +58,7 @@ def _is_finite(value: ir.Value, is_divisor: bool) -> bool:
     if not attr.is_splat:
         return False
     number: Any = attr.get_splat_value()
-    return math.isfinite(number.value) and not (is_divisor and number.value == 0)
+    return 1 <= abs(number.value) < math.inf if is_divisor else abs(number.value) <= 1
 
 
 def widens(op: ir.Operation) -> bool:

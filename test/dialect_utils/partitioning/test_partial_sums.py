@@ -46,15 +46,18 @@ def test_ops_that_are_linear_and_keep_the_bytes(body, operand):
 @pytest.mark.parametrize(("body", "operands"), [
     (f"%0 = stablehlo.multiply %a, %c : {M}", (0,)),
     (f"%0 = stablehlo.multiply %c, %a : {M}", (1,)),
-    (f"%0 = stablehlo.divide %a, %c : {M}", (0,)),
-    (f"%0 = stablehlo.divide %c, %a : {M}", ()),
+    (f"%0 = stablehlo.divide %a, %c : {M}", ()),
+    (f"%0 = stablehlo.divide %a, %large : {M}", (0,)),
+    (f"%0 = stablehlo.divide %large, %a : {M}", ()),
+    (f"%0 = stablehlo.multiply %a, %large : {M}", ()),
     (f"%0 = stablehlo.divide %a, %zeros : {M}", ()),
     (f"%0 = stablehlo.multiply %a, %infinite : {M}", ()),
     (f"%0 = stablehlo.multiply %a, %b : {M}", ()),
     (f"%0 = stablehlo.add %a, %c : {M}", ()),
 ])  # fmt: skip
-def test_products_and_quotients_are_linear_by_finite_constants(body, operands):
-    constants = f"""%c = stablehlo.constant dense<4.0> : {M}
+def test_products_and_quotients_are_linear_by_constants_that_make_nothing_larger(body, operands):
+    constants = f"""%c = stablehlo.constant dense<-0.25> : {M}
+    %large = stablehlo.constant dense<4.0> : {M}
     %zeros = stablehlo.constant dense<0.0> : {M}
     %infinite = stablehlo.constant dense<0x7F800000> : {M}"""
     assert scaled_operands(_parsed(f"{constants}\n{body}")) == operands

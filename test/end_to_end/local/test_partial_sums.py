@@ -42,7 +42,7 @@ def _turned_round(start, xs):
 
 
 def _scaled(start, xs):
-    return _products(start, xs, lambda total, product: total + product * 4.0 / 2.0)
+    return _products(start, xs, lambda total, product: total + product * 0.5 / 2.0)
 
 
 def _widened(start, xs):
