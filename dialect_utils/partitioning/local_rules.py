@@ -201,7 +201,7 @@ def _broadcast_in_dim(site: Site) -> Rule:
 
 
 def _transpose(site: Site) -> Rule:
-    operand = _unsplit(len(site.results[0]))
+    operand = unsplit(len(site.results[0]))
     for to, axis in enumerate(site.ints("permutation")):
         operand[axis] = site.results[0][to]
     return Rule((tuple(operand),), (site.results[0],))
@@ -351,7 +351,7 @@ def _product(site: Site, batch, contracted) -> Rule:
 
 def _convolution(site: Site) -> Rule:
     numbers = stablehlo.ConvDimensionNumbers(site.op.attributes["dimension_numbers"])
-    lhs, rhs, result = (_unsplit(len(dims)) for dims in (*site.operands, site.results[0]))
+    lhs, rhs, result = (unsplit(len(dims)) for dims in (*site.operands, site.results[0]))
     is_grouped = site.int("feature_group_count") > 1 or site.int("batch_group_count") > 1
     partial: Axes = ()
     if not is_grouped:
@@ -368,7 +368,7 @@ def _convolution(site: Site) -> Rule:
     return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), filled=features, whole=why)
 
 
-def _unsplit(rank: int) -> list[Axes]:
+def unsplit(rank: int) -> list[Axes]:
     """Returns a layout without split dimensions as a list, to be filled in."""
     return [()] * rank
 
@@ -432,7 +432,7 @@ def _gather(site: Site) -> Rule:
     batching, index_batching = list(numbers.operand_batching_dims), list(numbers.start_indices_batching_dims)
     windows = [d for d in range(len(shape)) if d not in (*numbers.collapsed_slice_dims, *batching)]
     offsets = list(numbers.offset_dims)
-    result, operand, indices = list(site.results[0]), _unsplit(len(shape)), _unsplit(len(site.operands[1]))
+    result, operand, indices = list(site.results[0]), unsplit(len(shape)), unsplit(len(site.operands[1]))
     for to, d in zip(offsets, windows, strict=True):
         if taken[d] == shape[d]:
             operand[d] = result[to]
@@ -457,7 +457,7 @@ def _scatter(site: Site) -> Rule:
     windows = [d for d in range(len(shape)) if d not in (*numbers.inserted_window_dims, *batching)]
     window_updates = list(numbers.update_window_dims)
     wanted = site.results[0]
-    result, updates, indices = map(_unsplit, (len(shape), len(update_shape), len(site.operands[count])))
+    result, updates, indices = map(unsplit, (len(shape), len(update_shape), len(site.operands[count])))
     for at, d in zip(window_updates, windows, strict=True):
         if update_shape[at] == shape[d]:
             result[d] = updates[at] = wanted[d]

@@ -33,7 +33,7 @@ from ..ir.ops import dense_elements, int64_attr
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from .indexed_rules import nothing
-from .local_rules import Axes, Dims, Rule, Site, is_even, overlap, padding_of, shards, without_axes
+from .local_rules import Axes, Dims, Rule, Site, is_even, overlap, padding_of, shards, unsplit, without_axes
 from .moved_rules import Mover
 from .partial_sums import begins_with_nothing
 from .staged_rules import StageWriter
@@ -221,8 +221,8 @@ class _Convolution:
         self.site, self.mover, self.is_by_result = site, mover, is_by_result
         self.numbers = stablehlo.ConvDimensionNumbers(site.op.attributes["dimension_numbers"])
         self.groups = site.int("feature_group_count"), site.int("batch_group_count")
-        self.lhs, self.rhs = ([()] * len(each) for each in site.operands)
-        self.result: list[Axes] = [()] * len(site.results[0])
+        self.lhs, self.rhs = map(unsplit, map(len, site.operands))
+        self.result = unsplit(len(site.results[0]))
         self.used: list = []
         self.partial: list = []
         self.borders: dict[int, Border] = {}
