@@ -27,6 +27,7 @@ from benchmarks.harness.progress import shown
 from benchmarks.partitioner_atlas import CASES_PER_PROGRAM, RIGHT, Worker, fingerprint
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla.child import shared_child
+from reshard.synthesis.common import store
 from reshard.synthesis.common.text_table import markdown_head, markdown_line
 
 EMISSION = "local"
@@ -72,7 +73,8 @@ def main(argv: list[str] | None = None) -> int:
 def _rows(options: argparse.Namespace, families: Sequence[str]) -> Iterator[Row]:
     from reshard.dialect_utils.platform import compat
 
-    name = "-".join(["rules", compat.jaxlib_version(), fingerprint(), *families])
+    rules = store.fingerprint(("reshard.synthesis", "reshard.dialect_utils")) or "unknown"  # other rules, other answers
+    name = "-".join(["rules", compat.jaxlib_version(), fingerprint(), rules[:16], *families])
     folder = Path(options.journal) if options.journal else default_folder() / "op_rules"
     journal, worker = Journal(folder / f"{name}.jsonl"), Worker(EMISSION)
     numbers = range(options.first, options.first + -(-options.cases // CASES_PER_PROGRAM))
