@@ -18,7 +18,7 @@ to its place in the result (`joined`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -64,9 +64,17 @@ class TileMover(Protocol):
         ...
 
 
+Makers = Mapping[str, Callable[[Site, Mover], Iterable[Rule]]]  # what yields rules, by the name of the op
+
+
 def moves_of(site: Site, mover: Mover) -> list[Rule]:
     """Returns the rules of an op in which its elements move along split dimensions; none for other ops."""
-    make = _RULES.get(site.op.name)
+    return offered(_RULES, site, mover)
+
+
+def offered(makers: Makers, site: Site, mover: Mover) -> list[Rule]:
+    """Returns the rules that a table has for an op; none for empty arrays, and if a move is too large to plan."""
+    make = makers.get(site.op.name)
     if make is None or any(0 in ir.RankedTensorType(each.type).shape for each in (*site.op.operands, *site.op.results)):
         return []
     try:
@@ -263,7 +271,7 @@ def _in_box(site: Site, box: Box, tiles: TileMover, inside: ir.Value, outside: i
     return inside if is_inside is None else stablehlo.SelectOp(is_inside, inside, outside).result
 
 
-_RULES: dict[str, Callable[[Site, Mover], Iterable[Rule]]] = {
+_RULES: Makers = {
     "stablehlo.concatenate": _concatenate,
     "stablehlo.pad": _pad,
     "stablehlo.reverse": _reverse,

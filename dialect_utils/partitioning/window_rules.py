@@ -27,14 +27,13 @@ from typing import Protocol
 import numpy as np
 
 from reshard.synthesis.planner.entry import Plan
-from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..ir.ops import dense_elements, int64_attr
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from .indexed_rules import nothing
 from .local_rules import Axes, Dims, Rule, Site, is_even, overlap, padding_of, shards, unsplit, without_axes
-from .moved_rules import Mover
+from .moved_rules import Makers, Mover, offered
 from .partial_sums import begins_with_nothing
 from .staged_rules import StageWriter
 
@@ -119,16 +118,11 @@ class _Halo:
 
 def windows_of(site: Site, mover: Mover) -> list[Rule]:
     """Returns the rules of an op with windows in which windowed dimensions, or groups, stay split; none for others."""
-    make = _RULES.get(site.op.name)
-    if make is None or any(0 in ir.RankedTensorType(each.type).shape for each in (*site.op.operands, *site.op.results)):
-        return []
-    try:
-        return list(make(site, mover))
-    except TooManyPieces:
-        return []
+    return offered(_RULES, site, mover)
 
 
 def has_window(op: ir.Operation) -> bool:
+    """Returns whether an op has rules here."""
     return op.name in _RULES
 
 
@@ -454,7 +448,7 @@ def _select_and_scatter(site: Site, _: Mover) -> Iterator[Rule]:
             yield Rule((tuple(dims), tuple(dims), ()), (tuple(dims),))
 
 
-_RULES = {
+_RULES: Makers = {
     "stablehlo.convolution": _convolution,
     "stablehlo.reduce_window": _reduce_window,
     "stablehlo.select_and_scatter": _select_and_scatter,
