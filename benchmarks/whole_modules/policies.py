@@ -32,14 +32,13 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import POLICIES
 from reshard.passes.whole_module import whole_module_check
-from reshard.passes.whole_module.module_cost import SAME_MEMORY
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.network.program_time import ProgramTime
 from reshard.synthesis.network.topology import Topology
 
 TOPOLOGIES = "cpu:8,h100:2x4,v5e:2x4,v5e:2x2*2"
 _MOST_DEVICES = 64
-_SLOWER = 1e-3  # relative difference of times that counts
+_SLOWER = 1e-3  # relative difference that counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +159,7 @@ def worse_than(row: Row) -> list[str]:
     if ours is None:
         return []
     slower = [name for name, side in row.sides.items() if ours.seconds > side.seconds * (1 + _SLOWER)]
-    return slower + (
-        ["stock's peak"] if ours.peak_bytes > row.sides["stock"].peak_bytes * (1 + 1 / SAME_MEMORY) else []
-    )
+    return slower + (["stock's peak"] if ours.peak_bytes > row.sides["stock"].peak_bytes * (1 + _SLOWER) else [])
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[str]:

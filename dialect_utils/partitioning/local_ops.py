@@ -566,10 +566,12 @@ class OpWriter:
         return True
 
     def _pass_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
-        """Writes a linear op of partial sums whose result has as many bytes, or is accumulated."""
+        """Writes a linear op of partial sums whose result is accumulated; others are not worth to keep tiles apart."""
         at = linear_operand(op)
-        if at is None and (widens(op) or scaled_operands(op)) and self._is_accumulated_next(op):
+        if at is None and (widens(op) or scaled_operands(op)):
             at = next((n for n in scaled_operands(op) or (0,) if self._is_sum(scope[op.operands[n]])), None)
+        if at is not None and not self._is_accumulated_next(op):
+            return False
         if at is None:
             return False
         value, tile = op.operands[at], scope[op.operands[at]]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
 
 SAME_ESTIMATE = 0.1  # relative difference below which estimates count as equal under `strict`
-SAME_MEMORY = 200  # a part of the peak by which two forms may differ and still need the same memory
+SAME_MEMORY = 1000  # a part of the memory by which two forms may differ and still need the same
 LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
 
 
@@ -93,13 +93,11 @@ class ModuleCriterion:
     def _memory_costs(self, stock: Compiled, ours: Compiled) -> list[str]:
         """Returns the memory if it is above stock XLA's and above the caller's limit.
 
-        Half a percent of stock XLA's peak is not counted: scalars, the rounding of buffers, and a sum of many small
-        gradients at once make as much.
+        A thousandth more is not counted: scalars and the rounding of buffers make as much.
         """
         limit, peak = self.network.memory_limit, max(ours.peak_memory_bytes or 0, present(ours.peak_bytes))
         name, then, now = _memory(stock, ours)
-        whole = max(stock.peak_memory_bytes or 0, present(stock.peak_bytes))
-        slack = max(_bookkeeping_bytes(stock, ours), whole // SAME_MEMORY)
+        slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
             return []
         return [f"{name} {then:,} -> {now:,}" + ("" if limit is None else f", the limit of the whole is {limit:,}")]
