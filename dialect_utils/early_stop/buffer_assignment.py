@@ -14,7 +14,22 @@ from __future__ import annotations
 import re
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(.*):$", re.MULTILINE)
+_TOTAL = re.compile(r"^Total bytes: (\d+)", re.MULTILINE)  # one for each memory space
 _PARAMETER = re.compile(r", parameter \d+, ")
+
+
+def are_all_there(text: str, report: str) -> bool:
+    """Returns whether a text has all allocations, rather than be cut because XLA still writes it.
+
+    Args:
+      report: the text of XLA's memory usage report for the same program, which has the sum of their bytes.
+
+    Example:
+      >>> are_all_there('allocation 0: size 8, thread-local:\\n', 'Total bytes: 72 (72B)\\n')
+      False
+    """
+    totals = [int(found[1]) for found in _TOTAL.finditer(report)]
+    return bool(totals) and sum(totals) == sum(int(found[1]) for found in _ALLOCATION.finditer(text))
 
 
 def memory_in(text: str) -> dict[str, int]:

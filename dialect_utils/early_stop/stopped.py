@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..platform import compat
-from .buffer_assignment import memory_in
+from .buffer_assignment import are_all_there, memory_in
 from .entry_shardings import entry_shardings
 
 BUFFERS = "*-buffer-assignment.txt"
-AFTER_BUFFERS = "*-memory-usage-report.txt"  # once it is there, the buffers are written down completely
+REPORT = "*-memory-usage-report.txt"
 FINAL = "*_after_optimizations.txt"
 AFTER_PROPAGATION = "shardy/*/*.output_module.mlir"  # the dump after the one with the propagated shardings
 BEFORE_PARTITIONING = "*.before_spmd-partitioning.txt"
@@ -34,11 +34,10 @@ class Stopped:
 
 
 def stopped_in(dumps: Path) -> Stopped | None:
-    """Returns the facts in a folder of dumps; None if some are missing, as where XLA does not partition."""
-    texts = [_only(dumps, name) for name in (BUFFERS, FINAL, BEFORE_PARTITIONING)]
-    if None in texts:
+    """Returns the facts in a folder of dumps; None if some are missing or cut, as where XLA does not partition."""
+    if (texts := _complete_texts(dumps)) is None:
         return None
-    buffers, final, unpartitioned = map(str, texts)
+    buffers, final, unpartitioned = texts
     of_parameters, of_result = entry_shardings(unpartitioned)
     if not of_result:
         return None
@@ -50,13 +49,24 @@ def stopped_in(dumps: Path) -> Stopped | None:
 
 
 def may_stop(dumps: Path) -> bool:
-    """Returns whether XLA has written down all that `stopped_in` reads."""
-    return next(dumps.glob(AFTER_BUFFERS), None) is not None
+    """Returns whether XLA has written down all that `stopped_in` reads.
+
+    XLA may write several dumps at once. One that is there may be empty yet, or end in the middle.
+    """
+    return next(dumps.glob(REPORT), None) is not None and _complete_texts(dumps) is not None
 
 
 def has_propagated(dumps: Path) -> bool:
     """Returns whether XLA has propagated shardings, and has written them down completely."""
     return next(dumps.glob(AFTER_PROPAGATION), None) is not None
+
+
+def _complete_texts(dumps: Path) -> tuple[str, str, str] | None:
+    """Returns the dumps that `stopped_in` reads; None if XLA has not written each of them to its end."""
+    names = (BUFFERS, REPORT, FINAL, BEFORE_PARTITIONING)
+    buffers, report, final, unpartitioned = (_only(dumps, name) or "" for name in names)
+    programs_end = all(each.rstrip().endswith("}") for each in (final, unpartitioned))
+    return (buffers, final, unpartitioned) if programs_end and are_all_there(buffers, report) else None
 
 
 def _only(dumps: Path, name: str) -> str | None:

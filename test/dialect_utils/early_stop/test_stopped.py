@@ -150,3 +150,30 @@ class TestEntryShardings:
 def test_without_dumps_nothing_is_known(tmp_path):
     assert not may_stop(tmp_path)
     assert stopped_in(tmp_path) is None
+
+
+class TestDumpsThatXlaStillWrites:
+    """XLA of jaxlib 0.12 writes several dumps at once: the last one may be there when an earlier one is empty."""
+
+    BUFFERS = "allocation 0: size 8, parameter 0:\nallocation 1: size 64, preallocated-temp:\n"
+    PROGRAM = "HloModule m\n\nENTRY %main (a: f32[2]) -> f32[2] {\n}\n\n"
+
+    @pytest.mark.parametrize(
+        ("buffers", "program", "is_known"),
+        [
+            (BUFFERS, PROGRAM, True),
+            ("", PROGRAM, False),
+            (BUFFERS[:40], PROGRAM, False),
+            (BUFFERS, PROGRAM[:30], False),
+        ],
+    )
+    def test_nothing_is_known_before_each_is_complete(self, tmp_path, buffers, program, is_known):
+        dumps = {
+            "m.main.cpu_after_optimizations-memory-usage-report.txt": "Total bytes: 72 (72B)\n",
+            "m.main.cpu_after_optimizations-buffer-assignment.txt": buffers,
+            "m.main.cpu_after_optimizations.txt": program,
+            "m.after_shardy-xla.before_spmd-partitioning.txt": self.PROGRAM,
+        }
+        for name, text in dumps.items():
+            (tmp_path / name).write_text(text)
+        assert may_stop(tmp_path) == is_known
