@@ -50,6 +50,7 @@ class Miscompilation:
       versions: the versions of jaxlib in which it was seen.
       reproducer: a file with a program that shows it.
       is_met: whether an op in these layouts may be computed wrongly.
+      is_of_partitioner: whether the partitioner is wrong, so that another partitioning is right.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Miscompilation:
     versions: str
     reproducer: str
     is_met: Callable[[AtOp], bool]
+    is_of_partitioner: bool = True
 
 
 def miscompilation_of(at: AtOp) -> Miscompilation | None:
@@ -265,6 +267,7 @@ TABLE = (
         "0.10.2, 0.12.0.1",
         "docs/upstream/update-in-place.md",
         _writes_what_it_reads,
+        is_of_partitioner=False,
     ),
     SCATTERED_SUMS,
 )

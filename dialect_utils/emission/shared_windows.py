@@ -17,7 +17,7 @@ from ..ir.ops import ops_in, producer_of
 from ..platform.bindings import ir, stablehlo
 
 _PAD, _REDUCE_WINDOW = "stablehlo.pad", "stablehlo.reduce_window"
-_WINDOWED = frozenset({_PAD, _REDUCE_WINDOW, "stablehlo.select_and_scatter", "stablehlo.convolution"})
+WINDOWED = frozenset({_PAD, _REDUCE_WINDOW, "stablehlo.select_and_scatter", "stablehlo.convolution"})
 _CONSTRAINT, _CALL = "sdy.sharding_constraint", "func.call"
 
 _Use = tuple[ir.Operation, int, tuple]  # an op, the number of its operand, a key of the values that fill its windows
@@ -32,7 +32,7 @@ def separate_users(module: ir.Module) -> int:
     Returns: the number of barriers.
     """
     ops = ops_in(module.operation)
-    fillings = {_filling_of(op, 0) for op in ops if op.name in _WINDOWED}
+    fillings = {_filling_of(op, 0) for op in ops if op.name in WINDOWED}
     if len(fillings) < 2 and not any(
         isinstance(each, ir.Value) for each in fillings
     ):  # an argument of a function may have several values
@@ -84,7 +84,7 @@ class _Windows:
                     _identity(each) for at, each in enumerate(user.operands) if at != number
                 ]  # this operand may fill the windows
                 found += [(user, number, (*inside, *others))] if inside else []
-            elif user.name in _WINDOWED and number < _sources(user):
+            elif user.name in WINDOWED and number < _sources(user):
                 found.append((user, number, (_filling_of(user, number),)))
         return found
 

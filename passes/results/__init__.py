@@ -1,4 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps after the rewriting: reports, checks, the check by values, the cache of results."""
 
-__all__ = ["checks", "module_verification", "report", "result_cache", "site_table", "summed_remarks", "values_check"]
+__all__ = [
+    "checks",
+    "module_verification",
+    "report",
+    "result_cache",
+    "site_table",
+    "summed_remarks",
+    "suspects",
+    "values_check",
+]

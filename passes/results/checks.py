@@ -59,8 +59,9 @@ def checked(
 ) -> ir.Module:
     """Returns the module with only those rewrites that pass the checks. Each check records its result in the session.
 
-    If stock XLA does not compile the module and compiles ours, values are checked even if the caller does not ask for
-    it. Then the check has the default limit, so that a kept result does not depend on any other limit.
+    If stock XLA does not compile the module and compiles ours, or if it computes wrong values and ours is handed over
+    for that reason, values are checked even if the caller does not ask for it. Then the check has the default limit, so
+    that a kept result does not depend on any other limit.
 
     Args:
       parse_original: returns the module before `pipeline` ran; called once per check, which may change its copy.
@@ -75,7 +76,14 @@ def checked(
     if compiles and (can_be_rewritten(rows) or is_auto or session.options.compile_for is not None):
         from reshard.passes.whole_module import whole_module_check
 
-        module = whole_module_check.check(parse_original(), module, pipeline, session, rows)
+        def problem_of_stock() -> str:
+            from reshard.passes.results import values_check
+
+            return values_check.problem_of_stock(parse_original(), pipeline, session, most_bytes=MOST_VALUE_BYTES)
+
+        module = whole_module_check.check(
+            parse_original(), module, pipeline, session, rows, problem_of_stock=problem_of_stock
+        )
         rows = session.results.report_rows[first_row:]
         if len(session.results.checks) > before:  # else the last check is that of another module of the file
             pipeline = whole_module_check.pipeline_behind(session.results.checks[-1], pipeline)

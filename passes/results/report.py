@@ -140,6 +140,8 @@ def _check_text(check: Check, name: str) -> str:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     if check.not_taken_over:
         lines.append(f"  not written per device as a whole: {check.not_taken_over}")
+    if check.wrong_stock:
+        lines.append(f"  written per device as a whole, since stock XLA computes wrong values: {check.wrong_stock}")
     for sites, reason in check.added:
         lines.append(f"  rewritten, though alone no better: site {', '.join(map(str, sites))}: {reason}")
     if check.traffic is not None:
@@ -269,6 +271,8 @@ def _check_dict(check: Check) -> dict:
     changes = {"dropped": dropped, "added": added, "attempts": check.attempts, "is_taken_over": bool(check.taken_over)}
     if check.not_taken_over:
         changes["not_taken_over"] = check.not_taken_over
+    if check.wrong_stock:
+        changes["wrong_stock"] = check.wrong_stock
     listed = {} if check.traffic is None else {"traffic": check.traffic}
     return {**target, **network, **sides, **changes, "is_rewritten": check.is_rewritten, **listed}
 

@@ -30,13 +30,14 @@ from reshard.dialect_utils.compare.array_differences import Difference, differen
 from reshard.dialect_utils.compare.rounding import Rounding, roundings_of_results
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import asm_of, present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Ran
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.results import checks, module_verification
+from reshard.passes.results import checks, module_verification, suspects
 from reshard.passes.results.module_verification import FAILED, UNKNOWN, WRONG, Verification
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import KEEP
@@ -112,6 +113,24 @@ def check(
     return module
 
 
+def problem_of_stock(
+    original: ir.Module, pipeline: Pipeline, session: Session, *, most_bytes: int = checks.MOST_VALUE_BYTES
+) -> str:
+    """Returns in words where stock XLA computes a module wrongly; empty if it is right, or if that is not known.
+
+    The module runs, on CPU devices and unsharded on one, only if it has an op that XLA may compute wrongly.
+    """
+    whole_module_check.import_shardings(original, pipeline, session)
+    with original.context, ir.Location.unknown():
+        if not suspects.may_be_wrong(original):
+            return ""
+        progress.at("whole-module check: looking whether stock XLA computes it rightly")
+        try:
+            return _Checker(original, original, pipeline, session, [], most_bytes, False).problem_of_stock()
+        except _NotChecked:
+            return ""
+
+
 @dataclass
 class _Checker:
     """The check of one module. State: `inputs`; the number of `runs`, and of `attempts`: the runs with fewer sites."""
@@ -144,6 +163,18 @@ class _Checker:
         if found.ours.is_right and not found.no_reference or found.is_same_fault:
             return self.rewritten, self._kept(found)
         return self._without_what_is_wrong(found, stock)
+
+    def problem_of_stock(self) -> str:
+        self._refuse_what_cannot_run()
+        self._refuse_what_is_large()
+        numbered = self._copy(self.original)
+        watched_modules.number_ops(numbered)
+        devices = devices_of(numbered)
+        try:
+            found = module_verification.verify(numbered, None, devices, self._child, seed=SEED, timeout_s=MOST_SECONDS)
+        except DiagnosedError as error:
+            raise _NotChecked(error.diagnostics[0].message) from None
+        return _problem_of(found.stock) if found.stock.status == WRONG else ""
 
     # ---- programs that are not run
 

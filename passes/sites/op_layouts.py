@@ -76,10 +76,14 @@ class OpLayouts:
         )
         return found
 
+    def instances_of(self, op: ir.Operation) -> list[ir.Operation]:
+        """Returns the copies of an op in the analysis that propagation has kept."""
+        serials = self.analysis.instances.get(self.index.get(op, -1), ())
+        return [self.explicit[serial] for serial in serials if serial in self.explicit]
+
     def scatters_sums(self, op: ir.Operation) -> bool:
         """Returns whether a result of the op, in any instance, is summed over an axis that splits it afterwards."""
-        serials = self.analysis.instances.get(self.index.get(op, -1), ())
-        clones = [self.explicit[serial] for serial in serials if serial in self.explicit]
+        clones = self.instances_of(op)
         users = [use.owner.operation for clone in clones for result in clone.results for use in result.uses]
         return any(user.name == "sdy.all_reduce" and _summed_axes(user) & self._axes_after(user) for user in users)
 

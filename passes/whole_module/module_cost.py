@@ -74,6 +74,13 @@ class ModuleCriterion:
             worse = self._longer(stock, ours) + worse
         return ", ".join(self._costs(stock, ours) + worse)
 
+    def may_replace_wrong(self, stock: Compiled, ours: Compiled) -> bool:
+        """Returns whether our form may take the place of a program of stock XLA that computes wrong values.
+
+        It may cost more, but has to be called in the same way.
+        """
+        return ours.is_ok and not _other_shardings(stock, ours)
+
     def _longer(self, stock: Compiled, ours: Compiled) -> list[str]:
         then, now = (self.time(stock, each).seconds for each in (stock, ours))
         return [] if now <= then or is_same_time(then, now) else [f"modelled time {micros(then)} -> {micros(now)}"]

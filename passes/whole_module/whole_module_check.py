@@ -13,6 +13,7 @@ better. So stock XLA compiles the module as it came, and some of its rewritten f
 Under `better`, `emit=auto` has one more candidate: the module taken over as a whole (`taken_over`). It has to be faster
 by a tenth: on the two-level network of `step_times` such modules were faster as promised, while on CPU devices of one
 process one that promised 4 % was slower. Where the target's own compiler estimates a shorter time, too, that is enough.
+No gain is asked for where stock XLA computes wrong values.
 
 For a target of compilation ahead of time, its compiler compiles both. Then its final program and its estimate of the
 time count as well.
@@ -21,7 +22,7 @@ time count as well.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -80,6 +81,7 @@ class Check:
       traffic: the longest collectives of both, as `passes.traffic.summary` has them; None if nobody asked for them.
       taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
       not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
+      wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
     """
 
     stock: Compiled
@@ -95,6 +97,7 @@ class Check:
     traffic: dict[str, Any] | None = None
     taken_over: str = ""
     not_taken_over: str = ""
+    wrong_stock: str = ""
 
 
 def check(
@@ -105,6 +108,7 @@ def check(
     rows: Sequence[dict],
     *,
     policy: str | None = None,
+    problem_of_stock: Callable[[], str] = lambda: "",
 ) -> ir.Module:
     """Returns the module with the best set of sites rewritten, and records a `Check`.
 
@@ -113,6 +117,8 @@ def check(
       rows: the last rows of `session.results.report_rows`, which belong to this module. If the module is taken over as
         a whole, the session has the rows of that form in their place.
       policy: None for that of the pass plan-sites.
+      problem_of_stock: says in words where stock XLA computes the module wrongly; empty if it does not. It is asked if
+        the module would stay with XLA and can be taken over.
     If there is nothing to choose, nothing is compiled for CPU devices; for another target, the module is compiled and
     recorded.
 
@@ -129,7 +135,9 @@ def check(
     devices = target.devices if target else devices_of(original)
     if devices != devices_of(original):
         _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
-    return _Checker(original, rewritten, pipeline, session, list(rows), groups, asked, takes_over).run()
+    checker = _Checker(original, rewritten, pipeline, session, list(rows), groups, asked, takes_over)
+    checker.problem_of_stock = problem_of_stock
+    return checker.run()
 
 
 def _may_take_over(module: ir.Module, pipeline: Pipeline, target: Target | None) -> bool:
@@ -238,6 +246,7 @@ class _Checker:
     groups: list[Group]
     policy: str
     takes_over: bool = False
+    problem_of_stock: Callable[[], str] = lambda: ""
     modules: dict[Groups, ir.Module] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
 
@@ -288,8 +297,12 @@ class _Checker:
             wholes, attempts = [*wholes, beside], attempts + 1
             outcomes.append(self._outcome_of(present(beside.module), len(beside.rows), choice.outcome))
             winner = self._clearly_best(outcomes, choice.outcome)
+        wrong = ""
+        if winner is None and (able := self._best_in_place_of_wrong(outcomes)) is not None:
+            if wrong := self.problem_of_stock():
+                winner = able
         if winner is not None:
-            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts)
+            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts, wrong)
         if outcomes:
             winner = _best_of(outcomes, choice.outcome)
             first = outcomes[winner or 0]
@@ -313,6 +326,11 @@ class _Checker:
         ]
         return _best_of(clear, islands)
 
+    def _best_in_place_of_wrong(self, outcomes: Sequence[Outcome]) -> int | None:
+        """Returns the number of the fastest form that may take the place of a program with wrong values."""
+        able = [i for i, each in enumerate(outcomes) if self.criterion.may_replace_wrong(self.stock, each.of)]
+        return min(able, key=lambda i: outcomes[i].seconds, default=None)
+
     def _beside_loops(self) -> TakenOver | None:
         """Returns the form in which the loops alone stay with XLA, if there are any."""
         if not any(op.name in LOOPS for op in ops_in(self.original.operation)):
@@ -321,8 +339,14 @@ class _Checker:
         with self.original.context:
             return take_over_beside_loops(self.replanned.planned, self.pipeline, self.session)
 
-    def _handed_over_whole(self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int) -> ir.Module:
-        """Returns the module written per device. Its rows and remarks take the place of those of the sites."""
+    def _handed_over_whole(
+        self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int, wrong: str
+    ) -> ir.Module:
+        """Returns the module written per device. Its rows and remarks take the place of those of the sites.
+
+        Args:
+          wrong: where stock XLA computes wrong values, if that is the reason.
+        """
         module, results = present(winner.module), self.session.results
         results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
         of_sites = {each for each in self.replanned.said if each.severity == REMARK}
@@ -330,10 +354,13 @@ class _Checker:
             each for each in results.diagnostics.diagnostics if each not in of_sites
         ] + [*winner.remarks]
         reason = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
+        reason = f"stock XLA computes wrong values: {wrong}" if wrong else reason
         place = "in place of its sites the" if self.groups else "the"
         loops = " but its loops" if winner.form.endswith(LOOPS_STAY) else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
-        self._record(self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form)
+        self._record(
+            self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form, wrong_stock=wrong
+        )
         return module
 
     def _compared_whole(self, whole: Outcome, islands: Outcome) -> str:
@@ -441,6 +468,7 @@ class _Checker:
         *,
         taken_over: str = "",
         not_taken_over: str = "",
+        wrong_stock: str = "",
     ) -> None:
         is_rewritten = bool(best) or bool(taken_over)
         stock, ours = (replace(each, from_cache=False) for each in (stock, ours))  # a result is the same either way
@@ -460,6 +488,7 @@ class _Checker:
                 self._traffic(module if is_rewritten else None),
                 taken_over,
                 not_taken_over,
+                wrong_stock,
             )
         )
 
@@ -574,15 +603,13 @@ class Replanned:
 
 
 def needs_values(session: Session) -> bool:
-    """Returns whether values have to be checked even if nobody asks: stock XLA refuses the last module, but not ours.
+    """Returns whether values have to be checked even if nobody asks.
 
-    Then there is no program of stock XLA to compare with, and XLA may compute ours wrongly.
+    That is so if stock XLA refuses the last module, but not ours: there is no program of stock XLA to compare with, and
+    XLA may compute ours wrongly. It is also so if ours was chosen because the program of stock XLA is wrong.
     """
-    return (
-        bool(session.results.checks)
-        and session.results.checks[-1].is_rewritten
-        and not session.results.checks[-1].stock.is_ok
-    )
+    last = session.results.checks[-1] if session.results.checks else None
+    return last is not None and last.is_rewritten and (not last.stock.is_ok or bool(last.wrong_stock))
 
 
 def pipeline_behind(check: Check, pipeline: Pipeline) -> Pipeline:

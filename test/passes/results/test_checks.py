@@ -21,7 +21,7 @@ def ran(monkeypatch) -> list[tuple]:
     """
     found = []
 
-    def compiled(original, module, pipeline, session, rows):
+    def compiled(original, module, pipeline, session, rows, **_):
         found.append(("compiled", original, module))
         session.results.checks.append(SimpleNamespace(taken_over=""))
         return "compiled module"
@@ -64,7 +64,7 @@ def test_where_stock_xla_fails_values_are_checked_unasked_within_the_default_lim
 def test_a_check_of_another_module_of_the_file_asks_for_no_values(ran, monkeypatch):
     """XLA compiles the second module neither way, so it has no check; stock XLA failed on the first one."""
     monkeypatch.setattr(whole_module_check, "needs_values", lambda session: True)
-    monkeypatch.setattr(whole_module_check, "check", lambda original, module, *_: module)
+    monkeypatch.setattr(whole_module_check, "check", lambda original, module, *_, **__: module)
     session = Session()
     session.results.checks.append("the check of the first module")
     asked = {"compiles": True, "value_bytes": None}

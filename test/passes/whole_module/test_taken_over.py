@@ -253,3 +253,58 @@ def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, esti
     mine, theirs = (SimpleNamespace(estimated_seconds=each) for each in estimates)
     whole, islands = Outcome("", seconds, (), mine), Outcome("", 1.0, (), theirs)
     assert whole_module_check._is_clearly_faster(whole, islands) is taken
+
+
+# Stock XLA computes it wrongly on 3 x 4 devices; see docs/upstream/convolution.md.
+WRONG = """
+sdy.mesh @mesh = <["x"=3, "y"=4]>
+func.func @main(%a: tensor<6x4x10x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}, {}]>},
+                %k: tensor<6x8x4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}, {}]>})
+    -> (tensor<6x8x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}, {}]>}) {
+  %0 = stablehlo.convolution(%a, %k) dim_numbers = [1, b, 0, f]x[o, 0, 1, i]->[f, 1, 0, b],
+      window = {stride = [1, 1], pad = [[1, 1], [0, 0]], lhs_dilate = [1, 2], rhs_dilate = [1, 1]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<6x4x10x8xf32>, tensor<6x8x4x8xf32>) -> tensor<6x8x5x4xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x"}, {}, {}]> : tensor<6x8x5x4xf32>
+  return %1 : tensor<6x8x5x4xf32>
+}"""
+# XLA is right: the batch is split, in the image and in the result.
+BATCH = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%a: tensor<8x8x8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>},
+                %k: tensor<3x3x4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}, {}]>})
+    -> (tensor<8x6x6x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}, {}]>}) {
+  %0 = stablehlo.convolution(%a, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {stride = [1, 1], pad = [[0, 0], [0, 0]]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<8x8x8x4xf32>, tensor<3x3x4x4xf32>) -> tensor<8x6x6x4xf32>
+  return %0 : tensor<8x6x6x4xf32>
+}"""
+
+
+class TestWrongValuesOfStock:
+    """A program that stock XLA computes wrongly is taken over, whatever it costs."""
+
+    def test_it_is_taken_over_and_the_report_says_where(self):
+        module, session = run(WRONG, topology="uniform")
+        (check,), (values,) = session.results.checks, session.results.value_checks
+        assert check.taken_over and "stablehlo.convolution" in check.wrong_stock and "manual_computation" in module
+        assert values.status == values_check.STOCK_IS_WRONG and "the rewritten one does not" in values.message
+        assert "since stock XLA computes wrong values: output 0" in report.as_text(session)
+        assert report.as_dict(session)["checks"][0]["wrong_stock"] == check.wrong_stock
+        assert any("stock XLA computes wrong values" in str(each) for each in session.remarks)
+
+    def test_a_suspect_that_is_right_stays_with_xla(self):
+        _, session = run(BATCH)
+        assert not session.results.checks[0].taken_over and not session.results.value_checks
+
+    def test_what_takes_too_much_memory_to_run_is_not_run(self, monkeypatch):
+        monkeypatch.setattr(checks, "MOST_VALUE_BYTES", 1)
+        _, session = run(WRONG, topology="uniform")
+        assert not session.results.checks[0].taken_over
+
+    def test_it_is_not_asked_where_the_module_is_taken_over_anyway(self, monkeypatch):
+        asked = []
+        monkeypatch.setattr(values_check, "problem_of_stock", lambda *given, **_: asked.append(given))
+        run(ROW)
+        assert not asked

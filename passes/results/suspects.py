@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops of a module that XLA may compute wrongly in their layouts, by the table of miscompilations.
+
+The table has a condition for each kind of wrong result that was ever found, and no op was found wrong that meets no
+condition. Many ops that meet one are right. So a suspect is a reason to look at values, and none to rewrite anything.
+"""
+
+from __future__ import annotations
+
+from reshard.dialect_utils.analysis.miscompilations import OPS, AtOp, miscompilation_of
+from reshard.dialect_utils.analysis.module_analysis import analyse
+from reshard.dialect_utils.emission.shared_windows import WINDOWED, are_confused
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.sites.op_layouts import OpLayouts
+
+
+def may_be_wrong(module: ir.Module) -> bool:
+    """Returns whether XLA's partitioner may compute an op of a module wrongly in the layouts that propagation finds.
+
+    An op whose layouts are unknown counts if its name is in the table. If Shardy cannot propagate, nothing is known.
+    """
+    ops = ops_in(module.operation)
+    asked = {op for op in ops if op.name in OPS}
+    windowed = {op for op in ops if op.name in WINDOWED}
+    if windowed and are_confused(module, {op.operands[0] for op in windowed}):
+        return True
+    if not asked:
+        return False
+    try:
+        layouts = OpLayouts(analyse(module), asked)
+    except DiagnosedError:
+        return False
+    return any(_is_suspect(op, layouts) for op in layouts.index)
+
+
+def _is_suspect(op: ir.Operation, layouts: OpLayouts) -> bool:
+    for mesh in layouts.meshes.values():
+        if (found := layouts.of(op, mesh)) is not None:
+            row = miscompilation_of(AtOp(op, mesh, found.operands, found.results))
+            return row is not None and row.is_of_partitioner
+    return bool(layouts.instances_of(op))  # it is there, in layouts on several meshes
