@@ -37,7 +37,7 @@ class Benchmark:
 
     def __init__(self, cases: Sequence[Case], folder: Path):
         self.cases = cases
-        self.answers = Journal(folder / f"peers-charged-by-loops-jaxlib-{jaxlib_version()}.jsonl")
+        self.answers = Journal(folder / f"peers-charged-for-slices-jaxlib-{jaxlib_version()}.jsonl")
         self.plans = Journal(folder / f"plans-{planner_version()}.jsonl")
 
     def ask_peers(self) -> None:

@@ -11,7 +11,7 @@ import time
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from benchmarks.conversions.cases import Case
 from benchmarks.harness.fresh import plans_on_disk_left_alone
@@ -22,6 +22,7 @@ from reshard.dialect_utils.xla.child import XlaChild
 from reshard.synthesis.common import store
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import NoPlanError, forget, plan
+from reshard.synthesis.programs.tile_program import Copies
 from reshard.synthesis.programs.traffic import Collective
 
 PEERS = ("xla", "shardy")
@@ -82,7 +83,7 @@ def as_entry(answer: Answer) -> dict:
         "status": answer.status,
         "message": answer.message,
         "collectives": packed,
-        "copied_bytes": answer.copied_bytes,
+        "copies": None if answer.copies is None else astuple(answer.copies),
     }
 
 
@@ -93,7 +94,8 @@ def as_answer(name: str, num_devices: int, entry: dict) -> Answer:
         Collective(kind, before, after, tuple(map(tuple, groups)), tuple(map(tuple, pairs)), trip_count)
         for kind, before, after, groups, pairs, trip_count in listed
     )
-    return Answer(name, num_devices, entry["status"], entry["message"], collectives, copied_bytes=entry["copied_bytes"])
+    copies = None if entry["copies"] is None else Copies(*entry["copies"])
+    return Answer(name, num_devices, entry["status"], entry["message"], collectives, copies=copies)
 
 
 # ---- ours

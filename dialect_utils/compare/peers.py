@@ -17,9 +17,10 @@ bound of the array as it is. The pass runs in a child process as well: it may ab
 that; its partial sums are sums. Shardy's pass moves arrays and keeps them unreduced or forgets that they are; what it
 forgets is "unsupported" here.
 
-**Copies on the device.** A plan of this project copies in the transposes of its tile program, and where an exchange
-puts its result together. Shardy's steps are typed steps too, so they are lowered in the same way, and need the same
-copies. XLA's copies are read from the HLO. Slices are free for everyone.
+**Copies on the device.** A plan of this project copies in the transposes of its tile program, where an exchange puts
+its result together, and in slices. Shardy's steps are typed steps too, so they are lowered in the same way, and need
+the same copies. XLA's copies are read from the HLO. What a copy takes is the topology's to say, for everyone: on most
+topologies slices are free, and on some a part of what is copied right before an all_to_all.
 
 Bytes are in the program's dtype, as everywhere. PyTorch DTensor is in `peers_dtensor.py`.
 """
@@ -42,7 +43,7 @@ from reshard.synthesis.network import cost
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import Plan
 from reshard.synthesis.programs import steps, traffic
-from reshard.synthesis.programs.tile_program import TileProgram, copied_bytes, lower
+from reshard.synthesis.programs.tile_program import Copies, TileProgram, copies, lower
 from reshard.synthesis.programs.tile_program import collectives as collectives_of
 from reshard.synthesis.programs.traffic import Collective
 from reshard.synthesis.search.greedy_chain import typed_chain
@@ -52,7 +53,7 @@ from ..emission.tile_modules import tile_module
 from ..platform.typed import present
 from ..xla.child import XlaChild, cause_of_death, child_environment
 from ..xla.hlo_collectives import collectives_in
-from ..xla.hlo_copies import copied_bytes_in
+from ..xla.hlo_copies import copies_in
 
 SHARDY_TIMEOUT_S = 120.0
 _PASS = "builtin.module(func.func(sdy-reshard-to-collectives))"
@@ -76,7 +77,7 @@ class Answer:
         "hang": out of time.
       message: why it is not ok; else a remark, or nothing.
       collectives: in program order, empty unless ok.
-      copied_bytes: bytes of the tiles that a device copies in its own memory; None if unknown.
+      copies: the bytes that a device copies in its own memory; None if unknown.
       temp_bytes: temporaries per device as XLA allocates them on CPU devices; None if it was not compiled.
     """
 
@@ -86,7 +87,7 @@ class Answer:
     message: str = ""
     collectives: tuple[Collective, ...] = ()
     temp_bytes: int | None = None
-    copied_bytes: int | None = None
+    copies: Copies | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -116,16 +117,16 @@ class Answer:
 
     def time_s(self, topology: Topology) -> float | None:
         """Returns the modelled time with the copies on the device; None if they are not known."""
-        if not self.is_ok or self.copied_bytes is None:
+        if not self.is_ok or self.copies is None:
             return None
-        return present(self.collectives_time_s(topology)) + cost.relayout_time_s(topology, self.copied_bytes)
+        return present(self.collectives_time_s(topology)) + cost.copies_time_s(topology, self.copies)
 
 
 def our_answer(tensor_type: str, plan: Plan, child: XlaChild | None = None) -> Answer:
     """Returns the plan as an answer; with a child it is compiled too, for the temporaries, which may fail."""
-    found, copied = collectives_of(plan.tile_program, plan.bits), copied_bytes(plan.tile_program, plan.bits)
+    found, copied = collectives_of(plan.tile_program, plan.bits), copies(plan.tile_program, plan.bits)
     if child is None:
-        return Answer("ours", plan.mesh.size, collectives=found, copied_bytes=copied)
+        return Answer("ours", plan.mesh.size, collectives=found, copies=copied)
     has_sums = plan.source.unreduced or plan.target.unreduced
     module = (tile_module if has_sums else rewritten_pair)(tensor_type, plan)
     compiled = child.compile(module, plan.mesh.size)
@@ -149,8 +150,8 @@ def xla_answer(
     if not compiled.is_ok:
         return Answer("xla", mesh.size, compiled.status, compiled.message)
     text = present(compiled.hlo_text)
-    found, copied = collectives_in(text).collectives, copied_bytes_in(text)
-    return Answer("xla", mesh.size, collectives=found, temp_bytes=compiled.temp_bytes, copied_bytes=copied)
+    found, copied = collectives_in(text).collectives, copies_in(text)
+    return Answer("xla", mesh.size, collectives=found, temp_bytes=compiled.temp_bytes, copies=copied)
 
 
 def shardy_answer(
@@ -272,7 +273,7 @@ def priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, step
             raise ShardyFailure("error", f"the pass leaves {op}, which no price is known for")
     moves = [(op, Sharding.parse(text)) for op, text in steps if text]
     padded = _divisible(mesh, shape, [before, *(after for _, after in moves)])
-    copied = _copied_bytes(mesh, padded, bits, before, moves)
+    copied = _copies(mesh, padded, bits, before, moves)
     found = []
     for op, after in moves:
         if op in _KINDS:
@@ -280,7 +281,7 @@ def priced(mesh: Mesh, shape: tuple[int, ...], bits: int, before: Sharding, step
             found.append(_collective(_KINDS[op], mesh, before, after, num_bytes))
         before = after
     message = f"padded to {list(padded)}" if padded != shape else ""
-    return Answer("shardy", mesh.size, message=message, collectives=tuple(found), copied_bytes=copied)
+    return Answer("shardy", mesh.size, message=message, collectives=tuple(found), copies=copied)
 
 
 def _divisible(mesh: Mesh, shape: tuple[int, ...], shardings: Sequence[Sharding]) -> tuple[int, ...]:
@@ -297,10 +298,10 @@ def _collective(kind: str, mesh: Mesh, before: Sharding, after: Sharding, num_by
     return Collective(kind, num_bytes, after_bytes, groups=tuple(tuple(map(int, group)) for group in members))
 
 
-def _copied_bytes(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, moves) -> int | None:
-    """Returns the bytes that the moves copy on a device, lowered like typed steps; None if they are no typed steps."""
+def _copies(mesh: Mesh, shape: tuple[int, ...], bits: int, source: Sharding, moves) -> Copies | None:
+    """Returns what the moves copy on a device, lowered like typed steps; None if they are no typed steps."""
     program = lowered(mesh, shape, source, moves)
-    return None if program is None else copied_bytes(program, bits)
+    return None if program is None else copies(program, bits)
 
 
 def lowered(

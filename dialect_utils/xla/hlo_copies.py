@@ -3,6 +3,8 @@
 
 from math import gcd, prod
 
+from reshard.synthesis.programs.tile_program import Copies
+
 from .hlo_text import (
     Computation,
     Instruction,
@@ -17,48 +19,74 @@ from .hlo_text import (
 LINE_BYTES = 64
 CACHE_SETS, CACHE_WAYS = 2048, 8  # 1 MiB, a common second level; loops of XLA's CPU backend do not work in tiles
 _COPYING = ("concatenate", "copy", "dynamic-update-slice", "gather", "pad", "reverse", "scatter", "select")
+_SLICES = ("slice", "dynamic-slice")
 _VIEWS = ("bitcast", "reshape")
 _BRANCHING = ("while", "conditional", "call", "fusion")
 
 
-def copied_bytes_in(hlo_text: str) -> int | None:
+def copies_in(hlo_text: str) -> Copies | None:
     """Returns the bytes that a device copies in its own memory, for a program that only moves data.
 
     The rules are those for the plans of this project. Transposes count, several in a row once, and so do copies,
-    concatenations, padding and the like. Slices and reshapes do not count; of a transpose that a slice follows, only
-    the slice counts. Collectives work on contiguous memory, so one along another dimension than the leading one needs
-    copies too: of an all-to-all's operand, and of the result.
+    concatenations, padding and the like. Reshapes do not count; of a transpose that a slice follows, only what the
+    slice keeps counts. Slices count by themselves, as plans count them, but for those of tables of constants.
+    Collectives work on contiguous memory, so one along another dimension than the leading one needs copies too: of an
+    all-to-all's operand, and of the result.
 
     Returns: None if the program has branches.
 
     Raises: ValueError if the text has no entry computation.
 
     Example:
-      >>> copied_bytes_in('''HloModule m, num_partitions=4
+      >>> copies_in('''HloModule m, num_partitions=4
       ... ENTRY %main (p: f32[8,4]) -> f32[4,8] {
       ...   %p = f32[8,4]{1,0} parameter(0)
       ...   ROOT %t = f32[4,8]{1,0} transpose(%p), dimensions={1,0}
-      ... }''')
+      ... }''').relaid
       128
     """
     entry = parse_module(hlo_text).entry
     if any(each.opcode in _BRANCHING for each in entry.instructions.values()):
         return None
-    return sum(_copied_bytes(entry, each) for each in entry.instructions.values())
+    return sum((_copies(entry, each) for each in entry.instructions.values()), Copies())
 
 
-def _copied_bytes(within: Computation, instruction: Instruction) -> int:
+def _copies(within: Computation, instruction: Instruction) -> Copies:
+    written, sliced = 0, 0
     match instruction.opcode:
         case "transpose":
-            return 0 if _keeps_order(within, instruction) else _bytes_put_in_order(within, instruction)
+            written = 0 if _keeps_order(within, instruction) else _bytes_put_in_order(within, instruction)
         case "all-to-all" if not _is_along_leading_dimension(within, instruction):
             operand_bytes = shape_bytes(within.shape_of(instruction.operands[0]))
-            return operand_bytes + _bytes_put_in_order(within, instruction)
+            return Copies(relaid=_bytes_put_in_order(within, instruction), relaid_before=operand_bytes)
         case "all-gather" if not _is_along_leading_dimension(within, instruction):
-            return _bytes_put_in_order(within, instruction)
+            written = _bytes_put_in_order(within, instruction)
         case opcode if opcode in _COPYING:
-            return shape_bytes(instruction.shape)
-    return 0
+            written = shape_bytes(instruction.shape)
+        case opcode if opcode in _SLICES and not _is_constant(within, instruction.operands[0]):
+            sliced = shape_bytes(instruction.shape)
+    is_before = bool(written or sliced) and _is_before_all_to_all(within, instruction)
+    return Copies(0, 0, written, sliced) if is_before else Copies(written, sliced)
+
+
+def _is_constant(within: Computation, name: str) -> bool:
+    while (found := within.instructions.get(name)) is not None and found.opcode in _VIEWS:
+        name = found.operands[0]
+    return found is not None and found.opcode == "constant"
+
+
+def _is_before_all_to_all(within: Computation, instruction: Instruction) -> bool:
+    """Returns whether the result goes to an all-to-all and nowhere else, with only copies on the way."""
+    user = instruction
+    while True:
+        users = [each for each in within.instructions.values() if user.name in each.operands]
+        if len(users) != 1:
+            return False
+        user = users[0]
+        if user.opcode == "all-to-all":
+            return True
+        if user.opcode not in (*_VIEWS, *_SLICES, "transpose", "copy"):
+            return False
 
 
 def _bytes_put_in_order(within: Computation, instruction: Instruction) -> int:
@@ -76,7 +104,7 @@ def _bytes_put_in_order(within: Computation, instruction: Instruction) -> int:
         user = users[0]
     if user.opcode == "transpose" or user.opcode == "all-to-all" and not _is_along_leading_dimension(within, user):
         return 0
-    return shape_bytes((user if user.opcode in ("slice", "dynamic-slice") else instruction).shape)
+    return shape_bytes((user if user.opcode in _SLICES else instruction).shape)
 
 
 def _is_view(within: Computation, instruction: Instruction) -> bool:

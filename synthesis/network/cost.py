@@ -41,6 +41,7 @@ import numpy as np
 
 from ..layouts.layout import Factor
 from ..layouts.mesh import Mesh
+from ..programs.tile_program import Copies
 from ..programs.traffic import KINDS, Collective
 from .topology import SWAP, Level, Topology, TopologyError
 
@@ -135,6 +136,17 @@ def slice_time_s(topology: Topology, num_bytes: int) -> float:
     """
     bandwidth = topology.slice_bandwidth_bytes_per_s
     return 2 * num_bytes / bandwidth if bandwidth else 0.0
+
+
+def copies_time_s(topology: Topology, copies: Copies) -> float:
+    """Returns the time of the copies on a device, less what is free directly before an all_to_all."""
+    paid_before = 1 - topology.free_before_all_to_all
+    return (
+        relayout_time_s(topology, copies.relaid)
+        + slice_time_s(topology, copies.sliced)
+        + paid_before * relayout_time_s(topology, copies.relaid_before)
+        + paid_before * slice_time_s(topology, copies.sliced_before)
+    )
 
 
 # ---- the network as arrays

@@ -25,6 +25,7 @@ from ..programs.tile_program import (
     Rounds,
     TileProgram,
     Transpose,
+    before_all_to_all,
     bytes_moved,
     collectives,
     collectives_by_step,
@@ -425,18 +426,8 @@ def _paid_shares(program: TileProgram, pricing: Pricing) -> list[float]:
     """
     if not pricing.has_free_copies:
         return [1.0] * len(program.steps)
-    shares, paid = [], 1.0
-    for step, _ in reversed(program.steps):
-        if isinstance(step, steps.AllToAll):
-            paid = 1 - pricing.topology.free_before_all_to_all
-        elif not _is_copy(step):
-            paid = 1.0
-        shares.append(paid)
-    return shares[::-1]
-
-
-def _is_copy(step: Step) -> bool:
-    return isinstance(step, (Relayout, steps.Slice))
+    paid = 1 - pricing.topology.free_before_all_to_all
+    return [paid if each else 1.0 for each in before_all_to_all(program)]
 
 
 def _receiving(step: PlannedStep, num_bytes: int) -> PlannedStep:

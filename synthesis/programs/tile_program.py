@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -553,23 +553,66 @@ def collectives_by_step(program: TileProgram, bits_per_element: int) -> tuple[tu
     return tuple(found)
 
 
-def copied_bytes(program: TileProgram, bits_per_element: int) -> int:
-    """Returns the bytes that the program copies on a device, as plans are priced; slices are free.
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The bytes that a device copies in its own memory.
 
-    Transposes copy the elements of `copied_elements`. An exchange writes its result once. A loop copies each part out
-    of the tile and into the result.
+    Attributes:
+      relaid: written by relayouts, exchanges and loops. sliced: kept by slices, whose results are copied out of tiles.
+      relaid_before, sliced_before: the same directly before an all_to_all, where a part of them may be free.
     """
-    found, shape = 0, program.in_shape
-    for (_, operations), copied in zip(program.steps, copied_elements(program), strict=True):
-        found += -(-copied * bits_per_element // 8)
+
+    relaid: int = 0
+    sliced: int = 0
+    relaid_before: int = 0
+    sliced_before: int = 0
+
+    @property
+    def all_relaid(self) -> int:
+        return self.relaid + self.relaid_before
+
+    def __add__(self, other: Copies) -> Copies:
+        return Copies(*map(sum, zip(astuple(self), astuple(other))))
+
+    def __mul__(self, times: int) -> Copies:
+        return Copies(*(times * each for each in astuple(self)))
+
+
+def copies(program: TileProgram, bits_per_element: int) -> Copies:
+    """Returns the bytes that the program copies on a device, as plans are priced.
+
+    Transposes copy the elements of `copied_elements`, and slices what they keep. An exchange writes its result once. A
+    tile that is resized is written anew, the longer of both. A loop copies each part out of the tile and into the
+    result.
+    """
+
+    def size(elements: int) -> int:
+        return -(-elements * bits_per_element // 8)
+
+    found, shape = Copies(), program.in_shape
+    before = before_all_to_all(program)
+    for (step, operations), copied, is_before in zip(program.steps, copied_elements(program), before, strict=True):
         for operation in operations:
-            before, shape = shape, shape_after(operation, shape)
-            sizes = [-(-math.prod(each) * bits_per_element // 8) for each in (before, shape)]
+            held, shape = shape, shape_after(operation, shape)
+            ends = size(math.prod(held)), size(math.prod(shape))
             if isinstance(operation, Rounds):
-                found += sizes[1]
+                found += Copies(relaid=ends[1])
+            elif isinstance(operation, Resize):
+                found += Copies(relaid=max(ends))
             elif isinstance(operation, Loop):
-                found += operation.count * copied_bytes(operation.body, bits_per_element) + sum(sizes)
+                found += copies(operation.body, bits_per_element) * operation.count + Copies(relaid=sum(ends))
+        own = size(copied), size(math.prod(shape)) if isinstance(step, Slice) else 0
+        found += Copies(0, 0, *own) if is_before else Copies(*own)
     return found
+
+
+def before_all_to_all(program: TileProgram) -> list[bool]:
+    """Returns for each step whether it is an all_to_all, or copies on the device and only copies follow up to one."""
+    found, is_before = [], False
+    for step, _ in reversed(program.steps):
+        is_before = isinstance(step, AllToAll) or is_before and isinstance(step, (Relayout, Slice))
+        found.append(is_before)
+    return found[::-1]
 
 
 def copied_elements(program: TileProgram, tiles: Sequence[int] | None = None) -> list[int]:

@@ -23,6 +23,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import forget, plan
+from reshard.synthesis.programs.tile_program import Copies
 from reshard.synthesis.programs.traffic import Collective
 from reshard.tools.commands.flags import parse_flags
 
@@ -89,7 +90,10 @@ def test_lines_that_are_no_answers_are_passed_over(tmp_path):
 def test_an_answer_comes_back_as_it_was():
     gather = Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)
     collectives = (gather, Collective("collective_permute", 4, 4, pairs=((0, 1),)))
-    for answer in (Answer("xla", 4, collectives=collectives, copied_bytes=8), Answer("xla", 4, "abort", "SIGABRT: no")):
+    for answer in (
+        Answer("xla", 4, collectives=collectives, copies=Copies(8, 4, 2, 1)),
+        Answer("xla", 4, "abort", "SIGABRT: no"),
+    ):
         assert as_answer("xla", 4, as_entry(answer)) == answer
 
 
@@ -260,7 +264,7 @@ def test_a_pair_is_planned_again_with_the_tile_of_a_peer_that_is_faster_with_it(
     groups = tuple(tuple(x * 4 + y for x in range(start, start + 2) for y in range(4)) for start in (0, 2))
     gather = Collective("all_gather", 64, 512, groups=groups)
     benchmark = Benchmark([case], tmp_path)
-    benchmark.answers.add(question(case, "xla"), as_entry(Answer("xla", 16, collectives=(gather,), copied_bytes=128)))
+    benchmark.answers.add(question(case, "xla"), as_entry(Answer("xla", 16, collectives=(gather,), copies=Copies(128))))
     benchmark.answers.add(question(case, "shardy"), as_entry(Answer("shardy", 16, "error")))
     benchmark.plan(("time",))
     (row,) = benchmark.rows()

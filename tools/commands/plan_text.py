@@ -149,18 +149,19 @@ def _clipped(text: str) -> str:
 
 
 def _comparison(found: Answered) -> str:
-    """Returns the table of the answers, one row each. Times are of collectives alone, without local copies."""
-    headings = ("", "received", "time of collectives", "temporaries", "collectives", "status")
+    """Returns the table of the answers, one row each. A time includes the copies on the device."""
+    headings = ("", "received", "time", "in collectives", "temporaries", "collectives", "status")
     rows = []
     for each in found.answers:
         status = f"{each.status}: {first_line(each.message, 120)}" if each.message else each.status
         numbers = (
             count(each.bytes_received),
+            microseconds(each.time_s(found.topology)),
             microseconds(each.collectives_time_s(found.topology)),
             count(each.temp_bytes),
         )
         rows.append((each.name, *numbers, each.kinds_text if each.is_ok else "-", status))
-    return table(headings, rows, "lrrrll")
+    return table(headings, rows, "lrrrrll")
 
 
 def _peak_of(found: Answered) -> str:

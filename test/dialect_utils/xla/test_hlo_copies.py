@@ -3,7 +3,8 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_copies import copied_bytes_in
+from reshard.dialect_utils.xla.hlo_copies import copies_in
+from reshard.synthesis.programs.tile_program import Copies
 
 MODULE = """HloModule m, entry_computation_layout={{(f32[16]{{0}})->f32[]}}, replica_count=1, num_partitions=8
 
@@ -15,7 +16,9 @@ ENTRY %main (p: f32[16]) -> f32[] {{
 
 
 def copied(body: str) -> int | None:
-    return copied_bytes_in(MODULE.format(body=body))
+    """Returns the bytes that a body copies, but for slices."""
+    found = copies_in(MODULE.format(body=body))
+    return found and found.all_relaid
 
 
 class TestCopies:
@@ -77,6 +80,22 @@ class TestCopies:
     def test_a_transpose_before_an_all_to_all_is_the_copy_that_that_needs(self):
         turn = "  %m = f32[8,2]{1,0} reshape(%p)\n  %t = f32[2,8]{1,0} transpose(%m), dimensions={1,0}\n"
         assert copied(turn + "  ROOT %a = f32[2,8]{1,0} all-to-all(%t), replica_groups={}, dimensions={1}") == 128
+
+    def test_slices_count_by_themselves_but_those_of_tables_do_not(self):
+        table = "  %c = s32[8]{0} constant({0,1,2,3,4,5,6,7})\n  %i = u32[] partition-id()\n"
+        offset = "  %o = s32[1]{0} dynamic-slice(%c, %i), dynamic_slice_sizes={1}\n  %r = s32[] reshape(%o)\n"
+        slice_ = "  ROOT %s = f32[8]{0} dynamic-slice(%p, %r), dynamic_slice_sizes={8}"
+        assert copies_in(MODULE.format(body=table + offset + slice_)) == Copies(sliced=32)
+
+    def test_what_is_copied_right_before_an_all_to_all_is_told_apart(self):
+        turn = "  %m = f32[8,2]{1,0} reshape(%p)\n  %t = f32[2,8]{1,0} transpose(%m), dimensions={1,0}\n"
+        swap = "  ROOT %a = f32[2,8]{1,0} all-to-all(%t), replica_groups={}, dimensions={0}"
+        assert copies_in(MODULE.format(body=turn + swap)) == Copies(relaid_before=64)
+        slice_ = "  %s = f32[8]{0} slice(%p), slice={[0:8]}\n  %m = f32[4,2]{1,0} reshape(%s)\n"
+        swap = "  ROOT %a = f32[4,2]{1,0} all-to-all(%m), replica_groups={}, dimensions={1}"
+        assert copies_in(MODULE.format(body=slice_ + swap)) == Copies(relaid=32, relaid_before=32, sliced_before=32)
+        other = "\n  %n = f32[8]{0} negate(%s)"
+        assert copies_in(MODULE.format(body=slice_ + swap + other)) == Copies(relaid=32, relaid_before=32, sliced=32)
 
     def test_a_program_with_branches_is_not_priced(self):
         assert copied("  ROOT %w = f32[16]{0} while(%p), condition=%c, body=%b") is None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans in chunks: the untouched digits, the parts of a loop, and the same tiles as the plan in one piece."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,13 +12,13 @@ from reshard.synthesis.layouts.blocks import cut as tiles_of
 from reshard.synthesis.layouts.layout import layout_of
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
-from reshard.synthesis.network.cost import collective_time_s, relayout_time_s
+from reshard.synthesis.network.cost import collective_time_s, copies_time_s
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import Plan, pareto
 from reshard.synthesis.programs import interpreter as semantics
 from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.chunks import MOST_CHUNKS, Cut, cuts, untouched_digit
-from reshard.synthesis.programs.tile_program import Loop, Reshape, collectives, copied_bytes
+from reshard.synthesis.programs.tile_program import Loop, Reshape, collectives, copies
 from reshard.synthesis.programs.traffic import bytes_received
 
 
@@ -195,11 +197,11 @@ def test_copies_are_what_a_plan_takes_beside_its_collectives():
 
     This holds for plans in one piece, with exchanges and in chunks.
     """
-    topology = Topology.parse("uniform")
-    for pair in random_pairs(5, 40, (4, 6, 8)):
+    for pair, name in itertools.product(random_pairs(5, 40, (4, 6, 8)), ("uniform", "cpu")):
+        topology = Topology.parse(name)
         for found in pareto(pair.mesh, pair.shape, 32, pair.source, pair.target, with_exchange=True, topology=topology):
             talk_s = sum(
                 collective_time_s(topology, pair.mesh.size, each) for each in collectives(found.tile_program, 32)
             )
-            copied_s = relayout_time_s(topology, copied_bytes(found.tile_program, 32))
+            copied_s = copies_time_s(topology, copies(found.tile_program, 32))
             assert found.time_s == pytest.approx(talk_s + copied_s, rel=1e-4, abs=1e-10), str(pair)

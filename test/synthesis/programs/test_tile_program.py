@@ -37,8 +37,8 @@ from reshard.synthesis.programs.tile_program import (
     bytes_moved,
     changes_hands,
     collectives,
-    copied_bytes,
     copied_elements,
+    copies,
     lower,
     permute_pairs,
 )
@@ -246,7 +246,7 @@ def test_neighbouring_digits_are_one_number_whatever_radices_they_came_in():
     program = lower(mesh, source, (AllGather((a, b)), Slice(((s, Slot(1, 1, 2)),))))
     kinds = [type(step) for step, _ in program.steps]
     assert kinds == [AllGather, Slice, Relayout]
-    assert copied_bytes(program, 8) == 4 * 6
+    assert copies(program, 8).all_relaid == 4 * 6
     semantics.check(program, (4, 12), Sharding.parse('[{}, {"a", "b"}]'), Sharding.parse('[{}, {"s"}]'))
 
 
@@ -257,7 +257,7 @@ def test_a_slice_behind_a_transpose_is_written_in_the_same_loop():
         Mesh.parse("a=3,s=2"), Layout((4, 12), ((a, Slot(1, 1, 3)),)), (AllGather((a,)), Slice(((s, Slot(1, 1, 2)),)))
     )
     assert [type(step) for step, _ in program.steps] == [AllGather, Relayout, Slice]
-    assert copied_elements(program) == [0, 24, 0] and copied_bytes(program, 8) == 24
+    assert copied_elements(program) == [0, 24, 0] and copies(program, 8).all_relaid == 24
 
 
 def test_transposes_in_a_row_are_one_loop():

@@ -10,7 +10,7 @@ from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import plan
 from reshard.synthesis.programs import steps
-from reshard.synthesis.programs.tile_program import copied_bytes, lower
+from reshard.synthesis.programs.tile_program import copies, lower
 from reshard.synthesis.search.arranged import one_permute_chains
 
 MOST_OF_A_KIND = {"slice": 1, "permute": 1}
@@ -54,8 +54,10 @@ def test_what_a_dimension_lacks_is_sliced_where_that_saves_an_all_to_all():
 def test_digits_that_leave_together_keep_their_order_in_memory():
     """Only the tile before the all_to_all is copied: z's digits of 2 and 3 keep their order, y's digit follows them."""
     problem = problem_of("x=2,y=2,z=6", (12, 6, 6, 8), '[{"x"}, {"z"}, {"y"}, {}]', '[{"y", "z"}, {}, {}, {"x"}]')
-    copies = [copied_bytes(lower(problem.mesh, problem.source, chain), 32) for chain in one_permute_chains(problem)]
-    assert min(copies) == 4 * 6 * 3 * 8
+    copied = [
+        copies(lower(problem.mesh, problem.source, chain), 32).all_relaid for chain in one_permute_chains(problem)
+    ]
+    assert min(copied) == 4 * 6 * 3 * 8
 
 
 def test_a_gather_along_each_dimension_copies_the_smaller_tile():
@@ -64,11 +66,11 @@ def test_a_gather_along_each_dimension_copies_the_smaller_tile():
     The copy puts the gathered blocks of dimension 1 in order.
     """
     problem = problem_of("x=2,y=2", (8, 8), '[{"x"}, {"y"}]', "[{}, {}]")
-    copies = {
-        tuple(map(steps.name, chain)): copied_bytes(lower(problem.mesh, problem.source, chain), 32)
+    copied = {
+        tuple(map(steps.name, chain)): copies(lower(problem.mesh, problem.source, chain), 32).all_relaid
         for chain in one_permute_chains(problem)
     }
-    assert copies == {("all_gather",): 4 * 8 * 8, ("all_gather", "all_gather"): 4 * 4 * 8}
+    assert copied == {("all_gather",): 4 * 8 * 8, ("all_gather", "all_gather"): 4 * 4 * 8}
 
 
 def test_digits_in_each_others_way_give_no_chain():
