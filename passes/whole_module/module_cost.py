@@ -7,7 +7,7 @@ memory, the received bytes, and for targets of compilation ahead of time the com
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.platform.typed import present
@@ -81,6 +81,13 @@ class ModuleCriterion:
         """
         return ours.is_ok and not _other_shardings(stock, ours)
 
+    def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
+        """Returns the memory limit in bytes with which our form could be taken; None if memory is not all it lacks."""
+        if self.policy != BETTER or not (stock.is_ok and ours.is_ok) or not self._memory_costs(stock, ours):
+            return None
+        limited = replace(self, network=replace(self.network, memory_limit=_whole_peak(ours)))
+        return None if limited.problem(stock, ours) else _whole_peak(ours)
+
     def _longer(self, stock: Compiled, ours: Compiled) -> list[str]:
         then, now = (self.time(stock, each).seconds for each in (stock, ours))
         return [] if now <= then or is_same_time(then, now) else [f"modelled time {micros(then)} -> {micros(now)}"]
@@ -102,7 +109,7 @@ class ModuleCriterion:
 
         A thousandth more is not counted: scalars and the rounding of buffers make as much.
         """
-        limit, peak = self.network.memory_limit, max(ours.peak_memory_bytes or 0, present(ours.peak_bytes))
+        limit, peak = self.network.memory_limit, _whole_peak(ours)
         name, then, now = _memory(stock, ours)
         slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
@@ -132,6 +139,11 @@ def _other_shardings(stock: Compiled, ours: Compiled) -> list[str]:
     if stock.output_shardings != ours.output_shardings:
         differs.append("the output shardings differ from stock XLA's")
     return differs
+
+
+def _whole_peak(compiled: Compiled) -> int:
+    """Returns the bytes of a program that a memory limit counts."""
+    return max(compiled.peak_memory_bytes or 0, present(compiled.peak_bytes))
 
 
 def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:

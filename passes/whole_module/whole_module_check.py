@@ -305,10 +305,7 @@ class _Checker:
             return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts, wrong)
         if outcomes:
             winner = _best_of(outcomes, choice.outcome)
-            first = outcomes[winner or 0]
-            why_not = first.problem or self._compared_whole(first, choice.outcome)
-            if winner is not None:
-                why_not += f"; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
+            why_not = self._why_not_whole(outcomes, choice.outcome)
         if self._is_unmeasurable(stock, choice):
             return self.rewritten
         dropped, added = list(self._dropped(choice)), list(self._added(choice))
@@ -362,6 +359,20 @@ class _Checker:
             self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form, wrong_stock=wrong
         )
         return module
+
+    def _why_not_whole(self, outcomes: Sequence[Outcome], islands: Outcome) -> str:
+        """Returns in words why the module is not written per device, with the option that would allow it if there is
+        one."""
+        if (winner := _best_of(outcomes, islands)) is not None:
+            compared = self._compared_whole(outcomes[winner], islands)
+            return f"{compared}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
+        for each in sorted(outcomes, key=lambda outcome: outcome.seconds):
+            limit = self.criterion.missing_limit(self.stock, each.of)
+            if limit is not None and each.seconds < islands.seconds:
+                compared = self._compared_whole(replace(each, problem=""), islands)
+                return f"{each.problem}; --memory-limit={limit} allows it: {compared}"
+        first = outcomes[0]
+        return first.problem or self._compared_whole(first, islands)
 
     def _compared_whole(self, whole: Outcome, islands: Outcome) -> str:
         """Returns in words how the module written per device compares with the best form with islands."""

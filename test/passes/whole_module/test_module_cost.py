@@ -52,6 +52,16 @@ def test_memory_may_not_rise_above_stock_unless_the_limit_allows_it():
     assert "the limit of the whole is 40,000" in problem(stock, ours, SiteNetwork("", 40_000))
 
 
+def test_the_limit_is_named_with_which_a_form_that_lacks_only_memory_could_be_taken():
+    stock, ours = program(10**6), program(10**5, temp=50_000)
+    criterion = ModuleCriterion(BETTER, SiteNetwork(), 8)
+    limit = criterion.missing_limit(stock, ours)
+    assert problem(stock, ours, SiteNetwork("", limit)) == "" != problem(stock, ours, SiteNetwork("", limit - 1))
+    assert criterion.missing_limit(stock, program(10**5)) is None  # it lacks nothing
+    assert criterion.missing_limit(stock, replace(ours, output_shardings=("b",))) is None
+    assert criterion.missing_limit(replace(stock, status="abort"), ours) is None
+
+
 def test_the_compilers_own_estimate_may_be_two_percent_longer():
     stock = program(10**6, estimated_seconds=1e-3)
     assert problem(stock, program(10**5, estimated_seconds=1.01e-3)) == ""

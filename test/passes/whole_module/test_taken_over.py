@@ -13,6 +13,7 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
 from reshard.passes.whole_module import whole_module_check
 from reshard.passes.whole_module.joint_choice import Outcome
+from reshard.passes.whole_module.module_cost import ModuleCriterion
 from reshard.passes.whole_module.taken_over import (
     cut_at_sites,
     pipeline_for,
@@ -153,6 +154,16 @@ def test_why_a_module_is_not_taken_over(text, reason):
         before = str(module)
         assert str(whole_module_check.check(module, module, pipeline, session, [])) == before
     assert not session.results.checks  # XLA is not even asked
+
+
+def test_the_report_names_the_limit_that_would_allow_a_faster_form(monkeypatch):
+    monkeypatch.setattr(
+        ModuleCriterion, "_memory_costs", lambda self, *_: [] if self.network.memory_limit else ["more"]
+    )
+    _, session = run(ROW)
+    said = session.results.checks[-1].not_taken_over
+    assert said.startswith("more; --memory-limit=") and "us so, " in said
+    assert not is_recorded_whole(session)
 
 
 def is_recorded_whole(session: Session) -> bool:
