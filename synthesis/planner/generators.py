@@ -9,7 +9,9 @@ be cheaper.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -162,6 +164,24 @@ def searched_with_free_copies(searched: Searched) -> Iterator[Chain]:
         asked = context.request
         folding = pricing_of(asked.topology, asked.widest_mesh, asked.bits, folds_copies=True)
         yield find_chain(asked, folding).chain
+
+
+def gathers_before_moves(searched: Searched) -> Iterator[Chain]:
+    """Yields the searched chain with a gather before the all_to_all that it follows.
+
+    The gathered tile is copied either way, and right before an all_to_all that costs less. The search sees no copies,
+    and gathers last, since the all_to_all then moves a smaller tile.
+    """
+    if not searched.context.pricing.has_free_copies:
+        return
+    chain, asked = searched.found.chain, searched.context.request
+    most = max(chain.source.tile_elements, chain.target.tile_elements, asked.tile_limit_elements)
+    for at, (move, gather) in enumerate(itertools.pairwise(chain)):
+        if isinstance(move, steps.AllToAll) and isinstance(gather, steps.AllGather):
+            with contextlib.suppress(steps.RuleError):
+                exchanged = chain.with_steps(at, at + 2, gather, move)
+                if exchanged.largest_tile <= most:
+                    yield exchanged
 
 
 # ---- chains that are made without a search
@@ -429,6 +449,7 @@ GENERATORS: dict[str, tuple[Generator, ...]] = {  # by objective
     "time": (
         gathers_apart,
         searched_with_free_copies,
+        gathers_before_moves,
         constructed,
         gathered_first,
         on_other_meshes,

@@ -254,7 +254,7 @@ class _Lowering:
                     self._reshape(self.layout.tile_shape)
                 self._gather(factors)
             case AllToAll(moves):
-                self._swap(moves)
+                self._swap(moves, is_last)
             case Permute(after):
                 pairs = permute_pairs(self.mesh, self.layout, after)
                 self.pending.append(Send(pairs))
@@ -316,10 +316,22 @@ class _Lowering:
         front = [self.layout.owned_slot(factor) for factor in factors]
         return sorted(front + self.atoms)[: len(front)] == front
 
-    def _swap(self, moves) -> None:
-        factors, rest = self._bring_to_front(moves)
+    def _swap(self, moves, is_last: bool) -> None:
+        factors, rest = self._bring_to_front(moves, orders_rest=is_last and self._swaps_in_place(moves))
         self.pending.append(Swap(factors))
         self.atoms = [self.layout.owned_slot(factor) for factor in factors] + rest
+
+    def _swaps_in_place(self, moves) -> bool:
+        """Returns whether the tile is in canonical order behind the all_to_all if the digits that stay were before it.
+
+        Then a copy before the all_to_all, which may be needed anyway, takes the place of the one behind it.
+        """
+        self._split(slot for _, slot in moves)
+        moved = {slot for _, slot in moves}
+        rest = sorted(atom for atom in self.atoms if atom not in moved)
+        in_order = sorted(moves, key=lambda move: self.atoms.index(move[1]))
+        front = [self.layout.owned_slot(factor) for factor, _ in in_order]
+        return sorted(front + rest) == front + rest
 
     def _reduce_scatter(self, moves) -> None:
         factors, self.atoms = self._bring_to_front(moves)
@@ -336,12 +348,17 @@ class _Lowering:
             self.atoms = [self.layout.owned_slot(factor) for factor in owned] + self.atoms
             self.shape = (*(factor.size for factor in owned), *self.shape)
 
-    def _bring_to_front(self, moves) -> tuple[tuple[Factor, ...], list[Slot]]:
-        """Makes the digits of the moves the leading axis; returns the factors in its order, and the other atoms."""
+    def _bring_to_front(self, moves, orders_rest: bool = False) -> tuple[tuple[Factor, ...], list[Slot]]:
+        """Makes the digits of the moves the leading axis; returns the factors in its order, and the other atoms.
+
+        Args:
+          orders_rest: whether the other atoms come into canonical order, too.
+        """
         self._split(slot for _, slot in moves)
         moves = tuple(sorted(moves, key=lambda move: self.atoms.index(move[1])))  # in memory order, which saves copies
         front = [slot for _, slot in moves]
         rest = [atom for atom in self.atoms if atom not in front]
+        rest = sorted(rest) if orders_rest else rest
         self._order(front + rest)
         factors = tuple(factor for factor, _ in moves)
         n = math.prod([factor.size for factor in factors])

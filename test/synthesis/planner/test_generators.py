@@ -2,6 +2,7 @@
 """Generators: a context keeps the cheapest plan that fits, and drops the candidates that are not cheaper."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from benchmarks.conversions.pairs import random_pairs
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Level, Topology
+from reshard.synthesis.planner.entry import plan
 from reshard.synthesis.planner.generators import GENERATORS, Context, Searched, exchanged_parts
 from reshard.synthesis.planner.planner import planned
 from reshard.synthesis.plans.request import OBJECTIVES, Request
@@ -79,3 +81,17 @@ def test_exchanged_parts_and_their_gather_make_the_target(mesh):
             interpreter.check(found.tile_program, (24, 48), source, target)
             checked += 1
     assert checked > 20
+
+
+def test_a_gather_right_before_an_all_to_all_saves_its_copy_where_that_is_free():
+    """Where copies cost alike everywhere, the all_to_all comes first, since its tile is smaller."""
+    mesh = Mesh.parse("x=4,y=2")
+    ends = Sharding.parse('[{"y"}, {}, {}, {"x"}]'), Sharding.parse('[{}, {"y"}, {}, {}]')
+
+    def steps_on(topology: Topology) -> list[str]:
+        found = plan(mesh, (2, 4, 1, 4), 32, *ends, objective="time", topology=topology)
+        return [each.op for each in found.steps if each.bytes_received]
+
+    cpu = Topology.parse("cpu")
+    assert steps_on(cpu) == ["all_gather", "all_to_all"]
+    assert steps_on(replace(cpu, free_before_all_to_all=0.0)) == ["all_to_all", "all_gather"]

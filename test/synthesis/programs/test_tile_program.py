@@ -24,6 +24,7 @@ from reshard.synthesis.programs.steps import (
     apply,
 )
 from reshard.synthesis.programs.tile_program import (
+    Copies,
     Gather,
     KeepFirst,
     PutOwn,
@@ -42,6 +43,7 @@ from reshard.synthesis.programs.tile_program import (
     lower,
     permute_pairs,
 )
+from reshard.synthesis.search.greedy_chain import greedy_chain
 
 MESH = Mesh.parse("x=2,y=2")
 X, Y = Factor("x", 1, 2), Factor("y", 1, 2)
@@ -267,3 +269,15 @@ def test_transposes_in_a_row_are_one_loop():
     program = lower(Mesh.parse("y=2,z=3"), source, (AllGather((y,)), AllToAll(((z, Slot(1, 1, 3)),))))
     transposes = [sum(isinstance(each, Transpose) for each in done) for _, done in program.steps]
     assert transposes[1] == 2 and copied_elements(program)[1] == 8 * 12 * 4
+
+
+def test_a_copy_before_the_last_all_to_all_takes_the_place_of_one_behind_it():
+    """The gathered digit of dimension 1 comes in front; the all_to_all may find the tile in order, or leave it so."""
+    mesh = Mesh.parse("x=4,y=2")
+    chain = greedy_chain(mesh, (2, 4, 4), Sharding.parse('[{"y"}, {}, {"x"}]'), Sharding.parse('[{}, {"y"}, {}]'))
+    move, gather = sorted(chain, key=lambda step: isinstance(step, AllGather))
+    program = lower(mesh, chain.source, (gather, move))
+    kinds = [[type(each).__name__ for each in operations] for _, operations in program.steps]
+    assert "Transpose" in kinds[1] and "Transpose" not in kinds[-1]
+    assert copies(program, 8) == Copies(relaid_before=16)
+    assert copies(lower(mesh, chain.source, (move, gather)), 8) == Copies(relaid=16)

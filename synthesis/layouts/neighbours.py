@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shardings that are one edit away from another one: the words in which advice on annotations is given.
+
+An edit changes the place of one whole mesh axis, or exchanges what splits two dimensions. Every sharding without
+sub-axes can be reached from every other one by edits: drop all axes, and add others. Each neighbour splits evenly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from .mesh import Mesh
+from .sharding import AxisRef, Sharding
+
+Dims = tuple[tuple[AxisRef, ...], ...]
+
+
+def neighbours(sharding: Sharding, mesh: Mesh, shapes: Sequence[tuple[int, ...]]) -> list[Sharding]:
+    """Returns the shardings one edit away, in the order drop, move, exchange, add; none of a sharding of partial sums.
+
+    Args:
+      shapes: global shapes, in elements, of the arrays that have the sharding; a neighbour divides all of them.
+    Raises: ShardingError or MeshError for a sharding that does not fit the mesh.
+
+    Example:
+      >>> found = neighbours(Sharding.parse('[{"x"}, {}]'), Mesh.parse("x=2,y=4"), [(8, 8)])
+      >>> print(*found)
+      [{}, {}] [{}, {"x"}] [{"x", "y"}, {}] [{"x"}, {"y"}]
+    """
+    if sharding.unreduced:
+        return []
+    dims = sharding.dims
+    found = dict.fromkeys([*_dropped(dims), *_moved(dims), *_exchanged(dims), *_added(dims, mesh)])
+    found.pop(dims, None)
+    made = map(Sharding, found)
+    return [each for each in made if all(divides(each, mesh, shape) for shape in shapes)]
+
+
+def divides(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Returns whether every dimension of a shape, in elements, divides among its shards."""
+    return all(size % shards == 0 for size, shards in zip(shape, sharding.shards(mesh), strict=True))
+
+
+def _dropped(dims: Dims) -> Iterator[Dims]:
+    for dim, axes in enumerate(dims):
+        for axis in axes:
+            yield _with(dims, dim, tuple(each for each in axes if each != axis))
+
+
+def _moved(dims: Dims) -> Iterator[Dims]:
+    """Yields the dims with one axis behind those of another dimension."""
+    for dim, axes in enumerate(dims):
+        for axis, to in itertools.product(axes, range(len(dims))):
+            if to != dim:
+                without = _with(dims, dim, tuple(each for each in axes if each != axis))
+                yield _with(without, to, (*dims[to], axis))
+
+
+def _exchanged(dims: Dims) -> Iterator[Dims]:
+    for one, other in itertools.combinations(range(len(dims)), 2):
+        yield _with(_with(dims, one, dims[other]), other, dims[one])
+
+
+def _added(dims: Dims, mesh: Mesh) -> Iterator[Dims]:
+    used = {axis.name for axes in dims for axis in axes}
+    for name, dim in itertools.product([name for name, _ in mesh.axes if name not in used], range(len(dims))):
+        yield _with(dims, dim, (*dims[dim], AxisRef(name)))
+
+
+def _with(dims: Dims, dim: int, axes: tuple[AxisRef, ...]) -> Dims:
+    return (*dims[:dim], axes, *dims[dim + 1 :])
