@@ -37,6 +37,8 @@ _PUBLIC = {
     "explain": "reshard.compiling.optimizing:explain",
     "traffic": "reshard.compiling.traffic:traffic",
     "Traffic": "reshard.compiling.traffic:Traffic",
+    "advise": "reshard.compiling.advising:advise",
+    "Advice": "reshard.compiling.advising:Advice",
     "jit": "reshard.compiling.jitting:jit",
     "enabled": "reshard.compiling.jitting:enabled",
     "Program": "reshard.compiling.jitting:Program",

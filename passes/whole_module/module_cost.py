@@ -81,6 +81,11 @@ class ModuleCriterion:
         """
         return ours.is_ok and not _other_shardings(stock, ours)
 
+    def excess_memory(self, stock: Compiled, ours: Compiled) -> float:
+        """Returns the factor, at least 1, by which our form needs more memory than stock XLA's, if that is too much."""
+        _, then, now = _memory(stock, ours)
+        return now / then if then and self._memory_costs(stock, ours) else 1.0
+
     def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
         """Returns the memory limit in bytes with which our form could be taken; None if memory is not all it lacks."""
         if self.policy != BETTER or not (stock.is_ok and ours.is_ok) or not self._memory_costs(stock, ours):

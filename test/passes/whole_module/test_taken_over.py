@@ -157,9 +157,10 @@ def test_why_a_module_is_not_taken_over(text, reason):
 
 
 def test_the_report_names_the_limit_that_would_allow_a_faster_form(monkeypatch):
-    monkeypatch.setattr(
-        ModuleCriterion, "_memory_costs", lambda self, *_: [] if self.network.memory_limit else ["more"]
-    )
+    def costs(self, stock, ours):
+        return [] if ours is stock or self.network.memory_limit else ["more"]
+
+    monkeypatch.setattr(ModuleCriterion, "_memory_costs", costs)
     _, session = run(ROW)
     said = session.results.checks[-1].not_taken_over
     assert said.startswith("more; --memory-limit=") and "us so, " in said

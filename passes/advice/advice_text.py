@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice as text and as plain data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from reshard.passes.advice.advising import Advice, Advised, Measured
+from reshard.synthesis.common.numbers import counted, decimal_bytes_text, microseconds, percent
+from reshard.synthesis.common.text_table import table
+from reshard.synthesis.layouts import partition_specs
+from reshard.synthesis.layouts.sharding import Sharding
+
+SCHEMA = "reshard.advice/1"
+NOTHING = "nothing to gain: no change of a sharding constraint makes the program faster by a hundredth"
+
+
+def as_text(advice: Advice) -> str:
+    """Returns the forms of the program in a table, then each change with its line."""
+    head = f"{advice.name}: {counted(advice.num_devices, 'device')}, times modelled on {network_text(advice)}"
+    parts = [head, _forms(advice)]
+    parts += [_change(number, advice) for number in range(len(advice.changes))]
+    if not advice.changes:
+        parts.append(f"nothing is advised: {advice.problem}" if advice.problem else NOTHING)
+    parts.append(
+        f"{counted(advice.annotations, 'annotation')} (a line with one sharding), "
+        f"{counted(advice.trials, 'program')} compiled"
+    )
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def network_text(advice: Advice) -> str:
+    """Returns the name and the shape of the network, such as `h100, 2 node x 8 gpu`."""
+    topology = advice.network.topology.fitted(advice.num_devices)
+    return f"{topology.name}, {topology.shape_text}"
+
+
+def spec_text(sharding: Sharding | None) -> str:
+    """Returns a sharding as JAX writes it, or as Shardy does if JAX cannot; `no constraint` for None.
+
+    Example:
+      >>> spec_text(Sharding.parse('[{"x", "y"}, {}]')), spec_text(None)
+      ("P(('x', 'y'), None)", 'no constraint')
+    """
+    return "no constraint" if sharding is None else partition_specs.text_of(sharding) or str(sharding)
+
+
+def _forms(advice: Advice) -> str:
+    if advice.stock is None:
+        return ""
+    forms = (advice.stock, *advice.forms)
+    rows = [(each.title, *_numbers(each), percent(each.time.seconds / advice.stock.time.seconds)) for each in forms]
+    headings = ("", "modelled", "in collectives", "received", "temporaries", "of the time as it came")
+    return table(headings, rows, "lrrrrr")
+
+
+def _numbers(form: Measured) -> tuple[str, str, str, str]:
+    costs = form.compiled.costs
+    times = microseconds(form.time.seconds), microseconds(form.time.collectives_s)
+    return *times, decimal_bytes_text(costs.bytes_received), decimal_bytes_text(costs.temp_bytes)
+
+
+def _change(number: int, advice: Advice) -> str:
+    change = advice.changes[number]
+    annotation = change.annotation
+    place = "a line that the module does not name" if annotation.place is None else str(annotation.place)
+    held = f"{counted(len(annotation.ops), 'constraint')}, {', '.join(_short(each) for each in annotation.types)}"
+    lines = [
+        f"{number + 1}. {place} ({held})",
+        *([f"     | {change.source}"] if change.source else []),
+        f"     {spec_text(annotation.sharding)} -> {spec_text(change.sharding)}",
+    ]
+    return "\n".join([*lines, *([f"     {_without(change, advice)}"] if len(advice.changes) > 1 else [])])
+
+
+def _without(change: Advised, advice: Advice) -> str:
+    """Returns in words what the other changes give alone."""
+    if math.isinf(change.seconds_without):
+        return f"without it: {change.problem_without}"
+    share = percent(change.seconds_without / advice.stock.time.seconds) if advice.stock else ""
+    problem = f", but {change.problem_without}" if change.problem_without else ""
+    return f"without it: {share} of the time as it came{problem}"
+
+
+def _short(kind: str) -> str:
+    """Returns a tensor type as `f32[8,128]`.
+
+    Example:
+      >>> _short("tensor<8x128xf32>"), _short("tensor<f32>")
+      ('f32[8,128]', 'f32[]')
+    """
+    *sizes, element = kind.removeprefix("tensor<").removesuffix(">").split("x")
+    return f"{element}[{','.join(sizes)}]"
+
+
+def as_dict(advice: Advice) -> dict[str, Any]:
+    """Returns the advice as plain data, schema `reshard.advice/1`."""
+    return {
+        "schema": SCHEMA,
+        "name": advice.name,
+        "num_devices": advice.num_devices,
+        "topology": network_text(advice),
+        "annotations": advice.annotations,
+        "programs_compiled": advice.trials,
+        "problem": advice.problem,
+        "forms": [_form_dict(each) for each in ((advice.stock, *advice.forms) if advice.stock else ())],
+        "changes": [_change_dict(each) for each in advice.changes],
+    }
+
+
+def _form_dict(form: Measured) -> dict[str, Any]:
+    costs = form.compiled.costs
+    return {
+        "title": form.title,
+        "modelled_s": form.time.seconds,
+        "collectives_s": form.time.collectives_s,
+        "bytes_received": costs.bytes_received,
+        "temp_bytes": costs.temp_bytes,
+    }
+
+
+def _change_dict(change: Advised) -> dict[str, Any]:
+    annotation = change.annotation
+    return {
+        "place": None if annotation.place is None else str(annotation.place),
+        "source": change.source,
+        "constraints": len(annotation.ops),
+        "types": list(annotation.types),
+        "sharding": str(annotation.sharding),
+        "advised": None if change.sharding is None else str(change.sharding),
+        "modelled_without_s": None if math.isinf(change.seconds_without) else change.seconds_without,
+        "problem_without": change.problem_without,
+    }

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice for a module: its annotations, the candidates for each, and the measurement of every set of changes by XLA.
+
+An annotation may go, take the sharding of another annotation of the same shapes, or change by one edit
+(`neighbours`). Every set of changes that the search asks about is compiled; nothing is believed. Advice never changes
+how the program is called, needs no more memory, and is not given if XLA computes the changed program wrongly.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reshard.dialect_utils.ir.diagnostics import Place
+from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.annotations import Annotation, annotations_of, changed
+from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, CompileRequest, XlaChild
+from reshard.passes.advice.change_search import Changes, ChangeSearch, Trial
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import values_check
+from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.oracle import BETTER
+from reshard.passes.traffic.ledger import partitions_of
+from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.whole_module_check import import_shardings
+from reshard.synthesis.common.numbers import counted
+from reshard.synthesis.layouts.neighbours import divides, neighbours
+from reshard.synthesis.layouts.sharding import Sharding
+
+if TYPE_CHECKING:
+    from reshard.synthesis.network.program_time import ProgramTime
+
+MOST_CHANGES = 5
+BUDGET = 400  # compilations
+MOST_WRONG = 3  # sets of changes that XLA computes wrongly, before the search gives up
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """One change of an annotation.
+
+    Attributes:
+      annotation: the line with the sharding that it has. sharding: what it should have; None: no constraint at all.
+      seconds_without: the modelled time with all other changes alone; infinite if XLA does not compile that.
+      problem_without: why the other changes alone could not be advised; empty if they could.
+      source: the line as its file has it; empty if there is no such file.
+    """
+
+    annotation: Annotation
+    sharding: Sharding | None
+    seconds_without: float
+    problem_without: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A form of the program: what XLA makes of it, and its modelled time."""
+
+    title: str
+    compiled: Compiled
+    time: ProgramTime
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to change in a module, and what each change gives.
+
+    Attributes:
+      name: of the module. network: the one that times are modelled on. num_devices: of the module.
+      annotations: the number of annotations. trials: the number of programs that were compiled.
+      stock: the program as it came.
+      forms: other forms of it: with the changes, and both after `optimize` where that was asked for.
+      changes: the most needed first; empty if nothing is to be gained.
+      module: the module with the changes, as bytecode; None without changes.
+      problem: why nothing is advised, if there is a reason beside that nothing is to be gained.
+    """
+
+    name: str
+    network: SiteNetwork
+    num_devices: int
+    annotations: int
+    trials: int
+    stock: Measured | None
+    forms: tuple[Measured, ...] = ()
+    changes: tuple[Advised, ...] = ()
+    module: bytes | None = None
+    problem: str = ""
+
+
+class Adviser:
+    """Advises on one module.
+
+    Args:
+      module: is not changed. name: of the module, and of the file of a text, for people.
+      most: the largest number of changes. budget: the number of compilations.
+    """
+
+    def __init__(
+        self,
+        module: ir.Module,
+        name: str,
+        child: XlaChild,
+        network: SiteNetwork,
+        *,
+        most: int = MOST_CHANGES,
+        budget: int = BUDGET,
+    ):
+        self._context, self._name, self._child, self._network = module.context, name, child, network
+        self._module = ir.Module.parse(compat.bytecode(module), module.context)
+        self._pipeline, self._session = Pipeline.default(), Session()
+        import_shardings(self._module, self._pipeline, self._session)
+        self._devices = partitions_of(self._module)
+        self._criterion = ModuleCriterion(BETTER, network, self._devices)
+        self._annotations = [_in_file(each, name) for each in annotations_of(self._module)]
+        self._most, self._budget = most, budget
+        self._stock: Compiled | None = None
+        self._count = 0
+
+    def advice(self) -> Advice:
+        """Returns the advice; it never raises because of the module."""
+        progress.at("advise: the module as it came")
+        stock = self._compiled(compat.bytecode(self._module))
+        empty = Advice(self._name, self._network, self._devices, len(self._annotations), 1, None)
+        if not stock.is_ok:
+            return replace(empty, problem=f"XLA does not compile the module: {stock.status}: {stock.message}")
+        self._stock = stock
+        empty = replace(empty, stock=self.measured("as it came", stock))
+        if not self._annotations:
+            return replace(empty, problem="the module has no sharding constraints")
+        return self._searched(empty)
+
+    def measured(self, title: str, compiled: Compiled) -> Measured:
+        """Returns a form of the program with its modelled time."""
+        return Measured(title, compiled, self._network.time_beside(self._stock or compiled, compiled, self._devices))
+
+    def compiled(self, source: bytes) -> Compiled:
+        """Returns what XLA makes of another form of the module."""
+        return self._compiled(source)
+
+    def _searched(self, empty: Advice) -> Advice:
+        search = ChangeSearch(self._candidates(), self._trial, self._foresee, self._most, self._budget)
+        wrong = ""
+        for _ in range(MOST_WRONG):
+            found = search.run()
+            if not found:
+                return replace(empty, trials=len(search.trials), problem=wrong)
+            changes = self._named(found)
+            if not (wrong := self._wrong(changes)):
+                break
+            key = frozenset(found)
+            search.trials[key] = replace(search.trials[key], problem=wrong)
+        else:
+            return replace(empty, trials=len(search.trials), problem=wrong)
+        others = [search.without(found, each) for each in found]
+        advised = [
+            Advised(annotation, sharding, trial.seconds, trial.problem, _source(annotation.place))
+            for (annotation, sharding), trial in zip(changes.items(), others, strict=True)
+        ]
+        title = f"with {counted(len(advised), 'change')}"
+        form = self.measured(title, search.trials[frozenset(found)].of)
+        return replace(
+            empty,
+            trials=len(search.trials),
+            forms=(form,),
+            changes=tuple(advised),
+            module=changed(self._module, changes),
+        )
+
+    def _candidates(self) -> dict[int, list[Sharding | None]]:
+        """Returns what may become of each annotation: nothing, a sharding that others of its shapes have, an edit."""
+        used = Counter((each.mesh, each.shapes, each.sharding.closed()) for each in self._annotations)
+        found = {}
+        for each in self._annotations:
+            others = [s for (mesh, shapes, s), _ in used.most_common() if (mesh, shapes) == (each.mesh, each.shapes)]
+            near = neighbours(each.sharding.closed(), each.mesh, each.shapes)
+            able = [s for s in others if all(divides(s, each.mesh, shape) for shape in each.shapes)]
+            some = dict.fromkeys([*able, *near])
+            some.pop(each.sharding.closed(), None)
+            found[each.number] = [None, *some]
+        return found
+
+    def _named(self, changes: Sequence[tuple[int, Sharding | None]]) -> dict[Annotation, Sharding | None]:
+        return {self._annotations[number]: new for number, new in changes}
+
+    def _text(self, changes: Changes) -> bytes:
+        return changed(self._module, self._named(sorted(changes, key=lambda change: change[0])))
+
+    def _trial(self, changes: Changes) -> Trial:
+        stock = self._stock
+        assert stock is not None  # it is compiled first
+        self._count += 1
+        progress.at("advise: programs compiled", self._count, self._budget)
+        compiled = self._compiled(self._text(changes)) if changes else stock
+        if not compiled.is_ok:
+            return Trial(float("inf"), problem=compiled.status, of=compiled)
+        seconds = self._network.time_beside(stock, compiled, self._devices).seconds
+        problem = self._criterion.problem(stock, compiled, with_time=False)
+        return Trial(seconds, self._criterion.excess_memory(stock, compiled), problem, compiled)
+
+    def _foresee(self, sets: Sequence[Changes]) -> None:
+        self._child.foresee([self._request(self._text(each)) for each in sets if each])
+
+    def _request(self, source: bytes) -> CompileRequest:
+        return CompileRequest(source, self._devices, has_final=self._network.has_final)
+
+    def _compiled(self, source: bytes) -> Compiled:
+        return self._child.compile(
+            source, self._devices, timeout_s=DEFAULT_TIMEOUT_S, has_final=self._network.has_final
+        )
+
+    def _wrong(self, changes: Mapping[Annotation, Sharding | None]) -> str:
+        """Returns in words where XLA computes the changed program wrongly, if it computes the program as it came
+        rightly."""
+        progress.at("advise: the values of the changed program")
+        found = self._problem_of(changed(self._module, changes))
+        if not found or self._problem_of(compat.bytecode(self._module)):
+            return ""
+        return f"XLA computes the changed program wrongly: {found}"
+
+    def _problem_of(self, source: bytes) -> str:
+        module = ir.Module.parse(source, self._context)
+        return values_check.problem_of_stock(module, self._pipeline, self._session)
+
+
+def _in_file(annotation: Annotation, file: str) -> Annotation:
+    """Returns the annotation with a file in place of the one without a name."""
+    place = annotation.place
+    return replace(annotation, place=replace(place, file=file)) if place and place.file == "-" else annotation
+
+
+def _source(place: Place | None) -> str:
+    return "" if place is None else linecache.getline(place.file, place.line).strip()

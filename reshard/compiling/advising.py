@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard.advise`: the few sharding constraints of a program to change, and what each change gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reshard.compiling.optimizing import optimized_module, source_of
+from reshard.configuration import contexts
+from reshard.configuration.settings import resolved
+from reshard.dialect_utils.ir.module_files import ModuleFile
+from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.platform.typed import asm_of
+from reshard.dialect_utils.xla.child import XlaChild, shared_child
+from reshard.passes.advice import advice_text, advising
+from reshard.passes.advice.advising import BUDGET, MOST_CHANGES, Adviser, Measured
+from reshard.passes.advice.change_search import LEAST_GAIN
+from reshard.passes.sites.network import UNKNOWN, SiteNetwork, option_text
+from reshard.planning.byte_sizes import byte_size
+from reshard.synthesis.network.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Advice on a program. `str()` gives text.
+
+    Attributes:
+      found: the changes, and the forms of the program that were measured.
+    """
+
+    found: advising.Advice
+
+    @property
+    def changes(self) -> tuple[advising.Advised, ...]:
+        """Returns the changes, those that give most first; empty if nothing is to be gained."""
+        return self.found.changes
+
+    @property
+    def module(self) -> str | None:
+        """Returns the module with the changes as MLIR text, with its locations; None without changes."""
+        if self.found.module is None:
+            return None
+        with make_context() as context, ir.Location.unknown(context):
+            return asm_of(ir.Module.parse(self.found.module).operation, enable_debug_info=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the advice as plain data, schema `reshard.advice/1`."""
+        return advice_text.as_dict(self.found)
+
+    def __str__(self) -> str:
+        return advice_text.as_text(self.found)
+
+
+def advise(
+    program: Any,
+    *args: Any,
+    topology: Topology | str | os.PathLike | None = None,
+    memory_limit: int | str | None = None,
+    most: int = MOST_CHANGES,
+    effort: float = 1.0,
+    with_ours: bool = True,
+    **kwargs: Any,
+) -> Advice:
+    """Returns the few changes of sharding constraints that make a program faster, each with what it saves.
+
+    A change takes a `with_sharding_constraint` away, or gives it another PartitionSpec. Every set of changes is
+    compiled for CPU devices in a child process, and none is run, unless XLA may compute its values wrongly. What is
+    advised needs no more memory than the program as it came, and is called in the same way.
+
+    Args:
+      program: a function, jitted or not; or what `optimize` takes: a `jax.stages.Lowered`, a `jax.export.Exported`, or
+        a module as text or bytes.
+      *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
+      topology: the network that times are modelled on, as in `traffic`; None for an unknown one, on which received
+        bytes may not rise.
+      memory_limit: bytes per device, or text such as "12GiB", up to which the changed program may need more memory.
+      most: the largest number of changes.
+      effort: times the usual number of compilations, which is 400.
+      with_ours: whether `optimize` is asked, too, for the program as it came and for the changed one.
+    Raises:
+      TopologyError: an unknown topology, or one that does not fit the devices of the program.
+      TypeError: arguments for a program that is no function.
+      DiagnosedError: as `optimize`.
+
+    Example, for a function `step` with a mesh of 8 devices:
+
+        print(reshard.advise(step, params, batch, topology="h100:2x4"))
+    """
+    if callable(program) and not hasattr(program, "compiler_ir"):
+        import jax
+
+        jitted = program if hasattr(program, "lower") else jax.jit(program)
+        program = jitted.lower(*args, **kwargs)
+    elif args or kwargs:
+        raise TypeError(f"advise takes arguments of a function only, and {type(program).__name__} is none")
+    source, name, is_from_jax = source_of(program)
+    network = site_network(topology, memory_limit)
+    how = {"most": most, "effort": effort, "with_ours": with_ours, "is_from_jax": is_from_jax}
+    return of_source(source, name, network, **how)
+
+
+def site_network(topology: Topology | str | os.PathLike | None, memory_limit: int | str | None = None) -> SiteNetwork:
+    """Returns the network of a topology, with a limit. Raises: TopologyError; ByteSizeError for a limit without
+    sense."""
+    known = topology if isinstance(topology, Topology) or topology is None else os.fspath(topology)
+    limit = None if memory_limit is None else byte_size(memory_limit)
+    return SiteNetwork(UNKNOWN if known is None else option_text(known), limit)
+
+
+def of_source(
+    source: bytes,
+    name: str,
+    network: SiteNetwork,
+    *,
+    most: int = MOST_CHANGES,
+    effort: float = 1.0,
+    with_ours: bool = True,
+    is_from_jax: bool = False,
+    child: XlaChild | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Advice:
+    """Returns advice on a module.
+
+    Args:
+      source: MLIR text or bytecode, or a portable artifact. name: of the module, for people.
+      most, effort, with_ours: see `advise`. is_from_jax: as in `optimized_module`.
+      child: the process that compiles; None for the one that this process shares.
+      options: of `optimize`, beside those of `reshard.options`.
+    """
+    child = child or shared_child()
+    given = dict(options or {}) | ({} if network.is_known is False else {"topology": network.topology})
+    settings = resolved(given, dict(contexts.current().options))
+    with (
+        make_context() as context,
+        ir.Location.unknown(context),
+        progress.shown(f"reshard: {name}", settings["progress"]),
+    ):
+        module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        adviser = Adviser(module, name, child, network, most=most, budget=max(1, round(BUDGET * effort)))
+        found = adviser.advice()
+    if with_ours and found.stock is not None:
+        sources = [source, *([] if found.module is None else [found.module])]
+        optimized = [optimized_module(each, settings, name, is_from_jax=is_from_jax).content for each in sources]
+        found = _beside_ours(found, [adviser.measured("", adviser.compiled(each)) for each in optimized])
+    return Advice(found)
+
+
+def _beside_ours(found: advising.Advice, optimized: Sequence[Measured]) -> advising.Advice:
+    """Returns the advice with the forms after `optimize`: of the program as it came, and of the changed one, if any.
+
+    Nothing is advised if the changed program is no faster than what `optimize` makes of the program as it came.
+    """
+    titles = ("as it came, optimized", "with changes, optimized")
+    named = [replace(each, title=title) for each, title in zip(optimized, titles)]
+    found = replace(found, forms=(*found.forms, *named))
+    if not found.changes:
+        return found
+    fastest = min(each.time.seconds for each in found.forms if each is not named[0])
+    if fastest < named[0].time.seconds * (1 - LEAST_GAIN):
+        return found
+    problem = "reshard-opt makes the program as it came as fast as any change; --stock-only advises without it"
+    return replace(found, changes=(), module=None, problem=problem)

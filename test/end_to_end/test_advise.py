@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard.advise on functions of jax, and on modules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import reshard
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+
+@pytest.fixture
+def mesh():
+    return Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("x", "y"))
+
+
+def at(mesh, *spec):
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def test_a_function_is_advised_on_and_the_changed_module_computes_the_same(mesh):
+    rows, columns = at(mesh, "x"), at(mesh, None, "x")
+
+    def step(x):
+        x = jnp.tanh(x)
+        x = jax.lax.with_sharding_constraint(x, columns)  # this line
+        return jnp.exp(x)
+
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=rows)
+    found = reshard.advise(jax.jit(step, out_shardings=rows), x, topology="h100", with_ours=False)
+    (change,) = found.changes
+    assert change.sharding is None and change.source.endswith("# this line")
+    assert change.annotation.place.file == __file__
+    assert "with_sharding_constraint" in str(found) and "sharding_constraint" not in found.module.split("loc(")[0]
+    assert found.to_dict()["changes"][0]["advised"] is None
+
+
+def test_what_optimize_makes_of_both_programs_is_shown_too(mesh):
+    rows, columns = at(mesh, "x"), at(mesh, None, "x")
+    step = jax.jit(
+        lambda x: jax.lax.with_sharding_constraint(jnp.tanh(x), columns) + 1, in_shardings=rows, out_shardings=rows
+    )
+    lowered = step.lower(jax.ShapeDtypeStruct((64, 64), jnp.float32))
+    found = reshard.advise(lowered, topology="h100")
+    assert [form["title"] for form in found.to_dict()["forms"]] == [
+        "as it came",
+        "with 1 change",
+        "as it came, optimized",
+        "with changes, optimized",
+    ]
+
+
+def test_arguments_are_for_functions_only(mesh):
+    with pytest.raises(TypeError, match="advise takes arguments of a function only"):
+        reshard.advise("module {}", 1)
+
+
+def test_without_constraints_nothing_is_advised(mesh):
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=at(mesh, "x"))
+    found = reshard.advise(jnp.tanh, x)
+    assert not found.changes and found.module is None
+    assert "nothing is advised: the module has no sharding constraints" in str(found)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice on small modules, each compiled by XLA: the changes, what they give, and what is never advised."""
+
+import pytest
+
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.shardings.annotations import annotations_of, changed
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.advice import advice_text
+from reshard.passes.advice.advising import Adviser
+from reshard.passes.results import values_check
+from reshard.passes.sites.network import SiteNetwork
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+MESH = 'sdy.mesh @mesh = <["x"=4, "y"=2]>'
+# The constraint in the middle moves every element there and back.
+THERE_AND_BACK = f"""
+{MESH}
+func.func public @main(%arg0: tensor<64x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+    -> (tensor<64x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}) {{
+  %0 = stablehlo.tanh %arg0 : tensor<64x64xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{"x"}}]> : tensor<64x64xf32>
+  %2 = stablehlo.exponential %1 : tensor<64x64xf32>
+  return %2 : tensor<64x64xf32>
+}}
+"""
+ALIKE = THERE_AND_BACK.replace('[{}, {"x"}]', '[{"x"}, {}]')
+FREE_RESULT = f"""
+{MESH}
+func.func public @main(%arg0: tensor<64x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+    -> tensor<64x64xf32> {{
+  %0 = sdy.sharding_constraint %arg0 <@mesh, [{{}}, {{"x"}}]> : tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}}
+"""
+NO_CONSTRAINT = THERE_AND_BACK.replace('sdy.sharding_constraint %0 <@mesh, [{}, {"x"}]>', "stablehlo.negate %0")
+
+
+def advice(text: str, topology: str = "h100", **options):
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        before = str(module)
+        found = Adviser(module, "m", shared_child(), SiteNetwork(topology), **options).advice()
+        assert str(module) == before
+        return found, None if found.module is None else str(ir.Module.parse(found.module))
+
+
+def test_a_constraint_that_moves_all_elements_there_and_back_is_taken_out():
+    found, module = advice(THERE_AND_BACK)
+    (change,) = found.changes
+    assert change.sharding is None and str(change.annotation.sharding) == '[{}, {"x"}]'
+    assert "sharding_constraint" not in module and found.forms[0].compiled.costs.bytes_received == 0
+    assert found.stock.compiled.costs.bytes_received > 0
+
+
+def test_the_text_has_the_forms_and_each_change():
+    text = advice_text.as_text(advice(THERE_AND_BACK)[0])
+    assert text.startswith("m: 8 devices, times modelled on h100, 1 node x 8 gpu\n")
+    assert "as it came" in text and "with 1 change " in text
+    assert "P(None, 'x') -> no constraint" in text and "(1 constraint, f32[64,64])" in text
+    assert "without it" not in text  # there is no other change
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(ALIKE, ""), (NO_CONSTRAINT, "the module has no sharding constraints")],
+)
+def test_where_nothing_is_to_be_gained(text, problem):
+    found, module = advice(text)
+    assert (found.changes, module, found.problem) == ((), None, problem)
+    assert (problem or advice_text.NOTHING) in advice_text.as_text(found)
+
+
+def test_the_program_is_called_in_the_same_way():
+    """Without the constraint less would move, but the result would come out in another layout."""
+    found, _ = advice(FREE_RESULT)
+    assert found.changes == () and found.trials > 2 and found.stock.compiled.costs.bytes_received > 0
+
+
+def test_what_xla_computes_wrongly_is_not_advised(monkeypatch):
+    asked = []
+
+    def problem(module, *_):
+        asked.append(str(module))
+        return "" if "sharding_constraint" in str(module) else "output 0 is off"
+
+    monkeypatch.setattr(values_check, "problem_of_stock", problem)
+    found, module = advice(THERE_AND_BACK)
+    assert asked and "output 0 is off" not in found.problem or not found.changes
+    assert module is None or "sharding_constraint" in module
+
+
+def test_the_number_of_programs_is_limited():
+    found, _ = advice(THERE_AND_BACK, budget=3)
+    assert found.trials <= 3
+
+
+def test_constraints_of_one_line_are_one_annotation_and_change_together():
+    line = 'loc(callsite("wsc"("model.py":8:1) at callsite("layer"("model.py":4{}:8) at "step"("train.py":7:4))))'
+    ops = "\n".join(
+        f'  %{i + 1} = sdy.sharding_constraint %{i} <@mesh, [{{"x"}}, {{}}]> : tensor<8x8xf32> {line.format(i // 2)}'
+        for i in range(6)
+    )
+    text = f"""{MESH}
+func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+  %0 = stablehlo.tanh %arg0 : tensor<8x8xf32>
+{ops}
+  return %6 : tensor<8x8xf32>
+}}"""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+        found = annotations_of(module)
+        places = [("model.py:40:8", (0, 1)), ("model.py:41:8", (2, 3)), ("model.py:42:8", (4, 5))]
+        assert [(str(each.place), each.ops) for each in found] == places
+        left = annotations_of(ir.Module.parse(changed(module, {found[0]: None})))
+        assert [(each.place, each.ops) for each in left] == [(found[1].place, (0, 1)), (found[2].place, (2, 3))]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard advise: text, JSON and the changed module; diagnostics for files, networks and flags."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reshard.passes.advice.advising import MOST_CHANGES
+from reshard.tools import reshard as tool
+from reshard.tools.commands.flags import parse_flags
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = str(ROOT / "examples" / "issue_21562.mlir")
+BAD = """sdy.mesh @mesh = <["x"=8]>
+func.func public @main(%arg0: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %0 = stablehlo.tanh %arg0 : tensor<64x64xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<64x64xf32>
+  %2 = stablehlo.dot_general %1, %1, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %3 = sdy.sharding_constraint %2 <@mesh, [{}, {"x"}]> : tensor<64x64xf32>
+  %4 = stablehlo.exponential %3 : tensor<64x64xf32>
+  return %4 : tensor<64x64xf32>
+}
+"""  # noqa: E501
+
+
+def test_the_flags_have_the_defaults_of_the_function():
+    assert parse_flags(["advise", "step.mlir"]).most == MOST_CHANGES
+
+
+def test_a_change_is_named_with_its_line_and_the_changed_module_is_written(capsys, tmp_path):
+    module, changed = tmp_path / "step.mlir", tmp_path / "better.mlir"
+    module.write_text(BAD)
+    assert tool.main(["advise", str(module), "--topology", "h100", "--stock-only", "-o", str(changed)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{module}: 8 devices, times modelled on h100, 1 node x 8 gpu\n")
+    assert f"1. {module}:7:" in text and "(1 constraint, f32[64,64])" in text and "P(None, 'x') -> " in text
+    assert "2 annotations (a line with one sharding)" in text
+    assert tool.main(["traffic", str(changed), "--stock-only", "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)["stock"]["bytes_received"]
+    assert tool.main(["traffic", str(module), "--stock-only", "--json"]) == 0
+    assert after < json.loads(capsys.readouterr().out)["stock"]["bytes_received"]
+
+
+def test_what_reshard_opt_makes_of_the_program_as_it_came_counts_against_a_change(capsys):
+    assert tool.main(["advise", EXAMPLE, "--topology", "h100:2x4", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == "reshard.advice/1" and data["changes"] == []
+    assert [each["title"] for each in data["forms"]] == [
+        "as it came",
+        "with 1 change",
+        "as it came, optimized",
+        "with changes, optimized",
+    ]
+    assert data["problem"].startswith("reshard-opt makes the program as it came as fast")
+
+
+def test_no_module_is_written_if_nothing_is_advised(capsys, tmp_path):
+    output = tmp_path / "better.mlir"
+    assert tool.main(["advise", EXAMPLE, "--topology", "h100:2x4", "-o", str(output)]) == 0
+    assert "no module is written, since nothing is advised" in capsys.readouterr().err and not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["nowhere.mlir"], 1, "nowhere.mlir: error: no such file or directory"),
+        ([EXAMPLE, "--topology", "h100:3"], 1, "the mesh has 8"),
+        ([EXAMPLE, "--topology", "h1000"], 1, "h1000"),
+        ([EXAMPLE, "--json", "-o", "-"], 1, "both write to stdout"),
+    ],
+)
+def test_bad_input(capsys, arguments, status, message):
+    assert tool.main(["advise", *arguments]) == status
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--effort", "0"], ["--most", "no"], ["--memory-limit", "12GX"]])
+def test_wrong_flags(capsys, wrong):
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(["advise", EXAMPLE, *wrong])
+    assert stopped.value.code == 2 and wrong[0] in capsys.readouterr().err

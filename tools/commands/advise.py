@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard advise`: the few sharding constraints of a module to change, with the line and the gain of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from reshard.planning.byte_sizes import ByteSizeError, byte_size
+from reshard.synthesis.network.topology import TopologyError
+from reshard.tools.common.command import UserError, whole_number, write_output
+
+if TYPE_CHECKING:
+    from reshard.compiling.advising import Advice
+
+SUMMARY = "name the few sharding constraints to change, with the line and the gain of each"
+EPILOG = """\
+Each line of the program with a sharding constraint may lose it, or get another PartitionSpec. Every set of changes is compiled with
+stock XLA, and times are modelled on --topology; what is advised needs no more memory. See docs/advise.md.
+
+examples:
+  reshard advise step.mlir --topology h100:4         at most five changes, those that give most first
+  reshard advise step.mlir --most 2 -o better.mlir   also writes the module with the changes
+  reshard advise step.mlir --effort 3                compiles up to three times as many programs
+
+exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, or the file or --topology has an error; 2 the
+command line has an error.
+"""  # noqa: E501
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the command to its parser."""
+    parser.add_argument("module", metavar="MODULE", help="whatever reshard-opt reads; - is stdin")
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="the network: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: unknown, one switch, on "
+        "which received bytes may not rise)",
+    )
+    parser.add_argument("--most", type=whole_number, default=5, metavar="N", help="changes (default: 5)")
+    parser.add_argument(
+        "--effort", type=_effort, default=1.0, metavar="X", help="times the usual number of compilations (default: 1)"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        type=_size,
+        metavar="SIZE",
+        help="the memory up to which the changed program may need more, per device, e.g. 12GiB",
+    )
+    parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of both programs")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with the changes; - is stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _effort(text: str) -> float:
+    try:
+        effort = float(text)
+    except ValueError:
+        effort = 0.0
+    if not 0 < effort < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no effort; write a positive number")
+    return effort
+
+
+def _size(text: str) -> int:
+    try:
+        return byte_size(text)
+    except ByteSizeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def contained_drive(flags: argparse.Namespace) -> int:
+    """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
+    from reshard.tools.common import contained
+
+    return contained.run(lambda: drive(flags), _name(flags))
+
+
+def _name(flags: argparse.Namespace) -> str:
+    return "<stdin>" if flags.module == "-" else flags.module
+
+
+def drive(flags: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status. Raises: UserError."""
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+
+    if flags.output == "-" and flags.json:
+        raise UserError("-o - and --json both write to stdout; give -o a file")
+    try:
+        found = _found(flags)
+    except DiagnosedError as error:
+        print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
+        return 1
+    except TopologyError as error:
+        raise UserError(str(error)) from None
+    if flags.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    elif flags.output != "-":
+        print(str(found), end="")
+    if flags.output and (module := found.module) is not None:
+        write_output(flags.output, module)
+    elif flags.output:
+        print("no module is written, since nothing is advised", file=sys.stderr)
+    return int(found.found.stock is None)
+
+
+def _found(flags: argparse.Namespace) -> Advice:
+    from reshard.compiling.advising import of_source, site_network
+    from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
+    from reshard.dialect_utils.platform.bindings import ir, make_context
+    from reshard.dialect_utils.xla.child import XlaChild
+    from reshard.passes.traffic.ledger import partitions_of
+    from reshard.tools.common import contained
+
+    network = site_network(flags.topology, flags.memory_limit)
+    file = ModuleFile.read(flags.module)
+    contained.enter("reading", cpu_s=reading_limit_s(file))
+    with make_context() as context, ir.Location.unknown(context):
+        devices = partitions_of(file.chunks()[0].parse(context))
+    network.topology.fitted(devices)  # raises before anything is compiled
+    contained.enter("compiling")
+    how = {"most": flags.most, "effort": flags.effort, "with_ours": not flags.stock_only}
+    with XlaChild(num_devices=devices) as child:
+        return of_source(file.content, file.name, network, child=child, **how)
