@@ -26,6 +26,7 @@ SLOW = (
     "python examples/",
     "--compare xla,shardy",
     "reshard traffic",
+    "reshard advise",
     "docs/tiny.mlir --report=text -o /dev/null",
 )  # commands that train, that ask each peer in its own process, or that show what depends on the version of XLA
 

@@ -42,6 +42,7 @@ PAGES = (
     *(
         f"docs/{name}.md"
         for name in (
+            "advise",
             "architecture",
             "benchmarks",
             "demo",

@@ -519,7 +519,7 @@ def test_comparison_as_text(capsys):
     lines = output(capsys, "--compare", "shardy", problem=UNEVEN).splitlines()
     assert lines[-4].split()[0] == "received"
     assert lines[-2].startswith("ours ") and lines[-2].endswith("ok")
-    assert lines[-1].split()[:5] == ["shardy", "36", "27.60", "us", "-"]
+    assert lines[-1].split()[:7] == ["shardy", "36", "27.60", "us", "27.60", "us", "-"]
     assert " 1 all_to_all " in lines[-1] and lines[-1].endswith(" ok: padded to [12, 4]")
 
 
