@@ -389,7 +389,7 @@ class _Checker:
         refusals = {stock.message, *(outcome.of.message for outcome in choice.outcomes.values())}
         if stock.status != "error" or any(each.of.status != "error" for each in choice.outcomes.values()):
             return False
-        if not self.groups:
+        if not self.groups and (self.target is None or not self.target.is_ahead_of_time):
             return True
         said = min(refusals).strip().splitlines() or ["no message"]
         self.session.remark(

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.xla.child import shared_child
-from reshard.passes.driver.base import Session
+from reshard.dialect_utils.xla.child import Compiled, shared_child
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
 from reshard.passes.whole_module import whole_module_check
@@ -165,6 +166,18 @@ def test_the_report_names_the_limit_that_would_allow_a_faster_form(monkeypatch):
     said = session.results.checks[-1].not_taken_over
     assert said.startswith("more; --memory-limit=") and "us so, " in said
     assert not is_recorded_whole(session)
+
+
+def test_what_the_compiler_of_a_target_refuses_both_ways_is_said_though_there_is_no_site(monkeypatch):
+    refused = Compiled("error", "out of memory")
+    monkeypatch.setattr(whole_module_check._Checker, "_compile", lambda *_, **__: refused)
+    session = Session(RunOptions(compile_for=Target.parse("tpu:v5e:2x4")))
+    pipeline = Pipeline.emitting("auto", {"topology": "v5e:2x4", "platform": "tpu"})
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(ROW)
+        rows = session.results.report_rows
+        assert str(whole_module_check.check(module, module, pipeline, session, rows)) == str(module)
+    assert session.remarks[-1].message.endswith("XLA compiles the module neither way: out of memory")
 
 
 def is_recorded_whole(session: Session) -> bool:
