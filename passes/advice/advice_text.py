@@ -68,7 +68,7 @@ def _change(number: int, advice: Advice) -> str:
     held = f"{counted(len(annotation.ops), 'constraint')}, {', '.join(_short(each) for each in annotation.types)}"
     lines = [
         f"{number + 1}. {place} ({held})",
-        *([f"     | {change.source}"] if change.source else []),
+        *(f"     {each}" for each in change.diff or ([f"| {change.source}"] if change.source else [])),
         f"     {spec_text(annotation.sharding)} -> {spec_text(change.sharding)}",
     ]
     return "\n".join([*lines, *([f"     {_without(change, advice)}"] if len(advice.changes) > 1 else [])])
@@ -125,6 +125,7 @@ def _change_dict(change: Advised) -> dict[str, Any]:
     return {
         "place": None if annotation.place is None else str(annotation.place),
         "source": change.source,
+        "diff": list(change.diff),
         "constraints": len(annotation.ops),
         "types": list(annotation.types),
         "sharding": str(annotation.sharding),

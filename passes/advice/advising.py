@@ -20,6 +20,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.annotations import Annotation, annotations_of, changed
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, CompileRequest, XlaChild
 from reshard.passes.advice.change_search import Changes, ChangeSearch, Trial
+from reshard.passes.advice.source_edits import diff_of
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import values_check
@@ -49,6 +50,7 @@ class Advised:
       seconds_without: the modelled time with all other changes alone; infinite if XLA does not compile that.
       problem_without: why the other changes alone could not be advised; empty if they could.
       source: the line as its file has it; empty if there is no such file.
+      diff: the lines of the file that leave and come; empty if the line is not plain enough to be edited.
     """
 
     annotation: Annotation
@@ -56,6 +58,7 @@ class Advised:
     seconds_without: float
     problem_without: str = ""
     source: str = ""
+    diff: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class Adviser:
             return replace(empty, trials=len(search.trials), problem=wrong)
         others = [search.without(found, each) for each in found]
         advised = [
-            Advised(annotation, sharding, trial.seconds, trial.problem, _source(annotation.place))
+            Advised(annotation, sharding, trial.seconds, trial.problem, *_in_source(annotation.place, sharding))
             for (annotation, sharding), trial in zip(changes.items(), others, strict=True)
         ]
         title = f"with {counted(len(advised), 'change')}"
@@ -234,5 +237,9 @@ def _in_file(annotation: Annotation, file: str) -> Annotation:
     return replace(annotation, place=replace(place, file=file)) if place and place.file == "-" else annotation
 
 
-def _source(place: Place | None) -> str:
-    return "" if place is None else linecache.getline(place.file, place.line).strip()
+def _in_source(place: Place | None, sharding: Sharding | None) -> tuple[str, tuple[str, ...]]:
+    """Returns the line of a place, and its edit as a diff; empty where there is no such file or edit."""
+    lines = [] if place is None else linecache.getlines(place.file)
+    if place is None or not 0 < place.line <= len(lines):
+        return "", ()
+    return lines[place.line - 1].strip(), diff_of("".join(lines), place, sharding)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of source lines: what is plain enough is edited, and what is not is left alone."""
+
+import pytest
+
+from reshard.dialect_utils.ir.diagnostics import Place
+from reshard.passes.advice.source_edits import diff_of
+from reshard.synthesis.layouts.sharding import Sharding
+
+ROWS = Sharding.parse('[{"x", "y"}, {}]')
+
+
+def edit(source: str, sharding: Sharding | None, line: int = 1, name: str = "jax.lax.with_sharding_constraint"):
+    column = source.splitlines()[line - 1].encode().index(name.encode()) + 1
+    return diff_of(source, Place("f.py", line, column), sharding)
+
+
+@pytest.mark.parametrize(
+    ("source", "sharding", "lines"),
+    [
+        ("x = jax.lax.with_sharding_constraint(x, s)", None, ("- x = jax.lax.with_sharding_constraint(x, s)",)),
+        (
+            "y = jax.lax.with_sharding_constraint(f(x), s) + 1",
+            None,
+            ("- y = jax.lax.with_sharding_constraint(f(x), s) + 1", "+ y = f(x) + 1"),
+        ),
+        (
+            'y = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("x", None)))',
+            ROWS,
+            (
+                '- y = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("x", None)))',
+                "+ y = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(('x', 'y'), None)))",
+            ),
+        ),
+        (
+            'é = jax.lax.with_sharding_constraint(é, shardings=jax.P("x"))',
+            ROWS,
+            (
+                '- é = jax.lax.with_sharding_constraint(é, shardings=jax.P("x"))',
+                "+ é = jax.lax.with_sharding_constraint(é, shardings=jax.P(('x', 'y'), None))",
+            ),
+        ),
+    ],
+)
+def test_plain_lines_are_edited(source, sharding, lines):
+    assert edit(source, sharding) == lines
+
+
+def test_a_call_over_several_lines_is_edited_as_a_whole():
+    source = "def f(x):\n    y = jax.lax.with_sharding_constraint(\n        g(x),\n        s,\n    )\n    return y\n"
+    assert [each for each in edit(source, None, line=2) if each[:1] == "+"] == ["+ y = g(x)"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "y = jax.lax.with_sharding_constraint(x, rows)",  # a sharding with a name
+        "y = jax.lax.with_sharding_constraint(x, P(*axes))",
+        "y = jax.lax.with_sharding_constraint(x, P(axis))",
+        "y = jax.lax.with_sharding_constraint(x, a(P('x'), P('y')))",
+    ],
+)
+def test_other_lines_are_left_alone(source):
+    assert edit(source, ROWS) == ()
+
+
+def test_what_is_no_such_call_is_left_alone():
+    assert diff_of("y = at(x, 'data')", Place("f.py", 1, 5), None) == ()
+    assert diff_of("y = (", Place("f.py", 1, 5), None) == ()
+    assert diff_of("", Place("f.py", 7, 5), None) == ()
