@@ -4,18 +4,23 @@
 One line of a program writes many constraints: a layer's line writes one for each layer, and one for each gradient on
 the way back. Whoever edits the line changes all of them. So an annotation is a line with one sharding; a line whose
 layers ask for different shardings is several annotations.
+
+JAX writes constraints of its own, too: behind each op in explicit mode, for the results of a function that is jitted
+inside another one. Nobody can edit these. A constraint that somebody wrote has the name of what writes it in its
+location, if there is a name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
-from ..ir.diagnostics import Place
-from ..ir.ops import ops_in, shape_of
+from ..ir.diagnostics import Place, is_in_library, text_of_location
+from ..ir.ops import ops_in, parent_of, shape_of
 from ..ir.source_lines import SourceLines, frames_of
 from ..platform import compat
 from ..platform.bindings import ir
@@ -23,6 +28,9 @@ from ..platform.typed import present
 from .sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 
 CONSTRAINT = "sdy.sharding_constraint"
+WRITTEN = ("sharding_constraint", "reshard")  # by with_sharding_constraint, and by jax.sharding.reshard
+_MANUAL = "sdy.manual_computation"
+_NAME = re.compile(r'^(?:loc\()?"([^"]*)"\(')
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +39,27 @@ class Annotation:
 
     Attributes:
       number: the annotation's number in the module. place: the line; None if the module does not say it.
+      is_own_call: whether the line itself writes the constraint, not a helper that it calls.
       mesh: the mesh of the sharding. types: the types of the values, each once.
       shapes: their global shapes in elements, each once. ops: the numbers of the constraints, in the module's order.
+      bound: the axes that manual computations around them have taken, which no sharding here may use.
     """
 
     number: int
     place: Place | None
+    is_own_call: bool
     sharding: Sharding
     mesh: Mesh
     types: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     ops: tuple[int, ...]
+    bound: tuple[str, ...] = ()
 
 
 def annotations_of(module: ir.Module) -> list[Annotation]:
     """Returns the annotations of a module in the order of their first constraints.
 
-    Constraints of several meshes, or of partial sums, are left out.
+    Constraints that JAX writes, of partial sums, of single devices and of arrays without a shape are left out.
     """
     meshes, ops = module_meshes(module), _constraints(module)
     lines = SourceLines(map(frames_of, ops))
@@ -55,16 +67,47 @@ def annotations_of(module: ir.Module) -> list[Annotation]:
     for number, op in enumerate(ops):
         attr = op.attributes["sharding"]
         sharding, mesh = sharding_from_attr(attr), mesh_of(attr, meshes)
-        if mesh is not None and not sharding.unreduced and shape_of(op.operands[0].type) is not None:
-            groups.setdefault((lines.place(frames_of(op)), sharding, mesh), []).append(number)
+        if mesh is not None and _may_change(op, sharding):
+            frames = frames_of(op)
+            place = lines.place(frames)
+            own = next((each.place for each in frames if not is_in_library(each.place.file)), None)
+            groups.setdefault((place, own == place, sharding, mesh, _bound(op)), []).append(number)
     found = []
-    for (place, sharding, mesh), members in groups.items():
+    for (place, is_own_call, sharding, mesh, bound), members in groups.items():
         types = dict.fromkeys(ops[each].operands[0].type for each in members)
         shapes = dict.fromkeys(tuple(present(shape_of(each))) for each in types)
         found.append(
-            Annotation(len(found), place, sharding, mesh, tuple(map(str, types)), tuple(shapes), tuple(members))
+            Annotation(
+                len(found),
+                place,
+                is_own_call,
+                sharding,
+                mesh,
+                tuple(map(str, types)),
+                tuple(shapes),
+                tuple(members),
+                bound,
+            )
         )
     return found
+
+
+def _may_change(op: ir.Operation, sharding: Sharding) -> bool:
+    shape = shape_of(op.operands[0].type)
+    if shape is None or len(shape) != sharding.rank or sharding.unreduced or min(shape, default=0) < 0:
+        return False
+    named = _NAME.match(text_of_location(op))
+    return named is None or named[1].rpartition("/")[2] in WRITTEN
+
+
+def _bound(op: ir.Operation) -> tuple[str, ...]:
+    """Returns the axes that manual computations around an op have taken."""
+    found, around = [], parent_of(op)
+    while around.parent is not None:
+        if around.name == _MANUAL:
+            found += re.findall(r'"([^"]*)"', str(around.attributes["manual_axes"]))
+        around = parent_of(around)
+    return tuple(sorted(found))
 
 
 def changed(module: ir.Module, changes: Mapping[Annotation, Sharding | None]) -> bytes:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from reshard.passes.advice.advising import Advice, Advised, Measured
@@ -13,7 +14,7 @@ from reshard.synthesis.layouts import partition_specs
 from reshard.synthesis.layouts.sharding import Sharding
 
 SCHEMA = "reshard.advice/1"
-NOTHING = "nothing to gain: no change of a sharding constraint makes the program faster by a hundredth"
+NOTHING = "nothing to gain: no change that was tried and may be advised makes the program faster by a hundredth"
 
 
 def as_text(advice: Advice) -> str:
@@ -23,6 +24,9 @@ def as_text(advice: Advice) -> str:
     parts += [_change(number, advice) for number in range(len(advice.changes))]
     if not advice.changes:
         parts.append(f"nothing is advised: {advice.problem}" if advice.problem else NOTHING)
+    if advice.refused is not None and advice.stock is not None:
+        share = _share(advice.refused.time.seconds, advice)
+        parts.append(f"faster, but not advised: {share} of the time as it came, with {advice.refused.title}")
     parts.append(
         f"{counted(advice.annotations, 'annotation')} (a line with one sharding), "
         f"{counted(advice.trials, 'program')} compiled"
@@ -43,14 +47,23 @@ def spec_text(sharding: Sharding | None) -> str:
       >>> spec_text(Sharding.parse('[{"x", "y"}, {}]')), spec_text(None)
       ("P(('x', 'y'), None)", 'no constraint')
     """
-    return "no constraint" if sharding is None else partition_specs.text_of(sharding) or str(sharding)
+    if sharding is None:
+        return "no constraint"
+    spec = partition_specs.text_of(sharding) if sharding == sharding.closed() else None
+    return spec or str(sharding)
+
+
+def _share(seconds: float, advice: Advice) -> str:
+    """Returns a time as a share of that of the program as it came."""
+    stock = advice.stock.time.seconds if advice.stock is not None else 0.0
+    return percent(seconds / stock) if stock else "100 %" if not seconds else "more"
 
 
 def _forms(advice: Advice) -> str:
     if advice.stock is None:
         return ""
     forms = (advice.stock, *advice.forms)
-    rows = [(each.title, *_numbers(each), percent(each.time.seconds / advice.stock.time.seconds)) for each in forms]
+    rows = [(each.title, *_numbers(each), _share(each.time.seconds, advice)) for each in forms]
     headings = ("", "modelled", "in collectives", "received", "temporaries", "of the time as it came")
     return table(headings, rows, "lrrrrr")
 
@@ -78,19 +91,20 @@ def _without(change: Advised, advice: Advice) -> str:
     """Returns in words what the other changes give alone."""
     if math.isinf(change.seconds_without):
         return f"without it: {change.problem_without}"
-    share = percent(change.seconds_without / advice.stock.time.seconds) if advice.stock else ""
     problem = f", but {change.problem_without}" if change.problem_without else ""
-    return f"without it: {share} of the time as it came{problem}"
+    return f"without it: {_share(change.seconds_without, advice)} of the time as it came{problem}"
 
 
 def _short(kind: str) -> str:
     """Returns a tensor type as `f32[8,128]`.
 
     Example:
-      >>> _short("tensor<8x128xf32>"), _short("tensor<f32>")
-      ('f32[8,128]', 'f32[]')
+      >>> _short("tensor<8x128xf32>"), _short("tensor<f32>"), _short("tensor<4xcomplex<f32>>")
+      ('f32[8,128]', 'f32[]', 'complex<f32>[4]')
     """
-    *sizes, element = kind.removeprefix("tensor<").removesuffix(">").split("x")
+    inside = kind.removeprefix("tensor<").removesuffix(">")
+    element = re.sub(r"^(?:\d+x)*", "", inside)
+    sizes = inside.removesuffix(element).split("x")[:-1]
     return f"{element}[{','.join(sizes)}]"
 
 
@@ -104,6 +118,7 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "annotations": advice.annotations,
         "programs_compiled": advice.trials,
         "problem": advice.problem,
+        "refused": None if advice.refused is None else _form_dict(advice.refused),
         "forms": [_form_dict(each) for each in ((advice.stock, *advice.forms) if advice.stock else ())],
         "changes": [_change_dict(each) for each in advice.changes],
     }

@@ -8,10 +8,10 @@ how the program is called, needs no more memory, and is not given if XLA compute
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.ir.diagnostics import Place
@@ -19,7 +19,7 @@ from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.annotations import Annotation, annotations_of, changed
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, CompileRequest, XlaChild
-from reshard.passes.advice.change_search import Changes, ChangeSearch, Trial
+from reshard.passes.advice.change_search import LEAST_GAIN, Changes, ChangeSearch, Trial
 from reshard.passes.advice.source_edits import diff_of
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reshard.synthesis.network.program_time import ProgramTime
 
 MOST_CHANGES = 5
-BUDGET = 400  # compilations
+BUDGET, MOST_BUDGET = 400, 10**6  # compilations
 MOST_WRONG = 3  # sets of changes that XLA computes wrongly, before the search gives up
 
 
@@ -82,6 +82,8 @@ class Advice:
       changes: the most needed first; empty if nothing is to be gained.
       module: the module with the changes, as bytecode; None without changes.
       problem: why nothing is advised, if there is a reason beside that nothing is to be gained.
+      refused: the fastest form that may not be advised, with the reason as its title, if it is faster than what is.
+      has_lines: whether the places in the module are those of other files, such as the user's.
     """
 
     name: str
@@ -94,6 +96,8 @@ class Advice:
     changes: tuple[Advised, ...] = ()
     module: bytes | None = None
     problem: str = ""
+    refused: Measured | None = None
+    has_lines: bool = True
 
 
 class Adviser:
@@ -120,7 +124,9 @@ class Adviser:
         import_shardings(self._module, self._pipeline, self._session)
         self._devices = partitions_of(self._module)
         self._criterion = ModuleCriterion(BETTER, network, self._devices)
-        self._annotations = [_in_file(each, name) for each in annotations_of(self._module)]
+        found = annotations_of(self._module)
+        self._has_lines = not any(each.place and each.place.file == _NO_FILE for each in found)
+        self._annotations = [_in_file(each, name) for each in found]
         self._most, self._budget = most, budget
         self._stock: Compiled | None = None
         self._count = 0
@@ -130,12 +136,13 @@ class Adviser:
         progress.at("advise: the module as it came")
         stock = self._compiled(compat.bytecode(self._module))
         empty = Advice(self._name, self._network, self._devices, len(self._annotations), 1, None)
+        empty = replace(empty, has_lines=self._has_lines)
         if not stock.is_ok:
             return replace(empty, problem=f"XLA does not compile the module: {stock.status}: {stock.message}")
         self._stock = stock
         empty = replace(empty, stock=self.measured("as it came", stock))
         if not self._annotations:
-            return replace(empty, problem="the module has no sharding constraints")
+            return replace(empty, problem="the module has no sharding constraint that could change")
         return self._searched(empty)
 
     def measured(self, title: str, compiled: Compiled) -> Measured:
@@ -151,18 +158,19 @@ class Adviser:
         wrong = ""
         for _ in range(MOST_WRONG):
             found = search.run()
+            refused = self._refused(search)
             if not found:
-                return replace(empty, trials=len(search.trials), problem=wrong)
+                return replace(empty, trials=len(search.trials), problem=wrong, refused=refused)
             changes = self._named(found)
             if not (wrong := self._wrong(changes)):
                 break
             key = frozenset(found)
             search.trials[key] = replace(search.trials[key], problem=wrong)
         else:
-            return replace(empty, trials=len(search.trials), problem=wrong)
+            return replace(empty, trials=len(search.trials), problem=wrong, refused=self._refused(search))
         others = [search.without(found, each) for each in found]
         advised = [
-            Advised(annotation, sharding, trial.seconds, trial.problem, *_in_source(annotation.place, sharding))
+            Advised(annotation, sharding, trial.seconds, trial.problem, *self._in_source(annotation, sharding))
             for (annotation, sharding), trial in zip(changes.items(), others, strict=True)
         ]
         title = f"with {counted(len(advised), 'change')}"
@@ -175,6 +183,14 @@ class Adviser:
             module=changed(self._module, changes),
         )
 
+    def _refused(self, search: ChangeSearch) -> Measured | None:
+        """Returns the fastest form that may not be advised, if it is faster than all that may."""
+        compiled = [each for each in search.trials.values() if each.of is not None and each.of.is_ok]
+        fastest = min(compiled, key=lambda trial: trial.seconds)
+        if not fastest.problem or fastest.seconds >= search.trials[frozenset()].seconds * (1 - LEAST_GAIN):
+            return None
+        return self.measured(fastest.problem, fastest.of)
+
     def _candidates(self) -> dict[int, list[Sharding | None]]:
         """Returns what may become of each annotation: nothing, a sharding that others of its shapes have, an edit."""
         used = Counter((each.mesh, each.shapes, each.sharding.closed()) for each in self._annotations)
@@ -185,7 +201,7 @@ class Adviser:
             able = [s for s in others if all(divides(s, each.mesh, shape) for shape in each.shapes)]
             some = dict.fromkeys([*able, *near])
             some.pop(each.sharding.closed(), None)
-            found[each.number] = [None, *some]
+            found[each.number] = [None, *(s for s in some if not _axes_of(s) & {*each.bound})]
         return found
 
     def _named(self, changes: Sequence[tuple[int, Sharding | None]]) -> dict[Annotation, Sharding | None]:
@@ -201,10 +217,18 @@ class Adviser:
         progress.at("advise: programs compiled", self._count, self._budget)
         compiled = self._compiled(self._text(changes)) if changes else stock
         if not compiled.is_ok:
-            return Trial(float("inf"), problem=compiled.status, of=compiled)
+            message = (compiled.message.strip().splitlines() or ["no message"])[0]
+            return Trial(float("inf"), problem=f"XLA does not compile that: {compiled.status}: {message}", of=compiled)
         seconds = self._network.time_beside(stock, compiled, self._devices).seconds
-        problem = self._criterion.problem(stock, compiled, with_time=False)
+        problem = self._criterion.problem(stock, compiled, with_time=False) or self._more_work(stock, compiled)
         return Trial(seconds, self._criterion.excess_memory(stock, compiled), problem, compiled)
+
+    def _more_work(self, stock: Compiled, compiled: Compiled) -> str:
+        """Returns in words that the form computes more, if nobody knows the network or what computing takes there."""
+        if self._network.is_known and self._network.topology.flops_per_s is not None:
+            return ""
+        then, now = (sum(work.flops * work.runs for work in each.work) for each in (stock, compiled))
+        return f"operations of matrix products per device {then:,} -> {now:,}" if now > then else ""
 
     def _foresee(self, sets: Sequence[Changes]) -> None:
         self._child.foresee([self._request(self._text(each)) for each in sets if each])
@@ -216,6 +240,20 @@ class Adviser:
         return self._child.compile(
             source, self._devices, timeout_s=DEFAULT_TIMEOUT_S, has_final=self._network.has_final
         )
+
+    def _in_source(self, annotation: Annotation, sharding: Sharding | None) -> tuple[str, tuple[str, ...]]:
+        """Returns the line of an annotation, and its edit as a diff; empty where there is no such file or edit.
+
+        A line that asks for several shardings, or a helper's, is not edited.
+        """
+        place = annotation.place
+        lines = [] if place is None else _text_of(place).split("\n")
+        if place is None or not 0 < place.line <= len(lines):
+            return "", ()
+        is_alone = sum(each.place == place for each in self._annotations) == 1
+        may_edit = is_alone and annotation.is_own_call
+        diff = diff_of("\n".join(lines), place, annotation.sharding, sharding) if may_edit else ()
+        return lines[place.line - 1].strip(), diff
 
     def _wrong(self, changes: Mapping[Annotation, Sharding | None]) -> str:
         """Returns in words where XLA computes the changed program wrongly, if it computes the program as it came
@@ -231,15 +269,22 @@ class Adviser:
         return values_check.problem_of_stock(module, self._pipeline, self._session)
 
 
+_NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a file
+
+
 def _in_file(annotation: Annotation, file: str) -> Annotation:
     """Returns the annotation with a file in place of the one without a name."""
     place = annotation.place
-    return replace(annotation, place=replace(place, file=file)) if place and place.file == "-" else annotation
+    return replace(annotation, place=replace(place, file=file)) if place and place.file == _NO_FILE else annotation
 
 
-def _in_source(place: Place | None, sharding: Sharding | None) -> tuple[str, tuple[str, ...]]:
-    """Returns the line of a place, and its edit as a diff; empty where there is no such file or edit."""
-    lines = [] if place is None else linecache.getlines(place.file)
-    if place is None or not 0 < place.line <= len(lines):
-        return "", ()
-    return lines[place.line - 1].strip(), diff_of("".join(lines), place, sharding)
+def _axes_of(sharding: Sharding) -> set[str]:
+    return {axis.name for axes in sharding.dims for axis in axes}
+
+
+def _text_of(place: Place) -> str:
+    """Returns the text of the file of a place; empty if it is no file of text that can be read."""
+    try:
+        return Path(place.file).read_text(encoding="utf-8") if Path(place.file).is_file() else ""
+    except (OSError, ValueError):
+        return ""

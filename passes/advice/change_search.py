@@ -137,7 +137,7 @@ class ChangeSearch:
 
     def _best(self) -> Changes:
         """Returns the fastest set that may be advised; the empty one if none gives enough."""
-        able = [each for each, trial in self.trials.items() if not trial.problem]
+        able = [each for each, trial in self.trials.items() if not trial.problem and len(each) <= self._most]
         best = min(able, key=lambda each: (self.trials[each].seconds, len(each)), default=frozenset())
         stock = self.trials[frozenset()].seconds
         return best if best in self.trials and self.trials[best].seconds < stock * (1 - LEAST_GAIN) else frozenset()

@@ -2,13 +2,15 @@
 """Advice as an edit of the user's own source, where the line is plain enough: a call with a literal PartitionSpec.
 
 `with_sharding_constraint(x, P("data"))` can be edited without knowing what its names stand for: the call becomes `x`,
-or the call of `P` gets other arguments. A constraint in a helper, or with a sharding that has a name, cannot.
+or the call of `P` gets other arguments. A constraint in a helper, or with a sharding that has a name, cannot. No edit
+is believed: the new source is parsed, and has to be the old one but for the call.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import re
 
 from reshard.dialect_utils.ir.diagnostics import Place
 from reshard.synthesis.layouts import partition_specs
@@ -18,16 +20,17 @@ _CONSTRAINT = "with_sharding_constraint"
 _SPECS = ("P", "PartitionSpec")
 
 
-def diff_of(source: str, place: Place, sharding: Sharding | None) -> tuple[str, ...]:
+def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | None) -> tuple[str, ...]:
     """Returns the lines that leave, each behind `- `, and those that come, behind `+ `; empty for a line not plain
     enough.
 
     Args:
-      source: the file as text. place: where it calls `with_sharding_constraint`.
-      sharding: what the value should have; None for no constraint.
+      source: the file as text. place: where it calls `with_sharding_constraint`; JAX counts columns from 0.
+      before: the sharding that the call asks for. sharding: what the value should have; None for no constraint.
 
     Example:
-      >>> diff_of('y = with_sharding_constraint(f(x), P("a"))', Place("f.py", 1, 5), None)
+      >>> before = Sharding.parse('[{"a"}]')
+      >>> diff_of('y = with_sharding_constraint(f(x), P("a"))', Place("f.py", 1, 4), before, None)
       ('- y = with_sharding_constraint(f(x), P("a"))', '+ y = f(x)')
     """
     try:
@@ -35,19 +38,21 @@ def diff_of(source: str, place: Place, sharding: Sharding | None) -> tuple[str, 
     except (SyntaxError, ValueError):
         return ()
     call = next((each for each in ast.walk(tree) if isinstance(each, ast.Call) and _is_at(each, place)), None)
-    if call is None or not call.args:
+    if call is None or not call.args or isinstance(call.args[0], ast.Starred | ast.NamedExpr):
         return ()
-    edited = _without(source, tree, call) if sharding is None else _with_spec(source, call, sharding)
+    if len(call.args) + len(call.keywords) < 2:
+        return ()
+    edited = _without(source, tree, call) if sharding is None else _with_spec(source, tree, call, before, sharding)
     if edited is None:
         return ()
-    lines = difflib.ndiff(source.splitlines(), edited.splitlines())
+    lines = difflib.ndiff(_lines(source), _lines(edited))
     return tuple(
         f"{each[:2]}{each[2:].strip()}" for each in lines if each.startswith(("- ", "+ ")) and each[2:].strip()
     )
 
 
 def _is_at(call: ast.Call, place: Place) -> bool:
-    return (call.lineno, call.col_offset + 1) == (place.line, place.column) and _name(call) == _CONSTRAINT
+    return (call.lineno, call.col_offset) == (place.line, place.column) and _name(call) == _CONSTRAINT
 
 
 def _name(call: ast.Call) -> str:
@@ -56,39 +61,87 @@ def _name(call: ast.Call) -> str:
 
 
 def _without(source: str, tree: ast.Module, call: ast.Call) -> str | None:
-    """Returns the source with the call's first argument in its place; `x = x` goes as a whole."""
+    """Returns the source with the call's first argument in its place; `x = x` goes as a whole where it may."""
     value = call.args[0]
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Assign) and each.value is call and isinstance(value, ast.Name):
-            if [isinstance(to, ast.Name) and to.id == value.id for to in each.targets] == [True]:
-                return _replaced(source, each, "")
+    statement = next((each for each in ast.walk(tree) if isinstance(each, ast.Assign) and each.value is call), None)
+    if statement is not None and _is_to_itself(statement, value) and _stands_alone(source, tree, statement):
+        return _replaced(source, statement, "")
     text = ast.get_source_segment(source, value)
-    return None if text is None else _replaced(source, call, text)
+    if text is None:
+        return None
+    is_atom = isinstance(value, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Constant)
+    edited = _replaced(source, call, text if is_atom else f"({text})")
+    return edited if _is_tree_with(edited, tree, call, value) else None
 
 
-def _with_spec(source: str, call: ast.Call, sharding: Sharding) -> str | None:
+def _is_to_itself(statement: ast.Assign, value: ast.expr) -> bool:
+    names = [to.id for to in statement.targets if isinstance(to, ast.Name)]
+    return isinstance(value, ast.Name) and len(statement.targets) == 1 and names == [value.id]
+
+
+def _stands_alone(source: str, tree: ast.Module, statement: ast.stmt) -> bool:
+    """Returns whether a statement has its lines for itself, and its block has others."""
+    lines = _lines(source)
+    before = lines[statement.lineno - 1].encode()[: statement.col_offset].decode()
+    behind = lines[(statement.end_lineno or 0) - 1].encode()[statement.end_col_offset :].decode()
+    blocks = [
+        block
+        for each in ast.walk(tree)
+        for _, block in ast.iter_fields(each)
+        if isinstance(block, list) and any(inner is statement for inner in block)
+    ]
+    return not before.strip() and not behind.partition("#")[0].strip() and all(len(block) > 1 for block in blocks)
+
+
+def _with_spec(source: str, tree: ast.Module, call: ast.Call, before: Sharding, sharding: Sharding) -> str | None:
     """Returns the source with another literal PartitionSpec in the call; None if there is not exactly one."""
     given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "shardings")]
     specs = [node for each in given for node in ast.walk(each) if isinstance(node, ast.Call) and _name(node) in _SPECS]
     text = partition_specs.text_of(sharding)
-    if len(specs) != 1 or text is None or not all(_is_literal(each) for each in specs[0].args):
+    if len(specs) != 1 or text is None or not _asks_for(specs[0], before):
         return None
     name = ast.get_source_segment(source, specs[0].func)
-    return None if name is None else _replaced(source, specs[0], name + text.removeprefix("P"))
+    if name is None:
+        return None
+    edited = _replaced(source, specs[0], name + text.removeprefix("P"))
+    new = ast.parse(text, mode="eval").body
+    assert isinstance(new, ast.Call)  # of P
+    return edited if _is_tree_with(edited, tree, specs[0], ast.Call(specs[0].func, new.args, [])) else None
 
 
-def _is_literal(node: ast.expr) -> bool:
+def _asks_for(spec: ast.Call, before: Sharding) -> bool:
+    """Returns whether a call of `P` has literals alone, and they say what a sharding says."""
+    if spec.keywords:
+        return False
     try:
-        ast.literal_eval(node)
+        entries = [ast.literal_eval(each) for each in spec.args]
+        return Sharding.parse(f"P({', '.join(map(repr, entries))})", before.rank) == before
     except ValueError:
         return False
-    return True
+
+
+def _is_tree_with(edited: str, tree: ast.Module, old: ast.expr, new: ast.expr) -> bool:
+    """Returns whether a source is that of a tree with one node replaced; the tree is not of use afterwards."""
+
+    class Replacing(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            return new if node is old else self.generic_visit(node)
+
+    try:
+        return ast.dump(ast.parse(edited)) == ast.dump(Replacing().visit(tree))
+    except (SyntaxError, ValueError):
+        return False
 
 
 def _replaced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
     """Returns the source with a text in place of a node. Columns of `ast` count bytes."""
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    lines = [line.encode() for line in _lines(source)]
     assert node.end_lineno is not None and node.end_col_offset is not None  # nodes of parsed text have both
     head = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
     tail = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])
     return (head + text.encode() + tail).decode()
+
+
+def _lines(source: str) -> list[str]:
+    """Returns the lines as Python counts them, with their ends; `str.splitlines` also cuts at a form feed."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)

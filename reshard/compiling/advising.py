@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.typed import asm_of
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.advice import advice_text, advising
-from reshard.passes.advice.advising import BUDGET, MOST_CHANGES, Adviser, Measured
+from reshard.passes.advice.advising import BUDGET, MOST_BUDGET, MOST_CHANGES, Adviser, Measured
 from reshard.passes.advice.change_search import LEAST_GAIN
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, option_text
 from reshard.planning.byte_sizes import byte_size
@@ -41,11 +42,14 @@ class Advice:
 
     @property
     def module(self) -> str | None:
-        """Returns the module with the changes as MLIR text, with its locations; None without changes."""
+        """Returns the module with the changes as MLIR text; None without changes.
+
+        It has its locations, unless they are places in the very text that was changed.
+        """
         if self.found.module is None:
             return None
         with make_context() as context, ir.Location.unknown(context):
-            return asm_of(ir.Module.parse(self.found.module).operation, enable_debug_info=True)
+            return asm_of(ir.Module.parse(self.found.module).operation, enable_debug_info=self.found.has_lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the advice as plain data, schema `reshard.advice/1`."""
@@ -83,21 +87,23 @@ def advise(
       with_ours: whether `optimize` is asked, too, for the program as it came and for the changed one.
     Raises:
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
-      TypeError: arguments for a program that is no function.
+      ByteSizeError: a memory limit that is no size.
+      ValueError: `most` or `effort` is not positive.
+      TypeError: arguments for a program that is no function, or a program of another kind.
       DiagnosedError: as `optimize`.
 
     Example, for a function `step` with a mesh of 8 devices:
 
         print(reshard.advise(step, params, batch, topology="h100:2x4"))
     """
-    if callable(program) and not hasattr(program, "compiler_ir"):
+    if callable(program) and not hasattr(program, "compiler_ir") and not hasattr(program, "cost_analysis"):
         import jax
 
         jitted = program if hasattr(program, "lower") else jax.jit(program)
         program = jitted.lower(*args, **kwargs)
     elif args or kwargs:
         raise TypeError(f"advise takes arguments of a function only, and {type(program).__name__} is none")
-    source, name, is_from_jax = source_of(program)
+    source, name, is_from_jax = source_of(program, "advise")
     network = site_network(topology, memory_limit)
     how = {"most": most, "effort": effort, "with_ours": with_ours, "is_from_jax": is_from_jax}
     return of_source(source, name, network, **how)
@@ -131,8 +137,13 @@ def of_source(
       child: the process that compiles; None for the one that this process shares.
       options: of `optimize`, beside those of `reshard.options`.
     """
-    child = child or shared_child()
-    given = dict(options or {}) | ({} if network.is_known is False else {"topology": network.topology})
+    if most < 1 or not 0 < effort < math.inf:
+        raise ValueError(f"most = {most}, effort = {effort}; both are positive")
+    child, given = child or shared_child(), dict(options or {})
+    if network.is_known:
+        given["topology"] = network.topology
+    if network.memory_limit is not None:
+        given["memory_limit"] = network.memory_limit
     settings = resolved(given, dict(contexts.current().options))
     with (
         make_context() as context,
@@ -140,7 +151,8 @@ def of_source(
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
-        adviser = Adviser(module, name, child, network, most=most, budget=max(1, round(BUDGET * effort)))
+        budget = max(2, round(min(BUDGET * effort, MOST_BUDGET)))
+        adviser = Adviser(module, name, child, network, most=most, budget=budget)
         found = adviser.advice()
     if with_ours and found.stock is not None:
         sources = [source, *([] if found.module is None else [found.module])]

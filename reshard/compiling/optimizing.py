@@ -359,9 +359,11 @@ def _of_module(module: ir.Module | str | bytes, settings: Mapping[str, Any]) -> 
     return Result(None, _text(found.content), found.report, found.is_rewritten, settings["emit"])
 
 
-def source_of(program: Any) -> tuple[bytes, str, bool]:
+def source_of(program: Any, function: str = "traffic") -> tuple[bytes, str, bool]:
     """Returns the module of a program that `optimize` takes, its name, and whether jax has just lowered it.
 
+    Args:
+      function: the name of the function that takes the program, for the error.
     Raises: TypeError if `optimize` does not take it.
     """
     if hasattr(program, "compiler_ir"):
@@ -374,7 +376,7 @@ def source_of(program: Any) -> tuple[bytes, str, bool]:
     if isinstance(program, str | bytes | bytearray):
         file = _file(program if isinstance(program, str) else bytes(program))
         return file.content, "module", False
-    raise _not_taken("traffic", program)
+    raise _not_taken(function, program)
 
 
 def _not_taken(function: str, program: Any) -> TypeError:

@@ -34,6 +34,7 @@ def test_a_function_is_advised_on_and_the_changed_module_computes_the_same(mesh)
     (change,) = found.changes
     assert change.sharding is None and change.source.endswith("# this line")
     assert change.annotation.place.file == __file__
+    assert change.diff == ("- x = jax.lax.with_sharding_constraint(x, columns)  # this line", "+ # this line")
     assert "with_sharding_constraint" in str(found) and "sharding_constraint" not in found.module.split("loc(")[0]
     assert found.to_dict()["changes"][0]["advised"] is None
 
@@ -58,8 +59,21 @@ def test_arguments_are_for_functions_only(mesh):
         reshard.advise("module {}", 1)
 
 
+@pytest.mark.parametrize("wrong", [{"most": 0}, {"effort": -1}, {"effort": float("nan")}])
+def test_most_and_effort_are_positive(wrong):
+    with pytest.raises(ValueError, match="both are positive"):
+        reshard.advise("module {}", **wrong)
+
+
+def test_what_is_no_program_is_named():
+    with pytest.raises(TypeError, match="^advise takes"):
+        reshard.advise(5)
+    with pytest.raises(TypeError, match="^advise takes .*, not Compiled"):
+        reshard.advise(jax.jit(jnp.tanh).lower(1.0).compile())
+
+
 def test_without_constraints_nothing_is_advised(mesh):
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=at(mesh, "x"))
     found = reshard.advise(jnp.tanh, x)
     assert not found.changes and found.module is None
-    assert "nothing is advised: the module has no sharding constraints" in str(found)
+    assert "nothing is advised: the module has no sharding constraint that could change" in str(found)

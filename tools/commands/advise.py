@@ -25,8 +25,8 @@ examples:
   reshard advise step.mlir --most 2 -o better.mlir   also writes the module with the changes
   reshard advise step.mlir --effort 3                compiles up to three times as many programs
 
-exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, or the file or --topology has an error; 2 the
-command line has an error.
+exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an error, or FILE
+cannot be written; 2 the command line has an error.
 """  # noqa: E501
 
 
@@ -37,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--topology",
         metavar="NAME",
         help="the network: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: unknown, one switch, on "
-        "which received bytes may not rise)",
+        "which neither received bytes nor operations may rise)",
     )
     parser.add_argument("--most", type=whole_number, default=5, metavar="N", help="changes (default: 5)")
     parser.add_argument(
@@ -87,7 +87,8 @@ def drive(flags: argparse.Namespace) -> int:
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     if flags.output == "-" and flags.json:
-        raise UserError("-o - and --json both write to stdout; give -o a file")
+        print("reshard advise: error: -o - and --json both write to stdout; give -o a file", file=sys.stderr)
+        return 2
     try:
         found = _found(flags)
     except DiagnosedError as error:
@@ -97,8 +98,8 @@ def drive(flags: argparse.Namespace) -> int:
         raise UserError(str(error)) from None
     if flags.json:
         print(json.dumps(found.to_dict(), indent=2))
-    elif flags.output != "-":
-        print(str(found), end="")
+    else:
+        print(str(found), end="", file=sys.stderr if flags.output == "-" else sys.stdout)
     if flags.output and (module := found.module) is not None:
         write_output(flags.output, module)
     elif flags.output:

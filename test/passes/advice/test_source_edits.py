@@ -10,15 +10,34 @@ from reshard.synthesis.layouts.sharding import Sharding
 ROWS = Sharding.parse('[{"x", "y"}, {}]')
 
 
-def edit(source: str, sharding: Sharding | None, line: int = 1, name: str = "jax.lax.with_sharding_constraint"):
-    column = source.splitlines()[line - 1].encode().index(name.encode()) + 1
-    return diff_of(source, Place("f.py", line, column), sharding)
+X = Sharding.parse('[{"x"}, {}]')
+CALL = "jax.lax.with_sharding_constraint"
+
+
+def edit(source: str, sharding: Sharding | None, line: int = 1, before: Sharding = X):
+    column = source.split("\n")[line - 1].encode().index(CALL.encode())
+    return diff_of(source, Place("f.py", line, column), before, sharding)
 
 
 @pytest.mark.parametrize(
     ("source", "sharding", "lines"),
     [
-        ("x = jax.lax.with_sharding_constraint(x, s)", None, ("- x = jax.lax.with_sharding_constraint(x, s)",)),
+        ("x = jax.lax.with_sharding_constraint(x, s)\ny = x", None, ("- x = jax.lax.with_sharding_constraint(x, s)",)),
+        (
+            "-jax.lax.with_sharding_constraint(a - b, s)",
+            None,
+            ("- -jax.lax.with_sharding_constraint(a - b, s)", "+ -(a - b)"),
+        ),
+        (
+            "jax.lax.with_sharding_constraint(a + b, s).T",
+            None,
+            ("- jax.lax.with_sharding_constraint(a + b, s).T", "+ (a + b).T"),
+        ),
+        (
+            "if c: x = jax.lax.with_sharding_constraint(x, s)",
+            None,
+            ("- if c: x = jax.lax.with_sharding_constraint(x, s)", "+ if c: x = x"),
+        ),
         (
             "y = jax.lax.with_sharding_constraint(f(x), s) + 1",
             None,
@@ -58,13 +77,32 @@ def test_a_call_over_several_lines_is_edited_as_a_whole():
         "y = jax.lax.with_sharding_constraint(x, P(*axes))",
         "y = jax.lax.with_sharding_constraint(x, P(axis))",
         "y = jax.lax.with_sharding_constraint(x, a(P('x'), P('y')))",
+        "y = jax.lax.with_sharding_constraint(x, P('y'))",  # another sharding than that of the annotation
+        "y = jax.lax.with_sharding_constraint(x, P('x', unreduced={'y'}))",
     ],
 )
 def test_other_lines_are_left_alone(source):
     assert edit(source, ROWS) == ()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "y = jax.lax.with_sharding_constraint(*args)",
+        "y = jax.lax.with_sharding_constraint(z := f(x), s)",
+        "y = jax.lax.with_sharding_constraint(x)",
+    ],
+)
+def test_a_call_whose_value_is_not_plain_stays(source):
+    assert edit(source, None) == ()
+
+
 def test_what_is_no_such_call_is_left_alone():
-    assert diff_of("y = at(x, 'data')", Place("f.py", 1, 5), None) == ()
-    assert diff_of("y = (", Place("f.py", 1, 5), None) == ()
-    assert diff_of("", Place("f.py", 7, 5), None) == ()
+    assert diff_of("y = at(x, 'data')", Place("f.py", 1, 4), X, None) == ()
+    assert diff_of("y = (", Place("f.py", 1, 4), X, None) == ()
+    assert diff_of("", Place("f.py", 7, 4), X, None) == ()
+
+
+def test_a_form_feed_ends_no_line():
+    source = "a = 1\n\x0cb = 2\ny = jax.lax.with_sharding_constraint(f(x), s)\nz = y\n"
+    assert edit(source, None, line=3) == ("- y = jax.lax.with_sharding_constraint(f(x), s)", "+ y = f(x)")

@@ -70,7 +70,7 @@ def test_no_module_is_written_if_nothing_is_advised(capsys, tmp_path):
         (["nowhere.mlir"], 1, "nowhere.mlir: error: no such file or directory"),
         ([EXAMPLE, "--topology", "h100:3"], 1, "the mesh has 8"),
         ([EXAMPLE, "--topology", "h1000"], 1, "h1000"),
-        ([EXAMPLE, "--json", "-o", "-"], 1, "both write to stdout"),
+        ([EXAMPLE, "--json", "-o", "-"], 2, "both write to stdout"),
     ],
 )
 def test_bad_input(capsys, arguments, status, message):
