@@ -181,6 +181,7 @@ class Adviser:
             forms=(form,),
             changes=tuple(advised),
             module=changed(self._module, changes),
+            refused=self._refused(search),
         )
 
     def _refused(self, search: ChangeSearch) -> Measured | None:

@@ -135,7 +135,8 @@ func.func public @main(%arg0: tensor<64x512xf32> {{sdy.sharding = #sdy.sharding<
 def test_on_an_unknown_network_no_device_computes_more():
     """Without the constraint nothing would be sent, and each device would compute the whole product."""
     found, _ = advice(PRODUCT, topology="")
-    assert found.changes == () and found.refused.title.startswith("operations of matrix products per device ")
+    assert [each.sharding for each in found.changes] != [None]
+    assert found.refused.title.startswith("operations of matrix products per device 524,288 -> ")
 
 
 MANUAL = f"""
