@@ -134,7 +134,7 @@ class Adviser:
     def advice(self) -> Advice:
         """Returns the advice; it never raises because of the module."""
         progress.at("advise: the module as it came")
-        stock = self._compiled(compat.bytecode(self._module))
+        stock = self.compiled(compat.bytecode(self._module))
         empty = Advice(self._name, self._network, self._devices, len(self._annotations), 1, None)
         empty = replace(empty, has_lines=self._has_lines)
         if not stock.is_ok:
@@ -148,10 +148,6 @@ class Adviser:
     def measured(self, title: str, compiled: Compiled) -> Measured:
         """Returns a form of the program with its modelled time."""
         return Measured(title, compiled, self._network.time_beside(self._stock or compiled, compiled, self._devices))
-
-    def compiled(self, source: bytes) -> Compiled:
-        """Returns what XLA makes of another form of the module."""
-        return self._compiled(source)
 
     def _searched(self, empty: Advice) -> Advice:
         search = ChangeSearch(self._candidates(), self._trial, self._foresee, self._most, self._budget)
@@ -216,7 +212,7 @@ class Adviser:
         assert stock is not None  # it is compiled first
         self._count += 1
         progress.at("advise: programs compiled", self._count, self._budget)
-        compiled = self._compiled(self._text(changes)) if changes else stock
+        compiled = self.compiled(self._text(changes)) if changes else stock
         if not compiled.is_ok:
             message = (compiled.message.strip().splitlines() or ["no message"])[0]
             return Trial(float("inf"), problem=f"XLA does not compile that: {compiled.status}: {message}", of=compiled)
@@ -237,7 +233,8 @@ class Adviser:
     def _request(self, source: bytes) -> CompileRequest:
         return CompileRequest(source, self._devices, has_final=self._network.has_final)
 
-    def _compiled(self, source: bytes) -> Compiled:
+    def compiled(self, source: bytes) -> Compiled:
+        """Returns what XLA makes of a form of the module, as bytecode or text."""
         return self._child.compile(
             source, self._devices, timeout_s=DEFAULT_TIMEOUT_S, has_final=self._network.has_final
         )

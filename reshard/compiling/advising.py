@@ -96,14 +96,7 @@ def advise(
 
         print(reshard.advise(step, params, batch, topology="h100:2x4"))
     """
-    if callable(program) and not hasattr(program, "compiler_ir") and not hasattr(program, "cost_analysis"):
-        import jax
-
-        jitted = program if hasattr(program, "lower") else jax.jit(program)
-        program = jitted.lower(*args, **kwargs)
-    elif args or kwargs:
-        raise TypeError(f"advise takes arguments of a function only, and {type(program).__name__} is none")
-    source, name, is_from_jax = source_of(program, "advise")
+    source, name, is_from_jax = source_of("advise", program, args, kwargs)
     network = site_network(topology, memory_limit)
     how = {"most": most, "effort": effort, "with_ours": with_ours, "is_from_jax": is_from_jax}
     return of_source(source, name, network, **how)

@@ -359,13 +359,25 @@ def _of_module(module: ir.Module | str | bytes, settings: Mapping[str, Any]) -> 
     return Result(None, _text(found.content), found.report, found.is_rewritten, settings["emit"])
 
 
-def source_of(program: Any, function: str = "traffic") -> tuple[bytes, str, bool]:
+def source_of(
+    function: str, program: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> tuple[bytes, str, bool]:
     """Returns the module of a program that `optimize` takes, its name, and whether jax has just lowered it.
 
     Args:
-      function: the name of the function that takes the program, for the error.
-    Raises: TypeError if `optimize` does not take it.
+      function: the name of the function that takes the program, for errors.
+      program: what `optimize` takes, or a function, jitted or not, which is lowered for `args` and `kwargs`.
+    Raises: TypeError for a program of another kind, and for arguments of a program that is no function.
     """
+    if callable(program) and not hasattr(program, "compiler_ir"):
+        import jax
+
+        if isinstance(program, jax.stages.Compiled):
+            raise _not_taken(function, program)
+        jitted = program if hasattr(program, "lower") else jax.jit(program)
+        program = jitted.lower(*args, **(kwargs or {}))
+    elif args or kwargs:
+        raise TypeError(f"{function} takes arguments of a function only, and {type(program).__name__} is none")
     if hasattr(program, "compiler_ir"):
         module = program.compiler_ir("stablehlo")
         return compat.bytecode(module), compat.module_name(module), True

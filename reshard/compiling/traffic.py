@@ -95,14 +95,7 @@ def traffic(
       DiagnosedError: as `optimize`.
     """
     network = topology if isinstance(topology, Topology) else Topology.parse(os.fspath(topology or DEFAULT))
-    if callable(program) and not hasattr(program, "compiler_ir"):
-        import jax
-
-        jitted = program if hasattr(program, "lower") else jax.jit(program)
-        program = jitted.lower(*args, **kwargs)
-    elif args or kwargs:
-        raise TypeError(f"traffic takes arguments of a function only, and {type(program).__name__} is none")
-    source, name, is_from_jax = source_of(program)
+    source, name, is_from_jax = source_of("traffic", program, args, kwargs)
     options = {} if topology is None else {"topology": network}
     return of_source(source, name, network, with_ours=with_ours, is_from_jax=is_from_jax, options=options)
 

@@ -70,6 +70,8 @@ def test_what_is_no_program_is_named():
         reshard.advise(5)
     with pytest.raises(TypeError, match="^advise takes .*, not Compiled"):
         reshard.advise(jax.jit(jnp.tanh).lower(1.0).compile())
+    with pytest.raises(TypeError, match="^traffic takes .*, not Compiled"):
+        reshard.traffic(jax.jit(jnp.tanh).lower(1.0).compile())
 
 
 def test_without_constraints_nothing_is_advised(mesh):
