@@ -52,7 +52,7 @@ import numpy as np
 from ..layouts.blocks import Blocks
 from .edge_colouring import by_number, edge_colours
 from .exchange_pieces import Pieces, SourceBoxes, TooManyPieces, check_ends, refinement, with_senders
-from .exchange_sizes import cheapest_classes
+from .exchange_sizes import PieceClasses
 from .traffic import Collective
 
 __all__ = ["Exchange", "Round", "TooManyPieces", "plan_exchange", "run_exchange"]
@@ -253,12 +253,12 @@ def plan_exchange(
     received = np.bincount(pieces.dst, weights=pieces.elements, minlength=source.devices)
     own = _round(source, target, local) if len(local.src) else None
 
-    senders = functools.cache(functools.partial(with_senders, pieces, boxes, distance))
+    @functools.cache
+    def classes(round_elements: float) -> PieceClasses:
+        return PieceClasses(with_senders(pieces, boxes, distance, round_elements), source.devices)
 
     def scheduled(round_elements: float, all_rounds_count: bool = True) -> Exchange:
-        sent = senders(round_elements)
-        classes = cheapest_classes(sent, source.devices, round_elements, all_rounds_count)
-        rounds = _scheduled(source, target, classes)
+        rounds = _scheduled(source, target, classes(round_elements).cheapest(round_elements, all_rounds_count))
         return Exchange(source, target, own, rounds, bound_elements=int(received.max(initial=0)))
 
     if price is None or not round_elements or pieces.are_alike:

@@ -8,6 +8,7 @@ if they do not. This module looks for the classes whose rounds are cheapest toge
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,22 +21,34 @@ MOST_CHUNKS_PER_PIECE = 6
 MOST_CLASSES_FOR_ALL_MERGES = 16
 
 
-def cheapest_classes(
-    pieces: Pieces, devices: int, round_elements: float, all_rounds_count: bool = True
-) -> list[Pieces]:
-    """Returns the pieces, some of them perhaps cut, in the classes whose rounds are cheapest together.
+class PieceClasses:
+    """Pieces, and the classes into which they can be put, which are found once for all costs that are asked for."""
 
-    Args:
-      round_elements: the latency of a round, in elements.
-      all_rounds_count: whether the elements of all rounds count, as on a network where devices share links; else those
-        that the busiest device receives. If rounds cost nothing, only the latter count.
-    """
-    if not len(pieces.src):
-        return []
-    if pieces.are_alike:
-        return [pieces]
-    weights = _Weights(float(round_elements), all_rounds_count and round_elements > 0)
-    return min(_merged_classes(pieces, devices, weights), key=lambda classes: classes.cost(weights)).members()
+    def __init__(self, pieces: Pieces, devices: int):
+        self.pieces = pieces
+        self.devices = devices
+
+    def cheapest(self, round_elements: float, all_rounds_count: bool = True) -> list[Pieces]:
+        """Returns the pieces, some of them perhaps cut, in the classes whose rounds are cheapest together.
+
+        Args:
+          round_elements: the latency of a round, in elements.
+          all_rounds_count: whether the elements of all rounds count, as on a network where devices share links; else
+            those that the busiest device receives. If rounds cost nothing, only the latter count.
+        """
+        if not len(self.pieces.src):
+            return []
+        if self.pieces.are_alike:
+            return [self.pieces]
+        weights = _Weights(float(round_elements), all_rounds_count and round_elements > 0)
+        merged = (each for classes in self._ways for each in (classes.merged_cheapest(weights), classes.merged_all()))
+        return min(merged, key=lambda classes: classes.cost(weights)).members(self.pieces)
+
+    @functools.cached_property
+    def _ways(self) -> tuple[_Classes, ...]:
+        """Returns the classes to compare: those of the pieces as they are, and of each way of cutting them."""
+        whole = _Classes.of_pieces(self.pieces, self.devices)
+        return (whole, *_ways_to_cut(whole))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,74 +59,109 @@ class _Weights:
     all_rounds_count: bool
 
 
-def _merged_classes(pieces: Pieces, devices: int, weights: _Weights) -> Iterator[_Classes]:
-    """Yields the classes that are compared: for each way of cutting the pieces two ways of merging their classes."""
-    for candidate in (pieces, *_ways_to_cut(pieces)):
-        classes = _Classes(candidate, devices)
-        yield classes.merged_cheapest(weights)
-        yield classes.merged_all()
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Extents of one dimension cut into unit · 2^k, k < bits, large chunks first."""
+
+    dim: int
+    unit: int
+    bits: int
+
+    def of_pieces(self, pieces: Pieces) -> Pieces:
+        left = pieces.extents[:, self.dim] // self.unit
+        start = pieces.lo[:, self.dim].copy()
+        rows, starts, sizes = [], [], []
+        for bit in reversed(range(self.bits)):
+            count = left >> bit
+            row = np.repeat(np.arange(len(left)), count)
+            number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+            rows.append(row)
+            starts.append(start[row] + number * (self.unit << bit))
+            sizes.append(np.full(len(row), self.unit << bit))
+            start += count * (self.unit << bit)
+            left = left - (count << bit)
+        found = pieces.at(np.concatenate(rows))
+        found.lo[:, self.dim] = np.concatenate(starts)
+        found.hi[:, self.dim] = found.lo[:, self.dim] + np.concatenate(sizes)
+        return found
+
+    def of_shapes(self, origin: np.ndarray, shapes: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns what the cut makes of shapes: rows (shape before all cuts, shape of chunks, number of chunks)."""
+        left, found = shapes[:, self.dim] // self.unit, []
+        for bit in reversed(range(self.bits)):
+            count = left >> bit
+            rows = np.flatnonzero(count)
+            chunks = shapes[rows]
+            chunks[:, self.dim] = self.unit << bit
+            found.append((origin[rows], chunks, number[rows] * count[rows]))
+            left = left - (count << bit)
+        return tuple(np.concatenate(each) for each in zip(*found))
 
 
-def _ways_to_cut(pieces: Pieces) -> Iterator[Pieces]:
-    """Yields the pieces with unlike extents cut into powers of two of a unit; the largest chunk gets smaller."""
-    extents = pieces.extents
-    unlike = [dim for dim in range(extents.shape[1]) if (extents[:, dim] != extents[0, dim]).any()]
-    if not unlike:
-        return
-    units = np.gcd.reduce(extents, axis=0)
-    most_bits = max(int(extents[:, dim].max() // units[dim]).bit_length() for dim in unlike)
-    for fewer in range(min(most_bits, MOST_CUTS)):
-        found = pieces
+def _ways_to_cut(whole: _Classes) -> Iterator[_Classes]:
+    """Yields the classes of pieces with unlike extents cut into powers of two of a unit; the largest chunk gets
+    smaller.
+
+    The pieces of one shape are cut alike, so that the numbers of chunks follow from the shapes alone.
+    """
+    shapes = whole.shapes
+    unlike = np.flatnonzero((shapes != shapes[0]).any(axis=0)).tolist()
+    units = np.gcd.reduce(shapes, axis=0).tolist()
+    most = shapes.max(axis=0).tolist()
+    pieces = whole.degree[0].sum(axis=1)
+    for fewer in range(min(max((most[dim] // units[dim]).bit_length() for dim in unlike), MOST_CUTS)):
+        cuts = []
+        origin, chunks, number = np.arange(len(shapes)), shapes, np.ones(len(shapes), np.int64)
         for dim in unlike:
-            bits = max(1, int(extents[:, dim].max() // units[dim]).bit_length() - fewer)
-            found = _cut_into_powers(found, dim, int(units[dim]), bits)
-            if len(found.src) > MOST_CHUNKS_PER_PIECE * len(pieces.src):
+            cuts.append(_Cut(dim, units[dim], max(1, (most[dim] // units[dim]).bit_length() - fewer)))
+            origin, chunks, number = cuts[-1].of_shapes(origin, chunks, number)
+            if pieces[origin] @ number > MOST_CHUNKS_PER_PIECE * pieces.sum():
                 return
-        yield found
+        yield whole.cut(tuple(cuts), origin, chunks, number)
 
 
-def _cut_into_powers(pieces: Pieces, dim: int, unit: int, bits: int) -> Pieces:
-    """Returns the pieces with their extents in one dimension cut into unit · 2^k, k < bits, large chunks first."""
-    left = pieces.extents[:, dim] // unit
-    start = pieces.lo[:, dim].copy()
-    rows, starts, sizes = [], [], []
-    for bit in reversed(range(bits)):
-        count = left >> bit
-        row = np.repeat(np.arange(len(left)), count)
-        number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        rows.append(row)
-        starts.append(start[row] + number * (unit << bit))
-        sizes.append(np.full(len(row), unit << bit))
-        start += count * (unit << bit)
-        left = left - (count << bit)
-    found = pieces.at(np.concatenate(rows))
-    found.lo[:, dim] = np.concatenate(starts)
-    found.hi[:, dim] = found.lo[:, dim] + np.concatenate(sizes)
-    return found
+def _distinct(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the distinct shapes, the smallest volumes first, and the row of each shape among them."""
+    radix = shapes.max(axis=0) + 1
+    key = shapes @ np.append(np.cumprod(radix[:0:-1])[::-1], 1)[: len(radix)]  # the number of a shape
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    by_size = np.argsort(shapes[first].prod(axis=1), kind="stable")
+    return shapes[first][by_size], np.argsort(by_size)[number.reshape(-1)]
 
 
 class _Classes:
-    """Pieces in classes of one shape. A merged class has the smallest shape that holds all its pieces.
+    """Classes of pieces, each with one shape. A merged class has the smallest shape that holds all its pieces.
 
     State: `degree[end][k, d]` is the number of pieces of class k that device d receives (end 0) or sends (end 1).
+    `class_of[s]` is the class of the pieces of shape s, in the order of `_distinct`. The pieces are those that `cuts`
+    makes of the ones that are given.
     """
 
-    def __init__(self, pieces: Pieces, devices: int):
-        self.pieces = pieces
-        extents = pieces.extents
-        radix = extents.max(axis=0) + 1
-        key = extents @ np.append(np.cumprod(radix[:0:-1])[::-1], 1)[: len(radix)]  # the number of a shape
-        _, first, number = np.unique(key, return_index=True, return_inverse=True)
-        by_size = np.argsort(extents[first].prod(axis=1), kind="stable")
-        self.shapes = extents[first][by_size]
-        self.class_of = np.argsort(by_size)[number.reshape(-1)]
-        self.degree = [
-            np.bincount(self.class_of * devices + device, minlength=len(first) * devices).reshape(-1, devices)
-            for device in (pieces.dst, pieces.src)
-        ]
+    def __init__(self, shapes: np.ndarray, degree: list[np.ndarray], cuts: tuple[_Cut, ...] = ()):
+        self.shapes = shapes
+        self.degree = degree
+        self.cuts = cuts
+        self.class_of = np.arange(len(shapes))
 
-    def members(self) -> list[Pieces]:
-        return [self.pieces.at(np.flatnonzero(self.class_of == number)) for number in range(len(self.shapes))]
+    @classmethod
+    def of_pieces(cls, pieces: Pieces, devices: int) -> _Classes:
+        shapes, shape_of = _distinct(pieces.extents)
+        number = len(shapes) * devices
+        ends = (shape_of * devices + device for device in (pieces.dst, pieces.src))
+        return cls(shapes, [np.bincount(end, minlength=number).reshape(-1, devices) for end in ends])
+
+    def cut(self, cuts: tuple[_Cut, ...], origin: np.ndarray, chunks: np.ndarray, number: np.ndarray) -> _Classes:
+        """Returns the classes of the chunks of these unmerged classes; the rows are those of `_Cut.of_shapes`."""
+        shapes, shape_of = _distinct(chunks)
+        chunks_of = np.zeros((len(shapes), len(self.shapes)), np.int64)
+        np.add.at(chunks_of, (shape_of, origin), number)
+        return _Classes(shapes, [chunks_of @ degree for degree in self.degree], cuts)
+
+    def members(self, pieces: Pieces) -> list[Pieces]:
+        for cut in self.cuts:
+            pieces = cut.of_pieces(pieces)
+        class_of = self.class_of[_distinct(pieces.extents)[1]]
+        return [pieces.at(np.flatnonzero(class_of == number)) for number in range(len(self.shapes))]
 
     def cost(self, weights: _Weights) -> tuple:
         """Returns (modelled elements, rounds, elements that the busiest device sends)."""

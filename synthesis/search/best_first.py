@@ -168,6 +168,7 @@ class Search:
         self.spare_masks = [sum(1 << s for s in slots) for slots in self.spares]
         self.first_spares: dict[tuple[int, int], list[int]] = {}
         self.fitting: dict[tuple[int, int, int], tuple[list[_Owner], list[_Owner]]] = {}
+        self.ways_of_sums: dict[tuple[tuple[int, ...], int], list[tuple[int, ...]]] = {}
 
     def anew(self, homeward: bool) -> Search:
         """Returns a search that shares the bounds of this one, but pays for its prices itself.
@@ -545,11 +546,22 @@ class Search:
 
     def _with_sums(self, state: State, sums: int):
         """Yields the state with replicated factors made unreduced, in all ways that give `sums` partial sums."""
-        replicated = [i for i, place in enumerate(state) if place == REPLICATED]
-        for count in range(1, len(replicated) + 1):
-            for chosen in itertools.combinations(replicated, count):
-                if math.prod(self.sizes[i] for i in chosen) == sums:
-                    yield tuple(UNREDUCED if i in chosen else place for i, place in enumerate(state))
+        replicated = tuple([i for i, place in enumerate(state) if place == REPLICATED])
+        ways = self.ways_of_sums.get((replicated, sums))
+        if ways is None:
+            ways = self.ways_of_sums[replicated, sums] = self._ways_of_sums(replicated, sums)
+        for chosen in ways:
+            after = list(state)
+            for i in chosen:
+                after[i] = UNREDUCED
+            yield tuple(after)
+
+    def _ways_of_sums(self, factors: tuple[int, ...], sums: int) -> list[tuple[int, ...]]:
+        """Returns the sets of factors whose sizes have the product `sums`."""
+        sets = itertools.chain.from_iterable(
+            itertools.combinations(factors, count) for count in range(1, len(factors) + 1)
+        )
+        return [chosen for chosen in sets if math.prod([self.sizes[i] for i in chosen]) == sums]
 
 
 class _Run:

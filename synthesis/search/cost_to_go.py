@@ -80,6 +80,11 @@ class CostToGo:
         numbers: dict[tuple[int, int, int, float, bool], int] = {}
         self._kinds = [Made(functools.partial(_kind, row, numbers, len(self._rows).bit_length())) for row in self._rows]
         self._bounds: dict[int, tuple[tuple[int, int, int], tuple[int, int, int] | None]] = {}
+        kinds: dict[tuple, int] = {}
+        width = len(self._rows).bit_length()
+        ends = enumerate(self.common)
+        self._sum_kinds = [Made(functools.partial(_kind_with_sums, digits, i, row, kinds, width)) for i, row in ends]
+        self._bounds_with_sums: dict[int, tuple[int, int, int]] = {}
         self._is_told_by_kinds = not digits.has_sums and not self._levels and not self.is_misaligned
         self._target_size = math.prod(size for size, goal in zip(digits.sizes, digits.target) if goal >= 0)
         self._least_owned = digits.elements // digits.max_tile
@@ -128,7 +133,11 @@ class CostToGo:
     def __call__(self, state: State) -> tuple[int, int, int]:
         """Returns lower bounds on picoseconds (0 without a pricing), received elements, and collectives."""
         if self.digits.has_sums:
-            return self._with_sums(state)
+            key = sum(map(operator.getitem, self._sum_kinds, state))
+            bound = self._bounds_with_sums.get(key)
+            if bound is None:
+                bound = self._bounds_with_sums[key] = self._with_sums(state)
+            return bound
         if not self._is_told_by_kinds:
             return self._of_layout(state)
         key = sum(map(operator.getitem, self._kinds, state))
@@ -303,6 +312,14 @@ def _kind(row, numbers: dict[tuple[int, int, int, float, bool], int], width: int
     if entry is None:
         return 0
     return 1 << width * numbers.setdefault((*entry[:4], entry[4] > 0), len(numbers))
+
+
+def _kind_with_sums(digits: Digits, i: int, common, numbers: dict[tuple, int], width: int, s: int) -> int:
+    """Returns a number for what the bound of a state with partial sums takes from one factor, as `_kind` does."""
+    goal = digits.target[i]
+    away = common[s] if s >= 0 and s != goal else None
+    kind = digits.sizes[i], s >= 0, s == UNREDUCED, goal == UNREDUCED, away
+    return 1 << width * numbers.setdefault(kind, len(numbers))
 
 
 def _local_in_target(digits: Digits, s: int) -> int:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reshard.synthesis.programs import exchange_sizes
 from reshard.synthesis.programs.exchange_pieces import Pieces
-from reshard.synthesis.programs.exchange_sizes import cheapest_classes
+from reshard.synthesis.programs.exchange_sizes import PieceClasses
 
 DEVICES = 5
 
@@ -51,7 +51,7 @@ def cost(classes: list[Pieces], round_elements: float) -> float:
 def test_classes_have_every_element_once(found, round_elements):
     before = covered(found)
     after: dict = {}
-    for each in cheapest_classes(found, DEVICES, round_elements):
+    for each in PieceClasses(found, DEVICES).cheapest(round_elements):
         for key, count in covered(each).items():
             after[key] = after.get(key, 0) + count
     assert after == before
@@ -62,14 +62,14 @@ def test_classes_have_every_element_once(found, round_elements):
 def test_neither_one_class_nor_one_for_each_shape_is_cheaper(found, round_elements):
     shapes = [tuple(extent) for extent in found.extents.tolist()]
     apart = [found.at(np.flatnonzero([shape == each for shape in shapes])) for each in sorted(set(shapes))]
-    chosen = cost(cheapest_classes(found, DEVICES, round_elements), round_elements)
+    chosen = cost(PieceClasses(found, DEVICES).cheapest(round_elements), round_elements)
     assert chosen <= min(cost([found], round_elements), cost(apart, round_elements))
 
 
 @settings(max_examples=100, deadline=None)
 @given(pieces())
 def test_without_a_price_of_rounds_nobody_receives_padding(found):
-    classes = cheapest_classes(found, DEVICES, 0)
+    classes = PieceClasses(found, DEVICES).cheapest(0)
     needed = np.bincount(found.dst, weights=found.elements, minlength=DEVICES).max()
     assert cost(classes, 0) == needed
 
@@ -80,11 +80,12 @@ def test_without_a_price_of_rounds_nobody_receives_padding(found):
 )
 def test_extents_are_cut_into_powers_of_two_of_the_unit(extent, unit, bits, sizes):
     one = Pieces(np.array([0]), np.array([1]), np.array([[3]]), np.array([[3 + extent]]))
-    found = exchange_sizes._cut_into_powers(one, 0, unit, bits)
+    found = exchange_sizes._Cut(0, unit, bits).of_pieces(one)
     assert found.extents.ravel().tolist() == sizes
     assert found.lo.ravel().tolist() == [3, *(3 + np.cumsum(sizes)[:-1]).tolist()]
 
 
 def test_nothing_to_move_has_no_class():
     nothing = np.zeros(0, int)
-    assert cheapest_classes(Pieces(nothing, nothing, np.zeros((0, 1), int), np.zeros((0, 1), int)), DEVICES, 0) == []
+    none = Pieces(nothing, nothing, np.zeros((0, 1), int), np.zeros((0, 1), int))
+    assert PieceClasses(none, DEVICES).cheapest(0) == []
