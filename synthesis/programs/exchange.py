@@ -43,7 +43,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,17 +253,29 @@ def plan_exchange(
     received = np.bincount(pieces.dst, weights=pieces.elements, minlength=source.devices)
     own = _round(source, target, local) if len(local.src) else None
 
-    @functools.cache
-    def classes(round_elements: float) -> PieceClasses:
-        return PieceClasses(with_senders(pieces, boxes, distance, round_elements), source.devices)
+    def classes(*asked: tuple[float, bool]) -> Iterator[list[Pieces]]:
+        """Yields the classes for (latency of a round in elements, whether all rounds count); repeated ones once."""
+        sent: dict[float, Pieces] = {}
+        known: dict[bytes, PieceClasses] = {}
+        yielded: list[list[Pieces]] = []
+        for round_elements, all_rounds_count in asked:
+            if round_elements not in sent:
+                sent[round_elements] = with_senders(pieces, boxes, distance, round_elements)
+            senders = sent[round_elements].src.tobytes()
+            if senders not in known:
+                known[senders] = PieceClasses(sent[round_elements], source.devices)
+            found = known[senders].cheapest(round_elements, all_rounds_count)
+            if not any(found is each for each in yielded):
+                yielded.append(found)
+                yield found
 
-    def scheduled(round_elements: float, all_rounds_count: bool = True) -> Exchange:
-        rounds = _scheduled(source, target, classes(round_elements).cheapest(round_elements, all_rounds_count))
+    def scheduled(found: list[Pieces]) -> Exchange:
+        rounds = _scheduled(source, target, found)
         return Exchange(source, target, own, rounds, bound_elements=int(received.max(initial=0)))
 
     if price is None or not round_elements or pieces.are_alike:
-        return scheduled(round_elements)
-    return min(scheduled(round_elements), scheduled(round_elements, all_rounds_count=False), scheduled(0), key=price)
+        return scheduled(next(classes((round_elements, True))))
+    return min(map(scheduled, classes((round_elements, True), (round_elements, False), (0, True))), key=price)
 
 
 # ---- rounds

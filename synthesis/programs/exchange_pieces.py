@@ -234,26 +234,27 @@ class _Spread:
     def _search(self, sizes: list[int], filled: list[int]) -> list[int]:
         best, fullest = _largest_first(sizes, filled)
         floor = max(-(-(sum(sizes) + sum(filled)) // len(filled)), sizes[0] + min(filled), *filled)
-        load, chosen = list(filled), []
+        load, chosen, every = list(filled), [], range(len(filled))
 
         def place(number: int) -> None:
             nonlocal best, fullest
             if number == len(sizes):
                 best, fullest = list(chosen), max(load)
                 return
-            tried = set()
-            for bin_ in sorted(range(len(load)), key=load.__getitem__):
-                if load[bin_] + sizes[number] >= fullest or fullest == floor or not self._nodes_left:
+            size, tried = sizes[number], -1
+            for bin_ in sorted(every, key=load.__getitem__):  # the emptiest first: equal loads are neighbours
+                before = load[bin_]
+                if before + size >= fullest or fullest == floor or not self._nodes_left:
                     return
-                if load[bin_] in tried:
+                if before == tried:
                     continue
-                tried.add(load[bin_])
+                tried = before
                 self._nodes_left -= 1
-                load[bin_] += sizes[number]
+                load[bin_] += size
                 chosen.append(bin_)
                 place(number + 1)
                 chosen.pop()
-                load[bin_] -= sizes[number]
+                load[bin_] = before
 
         if fullest > floor and sizes[0] != sizes[-1] and len(sizes) < 200:
             place(0)

@@ -27,22 +27,31 @@ class PieceClasses:
     def __init__(self, pieces: Pieces, devices: int):
         self.pieces = pieces
         self.devices = devices
+        self._members: dict[tuple, list[Pieces]] = {}
 
     def cheapest(self, round_elements: float, all_rounds_count: bool = True) -> list[Pieces]:
         """Returns the pieces, some of them perhaps cut, in the classes whose rounds are cheapest together.
+
+        The same classes are the same list whenever they are returned.
 
         Args:
           round_elements: the latency of a round, in elements.
           all_rounds_count: whether the elements of all rounds count, as on a network where devices share links; else
             those that the busiest device receives. If rounds cost nothing, only the latter count.
         """
-        if not len(self.pieces.src):
-            return []
         if self.pieces.are_alike:
-            return [self.pieces]
+            return self._alike
         weights = _Weights(float(round_elements), all_rounds_count and round_elements > 0)
         merged = (each for classes in self._ways for each in (classes.merged_cheapest(weights), classes.merged_all()))
-        return min(merged, key=lambda classes: classes.cost(weights)).members(self.pieces)
+        chosen = min(merged, key=lambda classes: classes.cost(weights))
+        key = chosen.cuts, chosen.class_of.tobytes()
+        if key not in self._members:
+            self._members[key] = chosen.members(self.pieces)
+        return self._members[key]
+
+    @functools.cached_property
+    def _alike(self) -> list[Pieces]:
+        return [self.pieces] if len(self.pieces.src) else []
 
     @functools.cached_property
     def _ways(self) -> tuple[_Classes, ...]:
