@@ -2,6 +2,7 @@
 """The analysis of a module on a clone: propagated layouts, the origins of layouts, faults of XLA."""
 
 __all__ = [
+    "argument_groups",
     "explicit_reshards",
     "layout_check",
     "layout_origins",

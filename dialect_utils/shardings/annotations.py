@@ -8,24 +8,27 @@ layers ask for different shardings is several annotations.
 JAX writes constraints of its own, too: behind each op in explicit mode, for the results of a function that is jitted
 inside another one. Nobody can edit these. A constraint that somebody wrote has the name of what writes it in its
 location, if there is a name.
+
+Arguments have shardings, too; `argument_groups` makes annotations of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
 from ..ir.diagnostics import Place, is_in_library, text_of_location
+from ..ir.functions import functions_of, public_functions
 from ..ir.ops import ops_in, parent_of, shape_of
 from ..ir.source_lines import SourceLines, frames_of
 from ..platform import compat
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from .sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 
 CONSTRAINT = "sdy.sharding_constraint"
 WRITTEN = ("sharding_constraint", "reshard")  # by with_sharding_constraint, and by jax.sharding.reshard
@@ -35,7 +38,7 @@ _NAME = re.compile(r'^(?:loc\()?"([^"]*)"\(')
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A line of a program with the sharding that it asks for.
+    """A line of a program with the sharding that it asks for, or arguments that have a sharding in common.
 
     Attributes:
       number: the annotation's number in the module. place: the line; None if the module does not say it.
@@ -43,6 +46,8 @@ class Annotation:
       mesh: the mesh of the sharding. types: the types of the values, each once.
       shapes: their global shapes in elements, each once. ops: the numbers of the constraints, in the module's order.
       bound: the axes that manual computations around them have taken, which no sharding here may use.
+      name: of the arguments, with `*` for numbers; empty for a line.
+      arguments, results: the numbers of the arguments, and of the results that are their new values.
     """
 
     number: int
@@ -54,6 +59,9 @@ class Annotation:
     shapes: tuple[tuple[int, ...], ...]
     ops: tuple[int, ...]
     bound: tuple[str, ...] = ()
+    name: str = ""
+    arguments: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
 
 
 def annotations_of(module: ir.Module) -> list[Annotation]:
@@ -115,6 +123,10 @@ def changed(module: ir.Module, changes: Mapping[Annotation, Sharding | None]) ->
     copy = ir.Module.parse(compat.bytecode(module), module.context)
     ops = _constraints(copy)
     for annotation, sharding in changes.items():
+        if annotation.arguments and sharding is not None:
+            (main,) = public_functions(functions_of(copy.operation))
+            _restate(main, "arg_attrs", annotation.arguments, sharding)
+            _restate(main, "res_attrs", annotation.results, sharding)
         for op in (ops[each] for each in annotation.ops):
             if sharding is None:
                 op.results[0].replace_all_uses_with(op.operands[0])
@@ -122,6 +134,19 @@ def changed(module: ir.Module, changes: Mapping[Annotation, Sharding | None]) ->
             else:
                 op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
     return compat.bytecode(copy)
+
+
+def _restate(function: ir.Operation, name: str, numbers: Sequence[int], sharding: Sharding) -> None:
+    """Gives arguments or results of a function another sharding; those that have none keep none."""
+    if name not in function.attributes:
+        return
+    attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
+    for number in numbers:
+        held = {entry.name: entry.attr for entry in attributes[number]}
+        if SHARDING in held:
+            held[SHARDING] = sharding_to_attr(sharding, mesh_reference(held[SHARDING]))
+            attributes[number] = ir.DictAttr.get(held)
+    function.attributes[name] = ir.ArrayAttr.get(attributes)
 
 
 def _constraints(module: ir.Module) -> list[ir.Operation]:

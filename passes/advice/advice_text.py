@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+from reshard.dialect_utils.shardings.annotations import Annotation
 from reshard.passes.advice.advising import Advice, Advised, Measured
 from reshard.synthesis.common.numbers import counted, decimal_bytes_text, microseconds, percent
 from reshard.synthesis.common.text_table import table
@@ -27,10 +28,10 @@ def as_text(advice: Advice) -> str:
     if advice.refused is not None and advice.stock is not None:
         share = _share(advice.refused.time.seconds, advice)
         parts.append(f"faster, but not advised: {share} of the time as it came, with {advice.refused.title}")
-    parts.append(
-        f"{counted(advice.annotations, 'annotation')} (a line with one sharding), "
-        f"{counted(advice.trials, 'program')} compiled"
-    )
+    tried = [f"{counted(advice.lines, 'annotation')} (a line with one sharding)"]
+    if advice.arguments:
+        tried.append(f"{counted(advice.arguments, 'group')} of arguments")
+    parts.append(", ".join([*tried, f"{counted(advice.trials, 'program')} compiled"]))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -77,14 +78,24 @@ def _numbers(form: Measured) -> tuple[str, str, str, str]:
 def _change(number: int, advice: Advice) -> str:
     change = advice.changes[number]
     annotation = change.annotation
-    place = "a line that the module does not name" if annotation.place is None else str(annotation.place)
-    held = f"{counted(len(annotation.ops), 'constraint')}, {', '.join(_short(each) for each in annotation.types)}"
     lines = [
-        f"{number + 1}. {place} ({held})",
+        f"{number + 1}. {_where(annotation)}",
         *(f"     {each}" for each in change.diff or ([f"| {change.source}"] if change.source else [])),
         f"     {spec_text(annotation.sharding)} -> {spec_text(change.sharding)}",
     ]
     return "\n".join([*lines, *([f"     {_without(change, advice)}"] if len(advice.changes) > 1 else [])])
+
+
+def _where(annotation: Annotation) -> str:
+    """Returns the line of an annotation, or the name of its arguments, and what has its sharding."""
+    types = ", ".join(_short(each) for each in annotation.types)
+    if annotation.arguments:
+        held = counted(len(annotation.arguments), "argument")
+        if annotation.results:
+            held += f" and {counted(len(annotation.results), 'result')}"
+        return f"{annotation.name} ({held}, {types})"
+    place = "a line that the module does not name" if annotation.place is None else str(annotation.place)
+    return f"{place} ({counted(len(annotation.ops), 'constraint')}, {types})"
 
 
 def _without(change: Advised, advice: Advice) -> str:
@@ -115,7 +126,8 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "name": advice.name,
         "num_devices": advice.num_devices,
         "topology": network_text(advice),
-        "annotations": advice.annotations,
+        "annotations": advice.lines,
+        "groups_of_arguments": advice.arguments,
         "programs_compiled": advice.trials,
         "problem": advice.problem,
         "refused": None if advice.refused is None else _form_dict(advice.refused),
@@ -139,6 +151,9 @@ def _change_dict(change: Advised) -> dict[str, Any]:
     annotation = change.annotation
     return {
         "place": None if annotation.place is None else str(annotation.place),
+        "name": annotation.name,
+        "arguments": list(annotation.arguments),
+        "results": list(annotation.results),
         "source": change.source,
         "diff": list(change.diff),
         "constraints": len(annotation.ops),

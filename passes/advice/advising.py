@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advice for a module: its annotations, the candidates for each, and the measurement of every set of changes by XLA.
 
-An annotation may go, take the sharding of another annotation of the same shapes, or change by one edit
-(`neighbours`). Every set of changes that the search asks about is compiled; nothing is believed. Advice never changes
-how the program is called, needs no more memory, and is not given if XLA computes the changed program wrongly.
+A constraint may go, take the sharding of another annotation of the same shapes, or change by one edit (`neighbours`);
+the sharding of arguments may change likewise. Every set of changes that the search asks about is compiled; nothing is
+believed. Advice needs no more memory, changes no sharding of an argument or result that it does not name, and is not
+given if XLA computes the changed program wrongly.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reshard.dialect_utils.analysis.argument_groups import argument_groups
 from reshard.dialect_utils.ir.diagnostics import Place
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
@@ -76,7 +78,8 @@ class Advice:
 
     Attributes:
       name: of the module. network: the one that times are modelled on. num_devices: of the module.
-      annotations: the number of annotations. trials: the number of programs that were compiled.
+      lines: the number of annotations that are lines. arguments: of those that are groups of arguments.
+      trials: the number of programs that were compiled.
       stock: the program as it came.
       forms: other forms of it: with the changes, and both after `optimize` where that was asked for.
       changes: the most needed first; empty if nothing is to be gained.
@@ -89,7 +92,8 @@ class Advice:
     name: str
     network: SiteNetwork
     num_devices: int
-    annotations: int
+    lines: int
+    arguments: int
     trials: int
     stock: Measured | None
     forms: tuple[Measured, ...] = ()
@@ -106,6 +110,7 @@ class Adviser:
     Args:
       module: is not changed. name: of the module, and of the file of a text, for people.
       most: the largest number of changes. budget: the number of compilations.
+      keep_arguments: whether all arguments and results keep their shardings.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class Adviser:
         *,
         most: int = MOST_CHANGES,
         budget: int = BUDGET,
+        keep_arguments: bool = False,
     ):
         self._context, self._name, self._child, self._network = module.context, name, child, network
         self._module = ir.Module.parse(compat.bytecode(module), module.context)
@@ -127,6 +133,8 @@ class Adviser:
         found = annotations_of(self._module)
         self._has_lines = not any(each.place and each.place.file == _NO_FILE for each in found)
         self._annotations = [_in_file(each, name) for each in found]
+        if not keep_arguments:
+            self._annotations += argument_groups(self._module, len(found))
         self._most, self._budget = most, budget
         self._stock: Compiled | None = None
         self._count = 0
@@ -135,14 +143,15 @@ class Adviser:
         """Returns the advice; it never raises because of the module."""
         progress.at("advise: the module as it came")
         stock = self.compiled(compat.bytecode(self._module))
-        empty = Advice(self._name, self._network, self._devices, len(self._annotations), 1, None)
-        empty = replace(empty, has_lines=self._has_lines)
+        arguments = sum(bool(each.arguments) for each in self._annotations)
+        lines = len(self._annotations) - arguments
+        empty = Advice(self._name, self._network, self._devices, lines, arguments, 1, None, has_lines=self._has_lines)
         if not stock.is_ok:
             return replace(empty, problem=f"XLA does not compile the module: {stock.status}: {stock.message}")
         self._stock = stock
         empty = replace(empty, stock=self.measured("as it came", stock))
         if not self._annotations:
-            return replace(empty, problem="the module has no sharding constraint that could change")
+            return replace(empty, problem="the module has no sharding that could change")
         return self._searched(empty)
 
     def measured(self, title: str, compiled: Compiled) -> Measured:
@@ -189,7 +198,10 @@ class Adviser:
         return self.measured(fastest.problem, fastest.of)
 
     def _candidates(self) -> dict[int, list[Sharding | None]]:
-        """Returns what may become of each annotation: nothing, a sharding that others of its shapes have, an edit."""
+        """Returns what may become of each annotation: nothing, a sharding that others of its shapes have, an edit.
+
+        Arguments always have a sharding.
+        """
         used = Counter((each.mesh, each.shapes, each.sharding.closed()) for each in self._annotations)
         found = {}
         for each in self._annotations:
@@ -198,7 +210,8 @@ class Adviser:
             able = [s for s in others if all(divides(s, each.mesh, shape) for shape in each.shapes)]
             some = dict.fromkeys([*able, *near])
             some.pop(each.sharding.closed(), None)
-            found[each.number] = [None, *(s for s in some if not _axes_of(s) & {*each.bound})]
+            able = [s for s in some if not _axes_of(s) & {*each.bound}]
+            found[each.number] = able if each.arguments else [None, *able]
         return found
 
     def _named(self, changes: Sequence[tuple[int, Sharding | None]]) -> dict[Annotation, Sharding | None]:
@@ -217,8 +230,11 @@ class Adviser:
             message = (compiled.message.strip().splitlines() or ["no message"])[0]
             return Trial(float("inf"), problem=f"XLA does not compile that: {compiled.status}: {message}", of=compiled)
         seconds = self._network.time_beside(stock, compiled, self._devices).seconds
-        problem = self._criterion.problem(stock, compiled, with_time=False) or self._more_work(stock, compiled)
-        return Trial(seconds, self._criterion.excess_memory(stock, compiled), problem, compiled)
+        named = [each for each in self._named(sorted(changes, key=lambda change: change[0])) if each.arguments]
+        criterion = replace(self._criterion, counts_arguments=bool(named))
+        alike = _called_as(stock, compiled, named)
+        problem = criterion.problem(alike, compiled, with_time=False) or self._more_work(stock, compiled)
+        return Trial(seconds, criterion.excess_memory(stock, compiled), problem, compiled)
 
     def _more_work(self, stock: Compiled, compiled: Compiled) -> str:
         """Returns in words that the form computes more, if nobody knows the network or what computing takes there."""
@@ -265,6 +281,21 @@ class Adviser:
     def _problem_of(self, source: bytes) -> str:
         module = ir.Module.parse(source, self._context)
         return values_check.problem_of_stock(module, self._pipeline, self._session)
+
+
+def _called_as(stock: Compiled, compiled: Compiled, changed_arguments: Sequence[Annotation]) -> Compiled:
+    """Returns stock XLA's program as if its arguments had the shardings that were asked for.
+
+    A result that is the new value of an argument may come as the argument does, or as before.
+    """
+    inputs, outputs = list(stock.input_shardings), list(stock.output_shardings)
+    for each in changed_arguments:
+        for number in each.arguments:
+            inputs[number] = compiled.input_shardings[number]
+        for number in each.results:
+            if compiled.output_shardings[number] == compiled.input_shardings[each.arguments[0]]:
+                outputs[number] = compiled.output_shardings[number]
+    return replace(stock, input_shardings=tuple(inputs), output_shardings=tuple(outputs))
 
 
 _NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a file

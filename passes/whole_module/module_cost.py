@@ -34,11 +34,18 @@ LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer 
 
 @dataclass(frozen=True, slots=True)
 class ModuleCriterion:
-    """What decides between two forms of a module: a policy, a network, the number of devices."""
+    """What decides between two forms of a module.
+
+    Attributes:
+      policy, network, num_devices: see `plan-sites`.
+      counts_arguments: whether memory is that of arguments, results and temporaries together, for forms whose arguments
+        have other shardings.
+    """
 
     policy: str
     network: SiteNetwork
     num_devices: int
+    counts_arguments: bool = False
 
     def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
         """Returns what is known about a form of the module in which a number of sites are rewritten."""
@@ -83,7 +90,7 @@ class ModuleCriterion:
 
     def excess_memory(self, stock: Compiled, ours: Compiled) -> float:
         """Returns the factor, at least 1, by which our form needs more memory than stock XLA's, if that is too much."""
-        _, then, now = _memory(stock, ours)
+        _, then, now = _memory(stock, ours, self.counts_arguments)
         return now / then if then and self._memory_costs(stock, ours) else 1.0
 
     def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
@@ -115,7 +122,7 @@ class ModuleCriterion:
         A thousandth more is not counted: scalars and the rounding of buffers make as much.
         """
         limit, peak = self.network.memory_limit, _whole_peak(ours)
-        name, then, now = _memory(stock, ours)
+        name, then, now = _memory(stock, ours, self.counts_arguments)
         slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
             return []
@@ -151,13 +158,15 @@ def _whole_peak(compiled: Compiled) -> int:
     return max(compiled.peak_memory_bytes or 0, present(compiled.peak_bytes))
 
 
-def _memory(stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
+def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> tuple[str, int, int]:
     """Returns the name of the memory to compare and its bytes in both modules.
 
     The memory is the temporaries, or the larger of peak and allocation if the compiler gives a peak. On a TPU, neither
     temporaries nor peak are complete: temporaries leave out on-chip memory, and a peak may be less than the allocation.
     """
     then, now = stock.peak_memory_bytes, ours.peak_memory_bytes
+    if counts_arguments:
+        return "memory in bytes", _whole_peak(stock), _whole_peak(ours)
     if then is None or now is None:
         return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
     return "memory in bytes", max(then, present(stock.peak_bytes)), max(now, present(ours.peak_bytes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reshard.advise`: the few sharding constraints of a program to change, and what each change gives."""
+"""`reshard.advise`: the few shardings of a program to change, and what each change gives."""
 
 from __future__ import annotations
 
@@ -67,13 +67,15 @@ def advise(
     most: int = MOST_CHANGES,
     effort: float = 1.0,
     with_ours: bool = True,
+    keep_arguments: bool = False,
     **kwargs: Any,
 ) -> Advice:
-    """Returns the few changes of sharding constraints that make a program faster, each with what it saves.
+    """Returns the few changes of shardings that make a program faster, each with what it saves.
 
-    A change takes a `with_sharding_constraint` away, or gives it another PartitionSpec. Every set of changes is
-    compiled for CPU devices in a child process, and none is run, unless XLA may compute its values wrongly. What is
-    advised needs no more memory than the program as it came, and is called in the same way.
+    A change takes a `with_sharding_constraint` away, or gives it, or arguments, another PartitionSpec. Every set of
+    changes is compiled for CPU devices in a child process, and none is run, unless XLA may compute its values wrongly.
+    What is advised needs no more memory than the program as it came; arguments and results that are not named keep
+    their shardings.
 
     Args:
       program: a function, jitted or not; or what `optimize` takes: a `jax.stages.Lowered`, a `jax.export.Exported`, or
@@ -85,6 +87,7 @@ def advise(
       most: the largest number of changes.
       effort: times the usual number of compilations, which is 400.
       with_ours: whether `optimize` is asked, too, for the program as it came and for the changed one.
+      keep_arguments: whether the program has to be called in the same way, so that only constraints change.
     Raises:
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
       ByteSizeError: a memory limit that is no size.
@@ -98,8 +101,8 @@ def advise(
     """
     source, name, is_from_jax = source_of("advise", program, args, kwargs)
     network = site_network(topology, memory_limit)
-    how = {"most": most, "effort": effort, "with_ours": with_ours, "is_from_jax": is_from_jax}
-    return of_source(source, name, network, **how)
+    how = {"most": most, "effort": effort, "with_ours": with_ours, "keep_arguments": keep_arguments}
+    return of_source(source, name, network, is_from_jax=is_from_jax, **how)
 
 
 def site_network(topology: Topology | str | os.PathLike | None, memory_limit: int | str | None = None) -> SiteNetwork:
@@ -118,6 +121,7 @@ def of_source(
     most: int = MOST_CHANGES,
     effort: float = 1.0,
     with_ours: bool = True,
+    keep_arguments: bool = False,
     is_from_jax: bool = False,
     child: XlaChild | None = None,
     options: Mapping[str, Any] | None = None,
@@ -126,7 +130,7 @@ def of_source(
 
     Args:
       source: MLIR text or bytecode, or a portable artifact. name: of the module, for people.
-      most, effort, with_ours: see `advise`. is_from_jax: as in `optimized_module`.
+      most, effort, with_ours, keep_arguments: see `advise`. is_from_jax: as in `optimized_module`.
       child: the process that compiles; None for the one that this process shares.
       options: of `optimize`, beside those of `reshard.options`.
     """
@@ -145,7 +149,8 @@ def of_source(
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
         budget = max(2, round(min(BUDGET * effort, MOST_BUDGET)))
-        adviser = Adviser(module, name, child, network, most=most, budget=budget)
+        limits = {"most": most, "budget": budget, "keep_arguments": keep_arguments}
+        adviser = Adviser(module, name, child, network, **limits)
         found = adviser.advice()
     if with_ours and found.stock is not None:
         sources = [source, *([] if found.module is None else [found.module])]

@@ -40,7 +40,6 @@ edges is a round. Large pieces are coloured first, so that they share rounds.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

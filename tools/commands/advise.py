@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reshard advise`: the few sharding constraints of a module to change, with the line and the gain of each."""
+"""`reshard advise`: the few shardings of a module to change, with the line and the gain of each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from reshard.tools.common.command import UserError, whole_number, write_output
 if TYPE_CHECKING:
     from reshard.compiling.advising import Advice
 
-SUMMARY = "name the few sharding constraints to change, with the line and the gain of each"
+SUMMARY = "name the few shardings to change, with the line and the gain of each"
 EPILOG = """\
-Each line of the program with a sharding constraint may lose it, or get another PartitionSpec. Every set of changes is compiled with
-stock XLA, and times are modelled on --topology; what is advised needs no more memory. See docs/advise.md.
+Each line of the program with a sharding constraint may lose it, or get another PartitionSpec, and so may arguments. Every set of
+changes is compiled with stock XLA, and times are modelled on --topology; what is advised needs no more memory. See docs/advise.md.
 
 examples:
   reshard advise step.mlir --topology h100:4         at most five changes, those that give most first
   reshard advise step.mlir --most 2 -o better.mlir   also writes the module with the changes
+  reshard advise step.mlir --keep-arguments          changes constraints alone
   reshard advise step.mlir --effort 3                compiles up to three times as many programs
 
 exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an error, or FILE
@@ -49,6 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the memory up to which the changed program may need more, per device, e.g. 12GiB",
     )
+    parser.add_argument("--keep-arguments", action="store_true", help="leave the shardings of arguments as they are")
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of both programs")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with the changes; - is stdout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -123,5 +125,6 @@ def _found(flags: argparse.Namespace) -> Advice:
     network.topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     how = {"most": flags.most, "effort": flags.effort, "with_ours": not flags.stock_only}
+    how["keep_arguments"] = flags.keep_arguments
     with XlaChild(num_devices=devices) as child:
         return of_source(file.content, file.name, network, child=child, **how)
