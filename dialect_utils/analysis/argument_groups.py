@@ -5,6 +5,9 @@ A parameter stands in a program more than once: in each layer, beside it as the 
 updated one among the results. Their shardings come from one PartitionSpec, so a group has all of them: arguments and
 results of one shape with one sharding, whose paths are alike but for numbers. A path is alike, too, if it only has more
 in front: `opt_state[0].mu['head']` goes with `params['head']`.
+
+A group with results is *state*: what the program returns stays in its sharding from step to step. Others make the rest,
+in the sharding that it has today.
 """
 
 from __future__ import annotations

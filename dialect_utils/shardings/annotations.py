@@ -9,26 +9,23 @@ JAX writes constraints of its own, too: behind each op in explicit mode, for the
 inside another one. Nobody can edit these. A constraint that somebody wrote has the name of what writes it in its
 location, if there is a name.
 
-Arguments have shardings, too; `argument_groups` makes annotations of them.
+Arguments have shardings, too; `argument_groups` makes annotations of them, and `layout_changes` changes both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
 from ..ir.diagnostics import Place, is_in_library, text_of_location
-from ..ir.functions import functions_of, public_functions
 from ..ir.ops import ops_in, parent_of, shape_of
 from ..ir.source_lines import SourceLines, frames_of
-from ..platform import compat
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from .sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 
 CONSTRAINT = "sdy.sharding_constraint"
 WRITTEN = ("sharding_constraint", "reshard")  # by with_sharding_constraint, and by jax.sharding.reshard
@@ -69,7 +66,7 @@ def annotations_of(module: ir.Module) -> list[Annotation]:
 
     Constraints that JAX writes, of partial sums, of single devices and of arrays without a shape are left out.
     """
-    meshes, ops = module_meshes(module), _constraints(module)
+    meshes, ops = module_meshes(module), constraints_of(module)
     lines = SourceLines(map(frames_of, ops))
     groups: dict[tuple, list[int]] = {}
     for number, op in enumerate(ops):
@@ -118,36 +115,6 @@ def _bound(op: ir.Operation) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def changed(module: ir.Module, changes: Mapping[Annotation, Sharding | None]) -> bytes:
-    """Returns a copy of the module, as bytecode, with other shardings in annotations; None takes constraints out."""
-    copy = ir.Module.parse(compat.bytecode(module), module.context)
-    ops = _constraints(copy)
-    for annotation, sharding in changes.items():
-        if annotation.arguments and sharding is not None:
-            (main,) = public_functions(functions_of(copy.operation))
-            _restate(main, "arg_attrs", annotation.arguments, sharding)
-            _restate(main, "res_attrs", annotation.results, sharding)
-        for op in (ops[each] for each in annotation.ops):
-            if sharding is None:
-                op.results[0].replace_all_uses_with(op.operands[0])
-                op.erase()
-            else:
-                op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
-    return compat.bytecode(copy)
-
-
-def _restate(function: ir.Operation, name: str, numbers: Sequence[int], sharding: Sharding) -> None:
-    """Gives arguments or results of a function another sharding; those that have none keep none."""
-    if name not in function.attributes:
-        return
-    attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
-    for number in numbers:
-        held = {entry.name: entry.attr for entry in attributes[number]}
-        if SHARDING in held:
-            held[SHARDING] = sharding_to_attr(sharding, mesh_reference(held[SHARDING]))
-            attributes[number] = ir.DictAttr.get(held)
-    function.attributes[name] = ir.ArrayAttr.get(attributes)
-
-
-def _constraints(module: ir.Module) -> list[ir.Operation]:
+def constraints_of(module: ir.Module) -> list[ir.Operation]:
+    """Returns the constraints of a module; annotations have the numbers of theirs."""
     return [op for op in ops_in(module.operation) if op.name == CONSTRAINT]

@@ -7,11 +7,14 @@ import math
 import re
 from typing import Any
 
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.annotations import Annotation
-from reshard.passes.advice.advising import Advice, Advised, Measured
+from reshard.dialect_utils.shardings.layout_changes import Changed, MeshShape
+from reshard.passes.advice.advising import Advice, Advised, Measured, sizes_text
 from reshard.synthesis.common.numbers import counted, decimal_bytes_text, microseconds, percent
 from reshard.synthesis.common.text_table import table
 from reshard.synthesis.layouts import partition_specs
+from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
 SCHEMA = "reshard.advice/1"
@@ -21,13 +24,14 @@ NOTHING = "nothing to gain: no change that was tried and may be advised makes th
 def as_text(advice: Advice) -> str:
     """Returns the forms of the program in a table, then each change with its line."""
     head = f"{advice.name}: {counted(advice.num_devices, 'device')}, times modelled on {network_text(advice)}"
-    parts = [head, _forms(advice)]
+    parts = [head, _forms(advice), _meshes(advice)]
     parts += [_change(number, advice) for number in range(len(advice.changes))]
     if not advice.changes:
         parts.append(f"nothing is advised: {advice.problem}" if advice.problem else NOTHING)
     if advice.refused is not None and advice.stock is not None:
         share = _share(advice.refused.time.seconds, advice)
-        parts.append(f"faster, but not advised: {share} of the time as it came, with {advice.refused.title}")
+        limit = "" if advice.refused_limit is None else f"; --memory-limit {advice.refused_limit} allows it"
+        parts.append(f"faster, but not advised: {share} of the time as it came, with {advice.refused.title}{limit}")
     tried = [f"{counted(advice.lines, 'annotation')} (a line with one sharding)"]
     if advice.arguments:
         tried.append(f"{counted(advice.arguments, 'group')} of arguments")
@@ -69,6 +73,36 @@ def _forms(advice: Advice) -> str:
     return table(headings, rows, "lrrrrr")
 
 
+def _meshes(advice: Advice) -> str:
+    """Returns the program on other shapes of its mesh as a table, those that are faster."""
+    stock = advice.stock
+    if stock is None:
+        return ""
+    faster = [each for each in advice.meshes if each.form.time.seconds < stock.time.seconds]
+    rows = [
+        (
+            each.form.title,
+            *_numbers(each.form)[:3],
+            decimal_bytes_text(present(each.form.compiled.peak_bytes)),
+            _share(each.form.time.seconds, advice),
+            f"no: {_in_short(each.problem)}" if each.problem else "",
+        )
+        for each in faster
+    ]
+    headings = ("on another mesh alone", "modelled", "in collectives", "received", "memory", "of the time", "advised")
+    return table(headings, rows, "lrrrrrl") if rows else ""
+
+
+def _in_short(problem: str) -> str:
+    """Returns the reasons without their numbers.
+
+    Example:
+      >>> _in_short("memory in bytes 1,024 -> 2,048, received bytes per device 1 -> 2 on an unknown network")
+      'memory in bytes, received bytes per device on an unknown network'
+    """
+    return re.sub(r" [\d,.]+ -> [\d,.]*\d", "", problem)
+
+
 def _numbers(form: Measured) -> tuple[str, str, str, str]:
     costs = form.compiled.costs
     times = microseconds(form.time.seconds), microseconds(form.time.collectives_s)
@@ -81,13 +115,21 @@ def _change(number: int, advice: Advice) -> str:
     lines = [
         f"{number + 1}. {_where(annotation)}",
         *(f"     {each}" for each in change.diff or ([f"| {change.source}"] if change.source else [])),
-        f"     {spec_text(annotation.sharding)} -> {spec_text(change.sharding)}",
+        f"     {_layout_text(annotation)} -> {_layout_text(change.sharding)}",
     ]
     return "\n".join([*lines, *([f"     {_without(change, advice)}"] if len(advice.changes) > 1 else [])])
 
 
-def _where(annotation: Annotation) -> str:
-    """Returns the line of an annotation, or the name of its arguments, and what has its sharding."""
+def _layout_text(of: Changed | Sharding | Mesh | None) -> str:
+    if isinstance(of, MeshShape | Mesh):
+        return sizes_text(of.mesh if isinstance(of, MeshShape) else of)
+    return spec_text(of.sharding if isinstance(of, Annotation) else of)
+
+
+def _where(annotation: Changed) -> str:
+    """Returns the line of an annotation, or the name of its arguments, and what has its sharding; or the mesh."""
+    if isinstance(annotation, MeshShape):
+        return f"the mesh, {counted(annotation.mesh.size, 'device')}"
     types = ", ".join(_short(each) for each in annotation.types)
     if annotation.arguments:
         held = counted(len(annotation.arguments), "argument")
@@ -130,7 +172,11 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "groups_of_arguments": advice.arguments,
         "programs_compiled": advice.trials,
         "problem": advice.problem,
+        "meshes": [
+            {"mesh": dict(each.mesh.axes), "problem": each.problem, **_form_dict(each.form)} for each in advice.meshes
+        ],
         "refused": None if advice.refused is None else _form_dict(advice.refused),
+        "refused_memory_limit": advice.refused_limit,
         "forms": [_form_dict(each) for each in ((advice.stock, *advice.forms) if advice.stock else ())],
         "changes": [_change_dict(each) for each in advice.changes],
     }
@@ -148,18 +194,22 @@ def _form_dict(form: Measured) -> dict[str, Any]:
 
 
 def _change_dict(change: Advised) -> dict[str, Any]:
-    annotation = change.annotation
+    subject = change.annotation
+    without = None if math.isinf(change.seconds_without) else change.seconds_without
+    gain = {"modelled_without_s": without, "problem_without": change.problem_without}
+    if isinstance(subject, MeshShape):
+        assert isinstance(change.sharding, Mesh)
+        return {"mesh": dict(subject.mesh.axes), "advised": dict(change.sharding.axes), **gain}
     return {
-        "place": None if annotation.place is None else str(annotation.place),
-        "name": annotation.name,
-        "arguments": list(annotation.arguments),
-        "results": list(annotation.results),
+        "place": None if subject.place is None else str(subject.place),
+        "name": subject.name,
+        "arguments": list(subject.arguments),
+        "results": list(subject.results),
         "source": change.source,
         "diff": list(change.diff),
-        "constraints": len(annotation.ops),
-        "types": list(annotation.types),
-        "sharding": str(annotation.sharding),
+        "constraints": len(subject.ops),
+        "types": list(subject.types),
+        "sharding": str(subject.sharding),
         "advised": None if change.sharding is None else str(change.sharding),
-        "modelled_without_s": None if math.isinf(change.seconds_without) else change.seconds_without,
-        "problem_without": change.problem_without,
+        **gain,
     }

@@ -8,8 +8,10 @@ gain alone:
 2. **Rounds**: the set grows by the change that makes it fastest. A round measures the changes that promise most by
    their last measurement, and once more each change that takes an annotation away, since others may just have made it
    useless. If no change helps, it measures pairs of those that harm least.
-3. **Pruning**: a change without which the set is as fast is taken out.
-4. **Order**: first comes the change without which the rest is slowest.
+3. **Within the limits**: on the way, a set may need too much memory. The best set that may be advised grows on, by
+   changes after which it still may be.
+4. **Pruning**: a change without which the set is as fast is taken out.
+5. **Order**: first comes the change without which the rest is slowest.
 
 The search ends after a number of changes or measurements, or when nothing helps. It is deterministic.
 """
@@ -17,7 +19,8 @@ The search ends after a number of changes or measurements, or when nothing helps
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +31,7 @@ PAIRED = 6  # changes of which pairs are measured if none helps alone
 
 Change = tuple[int, Any]  # the number of an annotation, and what becomes of it; None takes it away
 Changes = frozenset[Change]
+Cost = Callable[[Changes], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class ChangeSearch:
       measured: measures a set of changes.
       foresee: is told the sets that are measured next, so that they can be measured at the same time.
       most: the largest number of changes. budget: the number of measurements.
+      weighty: annotations of which each change is measured alone, however many others there are.
 
     Attributes:
       trials: the measurement of each set, in the order of the measurements.
@@ -72,10 +77,11 @@ class ChangeSearch:
         foresee: Callable[[Sequence[Changes]], None],
         most: int,
         budget: int,
+        weighty: Collection[int] = (),
     ):
         self._all = [(number, new) for number, some in candidates.items() for new in some]
         self._measured, self._foresee = measured, foresee
-        self._most, self._budget = most, budget
+        self._most, self._budget, self._weighty = most, budget, weighty
         self.trials: dict[Changes, Trial] = {}
         self._promise: dict[Change, float] = {}  # the score with the change ÷ without it, by the last measurement
 
@@ -86,12 +92,8 @@ class ChangeSearch:
             return []
         self._measure([frozenset([each]) for each in self._alone()])
         self._learn(frozenset())
-        grown: Changes = frozenset()
-        while len(grown) < self._most and self._has_budget:
-            better = self._grown(grown)
-            if better is None:
-                break
-            grown = better
+        self._grow(frozenset(), self._score)
+        self._grow(self._best(), self._seconds)
         best = self._best()
         return self._ordered(self._pruned(best)) if best else []
 
@@ -105,24 +107,41 @@ class ChangeSearch:
 
     def _alone(self) -> list[Change]:
         """Returns the changes to measure by themselves: half of the budget, some of each annotation."""
+        first = [change for change in self._all if change[0] in self._weighty]
         by_rank: dict[int, list[Change]] = {}
         for _, some in itertools.groupby(self._all, key=lambda change: change[0]):
             for rank, change in enumerate(some):
                 by_rank.setdefault(rank, []).append(change)
-        return list(itertools.chain(*by_rank.values()))[: self._budget // 2]
+        return list(dict.fromkeys([*first, *itertools.chain(*by_rank.values())]))[: self._budget // 2]
 
-    def _grown(self, changes: Changes) -> Changes | None:
-        """Returns the fastest set with one change more, or with two if one does not help; None if that is no faster."""
+    def _grow(self, changes: Changes, cost: Cost) -> None:
+        """Measures larger and larger sets, as long as they cost less."""
+        while len(changes) < self._most and self._has_budget:
+            better = self._grown(changes, cost)
+            if better is None:
+                break
+            changes = better
+
+    def _score(self, changes: Changes) -> float:
+        return self.trials[changes].score
+
+    def _seconds(self, changes: Changes) -> float:
+        """Returns the time of a set; infinite if it may not be advised."""
+        trial = self.trials[changes]
+        return math.inf if trial.problem else trial.seconds
+
+    def _grown(self, changes: Changes, cost: Cost) -> Changes | None:
+        """Returns the cheapest set with one change more, or with two if one does not help; None if none costs less."""
         open_ = self._open(changes)
         sets = [_with(changes, [each]) for each in open_]
         self._measure(sets)
         self._learn(changes)
-        if (found := self._faster(sets, changes)) is not None or len(changes) + 2 > self._most:
+        if (found := self._cheapest(sets, changes, cost)) is not None or len(changes) + 2 > self._most:
             return found
         hopeful = sorted(open_, key=lambda change: self._promise.get(change, 1.0))[:PAIRED]
         pairs = [_with(changes, pair) for pair in itertools.combinations(hopeful, 2) if pair[0][0] != pair[1][0]]
         self._measure(pairs)
-        return self._faster(pairs, changes)
+        return self._cheapest(pairs, changes, cost)
 
     def _open(self, changes: Changes) -> list[Change]:
         """Returns the changes that the next round measures; of an annotation that is changed already, other ones."""
@@ -130,10 +149,10 @@ class ChangeSearch:
         removed = [each for each in known if each[1] is None]
         return list(dict.fromkeys([*sorted(known, key=self._promise.__getitem__)[:WIDTH], *removed]))
 
-    def _faster(self, sets: Iterable[Changes], than: Changes) -> Changes | None:
+    def _cheapest(self, sets: Iterable[Changes], than: Changes, cost: Cost) -> Changes | None:
         known = [each for each in sets if each in self.trials]
-        best = min(known, key=lambda each: self.trials[each].score, default=than)
-        return best if self.trials[best].score < self.trials[than].score * (1 - LEAST_GAIN) else None
+        best = min(known, key=cost, default=than)
+        return best if cost(best) < cost(than) * (1 - LEAST_GAIN) else None
 
     def _best(self) -> Changes:
         """Returns the fastest set that may be advised; the empty one if none gives enough."""

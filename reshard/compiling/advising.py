@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.typed import asm_of
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.advice import advice_text, advising
-from reshard.passes.advice.advising import BUDGET, MOST_BUDGET, MOST_CHANGES, Adviser, Measured
+from reshard.passes.advice.advising import BUDGET, BY_DEFAULT, MAY_CHANGE, MOST_BUDGET, MOST_CHANGES, Adviser, Measured
 from reshard.passes.advice.change_search import LEAST_GAIN
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, option_text
 from reshard.planning.byte_sizes import byte_size
@@ -67,15 +67,15 @@ def advise(
     most: int = MOST_CHANGES,
     effort: float = 1.0,
     with_ours: bool = True,
-    keep_arguments: bool = False,
+    may_change: Collection[str] = BY_DEFAULT,
     **kwargs: Any,
 ) -> Advice:
     """Returns the few changes of shardings that make a program faster, each with what it saves.
 
-    A change takes a `with_sharding_constraint` away, or gives it, or arguments, another PartitionSpec. Every set of
-    changes is compiled for CPU devices in a child process, and none is run, unless XLA may compute its values wrongly.
-    What is advised needs no more memory than the program as it came; arguments and results that are not named keep
-    their shardings.
+    A change takes a `with_sharding_constraint` away, gives it another PartitionSpec, or a parameter, or gives the axes
+    of the mesh other sizes. Every set of changes is compiled for CPU devices in a child process, and none is run,
+    unless XLA may compute its values wrongly. What is advised needs no more memory than the program as it came;
+    arguments and results that are not named keep their shardings.
 
     Args:
       program: a function, jitted or not; or what `optimize` takes: a `jax.stages.Lowered`, a `jax.export.Exported`, or
@@ -87,11 +87,12 @@ def advise(
       most: the largest number of changes.
       effort: times the usual number of compilations, which is 400.
       with_ours: whether `optimize` is asked, too, for the program as it came and for the changed one.
-      keep_arguments: whether the program has to be called in the same way, so that only constraints change.
+      may_change: "constraints"; "state", arguments that the program returns as new values; "arguments", all of them;
+        "mesh", the sizes of its axes. By default all but other arguments.
     Raises:
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
       ByteSizeError: a memory limit that is no size.
-      ValueError: `most` or `effort` is not positive.
+      ValueError: `most` or `effort` is not positive, or `may_change` has another word.
       TypeError: arguments for a program that is no function, or a program of another kind.
       DiagnosedError: as `optimize`.
 
@@ -101,7 +102,7 @@ def advise(
     """
     source, name, is_from_jax = source_of("advise", program, args, kwargs)
     network = site_network(topology, memory_limit)
-    how = {"most": most, "effort": effort, "with_ours": with_ours, "keep_arguments": keep_arguments}
+    how = {"most": most, "effort": effort, "with_ours": with_ours, "may_change": may_change}
     return of_source(source, name, network, is_from_jax=is_from_jax, **how)
 
 
@@ -121,7 +122,7 @@ def of_source(
     most: int = MOST_CHANGES,
     effort: float = 1.0,
     with_ours: bool = True,
-    keep_arguments: bool = False,
+    may_change: Collection[str] = BY_DEFAULT,
     is_from_jax: bool = False,
     child: XlaChild | None = None,
     options: Mapping[str, Any] | None = None,
@@ -130,12 +131,14 @@ def of_source(
 
     Args:
       source: MLIR text or bytecode, or a portable artifact. name: of the module, for people.
-      most, effort, with_ours, keep_arguments: see `advise`. is_from_jax: as in `optimized_module`.
+      most, effort, with_ours, may_change: see `advise`. is_from_jax: as in `optimized_module`.
       child: the process that compiles; None for the one that this process shares.
       options: of `optimize`, beside those of `reshard.options`.
     """
     if most < 1 or not 0 < effort < math.inf:
         raise ValueError(f"most = {most}, effort = {effort}; both are positive")
+    if isinstance(may_change, str) or not {*may_change} <= {*MAY_CHANGE}:
+        raise ValueError(f"may_change = {may_change!r}; it has some of {', '.join(MAY_CHANGE)}")
     child, given = child or shared_child(), dict(options or {})
     if network.is_known:
         given["topology"] = network.topology
@@ -149,7 +152,7 @@ def of_source(
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
         budget = max(2, round(min(BUDGET * effort, MOST_BUDGET)))
-        limits = {"most": most, "budget": budget, "keep_arguments": keep_arguments}
+        limits = {"most": most, "budget": budget, "may_change": may_change}
         adviser = Adviser(module, name, child, network, **limits)
         found = adviser.advice()
     if with_ours and found.stock is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shardings that are one edit away from another one: the words in which advice on annotations is given.
+"""Shardings that are one edit away from another one, and other shapes of a mesh: the words in which advice is given.
 
 An edit changes the place of one whole mesh axis, or exchanges what splits two dimensions. Every sharding without
 sub-axes can be reached from every other one by edits: drop all axes, and add others. Each neighbour splits evenly.
@@ -8,6 +8,7 @@ sub-axes can be reached from every other one by edits: drop all axes, and add ot
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from .mesh import Mesh
@@ -35,6 +36,35 @@ def neighbours(sharding: Sharding, mesh: Mesh, shapes: Sequence[tuple[int, ...]]
     found.pop(dims, None)
     made = map(Sharding, found)
     return [each for each in made if all(divides(each, mesh, shape) for shape in shapes)]
+
+
+def mesh_shapes(mesh: Mesh) -> list[Mesh]:
+    """Returns the meshes with the same axes and devices in other sizes, the most similar first; none with own ids.
+
+    Example:
+      >>> [shape.axes for shape in mesh_shapes(Mesh.parse("x=2,y=4"))]
+      [(('x', 4), ('y', 2)), (('x', 1), ('y', 8)), (('x', 8), ('y', 1))]
+    """
+    if mesh.device_ids is not None:
+        return []
+    sizes = tuple(size for _, size in mesh.axes)
+    found = [each for each in _factorizations(mesh.size, len(sizes)) if each != sizes]
+    return [Mesh(tuple(zip(mesh.axis_names, each))) for each in sorted(found, key=lambda each: _distance(each, sizes))]
+
+
+def _factorizations(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yields the ways to write a number as a product of so many, in order."""
+    if count == 0:
+        yield from [()] if number == 1 else []
+        return
+    for first in (each for each in range(1, number + 1) if number % each == 0):
+        for rest in _factorizations(number // first, count - 1):
+            yield (first, *rest)
+
+
+def _distance(sizes: Sequence[int], others: Sequence[int]) -> float:
+    """Returns the factors by which sizes differ, as a sum of logarithms."""
+    return round(sum(abs(math.log(one / other)) for one, other in zip(sizes, others)), 9)
 
 
 def divides(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 SUMMARY = "name the few shardings to change, with the line and the gain of each"
 EPILOG = """\
-Each line of the program with a sharding constraint may lose it, or get another PartitionSpec, and so may arguments. Every set of
-changes is compiled with stock XLA, and times are modelled on --topology; what is advised needs no more memory. See docs/advise.md.
+Each line of the program with a sharding constraint may lose it, or get another PartitionSpec. So may parameters, with what the program
+returns as their new values, and the mesh may get other sizes. Every set of changes is compiled with stock XLA, and times are modelled
+on --topology; what is advised needs no more memory. See docs/advise.md.
 
 examples:
   reshard advise step.mlir --topology h100:4         at most five changes, those that give most first
   reshard advise step.mlir --most 2 -o better.mlir   also writes the module with the changes
-  reshard advise step.mlir --keep-arguments          changes constraints alone
+  reshard advise step.mlir --may-change constraints  changes lines alone, not how the program is called
   reshard advise step.mlir --effort 3                compiles up to three times as many programs
 
 exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an error, or FILE
@@ -50,7 +51,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the memory up to which the changed program may need more, per device, e.g. 12GiB",
     )
-    parser.add_argument("--keep-arguments", action="store_true", help="leave the shardings of arguments as they are")
+    parser.add_argument(
+        "--may-change",
+        type=_words,
+        metavar="WORDS",
+        default=("constraints", "state", "mesh"),
+        help="some of constraints; state, the arguments that the program returns as new values; arguments, all of "
+        "them; mesh, the sizes of its axes (default: constraints,state,mesh)",
+    )
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of both programs")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with the changes; - is stdout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -64,6 +72,15 @@ def _effort(text: str) -> float:
     if not 0 < effort < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no effort; write a positive number")
     return effort
+
+
+def _words(text: str) -> tuple[str, ...]:
+    known = ("constraints", "state", "arguments", "mesh")
+    words = tuple(word.strip() for word in text.split(","))
+    for word in words:
+        if word not in known:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(known)}")
+    return words
 
 
 def _size(text: str) -> int:
@@ -125,6 +142,6 @@ def _found(flags: argparse.Namespace) -> Advice:
     network.topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     how = {"most": flags.most, "effort": flags.effort, "with_ours": not flags.stock_only}
-    how["keep_arguments"] = flags.keep_arguments
+    how["may_change"] = flags.may_change
     with XlaChild(num_devices=devices) as child:
         return of_source(file.content, file.name, network, child=child, **how)

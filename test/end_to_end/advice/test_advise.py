@@ -78,4 +78,4 @@ def test_without_constraints_nothing_is_advised(mesh):
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=at(mesh, "x"))
     found = reshard.advise(jnp.tanh, x)
     assert not found.changes and found.module is None
-    assert "nothing is advised: the module has no sharding constraint that could change" in str(found)
+    assert "nothing is advised: the module has no sharding that could change" in str(found)

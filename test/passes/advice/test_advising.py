@@ -4,7 +4,8 @@
 import pytest
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.shardings.annotations import annotations_of, changed
+from reshard.dialect_utils.shardings.annotations import annotations_of
+from reshard.dialect_utils.shardings.layout_changes import changed
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.advice import advice_text
 from reshard.passes.advice.advising import Adviser
@@ -64,7 +65,7 @@ def test_the_text_has_the_forms_and_each_change():
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(ALIKE, ""), (NO_CONSTRAINT, "the module has no sharding constraint that could change")],
+    [(ALIKE, ""), (NO_CONSTRAINT, "the module has no sharding that could change")],
 )
 def test_where_nothing_is_to_be_gained(text, problem):
     found, module = advice(text)
@@ -187,3 +188,87 @@ func.func public @main(%arg0: tensor<64x64xf32> {{sdy.sharding = #sdy.sharding<@
   return %0 : tensor<64x64xf32>
 }}"""
     assert "100 %" in advice_text.as_text(advice(text)[0])
+
+
+def step(first: str, second: str, *, batch: int = 64, sizes: str = '"x"=4, "y"=2') -> str:
+    """Returns a program that returns its weights, held in one sharding and used in another, and takes a batch."""
+    return f"""sdy.mesh @mesh = <[{sizes}]>
+func.func public @main(
+    %arg0: tensor<512x512xf32> {{sdy.sharding = #sdy.sharding<@mesh, {first}>}} loc("params['w']"),
+    %arg1: tensor<{batch}x512xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}} loc("batch"))
+    -> (tensor<512x512xf32> {{jax.result_info = "result[0]['w']", sdy.sharding = #sdy.sharding<@mesh, {first}>}},
+        tensor<{batch}x512xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}) {{
+  %0 = sdy.sharding_constraint %arg0 <@mesh, {second}> : tensor<512x512xf32>
+  %1 = stablehlo.tanh %0 : tensor<512x512xf32>
+  %2 = stablehlo.exponential %arg1 : tensor<{batch}x512xf32>
+  return %1, %2 : tensor<512x512xf32>, tensor<{batch}x512xf32>
+}}"""
+
+
+ROWS, COLUMNS = '[{"x"}, {}]', '[{}, {"x"}]'
+
+
+def test_state_gets_the_sharding_in_which_it_is_used():
+    found, module = advice(step(ROWS, COLUMNS), may_change=["state"])
+    (change,) = found.changes
+    assert change.annotation.name == "params['w']" and str(change.sharding) == COLUMNS
+    assert found.forms[0].compiled.costs.bytes_received == 0 < found.stock.compiled.costs.bytes_received
+    assert module.count('[{}, {"x"}]') == 3 and module.count('[{"x"}, {}]') == 2  # the batch stays
+    text = advice_text.as_text(found)
+    assert "1. params['w'] (1 argument and 1 result, f32[512,512])\n     P('x', None) -> P(None, 'x')" in text
+    assert "1 group of arguments" in text
+    (row,) = advice_text.as_dict(found)["changes"]
+    assert (row["name"], row["arguments"], row["results"]) == ("params['w']", [0], [0])
+
+
+def test_what_others_make_keeps_its_sharding_unless_all_arguments_may_change():
+    text = step(ROWS, ROWS).replace('[{"x"}, {}]> : tensor<512', '[{"x"}, {}]> : tensor<512')
+    moved = text.replace("stablehlo.exponential %arg1", 'sdy.sharding_constraint %arg1 <@mesh, [{}, {"x"}]>')
+    assert moved != text
+    assert advice(moved, may_change=["state"])[0].changes == ()
+    found, _ = advice(moved, may_change=["arguments"])
+    assert found.changes == () or found.changes[0].annotation.name == "batch"
+
+
+def test_more_memory_for_state_is_refused_unless_the_limit_allows_it():
+    """Replicated weights need no gather, and eight times the memory."""
+    text = step('[{"x", "y"}, {}]', "[{}, {}]")
+    found, _ = advice(text, may_change=["state"])
+    assert found.changes == () and found.refused.title.startswith("memory in bytes ")
+    allows = f"; --memory-limit {found.refused_limit} allows it"
+    assert found.refused_limit > found.stock.compiled.peak_bytes and allows in advice_text.as_text(found)
+    with make_context() as context, ir.Location.unknown(context):
+        network = SiteNetwork("h100", memory_limit=found.refused_limit)
+        adviser = Adviser(ir.Module.parse(text), "m", shared_child(), network, may_change=["state"])
+        changed_within = adviser.advice()
+    assert changed_within.changes and changed_within.forms[0].time.seconds <= found.refused.time.seconds
+
+
+def test_another_shape_of_the_mesh_is_advised_and_all_shapes_are_shown():
+    """On a mesh whose axis y has one device, what y splits is whole."""
+    text = step('[{"x"}, {"y"}]', ROWS)
+    found, module = advice(text, may_change=["mesh"])
+    (change,) = found.changes
+    assert str(change.annotation.mesh) == '<["x"=4, "y"=2]>' and change.sharding.axis_size("y") == 1
+    assert '<["x"=8, "y"=1]>' in module and found.forms[0].compiled.costs.bytes_received == 0
+    assert [each.mesh.axes for each in found.meshes if not each.problem][0] == change.sharding.axes
+    report = advice_text.as_text(found)
+    assert "1. the mesh, 8 devices\n     x=4, y=2 -> x=8, y=1" in report and "on another mesh alone" in report
+    data = advice_text.as_dict(found)
+    assert data["changes"][0]["advised"] == {"x": 8, "y": 1} and len(data["meshes"]) == len(found.meshes)
+
+
+def test_the_mesh_keeps_its_shape_if_it_would_not_divide_an_array_or_others_make_the_arguments():
+    found, _ = advice(step('[{"x"}, {"y"}]', ROWS, batch=4), may_change=["mesh"])
+    assert found.changes == () and found.trials == 4  # x=8 does not divide 4 rows, which is not compiled
+    found, _ = advice(step('[{"x"}, {"y"}]', ROWS, batch=1024), may_change=["mesh"])
+    assert found.problem == "the module has no sharding that could change"  # most elements are the batch's
+    assert advice(step('[{"x"}, {"y"}]', ROWS, batch=1024), may_change=["mesh", "arguments"])[0].changes
+
+
+def test_a_change_and_another_mesh_together():
+    text = step('[{"y"}, {"x"}]', '[{"x", "y"}, {}]')
+    found, module = advice(text)
+    assert found.changes and found.forms[0].compiled.costs.bytes_received == 0
+    with make_context() as context, ir.Location.unknown(context):
+        assert ir.Module.parse(module, context).operation.verify()

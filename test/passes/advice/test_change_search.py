@@ -84,3 +84,27 @@ def test_the_best_set_is_found_where_gains_add_up():
         ]
         best = min(times(each).seconds for each in sets)
         assert times(frozenset(changes)).seconds <= best + 0.011 * 2
+
+
+def test_a_set_within_the_limits_grows_on_after_one_that_needs_too_much():
+    """Annotation 0 gives most and needs too much memory; without it, 1 and 2 give more than nothing."""
+
+    def measured(changes):
+        names = {number for number, _ in changes}
+        seconds = 1.0 * (0.4 if 0 in names else 1.0) * (0.9 if 1 in names else 1.0) * (0.95 if 2 in names else 1.0)
+        return Trial(seconds, 1.5 if 0 in names else 1.0, "memory" if 0 in names else "")
+
+    search = ChangeSearch({0: [None], 1: [None], 2: [None]}, measured, lambda sets: None, 2, 100)
+    assert search.run() == [(1, None), (2, None)]
+
+
+def test_all_changes_of_a_weighty_annotation_are_measured():
+    asked = []
+
+    def measured(changes):
+        asked.append(changes)
+        return Trial(1.0)
+
+    candidates = {number: ["a", "b", "c"] for number in range(10)}
+    ChangeSearch(candidates, measured, lambda sets: None, 2, 12, weighty=[9]).run()
+    assert {frozenset([(9, new)]) for new in "abc"} <= {*asked}

@@ -2,11 +2,12 @@
 """Shardings one edit away: legal, even, and enough to reach every sharding of whole axes."""
 
 import itertools
+import math
 
 import pytest
 
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.layouts.neighbours import divides, neighbours
+from reshard.synthesis.layouts.neighbours import divides, mesh_shapes, neighbours
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 MESH = Mesh.parse("x=2,y=4,z=2")
@@ -47,3 +48,12 @@ def test_all_shapes_divide_and_no_sharding_is_its_own_neighbour():
 def test_sub_axes_are_kept_or_dropped_and_partial_sums_have_no_neighbours():
     assert Sharding.parse('[{}, {"y":(1)2}]') in neighbours(Sharding.parse('[{"y":(1)2}, {}]'), MESH, [(8, 8)])
     assert neighbours(Sharding.parse('[{}], unreduced={"x"}'), MESH, [(8,)]) == []
+
+
+def test_shapes_of_a_mesh_are_all_ways_to_share_its_devices_among_its_axes():
+    shapes = mesh_shapes(Mesh.parse("x=2,y=3,z=2"))
+    sizes = [tuple(size for _, size in shape.axes) for shape in shapes]
+    every = [each for each in itertools.product(range(1, 13), repeat=3) if math.prod(each) == 12]
+    assert sorted([*sizes, (2, 3, 2)]) == every and len(set(sizes)) == len(sizes)
+    assert all(shape.axis_names == ("x", "y", "z") for shape in shapes)
+    assert mesh_shapes(Mesh((("x", 2),), (1, 0))) == [] == mesh_shapes(Mesh.parse("x=8"))

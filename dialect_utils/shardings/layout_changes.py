@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of the layouts that a program asks for: in annotations, and in the shape of its mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.neighbours import divides
+from reshard.synthesis.layouts.sharding import Sharding
+
+from ..ir.functions import functions_of, public_functions, signature
+from ..ir.ops import ops_in, shape_of
+from ..platform import compat
+from ..platform.bindings import ir, sdy
+from .annotations import Annotation, constraints_of
+from .sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from .value_layouts import stated_arguments, stated_results
+
+_MANUAL = "sdy.manual_computation"
+_JAX_MESH = "stablehlo.mesh"
+
+
+@dataclass(frozen=True, slots=True)
+class MeshShape:
+    """The sizes of the axes of a module's only mesh, which has `symbol` as its name; `number` as of an annotation."""
+
+    number: int
+    symbol: str
+    mesh: Mesh
+
+
+Changed = Annotation | MeshShape
+Changes = Mapping[Changed, Sharding | Mesh | None]
+
+
+def mesh_shape_of(module: ir.Module, number: int) -> MeshShape | None:
+    """Returns the mesh whose shape may change; None if there is none or several, or if local shapes follow from it."""
+    meshes = module_meshes(module)
+    has_local_shapes = any(op.name == _MANUAL for op in ops_in(module.operation))
+    if len(meshes) != 1 or has_local_shapes or len(public_functions(functions_of(module.operation))) != 1:
+        return None
+    ((symbol, mesh),) = meshes.items()
+    return MeshShape(number, symbol, mesh)
+
+
+def uneven_in(module: ir.Module) -> list[tuple[Sharding, tuple[int, ...]]]:
+    """Returns the shardings of arguments, results and constraints that do not divide their shapes, with these."""
+    meshes, found = module_meshes(module), {}
+    main = _main(module)
+    types = signature(main)
+    stated = [
+        *zip(stated_arguments(main), types.inputs, strict=True),
+        *zip(stated_results(main), types.results, strict=True),
+        *((op.attributes["sharding"], op.operands[0].type) for op in constraints_of(module)),
+    ]
+    for attr, type_ in stated:
+        mesh, shape = attr and mesh_of(attr, meshes), shape_of(type_)
+        if attr is not None and mesh is not None and shape is not None and min(shape, default=0) >= 0:
+            sharding = sharding_from_attr(attr)
+            if len(shape) == sharding.rank and not divides(sharding, mesh, tuple(shape)):
+                found[sharding, tuple(shape)] = None
+    return list(found)
+
+
+def stated_positions(module: ir.Module) -> tuple[list[int], list[int]]:
+    """Returns the numbers of the arguments, and of the results, that state a sharding."""
+    main = _main(module)
+    every = stated_arguments(main), stated_results(main)
+    arguments, results = ([number for number, attr in enumerate(some) if attr is not None] for some in every)
+    return arguments, results
+
+
+def _main(module: ir.Module) -> ir.Operation:
+    (main,) = public_functions(functions_of(module.operation))
+    return main
+
+
+def changed(module: ir.Module, changes: Changes) -> bytes:
+    """Returns a copy of the module, as bytecode, with other shardings in annotations, or another shape of its mesh.
+
+    None takes constraints out.
+    """
+    copy = ir.Module.parse(compat.bytecode(module), module.context)
+    ops = constraints_of(copy)
+    for annotation, sharding in changes.items():
+        if isinstance(annotation, MeshShape):
+            _reshape_mesh(copy, annotation.symbol, sharding)
+            continue
+        if annotation.arguments and sharding is not None:
+            main = _main(copy)
+            _restate(main, "arg_attrs", annotation.arguments, sharding)
+            _restate(main, "res_attrs", annotation.results, sharding)
+        for op in (ops[each] for each in annotation.ops):
+            if sharding is None:
+                op.results[0].replace_all_uses_with(op.operands[0])
+                op.erase()
+            else:
+                op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
+    return compat.bytecode(copy)
+
+
+def _reshape_mesh(module: ir.Module, symbol: str, mesh: Mesh) -> None:
+    (op,) = (
+        each.operation
+        for each in module.body.operations
+        if each.operation.name == "sdy.mesh" and ir.StringAttr(each.attributes["sym_name"]).value == symbol
+    )
+    op.attributes["mesh"] = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in mesh.axes])
+    if _JAX_MESH in op.attributes:  # the same once more, for those who read StableHLO alone
+        del op.attributes[_JAX_MESH]
+
+
+def _restate(function: ir.Operation, name: str, numbers: Sequence[int], sharding: Sharding) -> None:
+    """Gives arguments or results of a function another sharding; those that have none keep none."""
+    if name not in function.attributes:
+        return
+    attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
+    for number in numbers:
+        held = {entry.name: entry.attr for entry in attributes[number]}
+        if SHARDING in held:
+            held[SHARDING] = sharding_to_attr(sharding, mesh_reference(held[SHARDING]))
+            attributes[number] = ir.DictAttr.get(held)
+    function.attributes[name] = ir.ArrayAttr.get(attributes)
