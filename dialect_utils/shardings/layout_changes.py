@@ -84,21 +84,26 @@ def changed(module: ir.Module, changes: Changes) -> bytes:
     """
     copy = ir.Module.parse(compat.bytecode(module), module.context)
     ops = constraints_of(copy)
-    for annotation, sharding in changes.items():
-        if isinstance(annotation, MeshShape):
-            _reshape_mesh(copy, annotation.symbol, sharding)
-            continue
-        if annotation.arguments and sharding is not None:
-            main = _main(copy)
-            _restate(main, "arg_attrs", annotation.arguments, sharding)
-            _restate(main, "res_attrs", annotation.results, sharding)
-        for op in (ops[each] for each in annotation.ops):
-            if sharding is None:
-                op.results[0].replace_all_uses_with(op.operands[0])
-                op.erase()
-            else:
-                op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
+    for subject, new in changes.items():
+        if isinstance(subject, MeshShape):
+            assert isinstance(new, Mesh)
+            _reshape_mesh(copy, subject.symbol, new)
+        else:
+            assert not isinstance(new, Mesh)
+            _change(copy, [ops[each] for each in subject.ops], subject, new)
     return compat.bytecode(copy)
+
+
+def _change(module: ir.Module, ops: Sequence[ir.Operation], annotation: Annotation, sharding: Sharding | None) -> None:
+    if annotation.arguments and sharding is not None:
+        _restate(_main(module), "arg_attrs", annotation.arguments, sharding)
+        _restate(_main(module), "res_attrs", annotation.results, sharding)
+    for op in ops:
+        if sharding is None:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        else:
+            op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
 
 
 def _reshape_mesh(module: ir.Module, symbol: str, mesh: Mesh) -> None:

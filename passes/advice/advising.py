@@ -244,8 +244,8 @@ class Adviser:
         """Returns what was measured of other shapes of the mesh alone."""
         found = []
         for key, trial in search.trials.items():
-            ((number, mesh),) = key if len(key) == 1 else ((-1, None),)
-            if self._mesh is not None and number == self._mesh.number and trial.of is not None and trial.of.is_ok:
+            mesh = next(iter(key))[1] if len(key) == 1 else None
+            if isinstance(mesh, Mesh) and trial.of is not None and trial.of.is_ok:
                 found.append(OtherMesh(mesh, self.measured(sizes_text(mesh), trial.of), trial.problem))
         return tuple(sorted(found, key=lambda each: each.form.time.seconds))
 
@@ -265,7 +265,7 @@ class Adviser:
             some = dict.fromkeys([*able, *near])
             some.pop(each.sharding.closed(), None)
             able = [s for s in some if not _axes_of(s) & {*each.bound}]
-            found[each.number] = able if each.arguments else [None, *able]
+            found[each.number] = [*able] if each.arguments else [None, *able]
         return found
 
     def _named(self, changes: Sequence[tuple[int, Any]]) -> dict[Changed, Sharding | Mesh | None]:

@@ -79,3 +79,53 @@ def test_without_constraints_nothing_is_advised(mesh):
     found = reshard.advise(jnp.tanh, x)
     assert not found.changes and found.module is None
     assert "nothing is advised: the module has no sharding that could change" in str(found)
+
+
+def received(function, *arguments) -> int:
+    return reshard.traffic(function, *arguments).to_dict()["stock"]["bytes_received"]
+
+
+def weights_and_batch(mesh, held, rows):
+    """Returns a training step whose weights are used split by columns, with the shapes of its arguments."""
+    used = at(mesh, None, "x")
+
+    def step(params, batch):
+        w = jax.lax.with_sharding_constraint(params["w"], used)
+        gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(batch @ w)))(w)
+        return {"w": params["w"] - 0.1 * gradient}
+
+    placed = {"w": at(mesh, *held)}
+    params = {"w": jax.ShapeDtypeStruct((64, 256), jnp.float32, sharding=placed["w"])}
+    batch = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=at(mesh, *rows))
+    return jax.jit(step, out_shardings=placed), params, batch
+
+
+def test_a_parameter_that_is_placed_as_advised_gives_what_was_measured(mesh):
+    held = ("x", None)
+    function, *arguments = weights_and_batch(mesh, held, ())
+    found = reshard.advise(function, *arguments, topology="h100", with_ours=False, may_change=["state"])
+    (change,) = found.changes
+    assert change.annotation.name == "params['w']" and change.annotation.results == (0,)
+    advised = tuple(tuple(axis.name for axis in axes) or None for axes in change.sharding.dims)
+    assert advised != held
+    again, *placed = weights_and_batch(mesh, advised, ())
+    before, after = received(function, *arguments), received(again, *placed)
+    assert found.found.forms[0].compiled.costs.bytes_received == after < before
+
+
+def test_a_mesh_of_the_shape_that_was_advised_gives_what_was_measured(mesh):
+    function, *arguments = weights_and_batch(mesh, ("x", "y"), ("y",))
+    found = reshard.advise(function, *arguments, topology="h100", with_ours=False, may_change=["mesh"])
+    faster = [each for each in found.found.meshes if each.form.time.seconds < found.found.stock.time.seconds]
+    assert faster
+    for each in faster:
+        sizes = tuple(size for _, size in each.mesh.axes)
+        other = Mesh(np.array(jax.devices()[:8]).reshape(sizes), ("x", "y"))
+        again, *placed = weights_and_batch(other, ("x", "y"), ("y",))
+        assert each.form.compiled.costs.bytes_received == received(again, *placed)
+
+
+@pytest.mark.parametrize("wrong", ["mesh", ["meshes"]])
+def test_what_may_change_has_known_words(wrong):
+    with pytest.raises(ValueError, match="it has some of constraints, state, arguments, mesh"):
+        reshard.advise("module {}", may_change=wrong)

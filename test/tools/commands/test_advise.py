@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard.passes.advice.advising import MOST_CHANGES
+from reshard.passes.advice.advising import BY_DEFAULT, MOST_CHANGES
 from reshard.tools import reshard as tool
 from reshard.tools.commands.flags import parse_flags
 
@@ -28,7 +28,8 @@ func.func public @main(%arg0: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@m
 
 
 def test_the_flags_have_the_defaults_of_the_function():
-    assert parse_flags(["advise", "step.mlir"]).most == MOST_CHANGES
+    flags = parse_flags(["advise", "step.mlir"])
+    assert (flags.most, flags.may_change) == (MOST_CHANGES, BY_DEFAULT)
 
 
 def test_a_change_is_named_with_its_line_and_the_changed_module_is_written(capsys, tmp_path):
@@ -78,7 +79,9 @@ def test_bad_input(capsys, arguments, status, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [["--effort", "0"], ["--most", "no"], ["--memory-limit", "12GX"]])
+@pytest.mark.parametrize(
+    "wrong", [["--effort", "0"], ["--may-change", "all"], ["--most", "no"], ["--memory-limit", "12GX"]]
+)
 def test_wrong_flags(capsys, wrong):
     with pytest.raises(SystemExit) as stopped:
         tool.main(["advise", EXAMPLE, *wrong])
