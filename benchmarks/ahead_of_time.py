@@ -37,7 +37,7 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError  # noqa: E402
 from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E402
 from reshard.dialect_utils.platform.typed import present  # noqa: E402
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild  # noqa: E402
-from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler  # noqa: E402
+from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
 from reshard.passes.sites.network import SiteNetwork, of_target  # noqa: E402
@@ -126,7 +126,8 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     for number, (target, entry) in enumerate(pairs, 1):
         replace_line(f"{number} of {len(pairs)}: {entry.name} on {target}")
         size = options.size if options.size in entry.sizes else entry.sizes[-1]
-        question = f"{entry.name} {size} {target} {options.policy}" + f" {options.emit}" * (options.emit != "manual")
+        how = f"{options.policy} {options.emit} {compiler_version(target)}"
+        question = f"{entry.name} {size} {target} {how}"
         if journal and (kept := journal.get(question)):
             yield Row.from_dict(kept)
             continue

@@ -93,7 +93,8 @@ class Target:
 def missing_compiler(target: Target) -> str:
     """Returns in one line what has to be installed to compile for the target; empty if nothing is missing."""
     if target.platform == "tpu" and not _is_installed("libtpu"):
-        return f"compiling for {target} needs libtpu, the TPU compiler; pip install libtpu"
+        package = f"jax[tpu]=={compat.jax_versions()[0]}"
+        return f"compiling for {target} needs libtpu, the TPU compiler; pip install '{package}'"
     if target.platform == "cuda" and cuda_plugin() is None:
         package = f"jax[cuda13]=={compat.jax_versions()[0]}"
         return f"compiling for {target} needs jax's CUDA plug-in, some 4 GB; pip install '{package}'"

@@ -71,7 +71,9 @@ class TestMissingCompilers:
         monkeypatch.setattr(compile_targets, "_is_installed", lambda module: False)
 
     def test_libtpu(self):
-        said = "compiling for tpu:v5p:4x4x4 needs libtpu, the TPU compiler; pip install libtpu"
+        """A newer libtpu makes programs that jaxlib cannot read."""
+        package = f"jax[tpu]=={importlib.metadata.version('jax')}"
+        said = f"compiling for tpu:v5p:4x4x4 needs libtpu, the TPU compiler; pip install '{package}'"
         assert missing_compiler(Target.parse("tpu:v5p:4x4x4")) == said
 
     def test_the_plug_in_has_to_be_of_the_version_of_jax(self):

@@ -86,7 +86,8 @@ def test_a_wrong_command_line_is_refused(arguments, text, module, capfd):
 
 
 @pytest.mark.parametrize(
-    ("target", "package"), [("tpu:v5e:2x4", "pip install libtpu"), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")]
+    ("target", "package"),
+    [("tpu:v5e:2x4", "pip install 'jax[tpu]=="), ("cuda:h100:1x1x8", "pip install 'jax[cuda13]==")],
 )
 def test_a_target_whose_compiler_is_missing_says_what_to_install(target, package, module, monkeypatch, capfd):
     monkeypatch.setattr(compile_targets, "_is_installed", lambda _: False)
