@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of a program whose shardings belong together, by the names that JAX gives them.
 
-A parameter stands in a program more than once: in each layer, beside it as the momentum of an optimizer, and as the
-updated one among the results. Their shardings come from one PartitionSpec, so a group has all of them: arguments and
-results of one shape with one sharding, whose paths are alike but for numbers. A path is alike, too, if it only has more
-in front: `opt_state[0].mu['head']` goes with `params['head']`.
+*State* are arguments that the program returns as new values. A result is the new value of an argument whose place it
+takes, or, without donation, whose keys it has: a guess, which needs two named keys, or most arrays of a tree.
 
-A group with results is *state*: what the program returns stays in its sharding from step to step. Others make the rest,
-in the sharding that it has today.
+A parameter is state in more than one place: in each layer, and beside it as the momentum of an optimizer. Their
+shardings come from one PartitionSpec, so a *group* has all of them: state of one shape with one sharding, whose paths
+are alike but for the numbers of layers. A path is alike, too, if it has more in front, in another tree:
+`opt_state[0].mu['head']` goes with `params['head']`. Arguments that others make are groups by themselves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.layouts.mesh import Mesh
@@ -22,37 +23,94 @@ from reshard.synthesis.layouts.sharding import Sharding
 from ..ir.functions import functions_of, public_functions, signature
 from ..ir.ops import shape_of
 from ..platform.bindings import ir
-from ..platform.typed import present
 from ..shardings.annotations import Annotation
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 from ..shardings.value_layouts import stated_arguments, stated_results
 from .named_values import name_of
 
-_KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|\.(\w+)")
-_INDEX = re.compile(r"\[\d+\]")
-_LAYER = re.compile(r"(?<=_)\d+(?=['\"\]./]|$)")  # the number of a layer, as in `layers_3` and `block_0/mlp`
+_KEY = re.compile(r"""\[(?:'([^']*)'|"([^"]*)"|(\d+))\]|\.(\w+)""")
+_LAYER = re.compile(r"(?<=_)\d+(?=/|$)")  # the number of a layer, as in `layers_3` and `block_0/mlp`
+_ESCAPE = re.compile(rb'\\(?:([\\"])|([0-9A-Fa-f]{2}))')
 _RESULT_INFO = "jax.result_info"
 _ALIASED = "tf.aliasing_output"
 _ANY = "*"
 _WRAPPERS = ("value",)  # the last key of a parameter that is an object with an array in it
+_TREES = ("params", "model")  # the first key of a tree of parameters inside a larger one
+_LEAST_KEYS = 2  # of a result that takes no argument's place, to be the new value of the one with the same keys
 
-_Path = tuple[str, ...]
+_Keys = tuple[str | int, ...]
 _Kind = tuple[tuple[int, ...], Sharding, Mesh]
 
 
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name that JAX gives an argument or result: the tree, and the keys behind it, numbers as integers.
+
+    Leading numbers belong to the tree, as in `state[0]`, and so does `params` in front of other keys. `parts` are the keys
+    as they are written.
+    """
+
+    tree: str
+    keys: _Keys
+    parts: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Name:
+        """Returns the parts of a name.
+
+        Example:
+          >>> Name.parse("state[1]['mu']['layers'][3]['down'].value")
+          Name(tree='state[1]', keys=('mu', 'layers', 3, 'down'))
+        """
+        found = list(_KEY.finditer(text))
+        if not found or _KEY.sub("", text[found[0].start() :]):
+            return cls(text, ())
+        keys: list[str | int] = [int(each[3]) if each[3] else each[1] or each[2] or each[4] or "" for each in found]
+        while len(keys) > 1 and keys[-1] in _WRAPPERS:
+            del keys[-1]
+        first = 0
+        while first < len(keys) and isinstance(keys[first], int):
+            first += 1
+        while first < len(keys) - 1 and keys[first] in _TREES:
+            first += 1
+        tree = text[: found[first].start()] if first < len(keys) else text
+        return cls(tree, tuple(keys[first:]), tuple(each[0] for each in found[first : len(keys)]))
+
+    @property
+    def named(self) -> int:
+        """Returns the number of keys that are no numbers."""
+        return sum(isinstance(key, str) for key in self.keys)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Returns the keys with `*` for numbers of layers, which have other keys behind them; the tree without keys."""
+        last = max((at for at, key in enumerate(self.keys) if isinstance(key, str)), default=-1)
+        found = []
+        for at, key in enumerate(self.keys):
+            if isinstance(key, int):
+                found.append(_ANY if at < last else f"[{key}]")
+            else:
+                head, slash, leaf = key.rpartition("/")
+                found.append(_LAYER.sub(_ANY, key) if at < last else _LAYER.sub(_ANY, head) + slash + leaf)
+        return tuple(found) or (self.tree,)
+
+    @property
+    def text(self) -> str:
+        """Returns the name for people, with `*` for numbers of layers."""
+        shown = zip(self.keys, self.parts, self.path if self.keys else ())
+        return self.tree + "".join(
+            f"[{_ANY}]" if path == _ANY else part if isinstance(key, int) else part.replace(key, path)
+            for key, part, path in shown
+        )
+
+
 @dataclass(slots=True)
-class _Group:
-    """Arguments and results that belong together. `name` is that of the first argument, with `*` for numbers."""
-
-    name: str
-    path: _Path
+class _Argument:
+    number: int
+    name: Name
     kind: _Kind
-    types: dict[str, None] = field(default_factory=dict)
-    arguments: list[int] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-
-    def has(self, path: _Path) -> bool:
-        return bool(path) and path[-len(self.path) :] == self.path
+    type: str
+    result: int | None = None
 
 
 def argument_groups(module: ir.Module, first: int = 0) -> list[Annotation]:
@@ -60,45 +118,45 @@ def argument_groups(module: ir.Module, first: int = 0) -> list[Annotation]:
 
     Args:
       first: the number of the first group among the module's annotations.
-    Returns: none for a module that has several public functions.
+    Returns: none for a module that has several public functions. Groups of state have results.
     """
     mains = public_functions(functions_of(module.operation))
     if len(mains) != 1:
         return []
     main, meshes = mains[0], module_meshes(module)
-    groups: dict[_Kind, list[_Group]] = {}
-    arguments = list(enumerate(main.regions[0].blocks[0].arguments))
-    named = [(number, name_of(argument) or f"argument {number}", argument) for number, argument in arguments]
+    arguments = _arguments(main, meshes)
+    _match_results(main, meshes, arguments)
+    groups: list[list[_Argument]] = [[each] for each in arguments if each.result is None]
+    state = [each for each in arguments if each.result is not None]
+    for each in sorted(state, key=lambda each: (len(each.name.path), each.number)):
+        joined = next((group for group in groups if group[0].result is not None and _is_alike(group[0], each)), None)
+        if joined is None:
+            groups.append([each])
+        else:
+            joined.append(each)
+    groups.sort(key=lambda group: min(each.number for each in group))
+    return [_annotation(first + number, group) for number, group in enumerate(groups)]
+
+
+def _arguments(main: ir.Operation, meshes: dict[str, Mesh]) -> list[_Argument]:
+    found = []
     stated = stated_arguments(main)
-    for number, name, argument in sorted(named, key=lambda each: len(path_of(each[1]))):
+    for number, argument in enumerate(main.regions[0].blocks[0].arguments):
         kind = _kind(argument.type, stated[number], meshes)
         if kind is not None:
-            group = _joined(groups.setdefault(kind, []), name, kind)
-            group.types[str(argument.type)] = None
-            group.arguments.append(number)
-    _add_results(main, meshes, groups)
-    made = sorted((each for some in groups.values() for each in some), key=lambda group: min(group.arguments))
-    return [_annotation(first + number, group) for number, group in enumerate(made)]
+            name = Name.parse(_unescaped(name_of(argument)) or f"argument {number}")
+            found.append(_Argument(number, name, kind, str(argument.type)))
+    return found
 
 
-def path_of(name: str) -> _Path:
-    """Returns the keys of a name behind its root, with `*` for numbers; the root itself if there are none.
+def _unescaped(text: str) -> str:
+    r"""Returns a text as it was before MLIR printed it.
 
     Example:
-      >>> path_of("state[1]['mu']['layers_3']['down'].value"), path_of("tokens")
-      (('mu', 'layers_*', 'down'), ('tokens',))
+      >>> _unescaped("p['\\C3\\A9']")
+      "p['é']"
     """
-    keys = ["".join(found) for found in _KEY.findall(name)]
-    path = [_ANY if key.isdigit() else _LAYER.sub(_ANY, key) for key in keys]
-    while path and path[0] == _ANY:
-        del path[0]
-    while len(path) > 1 and path[-1] in _WRAPPERS:
-        del path[-1]
-    return tuple(path) or (_root(name),)
-
-
-def _root(name: str) -> str:
-    return _KEY.sub("", name)
+    return _ESCAPE.sub(lambda each: each[1] or bytes([int(each[2], 16)]), text.encode()).decode(errors="replace")
 
 
 def _kind(type_: ir.Type, stated: ir.Attribute | None, meshes: dict[str, Mesh]) -> _Kind | None:
@@ -111,33 +169,47 @@ def _kind(type_: ir.Type, stated: ir.Attribute | None, meshes: dict[str, Mesh]) 
     return None if sharding.unreduced else (tuple(shape), sharding, mesh)
 
 
-def _joined(groups: list[_Group], name: str, kind: _Kind) -> _Group:
-    """Returns the group of a name; a new one, which is added, if it has none. Shorter paths come first."""
-    path = path_of(name)
-    found = next((each for each in groups if each.has(path)), None)
-    if found is None:
-        found = _Group(_LAYER.sub(_ANY, _INDEX.sub(f"[{_ANY}]", name)), path, kind)
-        groups.append(found)
-    return found
+def _is_alike(one: _Argument, other: _Argument) -> bool:
+    """Returns whether two arguments are one parameter: in two layers, or in a tree and in one of more keys."""
+    if one.kind != other.kind:
+        return False
+    short, long = one.name.path, other.name.path
+    is_inside = one.name.tree != other.name.tree and bool(one.name.keys) and long[-len(short) :] == short
+    return short == long or is_inside
 
 
-def _add_results(main: ir.Operation, meshes: dict[str, Mesh], groups: dict[_Kind, list[_Group]]) -> None:
-    """Adds the results that are updated arguments: those that take an argument's place, or have its path."""
-    types = signature(main).results
-    named = [_text(each, _RESULT_INFO) for each in _attributes(main, "res_attrs", len(types))]
-    every = [group for some in groups.values() for group in some]
-    aliased = _aliased_results(main)
-    by_number = {aliased[argument]: group for group in every for argument in group.arguments if argument in aliased}
-    for number, (type_, stated) in enumerate(zip(types, stated_results(main), strict=True)):
-        kind = _kind(type_, stated, meshes)
-        if stated is not None and kind is None:
-            continue
-        path = path_of(named[number]) if _KEY.search(named[number]) else ()
-        able = [each for each in every if kind == each.kind or stated is None and str(type_) in each.types]
-        group = by_number.get(number)
-        group = group if group in able else next((each for each in able if each.has(path)), None)
-        if group is not None:
-            group.results.append(number)
+def _match_results(main: ir.Operation, meshes: dict[str, Mesh], arguments: list[_Argument]) -> None:
+    """Gives arguments the results that are their new values."""
+    types, stated = signature(main).results, stated_results(main)
+    kinds = [_kind(type_, attr, meshes) for type_, attr in zip(types, stated, strict=True)]
+    infos = [_text(each, _RESULT_INFO) for each in _attributes(main, "res_attrs", len(types))]
+    names = [Name.parse(each) for each in infos]
+    free = set(range(len(types)))
+
+    def may_be(argument: _Argument, result: int) -> bool:
+        same = argument.kind == kinds[result] or stated[result] is None and argument.type == str(types[result])
+        return same and result in free
+
+    for argument, result in _aliased_results(main).items():
+        for each in arguments:
+            if each.number == argument and may_be(each, result):
+                each.result = result
+                free.discard(result)
+    by_keys: dict[_Keys, list[int]] = {}
+    for number, name in enumerate(names):
+        by_keys.setdefault(name.keys, []).append(number)
+    guessed: dict[str, list[tuple[_Argument, int]]] = {}
+    for each in arguments:
+        able = [number for number in by_keys.get(each.name.keys, []) if each.name.named and may_be(each, number)]
+        if each.result is None and able:
+            guessed.setdefault(each.name.tree, []).append((each, able[0]))
+    sizes = Counter(each.name.tree for each in arguments)
+    for tree, pairs in guessed.items():
+        is_returned = len(pairs) >= _LEAST_KEYS and 2 * len(pairs) > sizes[tree]
+        for each, result in pairs:
+            if (is_returned or each.name.named >= _LEAST_KEYS) and result in free:
+                each.result = result
+                free.discard(result)
 
 
 def _aliased_results(main: ir.Operation) -> dict[int, int]:
@@ -156,22 +228,19 @@ def _text(attributes: ir.DictAttr | None, name: str) -> str:
     return ir.StringAttr(attributes[name]).value if attributes and name in attributes else ""
 
 
-def _annotation(number: int, group: _Group) -> Annotation:
-    shape, sharding, mesh = group.kind
+def _annotation(number: int, group: list[_Argument]) -> Annotation:
+    shape, sharding, mesh = group[0].kind
+    members = sorted(group, key=lambda each: each.number)
     return Annotation(
         number,
         None,
         False,
         sharding,
         mesh,
-        tuple(group.types),
+        tuple(dict.fromkeys(each.type for each in members)),
         (shape,),
         ops=(),
-        name=group.name,
-        arguments=_numbers(group.arguments),
-        results=_numbers(group.results),
+        names=tuple(dict.fromkeys(each.name.text for each in members)),
+        arguments=tuple(each.number for each in members),
+        results=tuple(sorted(each.result for each in members if each.result is not None)),
     )
-
-
-def _numbers(found: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(present(each) for each in found))

@@ -43,7 +43,7 @@ class Annotation:
       mesh: the mesh of the sharding. types: the types of the values, each once.
       shapes: their global shapes in elements, each once. ops: the numbers of the constraints, in the module's order.
       bound: the axes that manual computations around them have taken, which no sharding here may use.
-      name: of the arguments, with `*` for numbers; empty for a line.
+      names: of the arguments, with `*` for numbers of layers; empty for a line.
       arguments, results: the numbers of the arguments, and of the results that are their new values.
     """
 
@@ -56,7 +56,7 @@ class Annotation:
     shapes: tuple[tuple[int, ...], ...]
     ops: tuple[int, ...]
     bound: tuple[str, ...] = ()
-    name: str = ""
+    names: tuple[str, ...] = ()
     arguments: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from .value_layouts import stated_arguments, stated_results
 
 _MANUAL = "sdy.manual_computation"
 _JAX_MESH = "stablehlo.mesh"
+_MORE_THAN_AXES = re.compile(r'":\(\d|sharding<mesh<')  # a part of an axis; a mesh that a sharding brings along
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,13 @@ Changes = Mapping[Changed, Sharding | Mesh | None]
 
 
 def mesh_shape_of(module: ir.Module, number: int) -> MeshShape | None:
-    """Returns the mesh whose shape may change; None if there is none or several, or if local shapes follow from it."""
-    meshes = module_meshes(module)
-    has_local_shapes = any(op.name == _MANUAL for op in ops_in(module.operation))
-    if len(meshes) != 1 or has_local_shapes or len(public_functions(functions_of(module.operation))) != 1:
+    """Returns the mesh whose shape may change; None if there is none or several, or if more follows from its sizes.
+
+    That is so for the bodies of manual computations, which have local shapes, and for parts of axes.
+    """
+    meshes = {symbol: mesh for symbol, mesh in module_meshes(module).items() if mesh.axes}
+    depends = any(op.name == _MANUAL for op in ops_in(module.operation)) or _MORE_THAN_AXES.search(str(module))
+    if len(meshes) != 1 or depends or len(public_functions(functions_of(module.operation))) != 1:
         return None
     ((symbol, mesh),) = meshes.items()
     return MeshShape(number, symbol, mesh)

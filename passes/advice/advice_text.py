@@ -114,6 +114,7 @@ def _change(number: int, advice: Advice) -> str:
     annotation = change.annotation
     lines = [
         f"{number + 1}. {_where(annotation)}",
+        *([] if isinstance(annotation, MeshShape) else [f"     with {each}" for each in annotation.names[1:]]),
         *(f"     {each}" for each in change.diff or ([f"| {change.source}"] if change.source else [])),
         f"     {_layout_text(annotation)} -> {_layout_text(change.sharding)}",
     ]
@@ -127,7 +128,7 @@ def _layout_text(of: Changed | Sharding | Mesh | None) -> str:
 
 
 def _where(annotation: Changed) -> str:
-    """Returns the line of an annotation, or the name of its arguments, and what has its sharding; or the mesh."""
+    """Returns the line of an annotation, or the first name of its arguments, and what has its sharding; or the mesh."""
     if isinstance(annotation, MeshShape):
         return f"the mesh, {counted(annotation.mesh.size, 'device')}"
     types = ", ".join(_short(each) for each in annotation.types)
@@ -135,7 +136,7 @@ def _where(annotation: Changed) -> str:
         held = counted(len(annotation.arguments), "argument")
         if annotation.results:
             held += f" and {counted(len(annotation.results), 'result')}"
-        return f"{annotation.name} ({held}, {types})"
+        return f"{annotation.names[0]} ({held}, {types})"
     place = "a line that the module does not name" if annotation.place is None else str(annotation.place)
     return f"{place} ({counted(len(annotation.ops), 'constraint')}, {types})"
 
@@ -190,6 +191,7 @@ def _form_dict(form: Measured) -> dict[str, Any]:
         "collectives_s": form.time.collectives_s,
         "bytes_received": costs.bytes_received,
         "temp_bytes": costs.temp_bytes,
+        "peak_bytes": form.compiled.peak_bytes,
     }
 
 
@@ -199,10 +201,11 @@ def _change_dict(change: Advised) -> dict[str, Any]:
     gain = {"modelled_without_s": without, "problem_without": change.problem_without}
     if isinstance(subject, MeshShape):
         assert isinstance(change.sharding, Mesh)
-        return {"mesh": dict(subject.mesh.axes), "advised": dict(change.sharding.axes), **gain}
+        return {"kind": "mesh", "mesh": dict(subject.mesh.axes), "advised": dict(change.sharding.axes), **gain}
     return {
+        "kind": "arguments" if subject.arguments else "line",
         "place": None if subject.place is None else str(subject.place),
-        "name": subject.name,
+        "names": list(subject.names),
         "arguments": list(subject.arguments),
         "results": list(subject.results),
         "source": change.source,

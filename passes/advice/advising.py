@@ -304,7 +304,11 @@ class Adviser:
     def _unevenness(self, text: bytes) -> str:
         """Returns in words which array another shape of the mesh does not divide; empty if it divides all that it
         divided before."""
-        uneven = [each for each in uneven_in(ir.Module.parse(text, self._context)) if each not in self._uneven]
+        try:
+            module = ir.Module.parse(text, self._context)
+        except ir.MLIRError as error:
+            return f"the module does not hold on that mesh: {str(error).splitlines()[0]}"
+        uneven = [each for each in uneven_in(module) if each not in self._uneven]
         return "" if not uneven else f"{uneven[0][0]} does not divide {list(uneven[0][1])} on that mesh"
 
     def _more_work(self, stock: Compiled, compiled: Compiled) -> str:

@@ -112,7 +112,8 @@ class ChangeSearch:
         for _, some in itertools.groupby(self._all, key=lambda change: change[0]):
             for rank, change in enumerate(some):
                 by_rank.setdefault(rank, []).append(change)
-        return list(dict.fromkeys([*first, *itertools.chain(*by_rank.values())]))[: self._budget // 2]
+        found = list(dict.fromkeys([*first, *itertools.chain(*by_rank.values())]))
+        return found[: max(len(first), self._budget // 2)]
 
     def _grow(self, changes: Changes, cost: Cost) -> None:
         """Measures larger and larger sets, as long as they cost less."""

@@ -39,17 +39,22 @@ def neighbours(sharding: Sharding, mesh: Mesh, shapes: Sequence[tuple[int, ...]]
 
 
 def mesh_shapes(mesh: Mesh) -> list[Mesh]:
-    """Returns the meshes with the same axes and devices in other sizes, the most similar first; none with own ids.
+    """Returns the meshes with the same axes and devices in other sizes; none for a mesh with an order of devices.
+
+    First come those that have all devices on one axis, then the most similar ones.
 
     Example:
       >>> [shape.axes for shape in mesh_shapes(Mesh.parse("x=2,y=4"))]
-      [(('x', 4), ('y', 2)), (('x', 1), ('y', 8)), (('x', 8), ('y', 1))]
+      [(('x', 1), ('y', 8)), (('x', 8), ('y', 1)), (('x', 4), ('y', 2))]
     """
     if mesh.device_ids is not None:
         return []
     sizes = tuple(size for _, size in mesh.axes)
     found = [each for each in _factorizations(mesh.size, len(sizes)) if each != sizes]
-    return [Mesh(tuple(zip(mesh.axis_names, each))) for each in sorted(found, key=lambda each: _distance(each, sizes))]
+    return [
+        Mesh(tuple(zip(mesh.axis_names, each)))
+        for each in sorted(found, key=lambda each: (max(each) < mesh.size, _distance(each, sizes)))
+    ]
 
 
 def _factorizations(number: int, count: int) -> Iterator[tuple[int, ...]]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of arguments: by names of several libraries, with the results that are their new values."""
+"""Groups of arguments: by names of several libraries; which results are new values of arguments, and which are not."""
 
 import pytest
 
-from reshard.dialect_utils.analysis.argument_groups import argument_groups, path_of
+from reshard.dialect_utils.analysis.argument_groups import Name, argument_groups
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.layout_changes import changed
 from reshard.synthesis.layouts.sharding import Sharding
@@ -11,105 +11,147 @@ from reshard.synthesis.layouts.sharding import Sharding
 ROWS, COLUMNS = '[{"x"}, {}]', '[{}, {"x"}]'
 
 
-def argument(number: int, name: str, sharding: str | None = ROWS, shape: str = "8x8", more: str = "") -> str:
-    attributes = [f"sdy.sharding = #sdy.sharding<@mesh, {sharding}>" if sharding else "", more]
-    held = ", ".join(filter(None, attributes))
-    return f'%arg{number}: tensor<{shape}xf32> {{{held}}} loc("{name}")'
+def function(arguments: list[dict], results: list[dict]) -> str:
+    """Returns a module that returns its first argument for each result.
 
-
-def result(info: str, sharding: str | None = ROWS, shape: str = "8x8") -> str:
-    stated = f", sdy.sharding = #sdy.sharding<@mesh, {sharding}>" if sharding else ""
-    return f'tensor<{shape}xf32> {{jax.result_info = "{info}"{stated}}}'
-
-
-def function(arguments: list[str], results: list[str], returned: list[int]) -> str:
-    types = ", ".join(each.split(" ")[0] for each in results)
-    values = ", ".join(f"%arg{number}" for number in returned)
+    Args:
+      arguments, results: `name`, and where it matters `sharding`, `shape`, and for an argument its result, `aliased`.
+    """
+    taken = []
+    for number, each in enumerate(arguments):
+        alias = f"tf.aliasing_output = {each['aliased']} : i32" if "aliased" in each else ""
+        held = ", ".join(filter(None, [stated(each), alias]))
+        name = each["name"].replace('"', '\\"')
+        taken.append(f'%arg{number}: tensor<{each.get("shape", "8x8")}xf32> {{{held}}} loc("{name}")')
+    given = ", ".join(f'tensor<8x8xf32> {{jax.result_info = "{each["name"]}", {stated(each)}}}' for each in results)
+    types = ", ".join(["tensor<8x8xf32>"] * len(results))
     return f"""sdy.mesh @mesh = <["x"=2, "y"=2]>
-func.func public @main({", ".join(arguments)}) -> ({", ".join(results)}) {{
-  return {values} : {types}
+func.func public @main({", ".join(taken)}) -> ({given.replace(", }", "}")}) {{
+  return {", ".join(["%arg0"] * len(results))} : {types}
 }}"""
+
+
+def stated(each: dict) -> str:
+    sharding = each.get("sharding", ROWS)
+    return f"sdy.sharding = #sdy.sharding<@mesh, {sharding}>" if sharding else ""
+
+
+def named(*names: str) -> list[dict]:
+    return [{"name": name} for name in names]
+
+
+def donated(*names: str) -> list[dict]:
+    return [{"name": name, "aliased": number} for number, name in enumerate(names)]
 
 
 @pytest.fixture
 def groups():
     with make_context() as context, ir.Location.unknown(context):
-
-        def found(text: str):
-            return argument_groups(ir.Module.parse(text))
-
-        yield found
+        yield lambda *text: argument_groups(ir.Module.parse(function(*text)))
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
+    ("name", "tree", "path", "text"),
     [
-        ("params['layers'][3]['attention']['q']", ("layers", "*", "attention", "q")),
-        ("state[0]['blocks']['q'].value", ("blocks", "q")),
-        ("opt_state[0].mu['params']['layers_12']['kernel']", ("mu", "params", "layers_*", "kernel")),
-        ("model.layers[0].weight", ("layers", "*", "weight")),
-        (
-            "state[1]['transformer/block_0/mlp/out_linear.weights'].data",
-            ("transformer/block_*/mlp/out_linear.weights", "data"),
-        ),  # noqa: E501
-        ("w1", ("w1",)),
-        ("x[0]", ("x",)),
+        ("params['layers'][3]['q']", "params", ("layers", "*", "q"), "params['layers'][*]['q']"),
+        ("state[0]['blocks']['q'].value", "state[0]", ("blocks", "q"), "state[0]['blocks']['q']"),
+        ("opt[0].mu['layers_12']['kernel']", "opt[0]", ("mu", "layers_*", "kernel"), "opt[0].mu['layers_*']['kernel']"),
+        ("model.layers[0].weight", "model", ("layers", "*", "weight"), "model.layers[*].weight"),
+        ("state.params['a']['kernel']", "state.params", ("a", "kernel"), "state.params['a']['kernel']"),
+        ("s[0]['t/block_0/lin_1.w'].data", "s[0]", ("t/block_*/lin_1.w", "data"), "s[0]['t/block_*/lin_1.w'].data"),
+        ("params['w_1']", "params", ("w_1",), "params['w_1']"),
+        ("params['layers'][1]", "params", ("layers", "[1]"), "params['layers'][1]"),
+        ("args[1]", "args[1]", ("args[1]",), "args[1]"),
+        ("tokens", "tokens", ("tokens",), "tokens"),
+        ('params["it\'s"]', "params", ("it's",), 'params["it\'s"]'),
     ],
 )
-def test_paths_have_no_numbers_and_no_roots(name, path):
-    assert path_of(name) == path
+def test_names_are_trees_with_paths_in_which_layers_have_no_numbers(name, tree, path, text):
+    found = Name.parse(name)
+    assert (found.tree, found.path, found.text) == (tree, path, text)
 
 
-def test_layers_the_optimizer_and_the_results_go_with_a_parameter(groups):
-    arguments = [
-        argument(0, "params['layers'][0]['up']"),
-        argument(1, "params['layers'][1]['up']"),
-        argument(2, "opt[0].mu['layers'][0]['up']"),
-        argument(3, "params['layers'][0]['down']"),
-        argument(4, "batch"),
+def test_layers_and_the_optimizer_go_with_a_parameter(groups):
+    names = [
+        "params['layers'][0]['up']",
+        "params['layers'][1]['up']",
+        "opt[0].mu['layers'][0]['up']",
+        "params['layers'][0]['down']",
     ]
-    results = [result("result[0]['layers'][0]['up']"), result("result[1]['layers'][0]['down']"), result("result[2]")]
-    found = groups(function(arguments, results, [0, 3, 4]))
-    assert [(each.name, each.arguments, each.results) for each in found] == [
-        ("params['layers'][*]['up']", (0, 1, 2), (0,)),
-        ("params['layers'][*]['down']", (3,), (1,)),
-        ("batch", (4,), ()),
+    found = groups([*donated(*names), {"name": "batch"}], named(*(f"result[{each}]" for each in range(4))))
+    assert [(each.names, each.arguments, each.results) for each in found] == [
+        (("params['layers'][*]['up']", "opt[0].mu['layers'][*]['up']"), (0, 1, 2), (0, 1, 2)),
+        (("params['layers'][*]['down']",), (3,), (3,)),
+        (("batch",), (4,), ()),
     ]
+
+
+def test_parts_of_one_tree_that_only_end_alike_are_apart(groups):
+    names = ["p['kernel']", "p['conv']['kernel']", "p['w_1']", "p['w_2']"]
+    assert [each.arguments for each in groups(donated(*names), named("a", "b", "c", "d"))] == [(0,), (1,), (2,), (3,)]
 
 
 def test_another_shape_or_sharding_is_another_group(groups):
     arguments = [
-        argument(0, "p['a'][0]"),
-        argument(1, "p['a'][1]", COLUMNS),
-        argument(2, "p['a'][2]", shape="4x8"),
-        argument(3, "p['a'][3]", sharding=None),
-        argument(4, "p['a'][4]", '[{}, {}], unreduced={"x"}'),
+        {"name": "p['a'][0]['w']", "aliased": 0},
+        {"name": "p['a'][1]['w']", "sharding": COLUMNS},
+        {"name": "p['a'][2]['w']", "shape": "4x8"},
+        {"name": "p['a'][3]['w']", "sharding": None},
+        {"name": "p['a'][4]['w']", "sharding": '[{}, {}], unreduced={"x"}'},
     ]
-    found = groups(function(arguments, [result("result['a'][1]", COLUMNS)], [1]))
-    assert [(each.arguments, each.results) for each in found] == [((0,), ()), ((1,), (0,)), ((2,), ())]
+    found = groups(arguments, [{"name": "result[0]"}])
+    assert [(each.arguments, each.results) for each in found] == [((0,), (0,)), ((1,), ()), ((2,), ())]
 
 
-def test_a_result_in_the_place_of_an_argument_is_its_new_value_whatever_its_name(groups):
-    arguments = [argument(0, "a", more="tf.aliasing_output = 1 : i32"), argument(1, "b")]
-    found = groups(function(arguments, [result("result[0]"), result("result[1]", None)], [1, 0]))
-    assert [(each.name, each.results) for each in found] == [("a", (1,)), ("b", ())]
+def test_what_is_not_returned_is_no_state_though_its_keys_are_those_of_a_parameter(groups):
+    """Gradients that another program makes, and a batch with the name of a key."""
+    found = groups([*donated("params['w']"), *named("grads['w']", "w", "args[0]", "args[1]")], named("result['w']"))
+    assert [(each.names, each.results) for each in found] == [
+        (("params['w']",), (0,)),
+        (("grads['w']",), ()),
+        (("w",), ()),
+        (("args[0]",), ()),
+        (("args[1]",), ()),
+    ]
 
 
-def test_a_module_without_names_has_a_group_for_each_argument(groups):
+def test_without_donation_keys_tell_if_there_are_two_or_most_of_a_tree_comes_back(groups):
+    assert groups(named("batch['x']"), named("result['x']"))[0].results == ()
+    assert groups(named("p['a']['x']"), named("result['a']['x']"))[0].results == (0,)
+    whole = groups(named("p['a']", "p['b']"), named("result[0]['a']", "result[0]['b']"))
+    assert [each.results for each in whole] == [(0,), (1,)]
+    half = groups(named("p['a']", "p['b']", "p['c']"), named("result[0]['a']"))
+    assert [each.results for each in half] == [(), (), ()]
+    assert groups(named("result"), named("result[0]"))[0].results == ()
+
+
+def test_a_donated_argument_of_another_sharding_than_the_result_is_no_state(groups):
+    assert groups(donated("a"), [{"name": "result", "sharding": COLUMNS}])[0].results == ()
+    assert groups(donated("a"), [{"name": "result", "sharding": None}])[0].results == (0,)
+
+
+def test_names_are_compared_as_people_wrote_them(groups):
+    """MLIR escapes letters in locations."""
+    found = groups(named("p['é']['a\"b']", "p['it']['w']"), named("result['é']['a\"b']".replace('"', '\\"')))
+    assert found[0].names == ("p['é']['a\"b']",) and found[0].results == (0,)
+
+
+def test_a_module_without_names_has_a_group_for_each_argument():
     text = """sdy.mesh @mesh = <["x"=2]>
 func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
     %arg1: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, %arg2: tensor<f32>) -> tensor<8x8xf32> {
   return %arg0 : tensor<8x8xf32>
 }"""
-    assert [(each.name, each.arguments) for each in groups(text)] == [("argument 0", (0,)), ("argument 1", (1,))]
-    assert groups(text + text.split("\n", 1)[1].replace("@main", "@other")) == []
+    with make_context() as context, ir.Location.unknown(context):
+        found = argument_groups(ir.Module.parse(text))
+        assert [(each.names, each.arguments) for each in found] == [(("argument 0",), (0,)), (("argument 1",), (1,))]
+        assert argument_groups(ir.Module.parse(text + text.split("\n", 1)[1].replace("@main", "@other"))) == []
 
 
 def test_arguments_and_results_of_a_group_change_together_and_others_stay(groups):
-    arguments = [argument(0, "p['a']", more="tf.aliasing_output = 0 : i32"), argument(1, "x")]
-    text = function(arguments, [result("result[0]['a']"), result("result[1]", None)], [0, 1])
-    found = groups(text)
-    module = ir.Module.parse(changed(ir.Module.parse(text), {found[0]: Sharding.parse('[{}, {"y"}]')}))
-    head = str(module).split("\n")[2]
+    text = function([*donated("p['a']"), {"name": "x"}], [{"name": "result[0]"}, {"name": "result[1]", "sharding": ""}])
+    module = ir.Module.parse(text)
+    (state, _) = argument_groups(module)
+    head = str(ir.Module.parse(changed(module, {state: Sharding.parse('[{}, {"y"}]')}))).split("\n")[2]
     assert head.count('[{}, {"y"}]') == 2 and head.count(ROWS) == 1
     assert "tf.aliasing_output = 0" in head and 'jax.result_info = "result[1]"}' in head

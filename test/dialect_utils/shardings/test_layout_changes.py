@@ -46,6 +46,8 @@ def test_the_positions_that_state_a_sharding(module):
     [
         MODULE.replace("sdy.mesh", 'sdy.mesh @other = <["x"=8]>\nsdy.mesh', 1),
         MODULE + MODULE.split("\n", 1)[1].replace("@main", "@second"),
+        MODULE.replace('[{"y"}, {}]', '[{"y":(1)2}, {}]'),
+        MODULE.replace("sdy.sharding<@mesh, [{}", 'sdy.sharding<mesh<["x"=2, "y"=4]>, [{}'),
         """sdy.mesh @mesh = <["x"=8]>
 func.func public @main(%arg0: tensor<8xf32>) -> tensor<8xf32> {
   %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>] manual_axes={"x"}
@@ -55,8 +57,14 @@ func.func public @main(%arg0: tensor<8xf32>) -> tensor<8xf32> {
   return %0 : tensor<8xf32>
 }""",
     ],
-    ids=["several meshes", "several functions", "local shapes"],
+    ids=["several meshes", "several functions", "parts of axes", "meshes of shardings", "local shapes"],
 )
 def test_a_mesh_on_which_more_depends_keeps_its_shape(text):
     with make_context() as context, ir.Location.unknown(context):
         assert mesh_shape_of(ir.Module.parse(text), 0) is None
+
+
+def test_meshes_of_single_devices_do_not_count():
+    with make_context() as context, ir.Location.unknown(context):
+        shape = mesh_shape_of(ir.Module.parse("sdy.mesh @one = <[], device_ids=[0]>\n" + MODULE), 0)
+        assert shape is not None and shape.symbol == "mesh"
