@@ -46,8 +46,8 @@ _Kind = tuple[tuple[int, ...], Sharding, Mesh]
 class Name:
     """A name that JAX gives an argument or result: the tree, and the keys behind it, numbers as integers.
 
-    Leading numbers belong to the tree, as in `state[0]`, and so does `params` in front of other keys. `parts` are the keys
-    as they are written.
+    Leading numbers belong to the tree, as in `state[0]`, and so does `params` in front of other keys. `parts` are the
+    keys as they are written.
     """
 
     tree: str
