@@ -2,7 +2,7 @@
 """Arguments of a program whose shardings belong together, by the names that JAX gives them.
 
 *State* are arguments that the program returns as new values. A result is the new value of an argument whose place it
-takes, or, without donation, whose keys it has: a guess, which needs two named keys, or most arrays of a tree.
+takes, or of one with the same keys: a guess, which needs a donated argument, two named keys, or most arrays of a tree.
 
 A parameter is state in more than one place: in each layer, and beside it as the momentum of an optimizer. Their
 shardings come from one PartitionSpec, so a *group* has all of them: state of one shape with one sharding, whose paths
@@ -33,6 +33,7 @@ _LAYER = re.compile(r"(?<=_)\d+(?=/|$)")  # the number of a layer, as in `layers
 _ESCAPE = re.compile(rb'\\(?:([\\"])|([0-9A-Fa-f]{2}))')
 _RESULT_INFO = "jax.result_info"
 _ALIASED = "tf.aliasing_output"
+_DONOR = "jax.buffer_donor"  # donated to whichever result fits, since XLA chooses the shardings of results
 _ANY = "*"
 _WRAPPERS = ("value",)  # the last key of a parameter that is an object with an array in it
 _TREES = ("params", "model")  # the first key of a tree of parameters inside a larger one
@@ -110,6 +111,7 @@ class _Argument:
     name: Name
     kind: _Kind
     type: str
+    is_donated: bool = False
     result: int | None = None
 
 
@@ -141,11 +143,13 @@ def argument_groups(module: ir.Module, first: int = 0) -> list[Annotation]:
 def _arguments(main: ir.Operation, meshes: dict[str, Mesh]) -> list[_Argument]:
     found = []
     stated = stated_arguments(main)
+    attributes = _attributes(main, "arg_attrs", len(stated))
     for number, argument in enumerate(main.regions[0].blocks[0].arguments):
         kind = _kind(argument.type, stated[number], meshes)
         if kind is not None:
             name = Name.parse(_unescaped(name_of(argument)) or f"argument {number}")
-            found.append(_Argument(number, name, kind, str(argument.type)))
+            held = attributes[number]
+            found.append(_Argument(number, name, kind, str(argument.type), held is not None and _DONOR in held))
     return found
 
 
@@ -207,7 +211,7 @@ def _match_results(main: ir.Operation, meshes: dict[str, Mesh], arguments: list[
     for tree, pairs in guessed.items():
         is_returned = len(pairs) >= _LEAST_KEYS and 2 * len(pairs) > sizes[tree]
         for each, result in pairs:
-            if (is_returned or each.name.named >= _LEAST_KEYS) and result in free:
+            if (is_returned or each.is_donated or each.name.named >= _LEAST_KEYS) and result in free:
                 each.result = result
                 free.discard(result)
 

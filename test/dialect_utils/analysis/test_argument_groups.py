@@ -155,3 +155,12 @@ def test_arguments_and_results_of_a_group_change_together_and_others_stay(groups
     head = str(ir.Module.parse(changed(module, {state: Sharding.parse('[{}, {"y"}]')}))).split("\n")[2]
     assert head.count('[{}, {"y"}]') == 2 and head.count(ROWS) == 1
     assert "tf.aliasing_output = 0" in head and 'jax.result_info = "result[1]"}' in head
+
+
+def test_a_donated_argument_is_state_if_a_result_has_its_keys():
+    """Without out_shardings, JAX leaves it to XLA which result takes the place of a donated argument."""
+    text = function(named("p['w']"), [{"name": "result['w']", "sharding": ""}])
+    donor = text.replace('[{"x"}, {}]>} loc', '[{"x"}, {}]>, jax.buffer_donor = true} loc')
+    assert donor != text
+    with make_context() as context, ir.Location.unknown(context):
+        assert [argument_groups(ir.Module.parse(each))[0].results for each in (text, donor)] == [(), (0,)]

@@ -89,3 +89,17 @@ def test_nothing_to_move_has_no_class():
     nothing = np.zeros(0, int)
     none = Pieces(nothing, nothing, np.zeros((0, 1), int), np.zeros((0, 1), int))
     assert PieceClasses(none, DEVICES).cheapest(0) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(pieces())
+def test_chunks_that_are_counted_by_shape_are_those_of_the_pieces_that_are_cut(found):
+    """The classes of a way of cutting follow from shapes alone; cutting the pieces themselves is the witness."""
+    whole, *ways = PieceClasses(found, DEVICES)._ways if not found.are_alike else [None]
+    for way in ways:
+        chunks = found
+        for cut in way.cuts:
+            chunks = cut.of_pieces(chunks)
+        cut_first = exchange_sizes._Classes.of_pieces(chunks, DEVICES)
+        assert (way.shapes == cut_first.shapes).all()
+        assert all((one == other).all() for one, other in zip(way.degree, cut_first.degree, strict=True))

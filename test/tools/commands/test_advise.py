@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reshard.passes.advice.advising import BY_DEFAULT, MOST_CHANGES
+from reshard.passes.advice.advising import BY_DEFAULT, MAY_CHANGE, MOST_CHANGES
 from reshard.tools import reshard as tool
 from reshard.tools.commands.flags import parse_flags
 
@@ -30,6 +30,8 @@ func.func public @main(%arg0: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@m
 def test_the_flags_have_the_defaults_of_the_function():
     flags = parse_flags(["advise", "step.mlir"])
     assert (flags.most, flags.may_change) == (MOST_CHANGES, BY_DEFAULT)
+    every = ",".join(MAY_CHANGE)
+    assert parse_flags(["advise", "step.mlir", "--may-change", every]).may_change == tuple(MAY_CHANGE)
 
 
 def test_a_change_is_named_with_its_line_and_the_changed_module_is_written(capsys, tmp_path):
