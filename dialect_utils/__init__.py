@@ -11,6 +11,7 @@ WINGS = (
     "schedules",
     "preparation",
     "analysis",
+    "assignment",
     "gspmd",
     "emission",
     "partitioning",

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module as ops with factors: the problem of its layouts, in plain data.
+
+The clone that propagation would run on is read, with calls inlined and loop invariants captured; Shardy's own sharding
+rules give the factors. Of an op without a rule, no dimension can be split. What is made of constants alone, such as a
+mask, costs nothing in any layout, and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Interval, Tensor
+
+from ..analysis.named_values import name_of
+from ..ir.diagnostics import error_at
+from ..ir.functions import functions_of, public_functions
+from ..ir.ops import CONSTANTS, LOOPS, shape_of, short_name, terminator_of
+from ..ir.pipelines import run_pipeline
+from ..platform.bindings import ir, sdy
+from ..preparation.dynamic_shapes import SHARDING_RULE
+from ..preparation.prepared_clone import PreparedClone, prepare
+from ..preparation.serials import serial_of, tagged_clone
+from ..shardings.sdy_shardings import sharding_from_attr
+from ..shardings.value_layouts import CONSTRAINTS, nth_sharding, stated_arguments, stated_results
+from .loop_trips import trips_of
+
+_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
+_MANUAL = "sdy.manual_computation"
+_BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
+_FREE = frozenset({"stablehlo.iota", *CONSTANTS})
+_VIEWS = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier"})
+_DONATED = ("tf.aliasing_output", "jax.buffer_donor")
+
+Place = tuple[int, int]  # the index of an op of the module in walk order, and the number of the result
+
+
+@dataclass(frozen=True)
+class FactoredModule:
+    """A module as ops with factors.
+
+    Attributes:
+      program: the ops.
+      arguments: for each argument of the function its tensor; None for one without a dimension to split.
+      results: for each result likewise.
+      places: tensor -> the ops of the module that make it, in order; one op, called twice, makes several tensors.
+      ops: for each op of the program, the index of the module's op in walk order; None for one that has none.
+      operand_numbers: for each op of the program, the numbers that its operands have in the module's op.
+    """
+
+    program: FactoredProgram
+    arguments: tuple[int | None, ...]
+    results: tuple[int | None, ...]
+    places: dict[int, tuple[Place, ...]]
+    ops: tuple[int | None, ...]
+    operand_numbers: tuple[tuple[int, ...], ...]
+
+
+def factored_module(module: ir.Module) -> FactoredModule:
+    """Returns a module as ops with factors; the module has one public function.
+
+    Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions.
+    """
+    clone = prepare(*tagged_clone(module))
+    run_pipeline(clone.prepared, _RULES, False)
+    functions = public_functions(functions_of(clone.prepared))
+    if len(functions) != 1:
+        raise error_at(module.operation, f"{len(functions)} public functions; layouts are chosen for one program")
+    return _Reader(clone).read(functions[0])
+
+
+@dataclass
+class _Reader:
+    """The program so far.
+
+    Invariant: `tensor_of` has each value that was read and has a dimension to split; values in `free` are made of
+    constants alone.
+    """
+
+    clone: PreparedClone
+    tensors: list[Tensor] = field(default_factory=list)
+    ops: list[FactoredOp] = field(default_factory=list)
+    origins: list[int | None] = field(default_factory=list)
+    numbers: list[tuple[int, ...]] = field(default_factory=list)
+    tensor_of: dict[ir.Value, int] = field(default_factory=dict)
+    free: set[ir.Value] = field(default_factory=set)
+    places: dict[int, list[Place]] = field(default_factory=dict)
+    pinned: dict[int, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+    moment: int = 0
+
+    def read(self, function: ir.Operation) -> FactoredModule:
+        block = function.regions[0].blocks[0]
+        held = function.attributes.get("arg_attrs")
+        attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(held)] if held is not None else None
+        arguments = [self._new(value, 1, name_of(value)) for value in block.arguments]
+        for tensor, attr in zip(arguments, stated_arguments(function), strict=True):
+            self._pin(tensor, attr)
+        self._block(block, 1)
+        returned = [self._use(value) for value in terminator_of(block).operands]
+        results = []
+        for tensor, value, attr in zip(returned, terminator_of(block).operands, stated_results(function), strict=True):
+            if tensor is not None and attr is not None:
+                result = self._tensor(value.type, 1, "")
+                self._copy(tensor, result, 1)
+                self._pin(result, attr)
+                tensor = result
+            results.append(tensor)
+            if tensor is not None:
+                self.last[tensor] = self.moment
+        for number, tensor in enumerate(arguments):
+            if tensor is not None and not (attributes and any(name in attributes[number] for name in _DONATED)):
+                self.last[tensor] = self.moment
+        program = FactoredProgram(
+            tuple(self.tensors),
+            tuple(self.ops),
+            tuple(each for each in arguments if each is not None),
+            tuple(each for each in results if each is not None),
+            tuple(sorted(self.pinned.items())),
+            self._lives(arguments, results),
+        )
+        places = {tensor: tuple(each) for tensor, each in self.places.items()}
+        return FactoredModule(program, tuple(arguments), tuple(results), places, tuple(self.origins), tuple(self.numbers))
+
+    # ---- tensors
+
+    def _tensor(self, kind: ir.Type, runs: int, name: str) -> int:
+        shape = shape_of(kind) or []
+        self.tensors.append(Tensor(tuple(shape), _bits(kind), runs, name))
+        return len(self.tensors) - 1
+
+    def _new(self, value: ir.Value, runs: int, name: str = "") -> int | None:
+        """Returns the number of a new tensor; None for a value without a dimension to split."""
+        shape = shape_of(value.type)
+        if shape is None or any(size < 0 for size in shape) or math.prod(shape) <= 1:
+            return None
+        tensor = self.tensor_of[value] = self._tensor(value.type, runs, name)
+        self.first[tensor] = self.last[tensor] = self.moment
+        return tensor
+
+    def _use(self, value: ir.Value) -> int | None:
+        tensor = self.tensor_of.get(value)
+        if tensor is not None:
+            self.last[tensor] = max(self.last.get(tensor, 0), self.moment)
+        return tensor
+
+    def _pin(self, tensor: int | None, attr: ir.Attribute | None) -> None:
+        """Keeps the layout that somebody asks for; open dimensions are free, parts of axes too."""
+        if tensor is None or attr is None:
+            return
+        sharding = sharding_from_attr(attr)
+        if sharding.rank != len(self.tensors[tensor].shape) or sharding.unreduced:
+            return
+        pinned = tuple(
+            None if dim in sharding.open_dims or any(axis.size for axis in axes) else tuple(axis.name for axis in axes)
+            for dim, axes in enumerate(sharding.dims)
+        )
+        if any(each is not None for each in pinned):
+            self.pinned[tensor] = pinned
+
+    # ---- ops
+
+    def _block(self, block: ir.Block, runs: int) -> None:
+        for view in block.operations:
+            op = view.operation
+            self.moment += 1
+            if op.name in LOOPS:
+                self._loop(op, runs)
+            elif op.name in _BRANCHES:
+                self._branches(op, runs)
+            elif op.name in CONSTRAINTS:
+                self._constraint(op, runs)
+            elif op.name == _MANUAL:
+                self._manual(op, runs)
+            elif op.name not in ("func.return", "stablehlo.return", "sdy.return"):
+                self._op(op, runs)
+
+    def _add(self, op: FactoredOp, origin: int | None, numbers: tuple[int, ...] = ()) -> None:
+        self.ops.append(op)
+        self.origins.append(origin)
+        self.numbers.append(numbers)
+
+    def _copy(self, source: int, result: int, runs: int, origin: int | None = None) -> None:
+        self._add(FactoredOp.copy(source, result, self.tensors[source].shape, runs), origin)
+
+    def _result(self, op: ir.Operation, number: int, runs: int) -> int | None:
+        tensor = self._new(op.results[number], runs)
+        index = self._origin(op)
+        if tensor is not None and index is not None:
+            self.places.setdefault(tensor, []).append((index, number))
+        return tensor
+
+    def _origin(self, op: ir.Operation) -> int | None:
+        serial = serial_of(op)
+        return None if serial is None else self.clone.origin[serial]
+
+    def _op(self, op: ir.Operation, runs: int) -> None:
+        operands = [value for value in op.operands]
+        is_made_of_constants = all(value in self.free for value in operands) and not len(op.regions)
+        if op.name in _FREE or (operands and is_made_of_constants):
+            self.free.update(op.results)
+            return
+        used = [self._use(value) for value in operands]
+        made = [self._result(op, number, runs) for number in range(len(op.results))]
+        if op.name == "stablehlo.optimization_barrier":
+            for source, result in zip(used, made, strict=True):
+                if source is not None and result is not None:
+                    self._tie(source, result, runs)
+            return
+        attr = op.attributes.get(SHARDING_RULE)
+        rule = _rule_of(sdy.OpShardingRuleAttr(attr)) if attr is not None else self._opaque(op)
+        inputs = [(tensor, rule.operands[at]) for at, tensor in enumerate(used) if tensor is not None]
+        outputs = [(tensor, rule.results[at]) for at, tensor in enumerate(made) if tensor is not None]
+        if not inputs and not outputs:
+            return
+        self._add(
+            FactoredOp(
+                short_name(op),
+                tuple(tensor for tensor, _ in inputs),
+                tuple(tensor for tensor, _ in outputs),
+                tuple(dims for _, dims in inputs),
+                tuple(dims for _, dims in outputs),
+                rule.sizes,
+                rule.reduced,
+                rule.whole,
+                rule.moved,
+                _flops(op, rule.sizes),
+                runs,
+                op.name in _VIEWS,
+            ),
+            self._origin(op),
+            tuple(at for at, tensor in enumerate(used) if tensor is not None),
+        )
+
+    def _tie(self, source: int, result: int, runs: int) -> None:
+        shape = self.tensors[source].shape
+        dims = tuple((dim,) for dim in range(len(shape)))
+        self._add(FactoredOp("same", (source,), (result,), (dims,), (dims,), shape, runs=runs, is_free=True), None)
+
+    def _opaque(self, op: ir.Operation) -> _Rule:
+        """Returns the rule of an op of which nothing can be split."""
+        sizes: list[int] = []
+
+        def dims(values: Sequence[ir.Value]) -> tuple[Dims, ...]:
+            found = []
+            for value in values:
+                shape = shape_of(value.type) or []
+                found.append(tuple((len(sizes) + dim,) for dim in range(len(shape))))
+                sizes.extend(shape)
+            return tuple(found)
+
+        operands, results = dims(list(op.operands)), dims(list(op.results))
+        return _Rule(operands, results, tuple(sizes), frozenset(), frozenset(range(len(sizes))), frozenset())
+
+    def _loop(self, op: ir.Operation, runs: int) -> None:
+        condition, body = (region.blocks[0] for region in op.regions)
+        inner = runs * trips_of(op)
+        carries: list[int | None] = []
+        for number, value in enumerate(op.operands):
+            initial = self._use(value)
+            carry = self._new(body.arguments[number], inner)
+            carries.append(carry)
+            if carry is None:
+                continue
+            self.tensor_of[op.results[number]] = self.tensor_of[condition.arguments[number]] = carry
+            if initial is not None:
+                self._copy(initial, carry, runs)
+        entered = self.moment
+        self._block(condition, inner)
+        self._block(body, inner)
+        for number, value in enumerate(terminator_of(body).operands):
+            returned, carry = self._use(value), carries[number]
+            if returned is not None and carry is not None and returned != carry:
+                self._copy(returned, carry, inner)
+        self.moment += 1
+        for tensor, last in self.last.items():
+            if self.first.get(tensor, 0) <= entered < last:  # carried or captured: alive until the last iteration ends
+                self.last[tensor] = self.moment
+
+    def _branches(self, op: ir.Operation, runs: int) -> None:
+        made = [self._result(op, number, runs) for number in range(len(op.results))]
+        for region in op.regions:
+            self._block(region.blocks[0], runs)
+            for result, value in zip(made, terminator_of(region.blocks[0]).operands, strict=True):
+                returned = self._use(value)
+                if result is not None and returned is not None:
+                    self._copy(returned, result, runs)
+
+    def _constraint(self, op: ir.Operation, runs: int) -> None:
+        source = self._use(op.operands[0])
+        if op.operands[0] in self.free:
+            self.free.add(op.results[0])
+            return
+        result = self._result(op, 0, runs)
+        if source is None or result is None:
+            return
+        self._copy(source, result, runs, self._origin(op))
+        self._pin(result, op.attributes["sharding"])
+
+    def _manual(self, op: ir.Operation, runs: int) -> None:
+        """Takes a manual computation as it is: it has the layouts that it states, and its inside is not looked at."""
+        for number, value in enumerate(op.operands):
+            source = self._use(value)
+            if source is not None:
+                inside = self._tensor(value.type, runs, "")
+                self._copy(source, inside, runs)
+                self._pin(inside, nth_sharding(op.attributes["in_shardings"], number))
+        for number in range(len(op.results)):
+            self._pin(self._result(op, number, runs), nth_sharding(op.attributes["out_shardings"], number))
+
+    def _lives(self, arguments: Sequence[int | None], results: Sequence[int | None]) -> tuple[Interval, ...]:
+        """Returns when tensors are in memory: arguments, results, and what an op takes or makes that is not fused."""
+        whole = {each for each in (*arguments, *results) if each is not None}
+        for op in self.ops:
+            if op.flops or op.name in ("copy", "scatter", "gather", "sort", "dynamic_update_slice", "custom_call"):
+                whole.update(op.operands, op.results)
+        return tuple(
+            Interval(each, self.first[each], max(self.first[each], self.last[each] - 1)) for each in sorted(whole & set(self.first))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    sizes: tuple[int, ...]
+    reduced: frozenset[int]
+    whole: frozenset[int]
+    moved: frozenset[int]
+
+
+def _rule_of(attr: sdy.OpShardingRuleAttr) -> _Rule:
+    def dims(mappings) -> tuple[Dims, ...]:
+        return tuple(
+            tuple(tuple(sdy.DimMappingAttr(dim).factor_indices) for dim in sdy.TensorMappingAttr(each).dim_mappings)
+            for each in mappings
+        )
+
+    return _Rule(
+        dims(attr.operand_mappings),
+        dims(attr.result_mappings),
+        tuple(attr.factor_sizes),
+        frozenset(attr.reduction_factors),
+        frozenset(attr.need_replication_factors),
+        frozenset(attr.permutation_factors),
+    )
+
+
+def _flops(op: ir.Operation, sizes: Sequence[int]) -> int:
+    """Returns the operations of a matrix product or convolution; a multiplication with an addition counts 2."""
+    if op.name in ("stablehlo.dot_general", "stablehlo.dot"):
+        return 2 * math.prod(sizes)
+    if op.name == "stablehlo.convolution":
+        result, kernel = shape_of(op.results[0].type) or [], shape_of(op.operands[1].type) or []
+        numbers = str(op.attributes["dimension_numbers"])
+        at = numbers.partition("x[")[2].partition("]")[0].replace(" ", "").split(",").index("o")
+        return 2 * math.prod(result) * math.prod(kernel) // max(1, kernel[at])
+    return 0
+
+
+def _bits(kind: ir.Type) -> int:
+    element = ir.ShapedType(kind).element_type if isinstance(kind, ir.ShapedType) else kind
+    if isinstance(element, ir.ComplexType):
+        return 2 * _bits(element.element_type)
+    return getattr(element, "width", 32)
+
+

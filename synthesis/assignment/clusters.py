@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters: tensors that have one layout, since an op between them works element by element.
+
+An op *ties* its tensors if each of its factors is one dimension of every tensor, as in `tanh`, `add`, `transpose`, and
+none is reduced. Nothing is gained by another layout on the other side of it: whatever the conversion is, it costs the
+same on this side. (It may cost less where the types differ in size; this is left to those who write the conversion.)
+Tied tensors are a *cluster*, and tied dimensions are one *named dimension* of it.
+
+If a tie would make two dimensions of one cluster the same, as in `x + x.T`, no layout could split either of them. The
+op does not tie then, and is kept as a *conflict*: its operands may be converted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .factored_program import Dims, FactoredOp, FactoredProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Tensors with one layout.
+
+    Attributes:
+      members: their numbers. sizes: of the named dimensions, in elements.
+    """
+
+    members: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """The clusters of a program.
+
+    Attributes:
+      all: the clusters, in the order of their first tensors.
+      of: for each tensor the number of its cluster; -1 for one without a dimension to split.
+      dims: for each tensor and each of its dimensions the number of the named dimension; -1 for one of size 1.
+      ties: the numbers of the ops that tie. conflicts: of those that would tie, but for a conflict.
+    """
+
+    all: tuple[Cluster, ...]
+    of: tuple[int, ...]
+    dims: tuple[tuple[int, ...], ...]
+    ties: frozenset[int]
+    conflicts: tuple[int, ...]
+
+
+@dataclass
+class _Growing:
+    """Clusters while ops tie. A tensor's dimensions are numbered within its cluster."""
+
+    of: list[int]
+    dims: list[tuple[int, ...]]
+    members: dict[int, list[int]] = field(default_factory=dict)
+
+    def tie(self, one: int, other: int, pairs: list[tuple[int, int]]) -> bool:
+        """Ties two tensors by pairs of dimensions; returns False for a conflict."""
+        named = {self.dims[one][a]: self.dims[other][b] for a, b in pairs}
+        if self.of[one] == self.of[other]:
+            return all(here == there for here, there in named.items())
+        small, large, renamed = other, one, {there: here for here, there in named.items()}
+        if len(self.members[self.of[one]]) < len(self.members[self.of[other]]):
+            small, large, renamed = one, other, named
+        kept, left = self.of[large], self.of[small]
+        for member in self.members.pop(left):
+            self.of[member] = kept
+            self.dims[member] = tuple(-1 if dim < 0 else renamed[dim] for dim in self.dims[member])
+            self.members[kept].append(member)
+        return True
+
+
+def clusters_of(program: FactoredProgram) -> Clusters:
+    """Returns the clusters of a program.
+
+    Example: `x + x.T` is a conflict with itself; `tanh(x)` is not.
+      >>> from .factored_program import Tensor
+      >>> x, y, z = (Tensor((4, 4), 32) for _ in range(3))
+      >>> same, turned = ((0,), (1,)), ((1,), (0,))
+      >>> tanh = FactoredOp("tanh", (0,), (1,), (same,), (same,), (4, 4))
+      >>> turn = FactoredOp("transpose", (0,), (2,), (turned,), (same,), (4, 4))
+      >>> add = FactoredOp("add", (1, 2), (1,), (same, same), (same,), (4, 4))
+      >>> found = clusters_of(FactoredProgram((x, y, z), (tanh, turn, add)))
+      >>> found.of, found.dims, found.conflicts
+      ((0, 0, 0), ((0, 1), (0, 1), (1, 0)), (2,))
+    """
+    of, dims, members = [], [], {}
+    for number, tensor in enumerate(program.tensors):
+        named = [-1 if size == 1 else dim for dim, size in enumerate(tensor.shape)]
+        order = {dim: at for at, dim in enumerate(dim for dim in named if dim >= 0)}
+        dims.append(tuple(order.get(dim, -1) for dim in named))
+        of.append(number if order else -1)
+        if order:
+            members[number] = [number]
+    growing = _Growing(of, dims, members)
+    ties, conflicts = set(), []
+    for number, op in enumerate(program.ops):
+        if is_tie(op):
+            (ties.add if _tie(growing, op) else conflicts.append)(number)
+    return _numbered(program, growing, frozenset(ties), tuple(conflicts))
+
+
+def is_tie(op: FactoredOp) -> bool:
+    """Returns whether each factor of an op is one dimension of each of its tensors, and none is special."""
+    factors = {factor for factor, size in enumerate(op.sizes) if size > 1}
+    if op.name == "copy" or factors & (op.reduced | op.whole | op.moved) or len(op.operands) + len(op.results) < 2:
+        return False
+    return all(_factors_alone(dims, op) == factors for dims in (*op.operand_dims, *op.result_dims))
+
+
+def _factors_alone(dims: Dims, op: FactoredOp) -> set[int] | None:
+    """Returns the factors of a tensor if each of them is a dimension; None if one dimension has several."""
+    found = [[factor for factor in factors if op.sizes[factor] > 1] for factors in dims]
+    return None if any(len(each) > 1 for each in found) else {factor for each in found for factor in each}
+
+
+def _tie(growing: _Growing, op: FactoredOp) -> bool:
+    tensors = [*zip(op.operands, op.operand_dims), *zip(op.results, op.result_dims)]
+    first, first_dims = tensors[0]
+    where = _dimension_of(first_dims, op)
+    every = [
+        (tensor, [(where[factor], dim) for factor, dim in _dimension_of(dims, op).items()])
+        for tensor, dims in tensors[1:]
+    ]
+    # A conflict between two of the tensors shows only once others are tied; ties made until then do no harm.
+    return all([growing.tie(first, tensor, pairs) for tensor, pairs in every])
+
+
+def _dimension_of(dims: Dims, op: FactoredOp) -> dict[int, int]:
+    return {factor: dim for dim, factors in enumerate(dims) for factor in factors if op.sizes[factor] > 1}
+
+
+def _numbered(
+    program: FactoredProgram, growing: _Growing, ties: frozenset[int], conflicts: tuple[int, ...]
+) -> Clusters:
+    numbers: dict[int, int] = {}
+    found: list[Cluster] = []
+    for tensor, cluster in enumerate(growing.of):
+        if cluster < 0 or cluster in numbers:
+            continue
+        numbers[cluster] = len(found)
+        size_of = dict(zip(growing.dims[tensor], program.tensors[tensor].shape, strict=True))
+        sizes = tuple(size_of[dim] for dim in sorted(dim for dim in size_of if dim >= 0))
+        found.append(Cluster(tuple(sorted(growing.members[cluster])), sizes))
+    return Clusters(tuple(found), tuple(numbers.get(each, -1) for each in growing.of), tuple(growing.dims), ties, conflicts)

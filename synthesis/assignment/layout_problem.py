@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layouts of a program as one pairwise problem, and its solution in words of the program.
+
+Nodes are clusters of tensors, with a state for each layout, and ops that do not tie, with a state for each *way*: which
+mesh axis splits which factor. A way of a matrix product that splits the contracted factor leaves partial sums. Edges
+are conversions, from a cluster to what an op's way needs of an operand, and from what it makes to the result's cluster.
+A tensor that several ops take has a node of its own between, so that they share a conversion.
+
+The cost is in seconds of one run: conversions by `MovePrices`; ops by their roofline on tiles. Nothing overlaps, as in
+`program_time`. With a memory limit, the tensors that are alive at the fullest moments have to fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..layouts.mesh import Mesh
+from ..layouts.sharding import AxisRef, Sharding
+from ..network.topology import Topology
+from .clusters import Clusters, clusters_of
+from .factored_program import Dims, FactoredOp, FactoredProgram
+from .moves import NOWHERE, PARTIAL, MovePrices
+from .pairwise import Limit, PairwiseProblem
+from .solving import SMALL_GAP, TIME_LIMIT_S, Solution, solve
+
+MOMENTS = 8  # at which the memory is limited
+_LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
+_FUSED = 0.25  # how much of a tied op's result goes through the memory: most are fused into their neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A conversion in a solution.
+
+    Attributes:
+      tensor: its number. op: the number of the op that takes it, or makes it; None for one that several take.
+      source, target: layouts. runs: how often. seconds: of all runs.
+    """
+
+    tensor: int
+    op: int | None
+    source: Sharding
+    target: Sharding
+    runs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The layouts of a program.
+
+    Attributes:
+      layouts: for each tensor its sharding; None for one without a dimension to split.
+      ways: for each op that does not tie, the axes of each factor.
+      moves: the conversions, the longest first.
+      solution: of the pairwise problem. nodes: the number of its nodes.
+      local_s: the seconds of the ops.
+      memory_bytes: per device, at the fullest moment.
+    """
+
+    layouts: tuple[Sharding | None, ...]
+    ways: dict[int, tuple[tuple[str, ...], ...]]
+    moves: tuple[Move, ...]
+    solution: Solution
+    nodes: int
+    local_s: float
+    memory_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Returns the seconds of one run by this model."""
+        return self.solution.cost
+
+    @staticmethod
+    def operand_layout(dims: Dims, way: Sequence[tuple[str, ...]]) -> Sharding:
+        """Returns the layout in which a way of an op takes an operand, or makes a result but for partial sums."""
+        return Sharding(tuple(tuple(AxisRef(axis) for factor in factors for axis in way[factor]) for factors in dims))
+
+
+@dataclass
+class _Edges:
+    """What an edge stands for: the conversion of a tensor, with the layouts of both its ends by state."""
+
+    tensor: int
+    op: int | None
+    source: int
+    target: int
+    sources: np.ndarray
+    targets: np.ndarray
+    runs: int
+
+
+@dataclass
+class LayoutProblem:
+    """The problem of a program on a mesh.
+
+    Args:
+      allows: whether an axis may split a dimension: (tensor, its dimension, axis) -> bool; None: it always may.
+    """
+
+    program: FactoredProgram
+    mesh: Mesh
+    topology: Topology
+    memory_limit: int | None = None
+    allows: Callable[[int, int, str], bool] | None = None
+    problem: PairwiseProblem = field(init=False, default_factory=PairwiseProblem)
+
+    def __post_init__(self) -> None:
+        self.prices = MovePrices(self.topology, self.mesh)
+        self.clusters: Clusters = clusters_of(self.program)
+        self._edges: list[_Edges] = []
+        self._spaces = [self._space(number) for number in range(len(self.clusters.all))]
+        for number, space in enumerate(self._spaces):
+            self.problem.add(self._fused_s(number, space))
+        self._op_nodes: dict[int, int] = {}
+        self._ways: dict[int, np.ndarray] = {}
+        self._shared = self._shared_nodes()
+        for number, op in enumerate(self.program.ops):
+            if number not in self.clusters.ties:
+                self._add_op(number, op)
+        self._add_limits()
+
+    def solve(self, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP) -> Assignment:
+        """Returns the best layouts. Raises: InfeasibleError if none keeps the memory limit."""
+        return self.assignment(solve(self.problem, time_limit_s=time_limit_s, gap=gap))
+
+    def assignment(self, solution: Solution) -> Assignment:
+        """Returns a solution in words of the program."""
+        states = solution.states
+        layouts = tuple(self._layout(number, states) for number in range(len(self.program.tensors)))
+        ways = {
+            number: tuple(
+                tuple(self._axis(axis) for axis in np.flatnonzero(self._ways[number][states[node]] == factor))
+                for factor in range(len(self.program.ops[number].sizes))
+            )
+            for number, node in self._op_nodes.items()
+        }
+        moves = sorted(self._moves(states), key=lambda move: -move.seconds)
+        moving = sum(move.seconds for move in moves)
+        return Assignment(
+            layouts, ways, tuple(moves), solution, len(self.problem.costs), solution.cost - moving, self._peak(states)
+        )
+
+    # ---- nodes
+
+    def _space(self, cluster: int) -> np.ndarray:
+        """Returns the layouts of a cluster: for each of them, the named dimension that each axis splits."""
+        found = _layouts(self.clusters.all[cluster].sizes, self.mesh)
+        kept = np.ones(len(found), dtype=bool)
+        members = set(self.clusters.all[cluster].members)
+        for tensor, pinned in self.program.pinned:
+            if tensor in members:
+                kept &= self._keeps(found, tensor, pinned)
+        if self.allows is not None:
+            for member in sorted(members):
+                kept &= self._allowed(found, member)
+        return found[kept]
+
+    def _keeps(self, layouts: np.ndarray, tensor: int, pinned: Sequence[tuple[str, ...] | None]) -> np.ndarray:
+        kept = np.ones(len(layouts), dtype=bool)
+        for dim, axes in enumerate(pinned):
+            if axes is not None:
+                named = self.clusters.dims[tensor][dim]
+                wanted = np.array([name in axes for name in self.mesh.axis_names])
+                kept &= ((layouts == named) == wanted).all(axis=1) | (named < 0)
+        return kept
+
+    def _allowed(self, layouts: np.ndarray, tensor: int) -> np.ndarray:
+        kept = np.ones(len(layouts), dtype=bool)
+        for dim, named in enumerate(self.clusters.dims[tensor]):
+            for at, name in enumerate(self.mesh.axis_names if named >= 0 else ()):
+                if not self.allows(tensor, dim, name):
+                    kept &= layouts[:, at] != named
+        return kept
+
+    def _fused_s(self, cluster: int, space: np.ndarray) -> np.ndarray:
+        tied = sum(
+            self.program.tensors[op.results[0]].bytes * op.runs
+            for number, op in enumerate(self.program.ops)
+            if number in self.clusters.ties and not op.is_free and self.clusters.of[op.results[0]] == cluster
+        )
+        return _FUSED * tied / self.topology.memory_bandwidth_bytes_per_s / self.prices.shards(space)
+
+    def _shared_nodes(self) -> dict[int, tuple[int, np.ndarray]]:
+        """Adds a node for each tensor that several ops take; returns tensor -> (node, layouts)."""
+        uses: dict[int, int] = {}
+        for number, op in enumerate(self.program.ops):
+            for tensor in () if number in self.clusters.ties else dict.fromkeys(op.operands):
+                uses[tensor] = uses.get(tensor, 0) + 1
+        found = {}
+        for tensor, count in uses.items():
+            value = self.program.tensors[tensor]
+            if count > 1 and value.bytes >= _LEAST_SHARED_BYTES:
+                layouts = _layouts(value.shape, self.mesh)
+                found[tensor] = self.problem.add(np.zeros(len(layouts))), layouts
+                cluster = self.clusters.of[tensor]
+                self._join(tensor, None, cluster, found[tensor][0], self._of_tensor(tensor), layouts, value.runs)
+        return found
+
+    def _of_tensor(self, tensor: int) -> np.ndarray:
+        """Returns the layouts of a tensor's cluster in dimensions of the tensor."""
+        named = self.clusters.dims[tensor]
+        dim_of = np.full(max(named) + 2, NOWHERE)
+        for dim, each in enumerate(named):
+            if each >= 0:
+                dim_of[each] = dim
+        return dim_of[self._spaces[self.clusters.of[tensor]]]
+
+    def _add_op(self, number: int, op: FactoredOp) -> None:
+        ways = self._ways[number] = _ways(op, self.mesh)
+        node = self._op_nodes[number] = self.problem.add(self._op_s(op, ways))
+        for tensor, dims in zip(op.operands, op.operand_dims, strict=True):
+            needed = _places(ways, dims, op)
+            runs = min(op.runs, self.program.tensors[tensor].runs) if op.name != "copy" else op.runs
+            if tensor in self._shared:
+                source, layouts = self._shared[tensor]
+            else:
+                source, layouts = self.clusters.of[tensor], self._of_tensor(tensor)
+            self._join(tensor, number, source, node, layouts, needed, runs)
+        reduced = _reduced(ways, op)
+        for tensor, dims in zip(op.results, op.result_dims, strict=True):
+            made = np.where(reduced, PARTIAL, _places(ways, dims, op))
+            self._join(tensor, number, node, self.clusters.of[tensor], made, self._of_tensor(tensor), op.runs)
+
+    def _join(
+        self, tensor: int, op: int | None, source: int, target: int, sources: np.ndarray, targets: np.ndarray, runs: int
+    ) -> None:
+        seconds = runs * self._move_s(tensor, sources, targets)
+        self.problem.join(source, target, seconds)
+        self._edges.append(_Edges(tensor, op, source, target, sources, targets, runs))
+
+    def _move_s(self, tensor: int, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns the seconds of all conversions of a tensor, each pair of different layouts priced once."""
+        some, row = np.unique(sources, axis=0, return_inverse=True)
+        others, column = np.unique(targets, axis=0, return_inverse=True)
+        priced = self.prices.seconds(self.program.tensors[tensor].bytes, some, others)
+        return priced[row.reshape(-1)][:, column.reshape(-1)]
+
+    def _op_s(self, op: FactoredOp, ways: np.ndarray) -> np.ndarray:
+        if op.is_free:
+            return np.zeros(len(ways))
+        split = self.prices.shards(ways)
+        computing = op.flops / self.topology.flops_per_s / split if self.topology.flops_per_s else 0.0
+        moved = np.zeros(len(ways))
+        halo = np.zeros(len(ways))
+        along = np.isin(ways, list(op.moved)) if op.moved else np.zeros(ways.shape, dtype=bool)
+        for tensor, dims in (*zip(op.operands, op.operand_dims), *zip(op.results, op.result_dims)):
+            tile = self.program.tensors[tensor].bytes / self.prices.shards(_places(ways, dims, op))
+            moved += tile
+            if tensor in op.operands and along.any():
+                exchanged = self.prices._priced("all_to_all", along @ (1 << np.arange(ways.shape[1])), tile)
+                halo = np.maximum(halo, np.where(along.any(axis=1), exchanged, 0.0))
+        local = np.maximum(computing, moved / self.topology.memory_bandwidth_bytes_per_s)
+        return op.runs * (local + halo)
+
+    # ---- memory
+
+    def _weights(self, tensor: int) -> tuple[int, np.ndarray]:
+        cluster = self.clusters.of[tensor]
+        return cluster, self.program.tensors[tensor].bytes / self.prices.shards(self._spaces[cluster])
+
+    def _moments(self) -> list[int]:
+        """Returns the moments at which most bytes are alive, as if nothing were split, one per hill."""
+        alive = self._alive_bytes(lambda tensor: self.program.tensors[tensor].bytes)
+        hills = [
+            at
+            for at, size in enumerate(alive)
+            if size == max(alive[max(0, at - 1) : at + 2]) and (at == 0 or alive[at - 1] < size)
+        ]
+        return sorted(hills, key=lambda at: -alive[at])[:MOMENTS]
+
+    def _alive_bytes(self, bytes_of: Callable[[int], float]) -> np.ndarray:
+        end = max((each.last for each in self.program.lives), default=-1) + 2
+        change = np.zeros(end + 1)
+        for each in self.program.lives:
+            size = bytes_of(each.tensor)
+            change[each.first] += size
+            change[each.last + 1] -= size
+        return np.cumsum(change)[:end]
+
+    def _add_limits(self) -> None:
+        if self.memory_limit is None:
+            return
+        for moment in self._moments():
+            weights: dict[int, np.ndarray] = {}
+            fixed = 0.0
+            for each in self.program.lives:
+                if not each.first <= moment <= each.last:
+                    continue
+                if self.clusters.of[each.tensor] < 0:
+                    fixed += self.program.tensors[each.tensor].bytes
+                    continue
+                cluster, bytes_ = self._weights(each.tensor)
+                weights[cluster] = weights.get(cluster, 0.0) + bytes_
+            self.problem.limits.append(Limit(weights, self.memory_limit - fixed))
+
+    def _peak(self, states: Sequence[int]) -> int:
+        def tile(tensor: int) -> float:
+            if self.clusters.of[tensor] < 0:
+                return self.program.tensors[tensor].bytes
+            cluster, weights = self._weights(tensor)
+            return float(weights[states[cluster]])
+
+        return int(self._alive_bytes(tile).max(initial=0.0))
+
+    # ---- solutions
+
+    def _axis(self, axis: int) -> str:
+        return self.mesh.axis_names[axis]
+
+    def _sharding(self, places: np.ndarray, rank: int) -> Sharding:
+        dims = tuple(tuple(AxisRef(self._axis(axis)) for axis in np.flatnonzero(places == dim)) for dim in range(rank))
+        return Sharding(dims, unreduced=tuple(AxisRef(self._axis(axis)) for axis in np.flatnonzero(places == PARTIAL)))
+
+    def _layout(self, tensor: int, states: Sequence[int]) -> Sharding | None:
+        cluster = self.clusters.of[tensor]
+        if cluster < 0:
+            return None
+        return self._sharding(self._of_tensor(tensor)[states[cluster]], len(self.program.tensors[tensor].shape))
+
+    def _moves(self, states: Sequence[int]) -> list[Move]:
+        found = []
+        for edge in self._edges:
+            source, target = edge.sources[states[edge.source]], edge.targets[states[edge.target]]
+            if (source == target).all():
+                continue
+            seconds = edge.runs * float(self._move_s(edge.tensor, source[None], target[None])[0, 0])
+            if seconds:
+                rank = len(self.program.tensors[edge.tensor].shape)
+                ends = self._sharding(source, rank), self._sharding(target, rank)
+                found.append(Move(edge.tensor, edge.op, *ends, edge.runs, seconds))
+        return found
+
+
+def _layouts(sizes: Sequence[int], mesh: Mesh) -> np.ndarray:
+    """Returns all layouts of a tensor that split evenly: for each, the dimension that each axis of the mesh splits.
+
+    Example:
+      >>> _layouts((4, 3), Mesh.parse("x=2,y=2")).tolist()
+      [[-1, -1], [-1, 0], [0, -1], [0, 0]]
+    """
+    return _places_of(sizes, range(len(sizes)), mesh)
+
+
+def _places_of(sizes: Sequence[int], able: Sequence[int], mesh: Mesh) -> np.ndarray:
+    some = [
+        [NOWHERE, *(dim for dim in able if size > 1 and sizes[dim] % size == 0 and sizes[dim] > 1)]
+        for _, size in mesh.axes
+    ]
+    found = np.array(list(itertools.product(*some)), dtype=np.int64).reshape(-1, len(mesh.axes))
+    kept = np.ones(len(found), dtype=bool)
+    axis_sizes = np.array([size for _, size in mesh.axes], dtype=np.int64)
+    for dim in able:
+        kept &= sizes[dim] % np.prod(np.where(found == dim, axis_sizes, 1), axis=1) == 0
+    return found[kept]
+
+
+def _ways(op: FactoredOp, mesh: Mesh) -> np.ndarray:
+    """Returns the ways of an op: for each, the factor that each axis of the mesh splits.
+
+    A factor behind another one in a dimension cannot be split, since only the leading part of a dimension can.
+    """
+    behind = {
+        factor
+        for dims in (*op.operand_dims, *op.result_dims)
+        for factors in dims
+        for factor in [each for each in factors if op.sizes[each] > 1][1:]
+    }
+    able = [factor for factor in range(len(op.sizes)) if factor not in op.whole and factor not in behind]
+    return _places_of(op.sizes, able, mesh)
+
+
+def _places(ways: np.ndarray, dims: Dims, op: FactoredOp) -> np.ndarray:
+    """Returns for each way the layout of an operand or result."""
+    dim_of = np.full(len(op.sizes) + 1, NOWHERE)  # the last entry is what NOWHERE finds
+    for dim, factors in enumerate(dims):
+        for factor in factors:
+            dim_of[factor] = dim
+    return dim_of[ways]
+
+
+def _reduced(ways: np.ndarray, op: FactoredOp) -> np.ndarray:
+    return np.isin(ways, list(op.reduced)) if op.reduced else np.zeros(ways.shape, dtype=bool)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairwise problems: nodes that each take one of a few states, at a cost for each state and for each pair of neighbours.
+
+A layout of a tensor is a state, a way of an op is one, and a conversion is a pair. Three reductions shrink a problem
+without losing its best solution:
+
+R1 **fold**: a node with one state, or one neighbour, or two, is taken out; the cost of its best state, given the
+   states of its neighbours, goes to them: min over s of cost[s] + M[a, s] + N[b, s].
+R2 **dominated states**: state s of a node goes if another state t never costs more: cost[t] - cost[s] plus, for each
+   neighbour, the largest M[t, j] - M[s, j], is at most 0. Of two that never differ the first stays.
+R3 **parallel edges** are one edge, the sum of both.
+
+Source: the reductions of Boolean and weighted constraint problems as in Koster, van Hoesel, Kolen, "The partial
+constraint satisfaction problem: facets and lifting theorems" (1998), and Goldstein, "Efficient rotamer elimination"
+(1994) for R2.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit on a sum over nodes, such as memory in bytes.
+
+    Attributes:
+      weights: node -> the weight of each of its states. most: the largest sum.
+    """
+
+    weights: Mapping[int, np.ndarray]
+    most: float
+
+
+@dataclass
+class PairwiseProblem:
+    """A problem; costs are in seconds, infinite for what is impossible.
+
+    Attributes:
+      costs: for each node the cost of each of its states.
+      edges: (node, larger node) -> costs with one row per state of the first, one column per state of the second.
+      limits: on sums of weights; nodes that have a weight are not folded.
+    """
+
+    costs: list[np.ndarray] = field(default_factory=list)
+    edges: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    limits: list[Limit] = field(default_factory=list)
+
+    def add(self, costs: Sequence[float] | np.ndarray) -> int:
+        """Adds a node; returns its number."""
+        self.costs.append(np.asarray(costs, dtype=float))
+        return len(self.costs) - 1
+
+    def join(self, one: int, other: int, costs: np.ndarray) -> None:
+        """Adds costs for pairs of states, rows for `one`; edges between the same nodes add up (R3)."""
+        if one == other:
+            self.costs[one] = self.costs[one] + np.diagonal(costs)
+            return
+        key, matrix = ((one, other), costs) if one < other else ((other, one), costs.T)
+        self.edges[key] = self.edges[key] + matrix if key in self.edges else np.array(matrix, dtype=float)
+
+    def cost(self, states: Sequence[int]) -> float:
+        """Returns the cost of a solution: one state for each node."""
+        return sum(float(each[state]) for each, state in zip(self.costs, states, strict=True)) + sum(
+            float(matrix[states[one], states[other]]) for (one, other), matrix in self.edges.items()
+        )
+
+    def excess(self, states: Sequence[int]) -> float:
+        """Returns by how much a solution is above a limit, at most; 0 if it keeps all of them."""
+        sums = (sum(w[states[node]] for node, w in each.weights.items()) - each.most for each in self.limits)
+        return max(0.0, *sums) if self.limits else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """A node that was taken out: its best state for each state of its neighbours, as they were numbered then.
+
+    `rows` has for each neighbour, by the first number of a state, its number then; `states` the way back for the node.
+    """
+
+    node: int
+    neighbours: tuple[int, ...]
+    best: np.ndarray
+    rows: tuple[dict[int, int], ...]
+    states: np.ndarray
+
+
+class Reduction:
+    """A problem while it shrinks; `core` are the nodes that are left.
+
+    Invariant: the least cost over `core`, plus `constant`, is the least cost of the whole problem.
+    """
+
+    def __init__(self, problem: PairwiseProblem):
+        self.costs = [each.copy() for each in problem.costs]
+        self.states = [np.arange(len(each)) for each in problem.costs]  # the ones that are left, by their first number
+        self.around: list[dict[int, np.ndarray]] = [{} for _ in problem.costs]
+        for (one, other), matrix in problem.edges.items():
+            self.around[one][other], self.around[other][one] = matrix, matrix.T
+        self.weights: dict[int, list[np.ndarray]] = {}
+        for limit in problem.limits:
+            for node, each in limit.weights.items():
+                self.weights.setdefault(node, []).append(np.asarray(each, dtype=float))
+        self.constant = 0.0
+        self._folds: list[_Fold] = []
+        self._left = set(range(len(problem.costs)))
+
+    @property
+    def core(self) -> list[int]:
+        """Returns the nodes that are left, in order."""
+        return sorted(self._left)
+
+    def run(self) -> None:
+        """Applies all rules until none applies."""
+        for node in sorted(self._left):
+            self._drop_impossible(node)
+        waiting = [(len(self.around[node]), node) for node in self._left]
+        heapq.heapify(waiting)
+        while waiting:
+            degree, node = heapq.heappop(waiting)
+            if node not in self._left or degree != len(self.around[node]):
+                continue
+            neighbours = list(self.around[node])
+            if self._may_fold(node):
+                self._fold(node)
+            elif not self._drop_dominated(node):
+                continue
+            elif self._may_fold(node):
+                self._fold(node)
+            for each in neighbours:
+                if each in self._left:
+                    heapq.heappush(waiting, (len(self.around[each]), each))
+
+    def solution(self, core: Mapping[int, int]) -> tuple[int, ...]:
+        """Returns the states of all nodes, by their numbers in the whole problem.
+
+        Args:
+          core: the state of each node that is left, by its number among those that are left of the node.
+        """
+        at = {node: int(self.states[node][state]) for node, state in core.items()}
+        for fold in reversed(self._folds):
+            rows = tuple(rows[at[each]] for each, rows in zip(fold.neighbours, fold.rows, strict=True))
+            at[fold.node] = int(fold.states[fold.best[rows]])
+        return tuple(at[node] for node in range(len(self.states)))
+
+    def _may_fold(self, node: int) -> bool:
+        if len(self.costs[node]) == 1:
+            return True
+        return node not in self.weights and len(self.around[node]) <= 2
+
+    def _fold(self, node: int) -> None:
+        costs, neighbours = self.costs[node], tuple(self.around[node])
+        if len(costs) == 1:  # whatever the neighbours are
+            for each in neighbours:
+                self.costs[each] = self.costs[each] + self.around[node][each][0]
+            neighbours, total = (), costs
+            self.constant += float(costs[0])
+        elif not neighbours:
+            total = costs
+            self.constant += float(costs.min())
+        elif len(neighbours) == 1:
+            total = costs + self.around[node][neighbours[0]].T
+            self.costs[neighbours[0]] = self.costs[neighbours[0]] + total.min(axis=-1)
+        else:
+            one, other = neighbours
+            total = costs + self.around[node][one].T[:, None, :] + self.around[node][other].T[None, :, :]
+            least = total.min(axis=-1)
+            if one in self.around[other]:
+                least = least + self.around[one][other]
+            self.around[one][other], self.around[other][one] = least, least.T
+        rows = tuple({int(state): row for row, state in enumerate(self.states[each])} for each in neighbours)
+        self._folds.append(_Fold(node, neighbours, total.argmin(axis=-1), rows, self.states[node]))
+        for each in self.around[node]:
+            del self.around[each][node]
+        self.around[node] = {}
+        self._left.discard(node)
+
+    def _drop_impossible(self, node: int) -> None:
+        possible = np.isfinite(self.costs[node])
+        for matrix in self.around[node].values():
+            possible &= np.isfinite(matrix).any(axis=1)
+        if possible.any() and not possible.all():
+            self._keep(node, possible)
+
+    def _drop_dominated(self, node: int) -> bool:
+        """Applies R2 to a node; returns whether a state went."""
+        count = len(self.costs[node])
+        if count == 1:
+            return False
+        with np.errstate(invalid="ignore"):
+            worse = self.costs[node][:, None] - self.costs[node][None, :]  # [t, s]: of t over s
+            for matrix in self.around[node].values():
+                worse = worse + _largest_difference(matrix)
+        worse = np.where(np.isnan(worse), np.inf, worse)
+        never = worse <= 0
+        for weights in self.weights.get(node, ()):
+            kept = weights[self.states[node]]
+            never &= kept[:, None] <= kept[None, :]
+        np.fill_diagonal(never, False)
+        both = never & never.T  # of states that never differ, the first stays
+        never &= ~both | np.tri(count, dtype=bool).T
+        dropped = never.any(axis=0)  # the relation is transitive, and has no circle: a state that stays dominates it
+        if not dropped.any():
+            return False
+        self._keep(node, ~dropped)
+        return True
+
+    def _keep(self, node: int, kept: np.ndarray) -> None:
+        self.costs[node], self.states[node] = self.costs[node][kept], self.states[node][kept]
+        for each, matrix in self.around[node].items():
+            self.around[node][each] = matrix[kept]
+            self.around[each][node] = self.around[node][each].T
+
+
+def _largest_difference(matrix: np.ndarray) -> np.ndarray:
+    """Returns for each pair of rows (t, s) the largest of matrix[t, j] - matrix[s, j]; where both are infinite, 0."""
+    found = np.empty((len(matrix), len(matrix)))
+    for row, each in enumerate(matrix):
+        difference = np.where(np.isinf(each) & np.isinf(matrix), 0.0, each - matrix)
+        found[row] = difference.max(axis=1)
+    return found
