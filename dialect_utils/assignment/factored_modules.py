@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Interval, Tensor
+from reshard.synthesis.assignment.layout_problem import IN_PLACE
 
 from ..analysis.named_values import name_of
 from ..ir.diagnostics import error_at
@@ -32,9 +33,11 @@ _MANUAL = "sdy.manual_computation"
 _BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
 _FREE = frozenset({"stablehlo.iota", *CONSTANTS})
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier"})
+_SUMS = frozenset({"stablehlo.add", "stablehlo.subtract"})
+_WHOLE = ("gather", "sort", "custom_call")  # with operands and results in memory, beside matrix products
 _DONATED = ("tf.aliasing_output", "jax.buffer_donor")
 
-Place = tuple[int, int]  # the index of an op of the module in walk order, and the number of the result
+Place = tuple[int, int]  # the number of an op of the module, meshes left out, in walk order; the number of the result
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class FactoredModule:
       arguments: for each argument of the function its tensor; None for one without a dimension to split.
       results: for each result likewise.
       places: tensor -> the ops of the module that make it, in order; one op, called twice, makes several tensors.
-      ops: for each op of the program, the index of the module's op in walk order; None for one that has none.
+      ops: for each op of the program, the number of the module's op as in `Place`; None for one that has none.
       operand_numbers: for each op of the program, the numbers that its operands have in the module's op.
     """
 
@@ -91,6 +94,11 @@ class _Reader:
     first: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
     moment: int = 0
+    number_of: dict[int, int] = field(init=False)  # index of an op -> its number without the meshes
+
+    def __post_init__(self) -> None:
+        kept = [index for index, op in enumerate(self.clone.originals) if op.name != "sdy.mesh"]
+        self.number_of = {index: number for number, index in enumerate(kept)}
 
     def read(self, function: ir.Operation) -> FactoredModule:
         block = function.regions[0].blocks[0]
@@ -102,10 +110,11 @@ class _Reader:
         self._block(block, 1)
         returned = [self._use(value) for value in terminator_of(block).operands]
         results = []
-        for tensor, value, attr in zip(returned, terminator_of(block).operands, stated_results(function), strict=True):
+        end = terminator_of(block)
+        for number, (tensor, attr) in enumerate(zip(returned, stated_results(function), strict=True)):
             if tensor is not None and attr is not None:
-                result = self._tensor(value.type, 1, "")
-                self._copy(tensor, result, 1)
+                result = self._tensor(end.operands[number].type, 1, "")
+                self._copy(tensor, result, 1, end, number)
                 self._pin(result, attr)
                 tensor = result
             results.append(tensor)
@@ -183,8 +192,10 @@ class _Reader:
         self.origins.append(origin)
         self.numbers.append(numbers)
 
-    def _copy(self, source: int, result: int, runs: int, origin: int | None = None) -> None:
-        self._add(FactoredOp.copy(source, result, self.tensors[source].shape, runs), origin)
+    def _copy(self, source: int, result: int, runs: int, taker: ir.Operation, number: int) -> None:
+        """Adds a copy: operand `number` of an op becomes a value of its own."""
+        op = FactoredOp.copy(source, result, self.tensors[source].shape, runs)
+        self._add(op, self._origin(taker), (number,))
 
     def _result(self, op: ir.Operation, number: int, runs: int) -> int | None:
         tensor = self._new(op.results[number], runs)
@@ -195,7 +206,8 @@ class _Reader:
 
     def _origin(self, op: ir.Operation) -> int | None:
         serial = serial_of(op)
-        return None if serial is None else self.clone.origin[serial]
+        index = None if serial is None else self.clone.origin[serial]
+        return None if index is None else self.number_of[index]
 
     def _op(self, op: ir.Operation, runs: int) -> None:
         operands = [value for value in op.operands]
@@ -230,6 +242,7 @@ class _Reader:
                 _flops(op, rule.sizes),
                 runs,
                 op.name in _VIEWS,
+                op.name in _SUMS,
             ),
             self._origin(op),
             tuple(at for at, tensor in enumerate(used) if tensor is not None),
@@ -267,14 +280,14 @@ class _Reader:
                 continue
             self.tensor_of[op.results[number]] = self.tensor_of[condition.arguments[number]] = carry
             if initial is not None:
-                self._copy(initial, carry, runs)
+                self._copy(initial, carry, runs, op, number)
         entered = self.moment
         self._block(condition, inner)
         self._block(body, inner)
         for number, value in enumerate(terminator_of(body).operands):
             returned, carry = self._use(value), carries[number]
             if returned is not None and carry is not None and returned != carry:
-                self._copy(returned, carry, inner)
+                self._copy(returned, carry, inner, terminator_of(body), number)
         self.moment += 1
         for tensor, last in self.last.items():
             if self.first.get(tensor, 0) <= entered < last:  # carried or captured: alive until the last iteration ends
@@ -284,10 +297,11 @@ class _Reader:
         made = [self._result(op, number, runs) for number in range(len(op.results))]
         for region in op.regions:
             self._block(region.blocks[0], runs)
-            for result, value in zip(made, terminator_of(region.blocks[0]).operands, strict=True):
+            end = terminator_of(region.blocks[0])
+            for number, (result, value) in enumerate(zip(made, end.operands, strict=True)):
                 returned = self._use(value)
                 if result is not None and returned is not None:
-                    self._copy(returned, result, runs)
+                    self._copy(returned, result, runs, end, number)
 
     def _constraint(self, op: ir.Operation, runs: int) -> None:
         source = self._use(op.operands[0])
@@ -297,7 +311,7 @@ class _Reader:
         result = self._result(op, 0, runs)
         if source is None or result is None:
             return
-        self._copy(source, result, runs, self._origin(op))
+        self._copy(source, result, runs, op, 0)
         self._pin(result, op.attributes["sharding"])
 
     def _manual(self, op: ir.Operation, runs: int) -> None:
@@ -306,7 +320,7 @@ class _Reader:
             source = self._use(value)
             if source is not None:
                 inside = self._tensor(value.type, runs, "")
-                self._copy(source, inside, runs)
+                self._copy(source, inside, runs, op, number)
                 self._pin(inside, nth_sharding(op.attributes["in_shardings"], number))
         for number in range(len(op.results)):
             self._pin(self._result(op, number, runs), nth_sharding(op.attributes["out_shardings"], number))
@@ -315,8 +329,10 @@ class _Reader:
         """Returns when tensors are in memory: arguments, results, and what an op takes or makes that is not fused."""
         whole = {each for each in (*arguments, *results) if each is not None}
         for op in self.ops:
-            if op.flops or op.name in ("copy", "scatter", "gather", "sort", "dynamic_update_slice", "custom_call"):
-                whole.update(op.operands, op.results)
+            if op.name not in ("copy", *IN_PLACE):
+                whole.update(op.operands if op.flops or op.name in _WHOLE else ())
+            if op.name not in IN_PLACE:
+                whole.update(op.results if op.flops or op.name in ("copy", *_WHOLE) else ())
         return tuple(
             Interval(each, self.first[each], max(self.first[each], self.last[each] - 1)) for each in sorted(whole & set(self.first))
         )

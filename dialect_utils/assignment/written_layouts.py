@@ -1,55 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chosen layouts, written into a module: shardings of its arguments and results, and few sharding constraints.
 
-Propagation fills in the rest. So a constraint is written only where propagation, from what is written already, comes to
-another layout than the chosen one: in rounds, the first such clusters in the program's order first. Afterwards each
-constraint without which nothing changes is taken out again.
-
-`pin_moves` writes more: a constraint at each operand that the solution converts, so that the conversion is that one.
+Between two conversions all layouts agree, so that propagation finds them by itself. Where the solution converts, it has
+to be stopped. So at first there is a constraint at each conversion: on the result of an op that makes a value in
+another layout, and on the operand of an op that takes it in another one. Then those go without which propagation comes
+to the same layouts, in halves, until no single one can go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reshard.synthesis.assignment.clusters import Clusters
 from reshard.synthesis.assignment.layout_problem import Assignment
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
 from ..analysis.module_analysis import Analysis, analyse
 from ..ir.functions import functions_of, public_functions, signature
-from ..ir.ops import ops_in
+from ..ir.ops import LOOPS, ops_around, ops_in, shape_of, terminator_of
 from ..platform.bindings import ir, sdy
 from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, sharding_to_attr
 from .factored_modules import FactoredModule, Place
 
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
+MOST_TRIALS = 60  # propagations, to take constraints out
 _MARK = "reshard.assigned"
-_ROUNDS = 8  # after which all that is left is constrained at once
-_PRUNED = 40  # constraints up to which each is tried without
+_ROUNDS = 4  # in which constraints are added where propagation comes to other layouts
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Written:
     """What was written into a module.
 
     Attributes:
-      constraints: the number of sharding constraints. left: the tensors that propagation still gives another layout.
+      constraints: the number of sharding constraints. at_first: before any was taken out.
+      left: the number of results that propagation still gives another layout.
     """
 
     constraints: int
+    at_first: int
     left: int
 
 
-def write_layouts(
-    module: ir.Module, factored: FactoredModule, clusters: Clusters, assignment: Assignment, mesh: Mesh, *, pin_moves: bool = False
-) -> Written:
+def write_layouts(module: ir.Module, factored: FactoredModule, assignment: Assignment, mesh: Mesh) -> Written:
     """Writes layouts into the module, in place, that `factored` was made of."""
-    writer = _Writer(module, factored, clusters, assignment, _mesh_symbol(module, mesh))
+    ops = [op for op in ops_in(module.operation) if op.name != "sdy.mesh"]
     with module.context, ir.Location.unknown():
-        return writer.write(pin_moves)
+        return _Writer(module, factored, assignment, _mesh_symbol(module, mesh), ops).write()
 
 
 def _mesh_symbol(module: ir.Module, mesh: Mesh) -> str:
@@ -61,58 +59,119 @@ def _mesh_symbol(module: ir.Module, mesh: Mesh) -> str:
     while symbol in meshes:
         number += 1
         symbol = f"{MESH}_{number}"
-    with module.context, ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body):
+    with ir.InsertionPoint.at_block_begin(module.body):
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in mesh.axes]
-        sdy.MeshOp(symbol, sdy.MeshAttr.get(axes, device_ids=list(mesh.device_ids) if mesh.device_ids else []))
+        sdy.MeshOp(symbol, sdy.MeshAttr.get(axes, device_ids=list(mesh.device_ids or ())))
     return symbol
 
 
 @dataclass
+class _Constraint:
+    """A constraint that may be taken out and put back, in the opposite order.
+
+    Attributes:
+      op: behind `producer`, or before `user`; one of them is None.
+      is_outside_of_loop: whether it keeps a conversion out of a loop, which propagation does not show.
+      users: (op, operand number) of the uses while it is out.
+    """
+
+    op: ir.Operation
+    producer: ir.Operation | None
+    user: ir.Operation | None
+    is_outside_of_loop: bool = False
+    users: list[tuple[ir.Operation, int]] = field(default_factory=list)
+
+    def take_out(self) -> None:
+        self.users = [(use.owner.operation, use.operand_number) for use in self.op.results[0].uses]
+        self.op.results[0].replace_all_uses_with(self.op.operands[0])
+        self.op.detach_from_parent()
+
+    def put_back(self) -> None:
+        where = ir.InsertionPoint(self.user) if self.user else ir.InsertionPoint.after(self.producer)
+        where.insert(self.op)
+        for user, number in self.users:
+            user.operands[number] = self.op.results[0]
+
+
+@dataclass
 class _Writer:
+    """Attributes: ops: of the module before anything is written, but for meshes, in walk order."""
+
     module: ir.Module
     factored: FactoredModule
-    clusters: Clusters
     assignment: Assignment
     mesh: str
-    ops: list[ir.Operation] = field(init=False)
-    written: list[ir.Operation] = field(init=False, default_factory=list)
-    wanted: dict[Place, tuple[int, Sharding]] = field(init=False)
+    ops: list[ir.Operation]
+    wanted: dict[Place, Sharding] = field(init=False)
+    constraints: list[_Constraint] = field(init=False, default_factory=list)
+    trials: int = 0
 
     def __post_init__(self) -> None:
-        self.ops = [op for op in ops_in(self.module.operation) if not _is_new_mesh(op, self)]
-        self.wanted = dict(self._wanted())
+        self.wanted = {place: layouts.pop() for place, layouts in self._wanted().items() if len(layouts) == 1}
 
-    def write(self, pin_moves: bool) -> Written:
+    def write(self) -> Written:
         self._write_signature()
+        for place in sorted(self._made_otherwise()):
+            self._constrain_result(place)
+        for (op, operand), layout in self._taken_otherwise():
+            self._constrain_operand(op, operand, layout)
         left = self._mismatches()
         for round_ in range(_ROUNDS):
             if not left:
                 break
-            last = round_ == _ROUNDS - 1
-            some = left if last else left[: max(1, len(left) // 3)]
-            for place, sharding in some:
-                self._constrain(place, sharding)
+            some = left if round_ == _ROUNDS - 1 else left[: max(1, len(left) // 4)]
+            for place in some:
+                self._constrain_result(place)
             left = self._mismatches()
-        if len(self.written) <= _PRUNED:
-            self._prune(len(left))
-        if pin_moves:
-            self._pin_moves()
-        for op in self.written:
-            del op.attributes[_MARK]
-        return Written(len(self.written), len(left))
+        at_first = len(self.constraints)
+        self._prune([each for each in self.constraints if not each.is_outside_of_loop], len(left))
+        for each in self.constraints:
+            del each.op.attributes[_MARK]
+        return Written(len(self.constraints), at_first, len(left))
 
-    def _wanted(self) -> Iterator[tuple[Place, tuple[int, Sharding]]]:
-        """Yields the layout of each op's result; not of one that is wanted in several, since it is called twice."""
+    # ---- what is wanted
+
+    def _wanted(self) -> dict[Place, set[Sharding]]:
+        """Returns the layouts of each op's result: several if it is called several times."""
         found: dict[Place, set[Sharding]] = {}
-        cluster_of: dict[Place, int] = {}
         for tensor, places in self.factored.places.items():
             layout = self.assignment.layouts[tensor]
-            for place in places if layout is not None else ():
+            for place in places if layout is not None and not layout.unreduced else ():
                 found.setdefault(place, set()).add(layout)
-                cluster_of[place] = self.clusters.of[tensor]
-        for place in sorted(found):
-            if len(found[place]) == 1:
-                yield place, (cluster_of[place], found[place].pop())
+        return found
+
+    def _made_otherwise(self) -> set[Place]:
+        """Returns the results that an op makes in another layout than they have."""
+        found = set()
+        for number, way in self.assignment.ways.items():
+            op = self.factored.program.ops[number]
+            for tensor, dims in zip(op.results, op.result_dims, strict=True):
+                partial = any(way[factor] for factor in op.reduced)
+                if partial or self.assignment.layout_in(dims, way) != self.assignment.layouts[tensor]:
+                    found.update(self.factored.places.get(tensor, ()))
+        return found
+
+    def _taken_otherwise(self) -> Sequence[tuple[tuple[int, int], Sharding]]:
+        """Returns ((op, operand number), layout) for each operand that an op takes in another layout than it has."""
+        found: dict[tuple[int, int], set[Sharding]] = {}
+        for number, way in self.assignment.ways.items():
+            op, index = self.factored.program.ops[number], self.factored.ops[number]
+            if index is None:
+                continue
+            for tensor, dims, operand in zip(op.operands, op.operand_dims, self.factored.operand_numbers[number]):
+                target = self.assignment.layout_in(dims, way)
+                if target != self.assignment.layouts[tensor] and not self._is_partial(tensor):
+                    found.setdefault((index, operand), set()).add(target)
+        return [(key, each.pop()) for key, each in sorted(found.items()) if len(each) == 1]
+
+    def _is_partial(self, tensor: int) -> bool:
+        layout = self.assignment.layouts[tensor]
+        return layout is not None and bool(layout.unreduced)
+
+    # ---- writing
+
+    def _attr(self, sharding: Sharding) -> ir.Attribute:
+        return sharding_to_attr(sharding, self.mesh)
 
     def _write_signature(self) -> None:
         (main,) = public_functions(functions_of(self.module.operation))
@@ -132,77 +191,92 @@ class _Writer:
                 new.append(ir.DictAttr.get(entries))
             main.attributes[name] = ir.ArrayAttr.get(new)
 
-    def _attr(self, sharding: Sharding) -> ir.Attribute:
-        return sharding_to_attr(sharding, self.mesh)
-
-    def _mismatches(self) -> list[tuple[Place, Sharding]]:
-        """Returns for each cluster the first result that propagation gives another layout, with the chosen one."""
-        analysis = analyse(self.module)
-        index = self._indices(analysis)
-        shardings = Shardings()
-        found: dict[int, tuple[Place, Sharding]] = {}
-        for place, (cluster, wanted) in self.wanted.items():
-            if cluster in found or place[0] not in index:
-                continue
-            for serial in analysis.instances.get(index[place[0]], ()):
-                for attr in analysis.layouts.get(serial, ()):
-                    nth = attr and analysis.nth_sharding(attr, place[1])
-                    dims = shardings[nth].dims if nth is not None else ((),) * wanted.rank
-                    if dims != wanted.dims:
-                        found.setdefault(cluster, (place, wanted))
-        return list(found.values())
-
-    def _indices(self, analysis: Analysis) -> dict[int, int]:
-        """Returns index before anything was written -> index now."""
-        now = [at for at, op in enumerate(analysis.originals) if _MARK not in op.attributes and not _is_new_mesh(op, self)]
-        return dict(enumerate(now))
-
-    def _constrain(self, place: Place, sharding: Sharding) -> None:
-        value = self.ops[place[0]].results[place[1]]
-        with ir.InsertionPoint.after(self.ops[place[0]]), self.ops[place[0]].location:
-            new = self._constraint(value, sharding)
+    def _constrain_result(self, place: Place) -> None:
+        if place not in self.wanted:  # it is wanted in several layouts
+            return
+        producer = self.ops[place[0]]
+        value = producer.results[place[1]]
+        with ir.InsertionPoint.after(producer), producer.location:
+            new = self._new(value, self.wanted[place])
         value.replace_all_uses_except(new.results[0], new)
+        self.constraints.append(_Constraint(new, producer, None))
 
-    def _constraint(self, value: ir.Value, sharding: Sharding) -> ir.Operation:
+    def _constrain_operand(self, op: int, operand: int, layout: Sharding) -> None:
+        """Constrains an operand: outside of the loops in which it does not change."""
+        user = self.ops[op]
+        if operand >= len(user.operands) or len(shape_of(user.operands[operand].type) or ()) != layout.rank:
+            return  # the loop carries other values than in the clone
+        inside = user
+        user, operand = _outside_of_loops(user, operand)
+        value = user.operands[operand]
+        before = _ancestor_beside(user, value)
+        with ir.InsertionPoint(before), user.location:
+            new = self._new(value, layout)
+        user.operands[operand] = new.results[0]
+        self.constraints.append(_Constraint(new, None, before, before != inside))
+
+    def _new(self, value: ir.Value, sharding: Sharding) -> ir.Operation:
         new = sdy.ShardingConstraintOp(value, self._attr(sharding)).operation
         new.attributes[_MARK] = ir.UnitAttr.get()
-        self.written.append(new)
         return new
 
-    def _prune(self, left: int) -> None:
-        for op in list(reversed(self.written)):
-            value, result = op.operands[0], op.results[0]
-            users = [(use.owner, use.operand_number) for use in result.uses]
-            result.replace_all_uses_with(value)
-            if len(self._mismatches()) <= left:
-                self.written.remove(op)
-                op.erase()
-                continue
-            for user, number in users:
-                user.operation.operands[number] = result
+    # ---- what propagation makes of it
 
-    def _pin_moves(self) -> None:
-        for op, operand, target in self._operand_moves():
-            user = self.ops[op]
-            with ir.InsertionPoint(user), user.location:
-                user.operands[operand] = self._constraint(user.operands[operand], target).results[0]
+    def _mismatches(self) -> list[Place]:
+        """Returns the results that propagation gives another layout than the chosen one."""
+        self.trials += 1
+        analysis = analyse(self.module)
+        now = self._indices(analysis)
+        shardings = Shardings()
+        return [place for place, wanted in self.wanted.items() if self._differs(analysis, now, place, wanted, shardings)]
 
-    def _operand_moves(self) -> Sequence[tuple[int, int, Sharding]]:
-        """Returns (op, operand number, layout) for each operand that an op takes in another layout than it has.
+    def _differs(
+        self, analysis: Analysis, now: dict[int, int], place: Place, wanted: Sharding, shardings: Shardings
+    ) -> bool:
+        for serial in analysis.instances.get(now.get(place[0], -1), ()):
+            for attr in analysis.layouts.get(serial, ()):
+                nth = attr and analysis.nth_sharding(attr, place[1])
+                dims = shardings[nth].dims if nth is not None else ((),) * wanted.rank
+                if dims != wanted.dims:
+                    return True
+        return False
 
-        An op that is called twice with different layouts is left out.
-        """
-        found: dict[tuple[int, int], set[Sharding]] = {}
-        for number, way in self.assignment.ways.items():
-            op, index = self.factored.program.ops[number], self.factored.ops[number]
-            if index is None:
-                continue
-            for tensor, dims, operand in zip(op.operands, op.operand_dims, self.factored.operand_numbers[number]):
-                target = self.assignment.operand_layout(dims, way)
-                if target != self.assignment.layouts[tensor]:
-                    found.setdefault((index, operand), set()).add(target)
-        return [(*key, each.pop()) for key, each in sorted(found.items()) if len(each) == 1]
+    def _indices(self, analysis: Analysis) -> dict[int, int]:
+        """Returns number in `ops` -> index in the analysis."""
+        ours = [at for at, op in enumerate(analysis.originals) if op.name != "sdy.mesh" and _MARK not in op.attributes]
+        return dict(enumerate(ours))
+
+    def _prune(self, some: list[_Constraint], left: int) -> None:
+        """Takes out constraints without which no more layouts differ."""
+        if not some or self.trials >= MOST_TRIALS:
+            return
+        for each in reversed(some):
+            each.take_out()
+        if len(self._mismatches()) <= left:
+            self.constraints = [each for each in self.constraints if each not in some]
+            return
+        for each in some:
+            each.put_back()
+        if len(some) > 1:
+            half = len(some) // 2
+            self._prune(some[half:], left)
+            self._prune(some[:half], left)
 
 
-def _is_new_mesh(op: ir.Operation, writer: _Writer) -> bool:
-    return op.name == "sdy.mesh" and ir.StringAttr(op.attributes["sym_name"]).value == writer.mesh
+def _outside_of_loops(user: ir.Operation, operand: int) -> tuple[ir.Operation, int]:
+    """Returns the operand of the outermost loop that only hands a value on to an operand of an op; else that operand."""
+    value = user.operands[operand]
+    while isinstance(value.owner, ir.Block) and (loop := value.owner.owner.operation).name in LOOPS:
+        number = ir.BlockArgument(value).arg_number
+        body = loop.regions[1].blocks[0]
+        if terminator_of(body).operands[number] != body.arguments[number]:
+            break
+        user, operand = loop, number
+        value = user.operands[operand]
+    return user, operand
+
+
+def _ancestor_beside(op: ir.Operation, value: ir.Value) -> ir.Operation:
+    """Returns the op, or the one around it, that is in the block in which a value is made."""
+    block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    return next((each for each in (op, *ops_around(op)) if each.name != "builtin.module" and each.block == block), op)

@@ -8,13 +8,17 @@ Tied tensors are a *cluster*, and tied dimensions are one *named dimension* of i
 
 If a tie would make two dimensions of one cluster the same, as in `x + x.T`, no layout could split either of them. The
 op does not tie then, and is kept as a *conflict*: its operands may be converted.
+
+Nor does a *sum of sums* tie: an `add` of which each operand is made, for it alone, by an op that reduces, or by another
+sum of sums. Its operands may be partial sums, and so may its result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from .factored_program import Dims, FactoredOp, FactoredProgram
+from .factored_program import Dims, FactoredOp, FactoredProgram, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Clusters:
       of: for each tensor the number of its cluster; -1 for one without a dimension to split.
       dims: for each tensor and each of its dimensions the number of the named dimension; -1 for one of size 1.
       ties: the numbers of the ops that tie. conflicts: of those that would tie, but for a conflict.
+      sums: the numbers of the sums of sums. partial: the tensors that may be partial sums.
     """
 
     all: tuple[Cluster, ...]
@@ -45,6 +50,8 @@ class Clusters:
     dims: tuple[tuple[int, ...], ...]
     ties: frozenset[int]
     conflicts: tuple[int, ...]
+    sums: frozenset[int] = frozenset()
+    partial: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -75,7 +82,6 @@ def clusters_of(program: FactoredProgram) -> Clusters:
     """Returns the clusters of a program.
 
     Example: `x + x.T` is a conflict with itself; `tanh(x)` is not.
-      >>> from .factored_program import Tensor
       >>> x, y, z = (Tensor((4, 4), 32) for _ in range(3))
       >>> same, turned = ((0,), (1,)), ((1,), (0,))
       >>> tanh = FactoredOp("tanh", (0,), (1,), (same,), (same,), (4, 4))
@@ -94,25 +100,49 @@ def clusters_of(program: FactoredProgram) -> Clusters:
         if order:
             members[number] = [number]
     growing = _Growing(of, dims, members)
+    sums = sums_of_sums(program)
     ties, conflicts = set(), []
     for number, op in enumerate(program.ops):
-        if is_tie(op):
+        if number not in sums and is_tie(op, program.tensors):
             (ties.add if _tie(growing, op) else conflicts.append)(number)
-    return _numbered(program, growing, frozenset(ties), tuple(conflicts))
+    found = _numbered(program, growing, frozenset(ties), tuple(conflicts))
+    partial = frozenset(tensor for number in sums for tensor in program.ops[number].operands)
+    return replace(found, sums=sums, partial=partial)
 
 
-def is_tie(op: FactoredOp) -> bool:
+def sums_of_sums(program: FactoredProgram) -> frozenset[int]:
+    """Returns the numbers of the ops that add what only ops that reduce, or other such ops, have made for them."""
+    uses: dict[int, int] = {}
+    for op in program.ops:
+        for tensor in op.operands:
+            uses[tensor] = uses.get(tensor, 0) + 1
+    kept = {*program.results, *(tensor for tensor, _ in program.pinned)}
+    alone = {tensor for tensor, count in uses.items() if count == 1 and tensor not in kept}
+    found, summed = set(), set()
+    for number, op in enumerate(program.ops):
+        is_sum = op.is_sum and len(op.operands) > 1 and all(each in summed and each in alone for each in op.operands)
+        if is_sum:
+            found.add(number)
+        if is_sum or (op.reduced and op.flops):
+            summed.update(op.results)
+    return frozenset(found)
+
+
+def is_tie(op: FactoredOp, tensors: Sequence[Tensor]) -> bool:
     """Returns whether each factor of an op is one dimension of each of its tensors, and none is special."""
     factors = {factor for factor, size in enumerate(op.sizes) if size > 1}
     if op.name == "copy" or factors & (op.reduced | op.whole | op.moved) or len(op.operands) + len(op.results) < 2:
         return False
-    return all(_factors_alone(dims, op) == factors for dims in (*op.operand_dims, *op.result_dims))
+    every = zip((*op.operands, *op.results), (*op.operand_dims, *op.result_dims), strict=True)
+    return all(_factors_alone(dims, tensors[tensor].shape, op) == factors for tensor, dims in every)
 
 
-def _factors_alone(dims: Dims, op: FactoredOp) -> set[int] | None:
-    """Returns the factors of a tensor if each of them is a dimension; None if one dimension has several."""
+def _factors_alone(dims: Dims, shape: Sequence[int], op: FactoredOp) -> set[int] | None:
+    """Returns the factors of a tensor if each dimension that can be split is one of them; else None."""
     found = [[factor for factor in factors if op.sizes[factor] > 1] for factors in dims]
-    return None if any(len(each) > 1 for each in found) else {factor for each in found for factor in each}
+    if any(len(each) != (size > 1) for each, size in zip(found, shape, strict=True)):
+        return None
+    return {factor for each in found for factor in each}
 
 
 def _tie(growing: _Growing, op: FactoredOp) -> bool:

@@ -51,6 +51,7 @@ class FactoredOp:
       moved: factors along which elements move between tiles if it is split, as in a slice or a convolution.
       flops: operations of matrix products in the whole op. runs: how often a run of the program runs it.
       is_free: whether it computes nothing that counts: a copy, a view.
+      is_sum: whether it adds its operands, so that partial sums may be added before they are completed.
     """
 
     name: str
@@ -65,6 +66,7 @@ class FactoredOp:
     flops: int = 0
     runs: int = 1
     is_free: bool = False
+    is_sum: bool = False
 
     @classmethod
     def copy(cls, source: int, result: int, shape: Sequence[int], runs: int = 1) -> FactoredOp:

@@ -12,6 +12,7 @@ The cost is in seconds of one run: conversions by `MovePrices`; ops by their roo
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ from .solving import SMALL_GAP, TIME_LIMIT_S, Solution, solve
 
 MOMENTS = 8  # at which the memory is limited
 _LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
-_FUSED = 0.25  # how much of a tied op's result goes through the memory: most are fused into their neighbours
+IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})  # write what they are given into their first operand
+_FUSED = frozenset({"reduce", "broadcast_in_dim", "reshape", "iota", "convert"})  # into the loops of their neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Assignment:
         return self.solution.cost
 
     @staticmethod
-    def operand_layout(dims: Dims, way: Sequence[tuple[str, ...]]) -> Sharding:
+    def layout_in(dims: Dims, way: Sequence[tuple[str, ...]]) -> Sharding:
         """Returns the layout in which a way of an op takes an operand, or makes a result but for partial sums."""
         return Sharding(tuple(tuple(AxisRef(axis) for factor in factors for axis in way[factor]) for factors in dims))
 
@@ -92,6 +94,7 @@ class _Edges:
     sources: np.ndarray
     targets: np.ndarray
     runs: int
+    runs_if_larger: int
 
 
 @dataclass
@@ -149,9 +152,11 @@ class LayoutProblem:
 
     def _space(self, cluster: int) -> np.ndarray:
         """Returns the layouts of a cluster: for each of them, the named dimension that each axis splits."""
-        found = _layouts(self.clusters.all[cluster].sizes, self.mesh)
-        kept = np.ones(len(found), dtype=bool)
         members = set(self.clusters.all[cluster].members)
+        may_be_partial = len(members) == 1 and members <= self.clusters.partial
+        sizes = self.clusters.all[cluster].sizes
+        found = _places_of(sizes, range(len(sizes)), self.mesh, may_be_partial)
+        kept = np.ones(len(found), dtype=bool)
         for tensor, pinned in self.program.pinned:
             if tensor in members:
                 kept &= self._keeps(found, tensor, pinned)
@@ -178,23 +183,41 @@ class LayoutProblem:
         return kept
 
     def _fused_s(self, cluster: int, space: np.ndarray) -> np.ndarray:
-        tied = sum(
-            self.program.tensors[op.results[0]].bytes * op.runs
-            for number, op in enumerate(self.program.ops)
-            if number in self.clusters.ties and not op.is_free and self.clusters.of[op.results[0]] == cluster
-        )
-        return _FUSED * tied / self.topology.memory_bandwidth_bytes_per_s / self.prices.shards(space)
+        """Returns the seconds of the ops that tie a cluster, by layout: compilers fuse them into loops.
+
+        A loop reads what comes from other ops and writes what goes to other ops; nothing between goes to memory.
+        """
+        return self._fused_bytes[cluster] / self.topology.memory_bandwidth_bytes_per_s / self.prices.shards(space)
+
+    @functools.cached_property
+    def _fused_bytes(self) -> list[int]:
+        """Returns for each cluster the bytes, of whole tensors, that its loops read and write in all runs."""
+        made, taken = set(), set()  # by ops that tie
+        others: set[int] = set(self.program.results)  # taken by other ops
+        runs: dict[int, int] = {}
+        for number, op in enumerate(self.program.ops):
+            if number not in self.clusters.ties:
+                others.update(op.operands)
+            elif not op.is_free:
+                made.update(op.results)
+                taken.update(op.operands)
+                for tensor in (*op.operands, *op.results):
+                    runs[tensor] = max(runs.get(tensor, 0), op.runs)
+        found = [0] * len(self.clusters.all)
+        for tensor in sorted((taken - made) | (made & others)):
+            found[self.clusters.of[tensor]] += self.program.tensors[tensor].bytes * runs[tensor]
+        return found
 
     def _shared_nodes(self) -> dict[int, tuple[int, np.ndarray]]:
         """Adds a node for each tensor that several ops take; returns tensor -> (node, layouts)."""
-        uses: dict[int, int] = {}
+        uses: dict[int, list[tuple[int, int]]] = {}
         for number, op in enumerate(self.program.ops):
             for tensor in () if number in self.clusters.ties else dict.fromkeys(op.operands):
-                uses[tensor] = uses.get(tensor, 0) + 1
+                uses.setdefault(tensor, []).append(self._conversion_runs(op, tensor))
         found = {}
-        for tensor, count in uses.items():
+        for tensor, runs in uses.items():
             value = self.program.tensors[tensor]
-            if count > 1 and value.bytes >= _LEAST_SHARED_BYTES:
+            if len(runs) > 1 and value.bytes >= _LEAST_SHARED_BYTES and {*runs} == {(value.runs, value.runs)}:
                 layouts = _layouts(value.shape, self.mesh)
                 found[tensor] = self.problem.add(np.zeros(len(layouts))), layouts
                 cluster = self.clusters.of[tensor]
@@ -204,34 +227,59 @@ class LayoutProblem:
     def _of_tensor(self, tensor: int) -> np.ndarray:
         """Returns the layouts of a tensor's cluster in dimensions of the tensor."""
         named = self.clusters.dims[tensor]
-        dim_of = np.full(max(named) + 2, NOWHERE)
+        dim_of = np.full(max(named) + 3, NOWHERE)
+        dim_of[PARTIAL] = PARTIAL
         for dim, each in enumerate(named):
             if each >= 0:
                 dim_of[each] = dim
         return dim_of[self._spaces[self.clusters.of[tensor]]]
 
     def _add_op(self, number: int, op: FactoredOp) -> None:
-        ways = self._ways[number] = _ways(op, self.mesh)
+        ways = self._ways[number] = _ways(op, self.mesh, number in self.clusters.sums)
         node = self._op_nodes[number] = self.problem.add(self._op_s(op, ways))
         for tensor, dims in zip(op.operands, op.operand_dims, strict=True):
             needed = _places(ways, dims, op)
-            runs = min(op.runs, self.program.tensors[tensor].runs) if op.name != "copy" else op.runs
+            runs = self._conversion_runs(op, tensor)
             if tensor in self._shared:
                 source, layouts = self._shared[tensor]
             else:
                 source, layouts = self.clusters.of[tensor], self._of_tensor(tensor)
-            self._join(tensor, number, source, node, layouts, needed, runs)
+            self._join(tensor, number, source, node, layouts, needed, *runs)
         reduced = _reduced(ways, op)
         for tensor, dims in zip(op.results, op.result_dims, strict=True):
             made = np.where(reduced, PARTIAL, _places(ways, dims, op))
             self._join(tensor, number, node, self.clusters.of[tensor], made, self._of_tensor(tensor), op.runs)
 
+    def _conversion_runs(self, op: FactoredOp, tensor: int) -> tuple[int, int]:
+        """Returns how often an operand is converted, and how often if its tiles get larger by that.
+
+        Once outside of a loop, if it is made there. But of a stack of layers, of which each run takes one, the layer
+        is gathered after it is sliced, since the whole stack may not fit.
+        """
+        value = self.program.tensors[tensor]
+        takes_part = sum(self.program.tensors[each].bytes for each in op.results) < value.bytes and not op.flops
+        runs = op.runs if op.name == "copy" else min(op.runs, value.runs)
+        return runs, op.runs if takes_part else runs
+
     def _join(
-        self, tensor: int, op: int | None, source: int, target: int, sources: np.ndarray, targets: np.ndarray, runs: int
+        self,
+        tensor: int,
+        op: int | None,
+        source: int,
+        target: int,
+        sources: np.ndarray,
+        targets: np.ndarray,
+        runs: int,
+        runs_if_larger: int | None = None,
     ) -> None:
-        seconds = runs * self._move_s(tensor, sources, targets)
-        self.problem.join(source, target, seconds)
-        self._edges.append(_Edges(tensor, op, source, target, sources, targets, runs))
+        edge = _Edges(tensor, op, source, target, sources, targets, runs, runs_if_larger or runs)
+        self.problem.join(source, target, self._runs_of(edge) * self._move_s(tensor, sources, targets))
+        self._edges.append(edge)
+
+    def _runs_of(self, edge: _Edges) -> np.ndarray:
+        """Returns how often each conversion of an edge runs, one row per source, one column per target."""
+        larger = self.prices.shards(edge.targets)[None, :] < self.prices.shards(edge.sources)[:, None]
+        return np.where(larger, edge.runs_if_larger, edge.runs)
 
     def _move_s(self, tensor: int, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns the seconds of all conversions of a tensor, each pair of different layouts priced once."""
@@ -250,12 +298,22 @@ class LayoutProblem:
         along = np.isin(ways, list(op.moved)) if op.moved else np.zeros(ways.shape, dtype=bool)
         for tensor, dims in (*zip(op.operands, op.operand_dims), *zip(op.results, op.result_dims)):
             tile = self.program.tensors[tensor].bytes / self.prices.shards(_places(ways, dims, op))
-            moved += tile
+            if self._moves_bytes(op, tensor):
+                moved += tile
             if tensor in op.operands and along.any():
                 exchanged = self.prices._priced("all_to_all", along @ (1 << np.arange(ways.shape[1])), tile)
                 halo = np.maximum(halo, np.where(along.any(axis=1), exchanged, 0.0))
         local = np.maximum(computing, moved / self.topology.memory_bandwidth_bytes_per_s)
         return op.runs * (local + halo)
+
+    def _moves_bytes(self, op: FactoredOp, tensor: int) -> bool:
+        """Returns whether an op reads or writes a tensor as a whole, in memory."""
+        if op.flops:
+            return True
+        if op.name in IN_PLACE:
+            made = max(self.program.tensors[each].bytes for each in op.results)
+            return tensor in op.operands and self.program.tensors[tensor].bytes < made
+        return tensor in op.results and op.name not in _FUSED
 
     # ---- memory
 
@@ -328,11 +386,12 @@ class LayoutProblem:
             source, target = edge.sources[states[edge.source]], edge.targets[states[edge.target]]
             if (source == target).all():
                 continue
-            seconds = edge.runs * float(self._move_s(edge.tensor, source[None], target[None])[0, 0])
+            runs = int(self._runs_of(edge)[states[edge.source], states[edge.target]])
+            seconds = runs * float(self._move_s(edge.tensor, source[None], target[None])[0, 0])
             if seconds:
                 rank = len(self.program.tensors[edge.tensor].shape)
                 ends = self._sharding(source, rank), self._sharding(target, rank)
-                found.append(Move(edge.tensor, edge.op, *ends, edge.runs, seconds))
+                found.append(Move(edge.tensor, edge.op, *ends, runs, seconds))
         return found
 
 
@@ -346,9 +405,13 @@ def _layouts(sizes: Sequence[int], mesh: Mesh) -> np.ndarray:
     return _places_of(sizes, range(len(sizes)), mesh)
 
 
-def _places_of(sizes: Sequence[int], able: Sequence[int], mesh: Mesh) -> np.ndarray:
+def _places_of(sizes: Sequence[int], able: Sequence[int], mesh: Mesh, may_be_partial: bool = False) -> np.ndarray:
     some = [
-        [NOWHERE, *(dim for dim in able if size > 1 and sizes[dim] % size == 0 and sizes[dim] > 1)]
+        [
+            NOWHERE,
+            *([PARTIAL] if may_be_partial and size > 1 else []),
+            *(dim for dim in able if size > 1 and sizes[dim] % size == 0 and sizes[dim] > 1),
+        ]
         for _, size in mesh.axes
     ]
     found = np.array(list(itertools.product(*some)), dtype=np.int64).reshape(-1, len(mesh.axes))
@@ -359,8 +422,8 @@ def _places_of(sizes: Sequence[int], able: Sequence[int], mesh: Mesh) -> np.ndar
     return found[kept]
 
 
-def _ways(op: FactoredOp, mesh: Mesh) -> np.ndarray:
-    """Returns the ways of an op: for each, the factor that each axis of the mesh splits.
+def _ways(op: FactoredOp, mesh: Mesh, is_sum_of_sums: bool = False) -> np.ndarray:
+    """Returns the ways of an op: for each, the factor that each axis of the mesh splits; PARTIAL for a sum of sums.
 
     A factor behind another one in a dimension cannot be split, since only the leading part of a dimension can.
     """
@@ -371,12 +434,13 @@ def _ways(op: FactoredOp, mesh: Mesh) -> np.ndarray:
         for factor in [each for each in factors if op.sizes[each] > 1][1:]
     }
     able = [factor for factor in range(len(op.sizes)) if factor not in op.whole and factor not in behind]
-    return _places_of(op.sizes, able, mesh)
+    return _places_of(op.sizes, able, mesh, is_sum_of_sums)
 
 
 def _places(ways: np.ndarray, dims: Dims, op: FactoredOp) -> np.ndarray:
     """Returns for each way the layout of an operand or result."""
-    dim_of = np.full(len(op.sizes) + 1, NOWHERE)  # the last entry is what NOWHERE finds
+    dim_of = np.full(len(op.sizes) + 2, NOWHERE)  # the last entries are what NOWHERE and PARTIAL find
+    dim_of[PARTIAL] = PARTIAL
     for dim, factors in enumerate(dims):
         for factor in factors:
             dim_of[factor] = dim

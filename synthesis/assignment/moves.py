@@ -44,7 +44,8 @@ class MovePrices:
         """Returns the seconds of each conversion, one row per source, one column per target.
 
         Args:
-          num_bytes: of the whole tensor. sources, targets: the layouts, one row each; only sources may be partial.
+          num_bytes: of the whole tensor. sources, targets: the layouts, one row each. Partial sums may stay, but
+            nothing becomes partial: such conversions cost infinitely much.
         """
         source, target = sources[:, None, :], targets[None, :, :]
         bits = 1 << np.arange(len(self.sizes))
@@ -60,7 +61,8 @@ class MovePrices:
         total = total + self._priced("all_reduce", reduced, tile)
         total = total + self._priced("all_gather", gathered, tile)
         copied = np.where(exchanged > 0, 2 * tile, 0.0) + np.where(gathered > 0, tile * self._shards[gathered], 0.0)
-        return total + copied * self._copy_s_per_byte
+        impossible = ((target == PARTIAL) & (source != PARTIAL)).any(axis=2)
+        return np.where(impossible, np.inf, total + copied * self._copy_s_per_byte)
 
     def _priced(self, kind: str, masks: np.ndarray, tile: np.ndarray) -> np.ndarray:
         steps = self._steps[kind][masks]
