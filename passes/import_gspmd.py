@@ -43,6 +43,7 @@ class ImportGspmdPass(Pass):
         "a module without string shardings is unchanged",
         "if anything is imported, string shardings are left on infeeds and outfeeds only, where Shardy has none",
     )
+    states_shardings = True
     statistics = {
         "meshes": "meshes added",
         "shardings": "shardings of arguments and results",

@@ -39,6 +39,8 @@ _PUBLIC = {
     "Traffic": "reshard.compiling.traffic:Traffic",
     "advise": "reshard.compiling.advising:advise",
     "Advice": "reshard.compiling.advising:Advice",
+    "auto": "reshard.compiling.automatic:auto",
+    "Automatic": "reshard.compiling.automatic:Automatic",
     "jit": "reshard.compiling.jitting:jit",
     "enabled": "reshard.compiling.jitting:enabled",
     "Program": "reshard.compiling.jitting:Program",

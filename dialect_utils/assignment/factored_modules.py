@@ -22,6 +22,7 @@ from ..ir.ops import CONSTANTS, LOOPS, shape_of, short_name, terminator_of
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..preparation.dynamic_shapes import SHARDING_RULE
+from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import PreparedClone, prepare
 from ..preparation.serials import serial_of, tagged_clone
 from ..shardings.sdy_shardings import sharding_from_attr
@@ -59,6 +60,15 @@ class FactoredModule:
     places: dict[int, tuple[Place, ...]]
     ops: tuple[int | None, ...]
     operand_numbers: tuple[tuple[int, ...], ...]
+
+
+def inline_calls_of(module: ir.Module) -> None:
+    """Inlines all calls of a module, as XLA does; then each op is made once, and has one place for its layout.
+
+    Raises: NotPropagatedError for a function without a body, or too many ops; DiagnosedError for recursion.
+    """
+    with module.context, ir.Location.unknown():
+        remove_call_barriers(inline_calls(module.operation))
 
 
 def factored_module(module: ir.Module) -> FactoredModule:

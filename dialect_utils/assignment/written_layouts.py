@@ -20,12 +20,14 @@ from ..analysis.module_analysis import Analysis, analyse
 from ..ir.functions import functions_of, public_functions, signature
 from ..ir.ops import LOOPS, ops_around, ops_in, shape_of, terminator_of
 from ..platform.bindings import ir, sdy
+from ..shardings.annotations import constraints_of
 from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, sharding_to_attr
 from .factored_modules import FactoredModule, Place
 
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
 MOST_TRIALS = 60  # propagations, to take constraints out
 _MARK = "reshard.assigned"
+_PARTITIONS = "mhlo.num_partitions"
 _ROUNDS = 4  # in which constraints are added where propagation comes to other layouts
 
 
@@ -47,7 +49,24 @@ def write_layouts(module: ir.Module, factored: FactoredModule, assignment: Assig
     """Writes layouts into the module, in place, that `factored` was made of."""
     ops = [op for op in ops_in(module.operation) if op.name != "sdy.mesh"]
     with module.context, ir.Location.unknown():
+        if _PARTITIONS in module.operation.attributes:
+            kind = ir.IntegerType.get_signless(32)
+            module.operation.attributes[_PARTITIONS] = ir.IntegerAttr.get(kind, mesh.size)
         return _Writer(module, factored, assignment, _mesh_symbol(module, mesh), ops).write()
+
+
+def free_of_shardings(module: ir.Module) -> None:
+    """Takes out the sharding constraints of a module, and the shardings of arguments and results of its functions."""
+    for op in constraints_of(module):
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
+    for function in functions_of(module.operation):
+        for name in ("arg_attrs", "res_attrs"):
+            if name in function.attributes:
+                held = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
+                kept = [{entry.name: entry.attr for entry in each if entry.name != SHARDING} for each in held]
+                with module.context:
+                    function.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in kept])
 
 
 def _mesh_symbol(module: ir.Module, mesh: Mesh) -> str:

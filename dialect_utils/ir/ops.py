@@ -75,6 +75,19 @@ def shape_of(kind: ir.Type) -> list[int] | None:
     return list(ir.ShapedType(kind).shape) if isinstance(kind, ir.RankedTensorType) else None
 
 
+def replace_content(module: ir.Module, other: ir.Module) -> None:
+    """Gives a module the ops and attributes of another one, which is left empty."""
+    for view in list(module.body.operations):
+        view.operation.erase()
+    for view in list(other.body.operations):
+        view.operation.detach_from_parent()
+        module.body.append(view.operation)
+    for name in [each.name for each in module.operation.attributes]:
+        del module.operation.attributes[name]
+    for each in other.operation.attributes:
+        module.operation.attributes[each.name] = each.attr
+
+
 def int64_attr(value: int) -> ir.Attribute:
     """Returns `value : i64`; there has to be a current context."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

@@ -202,6 +202,7 @@ class Pass:
       name: the name in flags and pipelines.  summary: one line.  description: text with IR before ==> after.
       guarantees: what holds afterwards.  statistics: name -> meaning, counted by `session.count(name)`.
       takes_findings: whether it takes findings from the session, where they are not on the module.
+      states_shardings: whether it says how the module is sharded; checks compare with the module after such passes.
     """
 
     name: ClassVar[str]
@@ -210,6 +211,7 @@ class Pass:
     guarantees: ClassVar[tuple[str, ...]] = ()
     statistics: ClassVar[Mapping[str, str]] = {}
     takes_findings: ClassVar[bool] = False
+    states_shardings: ClassVar[bool] = False
 
     def run(self, module: ir.Module, session: Session) -> None:
         """Runs the pass on `module` in place. The module's context and an unknown location are active."""

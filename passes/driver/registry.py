@@ -21,6 +21,7 @@ ENTRY_POINTS = "reshard.passes"
 
 PASSES = {
     "import-gspmd": "reshard.passes.import_gspmd:ImportGspmdPass",
+    "assign-layouts": "reshard.passes.assign_layouts:AssignLayoutsPass",
     "find-mismatches": "reshard.passes.find_mismatches:FindMismatchesPass",
     "plan-sites": "reshard.passes.plan_sites:PlanSitesPass",
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",

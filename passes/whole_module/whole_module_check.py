@@ -38,7 +38,6 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
-from reshard.passes.import_gspmd import ImportGspmdPass
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, micros
@@ -154,8 +153,9 @@ def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
 
 
 def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
-    """Imports the GSPMD shardings of a module if the pipeline does: XLA ignores them in a module with Shardy."""
-    imports = tuple(each for each in pipeline.passes if isinstance(each, ImportGspmdPass))
+    """Runs the passes of the pipeline that say how the module is sharded, such as the import of GSPMD's shardings, which
+    XLA ignores in a module with Shardy."""
+    imports = tuple(each for each in pipeline.passes if each.states_shardings)
     Pipeline(imports).run(original, Session(session.options))
 
 

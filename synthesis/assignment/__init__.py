@@ -15,6 +15,7 @@ from .solving import solve
 
 __all__ = [
     "clusters",
+    "description",
     "factored_program",
     "layout_problem",
     "pairwise",

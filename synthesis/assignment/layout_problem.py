@@ -356,6 +356,16 @@ class LayoutProblem:
                 weights[cluster] = weights.get(cluster, 0.0) + bytes_
             self.problem.limits.append(Limit(weights, self.memory_limit - fixed))
 
+    def least_memory(self) -> int:
+        """Returns a bound on the memory of all layouts, in bytes per device: each tensor split as far as it can be."""
+
+        def least(tensor: int) -> float:
+            if self.clusters.of[tensor] < 0:
+                return self.program.tensors[tensor].bytes
+            return float(self._weights(tensor)[1].min())
+
+        return int(self._alive_bytes(least).max(initial=0.0))
+
     def _peak(self, states: Sequence[int]) -> int:
         def tile(tensor: int) -> float:
             if self.clusters.of[tensor] < 0:

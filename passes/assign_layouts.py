@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass assign-layouts: chooses the layouts of a whole program, and writes them as few shardings as say them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from reshard.dialect_utils.ir.diagnostics import error_at
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
+from reshard.passes.driver.base import OptionError, Pass, Session, option
+from reshard.passes.sites.network import NetworkOptions, memory_limit_option, topology_option
+from reshard.synthesis.layouts.mesh import Mesh, MeshError
+
+if TYPE_CHECKING:  # loading it loads numpy
+    from reshard.passes.layouts.assigning import Assigned
+
+OWN = ""  # the mesh of the module
+KEEP, FREE = "keep", "free"
+
+
+@dataclasses.dataclass(frozen=True)
+class AssignLayoutsPass(NetworkOptions, Pass):
+    """Chooses for every tensor which mesh axis splits which dimension, so that the whole program takes least time."""
+
+    name = "assign-layouts"
+    summary = "choose the layouts of a whole program for a mesh, and write them as few shardings"
+    description = """
+    A module without shardings, or with some, gets a sharding for each argument and result, and as few sharding
+    constraints as Shardy's propagation needs to come to the chosen layouts. It then goes through the other passes like
+    a module that somebody has annotated. Calls are inlined, as XLA inlines them.
+
+    Which dimensions have to be split alike follows from Shardy's sharding rules. Each mesh axis may split any dimension
+    that it divides, of any tensor, or none; each op may work in any way that splits its factors, partial sums included.
+    The choice minimizes the modelled time of the program on `topology`: conversions between layouts, matrix products,
+    and bytes through the memory. It is a linear program, so that the remark says how far from the best it may be.
+
+    Before ==> after, with `mesh=x=8`:
+    ```mlir
+    func.func @main(%w: tensor<4096x4096xf32>, %x: tensor<65536x4096xf32>) -> tensor<65536x4096xf32> {
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ...
+    ```
+    ```mlir
+    sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%w: tensor<4096x4096xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>},
+                    %x: tensor<65536x4096xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> ...
+    ```
+    """
+    guarantees = (
+        "every argument and result of the function that is a tensor has a sharding",
+        "with `annotations=keep`, the closed dimensions of shardings that the module had are as they were",
+        "no op computes anything else: constraints are added, and calls are inlined",
+    )
+    states_shardings = True
+    statistics = {
+        "constraints": "sharding constraints written",
+        "clusters": "groups of tensors that have one layout",
+        "ways": "ops of which a way was chosen",
+    }
+
+    mesh: str = option(OWN, "the axes of the mesh with their sizes, as in x=4,y=2; without it the module's only mesh")
+    topology: str = topology_option()
+    memory_limit: int = memory_limit_option()
+    annotations: str = option(
+        KEEP,
+        "what becomes of the shardings that the module has: they are kept, or taken out first",
+        choices=(KEEP, FREE),
+    )
+
+    def __post_init__(self) -> None:
+        """Raises: OptionError."""
+        super().__post_init__()
+        try:
+            if self.mesh != OWN:
+                Mesh.parse(self.mesh)
+        except MeshError as error:
+            raise OptionError(f"mesh={self.mesh}: {error}", f"mesh={self.mesh}") from None
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        from reshard.passes.layouts import assigning
+
+        mesh = self.mesh_of(module)
+        found = assigning.assign(
+            module, mesh, self.network, keeps_annotations=self.annotations == KEEP, memory_limit=self.memory_limit or None
+        )
+        session.remark(module.operation, said_of(found, mesh))
+        session.count("constraints", found.constraints)
+        session.count("clusters", found.clusters)
+        session.count("ways", found.ways)
+
+    def mesh_of(self, module: ir.Module) -> Mesh:
+        """Returns the mesh to lay the program out on. Raises: DiagnosedError if nothing says which."""
+        if self.mesh != OWN:
+            return Mesh.parse(self.mesh)
+        meshes = {mesh for mesh in module_meshes(module).values() if mesh.axes}
+        if len(meshes) == 1:
+            return meshes.pop()
+        what = "the module has no mesh" if not meshes else f"the module has {len(meshes)} meshes"
+        raise error_at(module.operation, f"{what}; name one, as in mesh=x=4,y=2")
+
+
+def said_of(found: Assigned, mesh: Mesh) -> str:
+    """Returns a line for people about chosen layouts."""
+    return (
+        f"layouts on {mesh}: {found.seconds * 1e6:,.0f} us modelled, {found.moves_s * 1e6:,.0f} us of it in conversions, "
+        f"within {found.gap * 100:.1f} % of the best in this model; written as {found.constraints} sharding constraints "
+        "beside the shardings of arguments and results"
+    )

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choosing the layouts of a module for one mesh, and writing them.
+
+A module is solved once: the checks run the pass on the original again, and get the same result from memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from reshard.dialect_utils.assignment.factored_modules import FactoredModule, factored_module, inline_calls_of
+from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
+from reshard.dialect_utils.ir.diagnostics import error_at
+from reshard.dialect_utils.ir.ops import replace_content
+from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.assignment.description import AxisUse, uses_of
+from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
+from reshard.synthesis.assignment.solving import TIME_LIMIT_S, InfeasibleError
+from reshard.synthesis.common.numbers import mebibytes
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.network.topology import Topology, TopologyError
+
+FLOPS_PER_BYTE = 200  # of a device of which only the memory is known; accelerators have 170 to 300
+_KEPT = 8  # modules whose layouts are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What was chosen for a module.
+
+    Attributes:
+      assignment, factored: the layouts, and the program that they are for.
+      clusters: groups of its tensors. uses: what each axis is for.
+      constraints: the sharding constraints that were written. left: the values that propagation lays out otherwise.
+    """
+
+    assignment: Assignment
+    factored: FactoredModule
+    clusters: int
+    uses: tuple[AxisUse, ...]
+    constraints: int
+    left: int
+
+    @property
+    def seconds(self) -> float:
+        return self.assignment.seconds
+
+    @property
+    def moves_s(self) -> float:
+        return self.assignment.seconds - self.assignment.local_s
+
+    @property
+    def gap(self) -> float:
+        return self.assignment.solution.gap
+
+    @property
+    def ways(self) -> int:
+        return len(self.assignment.ways)
+
+
+_made: OrderedDict[tuple, tuple[bytes, Assigned]] = OrderedDict()
+
+
+def assign(
+    module: ir.Module,
+    mesh: Mesh,
+    network: SiteNetwork,
+    *,
+    keeps_annotations: bool = True,
+    memory_limit: int | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Assigned:
+    """Writes the best layouts on a mesh into a module, in place.
+
+    Raises: DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot
+      be read as one program.
+    """
+    topology = topology_for(module, mesh, network)
+    key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit
+    if key in _made:
+        content, found = _made[key]
+        replace_content(module, ir.Module.parse(content, module.context))
+        return found
+    if not keeps_annotations:
+        free_of_shardings(module)
+    inline_calls_of(module)
+    progress.at("assign-layouts: the program as ops with factors")
+    factored = factored_module(module)
+    problem = LayoutProblem(factored.program, mesh, topology, memory_limit)
+    progress.at(f"assign-layouts: {len(problem.problem.costs)} choices")
+    try:
+        assignment = problem.solve(time_limit_s=time_limit_s)
+    except InfeasibleError as error:
+        raise error_at(module.operation, _infeasible(problem, error)) from None
+    progress.at("assign-layouts: few constraints")
+    written = write_layouts(module, factored, assignment, mesh)
+    uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
+    found = Assigned(
+        assignment, factored, len(problem.clusters.all), tuple(uses), written.constraints, written.left
+    )
+    _made[key] = compat.bytecode(module), found
+    while len(_made) > _KEPT:
+        _made.popitem(last=False)
+    return found
+
+
+def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topology:
+    """Returns the topology for as many devices as the mesh has; computing counts something on all of them."""
+    try:
+        topology = network.topology.fitted(mesh.size)
+    except TopologyError as error:
+        raise error_at(module.operation, str(error)) from None
+    if topology.flops_per_s is None:
+        return replace(topology, flops_per_s=FLOPS_PER_BYTE * topology.memory_bandwidth_bytes_per_s)
+    return topology
+
+
+def _infeasible(problem: LayoutProblem, error: InfeasibleError) -> str:
+    if problem.memory_limit is None:
+        return f"the shardings of the module cannot all be kept on {problem.mesh}: {error}; try annotations=free"
+    least = problem.least_memory()
+    limit = f"{mebibytes(problem.memory_limit, 1)} MiB"
+    if least > problem.memory_limit:
+        return (
+            f"no layout fits into {limit}: with every tensor split over all of {problem.mesh} that can be, at least "
+            f"{mebibytes(least, 1)} MiB are alive at once; use more devices, a smaller batch, or donate arguments"
+        )
+    return f"no layout was found that fits into {limit}; {mebibytes(least, 1)} MiB is the least that any may need"

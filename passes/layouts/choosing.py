@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice between meshes: each is laid out by the model, the most promising are compiled, the fastest is taken.
+
+The model has no meshes to compare that differ in their number of devices, but in its shape: 8, 2x4, 4x2, 2x2x2. More
+axes can do all that fewer can; but a compiler does less well with them, so that of equals the fewest axes come first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild
+from reshard.passes.layouts.assigning import Assigned, assign
+from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.layouts.mesh import Mesh
+
+AXIS_NAMES = ("x", "y", "z")
+MOST_MESHES = 8  # that are laid out
+MOST_COMPILED = 3  # of them
+_SAME = 0.02  # a share of the time below which two meshes are equally good
+_TRIES = 4  # with smaller limits, if a program needs more memory than the model says
+_MANY = 16  # devices above which no mesh has three axes
+
+Optimizer = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A module on one mesh.
+
+    Attributes:
+      content: the module with its layouts, as bytecode. optimized: the same after `reshard-opt`.
+      stock, ours: what XLA makes of both; None if it was not asked.
+      stock_s, ours_s: their modelled times in seconds.
+      problem: why it cannot be taken; empty if it can.
+    """
+
+    mesh: Mesh
+    assigned: Assigned
+    content: bytes
+    optimized: bytes = b""
+    stock: Compiled | None = None
+    ours: Compiled | None = None
+    stock_s: float = math.inf
+    ours_s: float = math.inf
+    problem: str = ""
+
+    @property
+    def best_s(self) -> float:
+        """Returns the modelled time of the faster form; infinite if the candidate cannot be taken."""
+        return math.inf if self.problem else min(self.stock_s, self.ours_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidates, the best first, those that were compiled before those that were not."""
+
+    candidates: tuple[Candidate, ...]
+    network: SiteNetwork
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+
+def meshes_for(devices: int) -> tuple[Mesh, ...]:
+    """Returns the shapes of a mesh that are tried for a number of devices, those with fewest axes first.
+
+    Example:
+      >>> [[size for _, size in mesh.axes] for mesh in meshes_for(8)]
+      [[8], [2, 4], [4, 2], [2, 2, 2]]
+    """
+    shapes = [(devices,), *_squarest(_products(devices, 2))]
+    if devices <= _MANY:
+        shapes += _squarest(_products(devices, 3))
+    return tuple(Mesh(tuple(zip(AXIS_NAMES, shape))) for shape in shapes[:MOST_MESHES])
+
+
+def _squarest(shapes: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return sorted(shapes, key=lambda shape: (max(shape) / min(shape), shape))
+
+
+def _products(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yields the ways to write a number as a product of so many that are above 1."""
+    if count == 1:
+        yield from [(number,)] if number > 1 else []
+        return
+    for first in (each for each in range(2, number) if number % each == 0):
+        for rest in _products(number // first, count - 1):
+            yield (first, *rest)
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Chooses the mesh and the layouts of a module.
+
+    Attributes:
+      source: the module, as bytecode. context: in which it is parsed.
+      optimize: what `reshard-opt` makes of a module.
+      limit: the memory of a device in bytes; None: no limit.
+    """
+
+    source: bytes
+    context: ir.Context
+    child: XlaChild
+    network: SiteNetwork
+    optimize: Optimizer
+    limit: int | None = None
+    keeps_annotations: bool = True
+
+    def choice(self, meshes: Sequence[Mesh], most_compiled: int = MOST_COMPILED) -> Choice:
+        """Returns the candidates. Raises: DiagnosedError if no mesh is possible, with the reason of the last one."""
+        laid_out, error = [], None
+        for number, mesh in enumerate(meshes, 1):
+            progress.at(f"layouts on {mesh}", number, len(meshes))
+            try:
+                laid_out.append(self._laid_out(mesh, self.limit))
+            except DiagnosedError as problem:
+                error = problem
+        if not laid_out:
+            assert error is not None
+            raise error
+        fastest = min(each.assigned.seconds for each in laid_out)
+        laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), len(each.mesh.axes)))
+        compiled = [self._measured(each) for each in laid_out[:most_compiled]]
+        compiled.sort(key=lambda each: each.best_s)
+        return Choice((*compiled, *laid_out[most_compiled:]), self.network)
+
+    def _laid_out(self, mesh: Mesh, limit: int | None) -> Candidate:
+        module = ir.Module.parse(self.source, self.context)
+        found = assign(
+            module, mesh, self.network, keeps_annotations=self.keeps_annotations, memory_limit=limit
+        )
+        return Candidate(mesh, found, compat.bytecode(module))
+
+    def _measured(self, candidate: Candidate) -> Candidate:
+        """Returns a candidate with what XLA makes of it, laid out anew while it needs too much memory."""
+        found = self._compiled(candidate)
+        limit = self.limit
+        for _ in range(_TRIES):
+            peak = min((each.peak_bytes for each in (found.stock, found.ours) if each and each.is_ok), default=None)
+            if self.limit is None or limit is None or peak is None or peak <= self.limit:
+                break
+            limit = int(limit * min(0.95, self.limit / peak))
+            try:
+                found = self._compiled(self._laid_out(candidate.mesh, limit))
+            except DiagnosedError as error:
+                return replace(found, problem=f"{peak:,} bytes of memory; {error.diagnostics[0].message}")
+        return found
+
+    def _compiled(self, candidate: Candidate) -> Candidate:
+        progress.at(f"compiling for {candidate.mesh}")
+        stock = self._ask(candidate.content, candidate.mesh)
+        optimized = self.optimize(candidate.content)
+        ours = self._ask(optimized, candidate.mesh)
+        if not (stock.is_ok or ours.is_ok):
+            return replace(candidate, stock=stock, ours=ours, problem=f"XLA does not compile it: {stock.message[:200]}")
+        beside = stock if stock.is_ok else ours
+        stock_s, ours_s = (self._seconds(beside, each, candidate.mesh) for each in (stock, ours))
+        found = replace(candidate, optimized=optimized, stock=stock, ours=ours, stock_s=stock_s, ours_s=ours_s)
+        return replace(found, problem="it needs more memory than the limit") if math.isinf(min(stock_s, ours_s)) else found
+
+    def _seconds(self, beside: Compiled, compiled: Compiled, mesh: Mesh) -> float:
+        if not compiled.is_ok or (self.limit is not None and (compiled.peak_bytes or 0) > self.limit):
+            return math.inf
+        return self.network.time_beside(beside, compiled, mesh.size).seconds
+
+    def _ask(self, source: bytes, mesh: Mesh) -> Compiled:
+        return self.child.compile(source, mesh.size, timeout_s=DEFAULT_TIMEOUT_S, has_final=self.network.has_final)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard.auto`: a program without annotations, and the devices, give a sharded program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reshard.compiling.advising import site_network
+from reshard.compiling.optimizing import Report, Result, optimize, optimized_module
+from reshard.configuration import contexts
+from reshard.configuration.settings import resolved
+from reshard.dialect_utils.ir.module_files import ModuleFile
+from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
+from reshard.dialect_utils.xla.child import XlaChild, shared_child
+from reshard.passes.layouts import choice_text
+from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
+from reshard.passes.sites.network import SiteNetwork
+from reshard.planning import device_networks
+from reshard.planning.byte_sizes import byte_size
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Topology
+
+MeshLike = Any  # a jax Mesh, a mapping, text, or a Mesh
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """A program with the layouts that were chosen for it. `str()` gives a report.
+
+    Attributes:
+      mesh: the `jax.sharding.Mesh`.
+      in_shardings: a `NamedSharding` for each argument, in a tuple of trees like the arguments.
+      out_shardings: the same for the results.
+      lowered: the program with its layouts and collectives. compiled: of it; it is called like the function.
+      choice: the meshes that were considered. result: of `optimize`.
+    """
+
+    mesh: Any
+    in_shardings: tuple
+    out_shardings: Any
+    lowered: Any = field(repr=False)
+    compiled: Any = field(repr=False)
+    choice: Choice = field(repr=False)
+    result: Result = field(repr=False)
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the program. Arguments that are elsewhere are put where they belong, which takes time."""
+        return self.compiled(*self.put(*args))
+
+    def put(self, *args: Any) -> tuple:
+        """Returns the arguments, on the devices, as the program takes them."""
+        import jax
+
+        return tuple(jax.device_put(each, sharding) for each, sharding in zip(args, self.in_shardings, strict=True))
+
+    @property
+    def report(self) -> Report:
+        """Returns the report of `optimize` on the program with its layouts."""
+        return self.result.report
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the choice as plain data, schema `reshard.auto/1`."""
+        return choice_text.as_dict(self.choice)
+
+    def __str__(self) -> str:
+        return choice_text.as_text(self.choice)
+
+
+def auto(
+    fun,
+    *args: Any,
+    mesh: MeshLike = None,
+    devices: Sequence[Any] | None = None,
+    topology: Topology | str | os.PathLike | None = None,
+    memory_limit: int | str | None = None,
+    pinned: Mapping[int, Any] | None = None,
+    compiled_meshes: int = MOST_COMPILED,
+    **jit_options: Any,
+) -> Automatic:
+    """Returns a function as a program on several devices: mesh, layouts and collectives are chosen.
+
+    The program needs no annotation. Which axis splits which dimension of which tensor is chosen for all tensors
+    together, by the modelled time of the whole program on the network, within the memory limit; then the most promising
+    meshes are compiled, and the fastest is taken. Shardings that the function asks for are kept.
+
+    Args:
+      fun: a function, not jitted.
+      *args: arrays, or `jax.ShapeDtypeStruct`s; only their shapes and types matter.
+      mesh: the mesh: a `jax.sharding.Mesh`, a mapping {"x": 4, "y": 2}, or text "x=4,y=2". None: the shapes of a mesh
+        of all devices are tried, with axes named x, y, z.
+      devices: where the program runs; None: as many of `jax.devices()` as the mesh has, or all of them.
+      topology: the network that times are modelled on, as in `traffic`; None: that of the devices.
+      memory_limit: of a device, in bytes, or text such as "16GiB"; None: no limit.
+      pinned: the number of an argument -> a tree of PartitionSpecs, or one for all of its leaves, that it has to have;
+        it needs a `mesh`.
+      compiled_meshes: how many meshes are compiled.
+      **jit_options: of `jax.jit`, such as `donate_argnums`.
+    Raises:
+      MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
+      ValueError: there are fewer devices than the mesh has, or `pinned` without a mesh.
+      DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
+
+    Example, on 8 devices:
+
+        step = reshard.auto(train_step, params, opt_state, batch, memory_limit="16GiB", donate_argnums=(0, 1))
+        params, opt_state, batch = step.put(params, opt_state, batch)
+        params, opt_state, loss = step.compiled(params, opt_state, batch)
+    """
+    with DeferredInterrupts():
+        import jax
+    where = list(jax.devices() if devices is None else devices)
+    shape = None if mesh is None else _shape_of(mesh)
+    if shape is not None and shape.size > len(where):
+        raise ValueError(f"{shape} has {shape.size} devices, and there are {len(where)}")
+    if pinned and shape is None:
+        raise ValueError("pinned needs a mesh, since PartitionSpecs have the names of its axes")
+    if devices is None and isinstance(mesh, jax.sharding.Mesh):
+        where = list(mesh.devices.flat)
+    where = where[: shape.size if shape else len(where)]
+    network = site_network(topology if topology is not None else device_networks.topology_of(where) or None, memory_limit)
+    structs = jax.tree.map(lambda each: jax.ShapeDtypeStruct(jax.numpy.shape(each), jax.numpy.result_type(each)), args)
+    if pinned and shape is not None:
+        structs = _pinned(structs, pinned, _jax_mesh(shape, where))
+    if refused := sorted(name for name in jit_options if name.startswith(("static_", "in_", "out_"))):
+        raise ValueError(f"auto takes no {refused[0]}; bind static arguments with functools.partial, and see pinned")
+    jit_options = {**jit_options, "keep_unused": True}  # so that each argument has a layout
+    lowered = jax.jit(fun, **jit_options).lower(*structs)
+    name = compat.module_name(lowered.compiler_ir("stablehlo"))
+    source = compat.bytecode(lowered.compiler_ir("stablehlo"))
+    meshes = (shape,) if shape is not None else meshes_for(len(where))
+    choice = choose(source, name, meshes, network, compiled_meshes=compiled_meshes)
+    return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options)
+
+
+def choose(
+    source: bytes,
+    name: str,
+    meshes: Sequence[Mesh],
+    network: SiteNetwork,
+    *,
+    compiled_meshes: int = MOST_COMPILED,
+    keeps_annotations: bool = True,
+    child: XlaChild | None = None,
+    is_from_jax: bool = True,
+) -> Choice:
+    """Returns the meshes for a module, the best first, each with its layouts.
+
+    Args:
+      source: the module as MLIR text or bytecode. name: for people.
+      network: with the memory limit. keeps_annotations: whether shardings that the module has are kept.
+    Raises: DiagnosedError.
+    """
+    given: dict[str, Any] = {}
+    if network.is_known:
+        given["topology"] = network.topology
+    if network.memory_limit is not None:
+        given["memory_limit"] = network.memory_limit
+    settings = resolved(given, dict(contexts.current().options))
+    with (
+        make_context() as context,
+        ir.Location.unknown(context),
+        progress.shown(f"reshard: {name}", settings["progress"]),
+    ):
+        module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        chooser = Chooser(
+            compat.bytecode(module),
+            context,
+            child or shared_child(),
+            network,
+            lambda content: optimized_module(content, settings, name, is_from_jax=is_from_jax).content,
+            network.memory_limit,
+            keeps_annotations,
+        )
+        return chooser.choice(meshes, compiled_meshes)
+
+
+def _shape_of(mesh: MeshLike) -> Mesh:
+    if isinstance(mesh, Mesh):
+        return mesh
+    if isinstance(mesh, str):
+        return Mesh.parse(mesh)
+    return Mesh.of(getattr(mesh, "shape", mesh))  # of a jax Mesh, an ordered mapping
+
+
+def _jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
+    import jax
+    import numpy as np
+
+    shape = [size for _, size in mesh.axes]
+    return jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), mesh.axis_names)
+
+
+def _pinned(structs: tuple, pinned: Mapping[int, Any], mesh: Any) -> tuple:
+    import jax
+
+    def with_sharding(struct, spec):
+        return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
+
+    found = list(structs)
+    for number, specs in pinned.items():
+        if isinstance(specs, jax.sharding.PartitionSpec):
+            found[number] = jax.tree.map(lambda struct: with_sharding(struct, specs), structs[number])
+        else:
+            found[number] = jax.tree.map(with_sharding, structs[number], specs)
+    return tuple(found)
+
+
+def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mapping[str, Any]) -> Automatic:
+    """Lowers the function with the shardings that were chosen, and gives the program the same layouts inside."""
+    import jax
+
+    best = choice.best
+    factored, layouts = best.assigned.factored, best.assigned.assignment.layouts
+
+    def tree_of(tree, tensors: Sequence[int | None]):
+        return jax.tree.unflatten(tree, [_named(mesh, None if each is None else layouts[each]) for each in tensors])
+
+    results = jax.tree.structure(jax.jit(fun, **jit_options).lower(*structs).out_info)
+    in_shardings, out_shardings = tree_of(jax.tree.structure(structs), factored.arguments), tree_of(results, factored.results)
+    free = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), structs)
+    jitted = jax.jit(fun, in_shardings=in_shardings, out_shardings=out_shardings, **jit_options)
+    lowered = jitted.lower(*free)
+    content = _with_layouts(lowered, best.mesh, choice.network)
+    given: dict[str, Any] = {"topology": choice.network.topology} if choice.network.is_known else {}
+    if choice.network.memory_limit is not None:
+        given["memory_limit"] = choice.network.memory_limit
+    result = optimize(compat.lowered_with_module(lowered, content), **given)
+    return Automatic(mesh, in_shardings, out_shardings, result.lowered, result.compile(), choice, result)
+
+
+def _named(mesh: Any, sharding: Sharding | None) -> Any:
+    """Returns a layout as jax has it; None is that of an array that nothing can split."""
+    import jax
+
+    names = [[axis.name for axis in axes] for axes in sharding.dims] if sharding else []
+    entries = [None if not each else each[0] if len(each) == 1 else tuple(each) for each in names]
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*entries))
+
+
+def _with_layouts(lowered: Any, mesh: Mesh, network: SiteNetwork) -> bytes:
+    """Returns the module of a program whose arguments and results have shardings, with the layouts inside."""
+    from reshard.passes.layouts.assigning import assign
+
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(compat.bytecode(lowered.compiler_ir("stablehlo")), context)
+        assign(module, mesh, network, memory_limit=network.memory_limit)
+        return compat.bytecode(module)
