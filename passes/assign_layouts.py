@@ -85,6 +85,10 @@ class AssignLayoutsPass(NetworkOptions, Pass):
             module, mesh, self.network, keeps_annotations=self.annotations == KEEP, memory_limit=self.memory_limit or None
         )
         session.remark(module.operation, said_of(found, mesh))
+        for use in found.uses:
+            if not use.is_used:
+                what = f"axis {use.axis} of size {dict(mesh.axes)[use.axis]} splits nothing"
+                session.warning(module.operation, f"{what}: devices along it all do the same")
         session.count("constraints", found.constraints)
         session.count("clusters", found.clusters)
         session.count("ways", found.ways)

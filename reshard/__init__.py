@@ -40,6 +40,7 @@ _PUBLIC = {
     "advise": "reshard.compiling.advising:advise",
     "Advice": "reshard.compiling.advising:Advice",
     "auto": "reshard.compiling.automatic:auto",
+    "AUTO": "reshard.compiling.automatic:AUTO",
     "Automatic": "reshard.compiling.automatic:Automatic",
     "jit": "reshard.compiling.jitting:jit",
     "enabled": "reshard.compiling.jitting:enabled",

@@ -56,6 +56,10 @@ def _drive(flags: argparse.Namespace, is_command: bool) -> int:
         from reshard.tools.commands.traffic import contained_drive, drive
 
         drive = contained_drive if is_command else drive
+    elif flags.command == "auto":
+        from reshard.tools.commands.auto import contained_drive, drive
+
+        drive = contained_drive if is_command else drive
     elif flags.command == "advise":
         from reshard.tools.commands.advise import contained_drive, drive
 

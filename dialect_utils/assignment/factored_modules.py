@@ -9,7 +9,7 @@ mask, costs nothing in any layout, and is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Interval, Tensor
@@ -18,7 +18,7 @@ from reshard.synthesis.assignment.layout_problem import IN_PLACE
 from ..analysis.named_values import name_of
 from ..ir.diagnostics import error_at
 from ..ir.functions import functions_of, public_functions
-from ..ir.ops import CONSTANTS, LOOPS, shape_of, short_name, terminator_of
+from ..ir.ops import CONSTANTS, LOOPS, ops_in, shape_of, short_name, terminator_of
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..preparation.dynamic_shapes import SHARDING_RULE
@@ -52,6 +52,7 @@ class FactoredModule:
       places: tensor -> the ops of the module that make it, in order; one op, called twice, makes several tensors.
       ops: for each op of the program, the number of the module's op as in `Place`; None for one that has none.
       operand_numbers: for each op of the program, the numbers that its operands have in the module's op.
+      names: of the module's ops, as `Place` counts them.
     """
 
     program: FactoredProgram
@@ -60,6 +61,11 @@ class FactoredModule:
     places: dict[int, tuple[Place, ...]]
     ops: tuple[int | None, ...]
     operand_numbers: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+
+    def is_of(self, module: ir.Module) -> bool:
+        """Returns whether a module has the same ops, so that layouts for one can be written into the other."""
+        return self.names == _names(ops_in(module.operation))
 
 
 def inline_calls_of(module: ir.Module) -> None:
@@ -142,13 +148,13 @@ class _Reader:
             self._lives(arguments, results),
         )
         places = {tensor: tuple(each) for tensor, each in self.places.items()}
-        return FactoredModule(program, tuple(arguments), tuple(results), places, tuple(self.origins), tuple(self.numbers))
+        return FactoredModule(program, tuple(arguments), tuple(results), places, tuple(self.origins), tuple(self.numbers), _names(self.clone.originals))
 
     # ---- tensors
 
     def _tensor(self, kind: ir.Type, runs: int, name: str) -> int:
         shape = shape_of(kind) or []
-        self.tensors.append(Tensor(tuple(shape), _bits(kind), runs, name))
+        self.tensors.append(Tensor(tuple(shape), _bits(kind), runs, name, str(ir.ShapedType(kind).element_type)))
         return len(self.tensors) - 1
 
     def _new(self, value: ir.Value, runs: int, name: str = "") -> int | None:
@@ -373,6 +379,10 @@ def _rule_of(attr: sdy.OpShardingRuleAttr) -> _Rule:
         frozenset(attr.need_replication_factors),
         frozenset(attr.permutation_factors),
     )
+
+
+def _names(ops: Iterable[ir.Operation]) -> tuple[str, ...]:
+    return tuple(name for op in ops if (name := op.name) != "sdy.mesh")
 
 
 def _flops(op: ir.Operation, sizes: Sequence[int]) -> int:

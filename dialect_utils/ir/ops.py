@@ -82,10 +82,16 @@ def replace_content(module: ir.Module, other: ir.Module) -> None:
     for view in list(other.body.operations):
         view.operation.detach_from_parent()
         module.body.append(view.operation)
-    for name in [each.name for each in module.operation.attributes]:
-        del module.operation.attributes[name]
-    for each in other.operation.attributes:
-        module.operation.attributes[each.name] = each.attr
+    held, new = module.operation.attributes, other.operation.attributes
+    for name in _names(held):
+        del held[name]
+    for name in _names(new):
+        held[name] = new[name]
+
+
+def _names(attributes: Any) -> list[str]:
+    """Returns the names of an op's attributes; some bindings go through names, others through pairs."""
+    return [each if isinstance(each, str) else each.name for each in attributes]
 
 
 def int64_attr(value: int) -> ir.Attribute:

@@ -91,6 +91,15 @@ class Pipeline:
         except OptionError as error:
             raise PipelineError(str(error)) from None
 
+    def with_layouts(self, options: Mapping[str, str]) -> Pipeline:
+        """Returns the pipeline with assign-layouts in front, behind an import of shardings.
+
+        Raises: PipelineError for an option that the pass does not take, or not with that value.
+        """
+        (assign,) = Pipeline.parse(registry.ASSIGNMENT).with_options(options).elements
+        imports = [each for each in self.elements[:1] if not isinstance(each, str) and each.states_shardings]
+        return Pipeline((*imports, assign, *self.elements[len(imports) :]), self.text)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Returns the names of all passes in order, those nested in MLIR's pipelines too."""

@@ -36,6 +36,7 @@ PIPELINES = {
 }
 
 DEFAULT_PIPELINE = "reshard"
+ASSIGNMENT = "assign-layouts"  # with which --auto-partition begins
 
 # The values of --emit, each with the pipeline that writes it if no pipeline is named.
 MANUAL, AUTO = "manual", "auto"

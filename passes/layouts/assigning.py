@@ -107,6 +107,19 @@ def assign(
     return found
 
 
+def assign_again(module: ir.Module, mesh: Mesh, network: SiteNetwork, found: Assigned) -> None:
+    """Writes layouts that were chosen for a module into another one with the same ops, in place.
+
+    A program that is lowered once more, with shardings of its arguments, is such a module. One with other ops gets
+    layouts of its own.
+    """
+    inline_calls_of(module)
+    if found.factored.is_of(module):
+        write_layouts(module, found.factored, found.assignment, mesh)
+    else:
+        assign(module, mesh, network)
+
+
 def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topology:
     """Returns the topology for as many devices as the mesh has; computing counts something on all of them."""
     try:

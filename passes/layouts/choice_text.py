@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from reshard.passes.layouts.choosing import Candidate, Choice
+from reshard.dialect_utils.analysis.argument_groups import Name
+from reshard.passes.layouts.choosing import Candidate, Choice, mesh_text
+from reshard.synthesis.assignment.factored_program import Tensor
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.common.text_table import table
-from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.layouts.sharding import Sharding
 
@@ -73,7 +74,7 @@ def as_text(choice: Choice) -> str:
         "\nwhat each axis is for\n",
         *(f"  {use.axis}: {use.words}\n" for use in best.assigned.uses),
         "\narguments\n",
-        table(["name", "type", "sharding"], _few(_arguments(best), MOST_ARGUMENTS), "lll"),
+        table(["name", "type", "sharding"], _few(_alike(_arguments(best)), MOST_ARGUMENTS), "lll"),
     ]
     if moves := _moves(best)[:MOST_MOVES]:
         rows = [[f"{us:,.1f} us", str(runs), *rest] for us, runs, *rest in moves]
@@ -82,20 +83,13 @@ def as_text(choice: Choice) -> str:
 
 
 def _notes(best: Candidate) -> str:
-    gap = best.assigned.gap
-    said = f"{sizes_text(best.mesh)} is taken; its layouts are within {gap:.1%} of the best in the model\n"
-    return said + (f"it cannot be taken: {best.problem}\n" if best.problem else "")
-
-
-def sizes_text(mesh: Mesh) -> str:
-    """Returns the axes of a mesh as people write them."""
-    return ", ".join(f"{name}={size}" for name, size in mesh.axes)
+    return f"{mesh_text(best.mesh)} is taken; its layouts are within {best.assigned.gap:.1%} of the best in the model\n"
 
 
 def _row(each: Candidate) -> list[str]:
     ours = each.ours if each.ours and each.ours.is_ok else None
     return [
-        sizes_text(each.mesh),
+        mesh_text(each.mesh),
         _time(each.assigned.seconds),
         _time(each.stock_s) if each.stock else "",
         _time(each.ours_s) if each.ours else "",
@@ -121,8 +115,24 @@ def _arguments(best: Candidate) -> list[tuple[str, str, str]]:
     for number, tensor in enumerate(factored.arguments):
         if tensor is not None:
             value = factored.program.tensors[tensor]
-            found.append((value.name or f"argument {number}", _type(value.shape, value.bits), _spec(layouts[tensor])))
+            found.append((value.name or f"argument {number}", _type(value), _spec(layouts[tensor])))
     return found
+
+
+def _alike(arguments: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Returns a row for arguments with equal last keys, types and shardings, such as a parameter and its moments.
+
+    Example:
+      >>> _alike([("p['w']", "f32[8]", "P('x')"), ("mu['w']", "f32[8]", "P('x')"), ("x", "f32[8]", "P()")])
+      [("p['w'] and 1 more", 'f32[8]', "P('x')"), ('x', 'f32[8]', 'P()')]
+    """
+    groups: dict[tuple, list[str]] = {}
+    for name, kind, spec in arguments:
+        groups.setdefault((Name.parse(name).keys[-2:] or name, kind, spec), []).append(name)
+    return [
+        (names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), kind, spec)
+        for (_, kind, spec), names in groups.items()
+    ]
 
 
 def _moves(best: Candidate) -> list[tuple[float, int, str, str, str, str]]:
@@ -131,13 +141,12 @@ def _moves(best: Candidate) -> list[tuple[float, int, str, str, str, str]]:
     for move in best.assigned.assignment.moves:
         value = program.tensors[move.tensor]
         op = program.ops[move.op].name if move.op is not None else "several ops"
-        kind = _type(value.shape, value.bits)
-        found.append((move.seconds * 1e6, move.runs, op, kind, _spec(move.source), _spec(move.target)))
+        found.append((move.seconds * 1e6, move.runs, op, _type(value), _spec(move.source), _spec(move.target)))
     return found
 
 
-def _type(shape: tuple[int, ...], bits: int) -> str:
-    return f"{bits} bit [{', '.join(map(str, shape))}]"
+def _type(value: Tensor) -> str:
+    return f"{value.element}[{','.join(map(str, value.shape))}]"
 
 
 def _spec(sharding: Sharding | None) -> str:

@@ -11,18 +11,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild
 from reshard.passes.layouts.assigning import Assigned, assign
 from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 
 AXIS_NAMES = ("x", "y", "z")
 MOST_MESHES = 8  # that are laid out
 MOST_COMPILED = 3  # of them
 _SAME = 0.02  # a share of the time below which two meshes are equally good
+_EQUAL = 1e-4  # a share of the time below which two meshes have the same layouts
 _TRIES = 4  # with smaller limits, if a program needs more memory than the model says
 _MANY = 16  # devices above which no mesh has three axes
 
@@ -66,6 +68,16 @@ class Choice:
     @property
     def best(self) -> Candidate:
         return self.candidates[0]
+
+
+def mesh_text(mesh: Mesh) -> str:
+    """Returns the axes of a mesh as people write them.
+
+    Example:
+      >>> mesh_text(Mesh.parse("x=2,y=4"))
+      'x=2, y=4'
+    """
+    return ", ".join(f"{name}={size}" for name, size in mesh.axes)
 
 
 def meshes_for(devices: int) -> tuple[Mesh, ...]:
@@ -127,9 +139,13 @@ class Chooser:
             raise error
         fastest = min(each.assigned.seconds for each in laid_out)
         laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), len(each.mesh.axes)))
-        compiled = [self._measured(each) for each in laid_out[:most_compiled]]
+        different = _different(laid_out)[:most_compiled]
+        compiled = [self._measured(each) for each in different]
         compiled.sort(key=lambda each: each.best_s)
-        return Choice((*compiled, *laid_out[most_compiled:]), self.network)
+        if compiled[0].problem:
+            module = ir.Module.parse(self.source, self.context)
+            raise error_at(module.operation, f"{compiled[0].problem}")
+        return Choice((*compiled, *(each for each in laid_out if each not in different)), self.network)
 
     def _laid_out(self, mesh: Mesh, limit: int | None) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
@@ -150,7 +166,7 @@ class Chooser:
             try:
                 found = self._compiled(self._laid_out(candidate.mesh, limit))
             except DiagnosedError as error:
-                return replace(found, problem=f"{peak:,} bytes of memory; {error.diagnostics[0].message}")
+                return replace(found, problem=f"it needs {mebibytes(peak, 1)} MiB; {error.diagnostics[0].message}")
         return found
 
     def _compiled(self, candidate: Candidate) -> Candidate:
@@ -163,7 +179,11 @@ class Chooser:
         beside = stock if stock.is_ok else ours
         stock_s, ours_s = (self._seconds(beside, each, candidate.mesh) for each in (stock, ours))
         found = replace(candidate, optimized=optimized, stock=stock, ours=ours, stock_s=stock_s, ours_s=ours_s)
-        return replace(found, problem="it needs more memory than the limit") if math.isinf(min(stock_s, ours_s)) else found
+        if math.isinf(min(stock_s, ours_s)):
+            peak = min(each.peak_bytes or 0 for each in (stock, ours) if each.is_ok)
+            said = f"{mebibytes(peak, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
+            return replace(found, problem=f"on {mesh_text(candidate.mesh)} the program needs {said}")
+        return found
 
     def _seconds(self, beside: Compiled, compiled: Compiled, mesh: Mesh) -> float:
         if not compiled.is_ok or (self.limit is not None and (compiled.peak_bytes or 0) > self.limit):
@@ -172,3 +192,13 @@ class Chooser:
 
     def _ask(self, source: bytes, mesh: Mesh) -> Compiled:
         return self.child.compile(source, mesh.size, timeout_s=DEFAULT_TIMEOUT_S, has_final=self.network.has_final)
+
+
+def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns the candidates without those for which the model finds no more than for a mesh with fewer axes."""
+    found: list[Candidate] = []
+    for each in candidates:
+        times = [other.assigned.seconds for other in found if len(other.mesh.axes) < len(each.mesh.axes)]
+        if not times or each.assigned.seconds < min(times) * (1 - _EQUAL):
+            found.append(each)
+    return found

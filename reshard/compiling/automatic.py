@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.layouts import choice_text
+from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.planning import device_networks
@@ -27,6 +29,17 @@ from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
 
 MeshLike = Any  # a jax Mesh, a mapping, text, or a Mesh
+
+
+class _Auto:
+    """The value of `in_shardings` with which `reshard.jit` chooses all layouts."""
+
+    def __repr__(self) -> str:
+        return "reshard.AUTO"
+
+
+AUTO = _Auto()
+OPTIONS = ("mesh", "devices", "topology", "memory_limit", "pinned", "compiled_meshes")  # of `auto`, beside jit's
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,31 @@ def auto(
     return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options)
 
 
+class AutoJitted:
+    """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments.
+
+    `program(*args)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and runs it.
+    """
+
+    def __init__(self, fun, options: Mapping[str, Any]):
+        functools.update_wrapper(self, fun)
+        self._fun, self._options = fun, dict(options)
+        self._programs: dict[Any, Automatic] = {}
+
+    def program(self, *args: Any) -> Automatic:
+        """Returns the program for arguments of these shapes and types; the first time it is made, which takes time."""
+        import jax
+
+        leaves, tree = jax.tree.flatten(args)
+        key = tree, tuple((jax.numpy.shape(each), jax.numpy.result_type(each)) for each in leaves)
+        if key not in self._programs:
+            self._programs[key] = auto(self._fun, *args, **self._options)
+        return self._programs[key]
+
+    def __call__(self, *args: Any) -> Any:
+        return self.program(*args)(*args)
+
+
 def choose(
     source: bytes,
     name: str,
@@ -226,7 +264,7 @@ def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mappi
     free = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), structs)
     jitted = jax.jit(fun, in_shardings=in_shardings, out_shardings=out_shardings, **jit_options)
     lowered = jitted.lower(*free)
-    content = _with_layouts(lowered, best.mesh, choice.network)
+    content = _with_layouts(lowered, choice)
     given: dict[str, Any] = {"topology": choice.network.topology} if choice.network.is_known else {}
     if choice.network.memory_limit is not None:
         given["memory_limit"] = choice.network.memory_limit
@@ -243,11 +281,9 @@ def _named(mesh: Any, sharding: Sharding | None) -> Any:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*entries))
 
 
-def _with_layouts(lowered: Any, mesh: Mesh, network: SiteNetwork) -> bytes:
+def _with_layouts(lowered: Any, choice: Choice) -> bytes:
     """Returns the module of a program whose arguments and results have shardings, with the layouts inside."""
-    from reshard.passes.layouts.assigning import assign
-
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(compat.bytecode(lowered.compiler_ir("stablehlo")), context)
-        assign(module, mesh, network, memory_limit=network.memory_limit)
+        assign_again(module, choice.best.mesh, choice.network, choice.best.assigned)
         return compat.bytecode(module)

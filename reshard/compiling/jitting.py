@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reshard.compiling.automatic import AUTO, OPTIONS, AutoJitted
 from reshard.compiling.optimizing import Optimized, Report, optimized_module
 from reshard.configuration import contexts
 from reshard.configuration.contexts import Context
@@ -50,7 +51,9 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
       fun: the function. If it is omitted, `jit` returns a decorator.
       reshard_options: option names and values, such as {"policy": "always"}; docs/jax.md has the list. They win over
         `reshard.options`, the environment and the configuration file.
-      **jit_options: the other arguments of `jax.jit`, such as `static_argnames`.
+      **jit_options: the other arguments of `jax.jit`, such as `static_argnames`. With `in_shardings=reshard.AUTO`,
+        `reshard.auto` chooses all layouts when the function is called; `reshard_options` are those of `auto` then, such
+        as {"mesh": "x=8", "memory_limit": "16GiB"}.
     Raises: ValueError if `reshard_options` has an unknown option or value; the errors of `jax.jit`.
 
     Example:
@@ -63,6 +66,8 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
     """
     if fun is None:
         return functools.partial(jit, reshard_options=reshard_options, **jit_options)
+    if jit_options.get("in_shardings") is AUTO:
+        return _automatic(fun, reshard_options or {}, jit_options)
     import jax
 
     given = _for_xla(validated(reshard_options or {}, "reshard_options: "))
@@ -70,6 +75,12 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
     if not _has_seam():
         return stock
     return jax_seam.jitted_with(stock, functools.partial(_enabled, given))
+
+
+def _automatic(fun: Callable, options: Mapping[str, Any], jit_options: Mapping[str, Any]) -> AutoJitted:
+    if unknown := sorted({*options} - {*OPTIONS}):
+        raise ValueError(f"reshard_options: {unknown[0]!r} is no option of auto; known: {', '.join(OPTIONS)}")
+    return AutoJitted(fun, {**{name: each for name, each in jit_options.items() if name != "in_shardings"}, **options})
 
 
 @contextlib.contextmanager

@@ -43,6 +43,11 @@ class AxisUse:
     stored: float
 
     @property
+    def is_used(self) -> bool:
+        """Returns whether the axis splits any matrix product or any state."""
+        return bool(self.work) or self.stored > 0
+
+    @property
     def words(self) -> str:
         """Returns the use in words."""
         shares = [f"{role} parallel in {share:.0%} of the matrix work" for role, share in self._sorted() if share >= _MUCH]

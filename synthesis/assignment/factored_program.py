@@ -23,13 +23,14 @@ class Tensor:
 
     Attributes:
       shape: global, in elements. bits: of an element. runs: how often a run of the program makes it.
-      name: for people.
+      name, element: for people: of the value, and of the type of its elements.
     """
 
     shape: tuple[int, ...]
     bits: int
     runs: int = 1
     name: str = ""
+    element: str = ""
 
     @property
     def bytes(self) -> int:

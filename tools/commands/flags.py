@@ -8,6 +8,7 @@ import argparse
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.programs.tile_program import REDUCTIONS
 from reshard.tools.commands import advise as reshard_advise
+from reshard.tools.commands import auto as reshard_auto
 from reshard.tools.commands import bench as reshard_bench
 from reshard.tools.commands import cache as reshard_cache
 from reshard.tools.commands import calibrate as reshard_calibrate
@@ -37,6 +38,7 @@ examples:
   reshard calibrate --mesh node=2,gpu=4 -o net.toml   measures the network of these devices, for --topology net.toml
   reshard verify module.mlir --policy always          compares the outputs with those of stock XLA and of one device
   reshard traffic step.mlir --topology h100:4         lists each collective of a module with its line and its cause
+  reshard auto step.mlir --devices 8 -o sharded.mlir  chooses the mesh and all layouts of a module without shardings
   reshard advise step.mlir --topology h100:4          names the few sharding constraints to change, and their gains
   reshard fix-warnings train.log                      plans a way for each tensor that XLA warns of gathering whole
   reshard bench shared --full -o bench                runs a benchmark; needs a checkout of the sources
@@ -48,13 +50,14 @@ reshard verify: 1 the rewritten module is wrong, or an error; 3 only stock XLA i
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "advise", "fix-warnings",
-    "bench" or "cache"."""
+    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "auto", "advise",
+    "fix-warnings", "bench" or "cache"."""
     parser = make_parser()
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and not flags.completion and flags.command is None:
         parser.error(
-            "no command; write reshard plan, explain, calibrate, verify, traffic, advise, fix-warnings, bench or cache"
+            "no command; write reshard plan, explain, calibrate, verify, traffic, auto, advise, fix-warnings, bench or "
+            "cache"
         )
     return flags
 
@@ -87,6 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     reshard_fix_warnings.add_flags(fix_warnings)
     reshard_traffic.add_flags(_add_command(commands, "traffic", reshard_traffic.SUMMARY, epilog=reshard_traffic.EPILOG))
+    reshard_auto.add_flags(_add_command(commands, "auto", reshard_auto.SUMMARY, epilog=reshard_auto.EPILOG))
     reshard_advise.add_flags(_add_command(commands, "advise", reshard_advise.SUMMARY, epilog=reshard_advise.EPILOG))
     reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     reshard_cache.add_flags(_add_command(commands, "cache", reshard_cache.SUMMARY, epilog=reshard_cache.EPILOG))

@@ -91,6 +91,9 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
         pipeline = Pipeline.emitting(options.pop("emit"), options)
     else:
         pipeline = Pipeline.parse(text).with_options(options)
+    if getattr(flags, "auto_partition", False):
+        wanted = {name: options[name] for name in ("topology", "memory-limit") if name in options}
+        pipeline = pipeline.with_layouts({**wanted, **({"mesh": flags.mesh} if flags.mesh else {})})
     pipeline.check(context)
     return pipeline
 

@@ -11,6 +11,7 @@ from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.passes.driver import registry
 from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
+from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.tools.common import completion
 from reshard.tools.common.command import ORACLE_HELP, topology_text
 from reshard.tools.common.suggestions import SuggestingParser, meant
@@ -26,6 +27,7 @@ examples:
   reshard-opt in.mlir --report=text >/dev/null          only report what would be done, and why
   reshard-opt in.mlir --find-mismatches                 run one pass
   reshard-opt in.mlir --pass-pipeline='builtin.module(find-mismatches,plan-sites{policy=always},func.func(cse))'
+  reshard-opt in.mlir --auto-partition --mesh x=8       choose all layouts first, for a module without shardings
   cat in.mlir | reshard-opt - --emit-bytecode -o out.mlirbc
 
 exit status: 0 done; 1 the module or a file has an error (file:line:col: error: ...); 2 the command line has an error;
@@ -63,6 +65,8 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
     if flags.compile_for and flags.emit in _NOT_COMPARED and (flags.check or flags.emit == "sdy"):
         parser.error(_NOT_COMPARED[flags.emit])
+    if flags.mesh and not flags.auto_partition:
+        parser.error("--mesh needs --auto-partition; other passes work on the meshes of the module")
     if flags.report_file and not flags.report:
         parser.error("--report-file needs --report=text, json, html or details")
     if flags.report_file and flags.report_file == flags.output:
@@ -260,6 +264,18 @@ def _add_rewriting(group) -> None:
         help="the most memory of the module and of each plan, per device, e.g. 12GiB (default: stock XLA's)",
     )
     group.add_argument(
+        "--auto-partition",
+        action="store_true",
+        help="first choose the layouts of the whole program: the pass assign-layouts, before all others but imports; "
+        "shardings that the module has are kept",
+    )
+    group.add_argument(
+        "--mesh",
+        type=_mesh,
+        metavar="AXES",
+        help="with --auto-partition: the mesh, e.g. x=4,y=2 (default: the module's only mesh)",
+    )
+    group.add_argument(
         "--effort",
         type=_effort,
         default=1,
@@ -409,6 +425,14 @@ def _truth(text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
         raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
     return text.lower() in _TRUE
+
+
+def _mesh(text: str) -> str:
+    try:
+        Mesh.parse(text)
+    except MeshError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    return "".join(text.split())
 
 
 def _byte_size(text: str) -> int:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard auto`: the mesh and the layouts of a whole module, chosen and compiled."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from reshard.planning.byte_sizes import ByteSizeError, byte_size
+from reshard.synthesis.layouts.mesh import MeshError
+from reshard.synthesis.network.topology import TopologyError
+from reshard.tools.common.command import UserError, whole_number, write_output
+
+if TYPE_CHECKING:
+    from reshard.passes.layouts.choosing import Choice
+
+SUMMARY = "choose the mesh and all layouts of a module, without annotations"
+EPILOG = """\
+The module needs no sharding. Which mesh axis splits which dimension of which tensor is chosen for the whole program at once, by its
+modelled time on --topology, within --memory-limit. The most promising meshes are compiled. See docs/auto.md.
+
+examples:
+  reshard auto step.mlir --devices 8 --topology h100:1x8 -o sharded.mlir    tries the shapes of a mesh of 8 devices
+  reshard auto step.mlir --mesh x=4,y=2 --memory-limit 16GiB                one mesh, and a limit
+  reshard auto step.mlir --mesh data=8 --free                              leaves out the shardings that it has
+
+exit status: 0 done; 1 no layout keeps the limit, XLA does not compile the module, or a file has an error; 2 the command line has an error.
+"""  # noqa: E501
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the command to its parser."""
+    parser.add_argument("module", metavar="MODULE", help="whatever reshard-opt reads; - is stdin")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--mesh", metavar="AXES", help="the mesh, e.g. x=4,y=2")
+    where.add_argument("--devices", type=whole_number, metavar="N", help="their number; the shapes of a mesh are tried")
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="the network: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: unknown, one switch)",
+    )
+    parser.add_argument("--memory-limit", type=_size, metavar="SIZE", help="of each device, e.g. 16GiB (default: none)")
+    parser.add_argument(
+        "--compiled", type=whole_number, default=3, metavar="N", help="meshes that are compiled (default: 3)"
+    )
+    parser.add_argument("--free", action="store_true", help="leave out the shardings that the module has")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with its layouts; - is stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _size(text: str) -> int:
+    try:
+        return byte_size(text)
+    except ByteSizeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def contained_drive(flags: argparse.Namespace) -> int:
+    """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
+    from reshard.tools.common import contained
+
+    return contained.run(lambda: drive(flags), _name(flags))
+
+
+def _name(flags: argparse.Namespace) -> str:
+    return "<stdin>" if flags.module == "-" else flags.module
+
+
+def drive(flags: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status. Raises: UserError."""
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+
+    if flags.output == "-" and flags.json:
+        print("reshard auto: error: -o - and --json both write to stdout; give -o a file", file=sys.stderr)
+        return 2
+    try:
+        choice = _choice(flags)
+    except DiagnosedError as error:
+        print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
+        return 1
+    except (TopologyError, MeshError) as error:
+        raise UserError(str(error)) from None
+    from reshard.passes.layouts import choice_text
+
+    if flags.json:
+        print(json.dumps(choice_text.as_dict(choice), indent=2))
+    else:
+        print(choice_text.as_text(choice), end="", file=sys.stderr if flags.output == "-" else sys.stdout)
+    if flags.output:
+        write_output(flags.output, _text(choice))
+    return 0
+
+
+def _text(choice: Choice) -> str:
+    from reshard.dialect_utils.platform.bindings import ir, make_context
+    from reshard.dialect_utils.platform.typed import asm_of
+
+    with make_context() as context, ir.Location.unknown(context):
+        return asm_of(ir.Module.parse(choice.best.content).operation, enable_debug_info=True)
+
+
+def _choice(flags: argparse.Namespace) -> Choice:
+    from reshard.compiling.advising import site_network
+    from reshard.compiling.automatic import choose
+    from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
+    from reshard.dialect_utils.xla.child import XlaChild
+    from reshard.passes.layouts.choosing import meshes_for
+    from reshard.synthesis.layouts.mesh import Mesh
+    from reshard.tools.common import contained
+
+    meshes = (Mesh.parse(flags.mesh),) if flags.mesh else meshes_for(flags.devices)
+    network = site_network(flags.topology, flags.memory_limit)
+    network.topology.fitted(meshes[0].size)  # raises before anything is compiled
+    file = ModuleFile.read(flags.module)
+    contained.enter("reading", cpu_s=reading_limit_s(file))
+    contained.enter("compiling")
+    with XlaChild(num_devices=meshes[0].size) as child:
+        return choose(
+            file.content,
+            file.name,
+            meshes,
+            network,
+            compiled_meshes=flags.compiled,
+            keeps_annotations=not flags.free,
+            child=child,
+            is_from_jax=False,
+        )
