@@ -100,7 +100,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     from benchmarks.programs.catalogue import every_program
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    installed = [name for name, program in every_program().items() if not program.missing]
+    installed = [program.name for program in every_program() if not program.missing]
     parser.add_argument("--programs", type=lambda text: text.split(","), default=installed)
     parser.add_argument("--topologies", type=lambda text: text.split(","), default=TOPOLOGIES.split(","))
     parser.add_argument("--size", default="demo")
@@ -114,7 +114,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
     from benchmarks.programs.catalogue import every_program
 
-    program = every_program()[name]
+    program = next(each for each in every_program() if each.name == name)
     size = options.size if options.size in program.sizes else program.sizes[-1]
     network = SiteNetwork(option_text(topology))
     try:
