@@ -15,6 +15,8 @@ other values.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import math
 import sys
 import tempfile
@@ -165,7 +167,8 @@ def _values(content: bytes, name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{name}.mlirbc")
         path.write_bytes(content)
-        status = reshard(["verify", str(path), "--json"])
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = reshard(["verify", str(path), "--json"])
     return {0: "equal", 3: "equal; stock XLA is wrong"}.get(status, "wrong")
 
 

@@ -24,8 +24,8 @@ AXIS_NAMES = ("x", "y", "z")
 MOST_MESHES = 8  # that are laid out
 MOST_COMPILED = 3  # of them
 _SAME = 0.02  # a share of the time below which two meshes are equally good
-_EQUAL = 1e-4  # a share of the time below which two meshes have the same layouts
-_TRIES = 4  # with smaller limits, if a program needs more memory than the model says
+_EQUAL = 0.01  # a share of the time that another axis has to save
+_TRIES = 3  # with smaller limits, if a program needs more memory than the model says
 _MANY = 16  # devices above which no mesh has three axes
 
 Optimizer = Callable[[bytes], bytes]
