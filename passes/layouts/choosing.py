@@ -137,7 +137,7 @@ class Chooser:
         if not laid_out:
             assert error is not None
             raise error
-        fastest = min(each.assigned.seconds for each in laid_out)
+        fastest = max(1e-12, min(each.assigned.seconds for each in laid_out))
         laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), len(each.mesh.axes)))
         different = _different(laid_out)[:most_compiled]
         compiled = [self._measured(each) for each in different]

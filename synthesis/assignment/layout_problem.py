@@ -6,7 +6,7 @@ mesh axis splits which factor. A way of a matrix product that splits the contrac
 are conversions, from a cluster to what an op's way needs of an operand, and from what it makes to the result's cluster.
 A tensor that several ops take has a node of its own between, so that they share a conversion.
 
-The cost is in seconds of one run: conversions by `MovePrices`; ops by their roofline on tiles. Nothing overlaps, as in
+The cost is in seconds of one run: conversions by the planner; ops by their roofline on tiles. Nothing overlaps, as in
 `program_time`. With a memory limit, the tensors that are alive at the fullest moments have to fit.
 """
 
@@ -24,7 +24,7 @@ from ..layouts.sharding import AxisRef, Sharding
 from ..network.topology import Topology
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram
-from .moves import NOWHERE, PARTIAL, MovePrices
+from .moves import NOWHERE, PARTIAL, prices_for
 from .pairwise import Limit, PairwiseProblem
 from .solving import SMALL_GAP, TIME_LIMIT_S, Solution, solve
 
@@ -113,7 +113,7 @@ class LayoutProblem:
     problem: PairwiseProblem = field(init=False, default_factory=PairwiseProblem)
 
     def __post_init__(self) -> None:
-        self.prices = MovePrices(self.topology, self.mesh)
+        self.prices = prices_for(self.topology, self.mesh)
         self.clusters: Clusters = clusters_of(self.program)
         self._edges: list[_Edges] = []
         self._spaces = [self._space(number) for number in range(len(self.clusters.all))]

@@ -7,7 +7,10 @@ conversion runs in this order, each step for all its axes at once, so that every
     slice: nowhere -> dimension      reduce_scatter: partial -> dimension      all_to_all: dimension -> other dimension
     all_reduce: partial -> nowhere   all_gather: dimension -> nowhere
 
-The planner may know a better chain, so the prices are from above. They take microseconds, since the seconds and the
+Within a dimension the axes are in the order of the mesh. So an axis that comes or goes in front of another one changes
+the blocks of both; then both take part in the all_to_all.
+
+The planner may know a better chain, so the prices are mostly from above. They take microseconds, since the seconds and the
 seconds per byte of each step depend on its axes alone.
 """
 
@@ -18,8 +21,10 @@ import math
 import numpy as np
 
 from ..layouts.mesh import Mesh
+from ..layouts.sharding import AxisRef, Sharding
 from ..network.cost import coefficients
 from ..network.topology import Topology
+from ..planner.entry import plan
 
 NOWHERE, PARTIAL = -1, -2
 _KINDS = ("reduce_scatter", "all_to_all", "all_reduce", "all_gather")
@@ -51,7 +56,7 @@ class MovePrices:
         bits = 1 << np.arange(len(self.sizes))
         sliced = ((source == NOWHERE) & (target >= 0)) @ bits
         scattered = ((source == PARTIAL) & (target >= 0)) @ bits
-        exchanged = ((source >= 0) & (target >= 0) & (source != target)) @ bits
+        exchanged = ((source >= 0) & (target >= 0) & (source != target)) @ bits | _disturbed(source, target)
         reduced = ((source == PARTIAL) & (target == NOWHERE)) @ bits
         gathered = ((source >= 0) & (target == NOWHERE)) @ bits
         tile = num_bytes / self.shards(sources)[:, None] / self._shards[sliced]
@@ -69,6 +74,17 @@ class MovePrices:
         return steps[..., 0] + steps[..., 1] * tile
 
 
+def _disturbed(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Returns the axes of a dimension whose blocks change, since one comes or goes in front of one that stays."""
+    found = np.zeros(np.broadcast_shapes(source.shape, target.shape)[:2], dtype=np.int64)
+    for after in range(source.shape[-1]):
+        stays = (source[..., after] == target[..., after]) & (source[..., after] >= 0)
+        for before in range(after):
+            was, is_ = source[..., before] == source[..., after], target[..., before] == source[..., after]
+            found |= np.where(stays & (was != is_), 1 << before | 1 << after, 0)
+    return found
+
+
 def _step(topology: Topology, mesh: Mesh, kind: str, ids: np.ndarray, mask: int) -> tuple[float, float]:
     """Returns the seconds, and the seconds per byte of the tile before, of a collective over some axes."""
     inside = [axis for axis in range(ids.ndim) if mask >> axis & 1]
@@ -78,3 +94,85 @@ def _step(topology: Topology, mesh: Mesh, kind: str, ids: np.ndarray, mask: int)
     size = math.prod(ids.shape[axis] for axis in inside)
     groups = ids.transpose(outside + inside).reshape(-1, size)
     return coefficients(topology, mesh, kind, groups)
+
+
+_REFERENCE_BYTES = (2.0**14, 2.0**20, 2.0**26, 2.0**32)  # of whole tensors for which plans are made
+_MOST_PLANNED_AXES = 2  # there are too many pairs with more
+
+
+def prices_for(topology: Topology, mesh: Mesh) -> MovePrices:
+    """Returns the best prices that take seconds at most: the planner's on meshes of up to two axes that count."""
+    axes = [size for _, size in mesh.axes if size > 1]
+    return (PlannedPrices if len(axes) <= _MOST_PLANNED_AXES else MovePrices)(topology, mesh)
+
+
+class PlannedPrices(MovePrices):
+    """Prices of the planner's own chains.
+
+    A chain depends on the layouts, not on the shape; its time on the bytes, piece by piece linearly. So each pair of
+    layouts is planned for a few sizes, once, and times between them are on the line between two of these. Which
+    dimension is which does not count.
+    """
+
+    def __init__(self, topology: Topology, mesh: Mesh):
+        super().__init__(topology, mesh)
+        self._topology, self._mesh = topology, mesh
+        self._planned = _tables.setdefault((topology, mesh), {})
+
+    def seconds(self, num_bytes: float, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        found = np.empty((len(sources), len(targets)))
+        rows = [tuple(map(int, row)) for row in sources]
+        columns = [tuple(map(int, column)) for column in targets]
+        for row, source in enumerate(rows):
+            for column, target in enumerate(columns):
+                found[row, column] = 0.0 if source == target else self._of_pair(source, target, num_bytes)
+        return found
+
+    def _of_pair(self, source: tuple[int, ...], target: tuple[int, ...], num_bytes: float) -> float:
+        pair = _renumbered(source, target)
+        if pair not in self._planned:
+            self._planned[pair] = self._plans(*pair)
+        times = self._planned[pair]
+        if num_bytes >= _REFERENCE_BYTES[-1]:
+            return times[-1] * num_bytes / _REFERENCE_BYTES[-1]
+        return float(np.interp(num_bytes, _REFERENCE_BYTES, times))
+
+    def _plans(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, ...]:
+        if any(there == PARTIAL != here for here, there in zip(source, target)):
+            return (math.inf,) * len(_REFERENCE_BYTES)
+        if any(here == there == PARTIAL for here, there in zip(source, target)):  # they stay: as if nobody had the axis
+            source = tuple(NOWHERE if here == there == PARTIAL else here for here, there in zip(source, target))
+            target = tuple(NOWHERE if there == PARTIAL else there for there in target)
+        rank = 1 + max((*source, *target, 0))
+        size = math.prod(int(each) for each in self.sizes) ** 2
+        found = []
+        for num_bytes in _REFERENCE_BYTES:
+            rest = max(1, round(num_bytes / 4 / size**rank))
+            shape = (*(size,) * rank, rest)
+            ends = (_sharding(places, len(shape), self._mesh) for places in (source, target))
+            made = plan(self._mesh, shape, 32, *ends, objective="time", topology=self._topology)
+            found.append(made.time_s * num_bytes / (4 * size**rank * rest) if rest == 1 else made.time_s)
+        return tuple(found)
+
+
+_tables: dict[tuple[Topology, Mesh], dict] = {}
+
+
+def _renumbered(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns a pair of layouts with the dimensions in the order in which it has them.
+
+    Example:
+      >>> _renumbered((4, -1), (2, 4))
+      ((0, -1), (1, 0))
+    """
+    order: dict[int, int] = {}
+    for place in (*source, *target):
+        if place >= 0:
+            order.setdefault(place, len(order))
+    return tuple(order.get(each, each) for each in source), tuple(order.get(each, each) for each in target)
+
+
+def _sharding(places: tuple[int, ...], rank: int, mesh: Mesh) -> Sharding:
+    named = list(zip(mesh.axis_names, places))
+    dims = tuple(tuple(AxisRef(name) for name, place in named if place == dim) for dim in range(rank))
+    return Sharding(dims, unreduced=tuple(AxisRef(name) for name, place in named if place == PARTIAL))

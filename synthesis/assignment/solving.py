@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .pairwise import PairwiseProblem, Reduction
+from .pairwise import Limit, PairwiseProblem, Reduction
 
-SMALL_GAP = 1e-3  # the relative gap at which the search may end
+SMALL_GAP = 5e-3  # the relative gap at which the search may end
 TIME_LIMIT_S = 30.0
+_CLOSE = 1.02  # the ratio of two prices between which no third is tried
+_PRICES = 14  # that are tried for the weights in limits
 _FEW = 20_000  # combinations of states that are enumerated without a linear program
 
 
@@ -64,9 +67,95 @@ def solve(problem: PairwiseProblem, *, time_limit_s: float = TIME_LIMIT_S, gap: 
         return _checked(problem, reduction.solution({}), math.inf, 0)
     if not problem.limits and math.prod(len(reduction.costs[node]) for node in core) <= _FEW:
         return _checked(problem, reduction.solution(_enumerated(reduction, core)), math.inf, len(core))
-    found, bound = _programmed(problem, reduction, core, time_limit_s, gap)
+    relaxed = _relaxed(problem, time_limit_s * 2 / 3, gap) if problem.limits else None
+    if relaxed is not None and relaxed.gap <= gap:
+        return relaxed
+    try:
+        found, bound = _programmed(problem, reduction, core, time_limit_s / 3 if relaxed else time_limit_s, gap)
+    except InfeasibleError:
+        if relaxed is None:
+            raise
+        return relaxed
     states = reduction.solution(found)
-    return _checked(problem, _descended(problem, states), bound + reduction.constant, len(core))
+    solution = _checked(problem, _descended(problem, states), bound + reduction.constant, len(core))
+    return _better(solution, relaxed) if relaxed else solution
+
+
+def _better(one: Solution, other: Solution) -> Solution:
+    """Returns the cheaper solution, with the better bound."""
+    best = min(one, other, key=lambda each: each.cost)
+    return replace(best, bound=min(best.cost, max(one.bound, other.bound)))
+
+
+def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float) -> Solution | None:
+    """Returns a solution that keeps the limits, from problems without limits; None if none of these gives one.
+
+    In the Lagrangian relaxation each state also costs a price for its weight in each limit. The least cost, less the
+    price of all that the limits allow, is a lower bound for every price; a high price leads to solutions that keep the
+    limits. The price rises, then closes in from both sides. At last each node may choose among the states that it had
+    in any of these solutions, which is a small problem.
+    """
+    end = time.monotonic() + time_limit_s
+    best: Solution | None = None
+    bound, low, high = -math.inf, 0.0, math.inf
+    unit, seen = 0.0, []
+    for step in range(_PRICES):
+        price = 0.0 if step == 0 else unit * 4.0 ** (step - 1) if math.isinf(high) else math.sqrt(low * high)
+        if price == 0.0 and step:
+            price = high / 16
+        found = solve(_priced(problem, price), time_limit_s=max(1.0, end - time.monotonic()), gap=gap / 4)
+        bound = max(bound, found.bound - price * len(problem.limits))
+        seen.append(found.states)
+        cost = problem.cost(found.states)
+        unit = unit or cost / 16
+        if problem.excess(found.states) > 0:
+            low = price
+        else:
+            high = price
+            states = _descended(problem, found.states)
+            cost = problem.cost(states)
+            if best is None or cost < best.cost:
+                best = Solution(states, cost, bound, found.core)
+        is_close = best is not None and (best.cost <= bound * (1 + gap) or price == 0.0)
+        if is_close or high < low * _CLOSE or time.monotonic() > end:
+            break
+    if best is None or best.cost > bound * (1 + gap):
+        mixed = _mixed(problem, seen, max(1.0, end - time.monotonic()))
+        best = mixed if mixed is not None and (best is None or mixed.cost < best.cost) else best
+    return best and replace(best, bound=min(best.cost, bound))
+
+
+def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit_s: float) -> Solution | None:
+    """Returns the best solution in which each node has one of the states that it has in one of several solutions."""
+    states = [np.unique(each) for each in np.array(seen).T]
+    limits = [
+        Limit({node: np.asarray(w)[states[node]] for node, w in limit.weights.items()}, limit.most)
+        for limit in problem.limits
+    ]
+    small = PairwiseProblem(
+        [costs[some] for costs, some in zip(problem.costs, states, strict=True)],
+        {(a, b): matrix[np.ix_(states[a], states[b])] for (a, b), matrix in problem.edges.items()},
+        limits,
+    )
+    reduction = Reduction(small)
+    reduction.run()
+    try:
+        core = _programmed(small, reduction, reduction.core, time_limit_s, SMALL_GAP)[0] if reduction.core else {}
+        found = reduction.solution(core)
+    except InfeasibleError:
+        return None
+    whole = tuple(int(some[state]) for some, state in zip(states, found, strict=True))
+    whole = _descended(problem, whole) if not problem.excess(whole) else whole
+    return Solution(whole, problem.cost(whole), -math.inf, len(reduction.core)) if not problem.excess(whole) else None
+
+
+def _priced(problem: PairwiseProblem, price: float) -> PairwiseProblem:
+    """Returns the problem without limits, at a price for each limit as a whole."""
+    costs = [each.copy() for each in problem.costs]
+    for limit in problem.limits:
+        for node, weights in limit.weights.items():
+            costs[node] = costs[node] + price * np.asarray(weights) / max(limit.most, 1.0)
+    return PairwiseProblem(costs, problem.edges)
 
 
 def _checked(problem: PairwiseProblem, states: tuple[int, ...], bound: float, core: int) -> Solution:
@@ -177,19 +266,25 @@ def _programmed(
 
 def _descended(problem: PairwiseProblem, states: tuple[int, ...]) -> tuple[int, ...]:
     """Returns states of which no single one can be bettered; keeps the limits if `states` does."""
-    if problem.limits:
-        return states
     around: dict[int, list[tuple[int, np.ndarray]]] = {}
     for (one, other), matrix in problem.edges.items():
         around.setdefault(one, []).append((other, matrix))
         around.setdefault(other, []).append((one, matrix.T))
     found = list(states)
+    sums = [sum(float(w[states[node]]) for node, w in limit.weights.items()) for limit in problem.limits]
     for _ in itertools.count():
         changed = False
         for node, costs in enumerate(problem.costs):
             total = costs + sum(matrix[:, found[other]] for other, matrix in around.get(node, ()))
+            for limit, used in zip(problem.limits, sums, strict=True):
+                if node in limit.weights:
+                    weights = np.asarray(limit.weights[node])
+                    total = np.where(used - weights[found[node]] + weights > limit.most, np.inf, total)
             best = int(np.argmin(total))
             if total[best] < total[found[node]] * (1 - 1e-9):
+                for number, limit in enumerate(problem.limits):
+                    if node in limit.weights:
+                        sums[number] += float(limit.weights[node][best] - limit.weights[node][found[node]])
                 found[node], changed = best, True
         if not changed:
             return tuple(found)

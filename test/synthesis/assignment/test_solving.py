@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairwise problems: reductions and the linear program find what trying all solutions finds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from reshard.synthesis.assignment import solving
+from reshard.synthesis.assignment.pairwise import Limit, PairwiseProblem, Reduction
+from reshard.synthesis.assignment.solving import InfeasibleError, solve
+
+
+def random_problem(seed: int, most_nodes: int = 6) -> PairwiseProblem:
+    rng = np.random.default_rng(seed)
+    problem = PairwiseProblem()
+    for _ in range(rng.integers(2, most_nodes + 1)):
+        problem.add(rng.integers(0, 10, rng.integers(1, 5)).astype(float))
+    for one, other in itertools.combinations(range(len(problem.costs)), 2):
+        if rng.random() < 0.6:
+            costs = rng.integers(0, 10, (len(problem.costs[one]), len(problem.costs[other]))).astype(float)
+            costs[rng.random(costs.shape) < 0.1] = math.inf
+            problem.join(one, other, costs)
+    return problem
+
+
+def every_solution(problem: PairwiseProblem):
+    return itertools.product(*(range(len(costs)) for costs in problem.costs))
+
+
+def least(problem: PairwiseProblem) -> float:
+    return min((problem.cost(s) for s in every_solution(problem) if not problem.excess(s)), default=math.inf)
+
+
+@pytest.mark.parametrize("few", [0, solving._FEW])
+def test_the_solution_is_the_one_that_trying_all_finds(few, monkeypatch):
+    monkeypatch.setattr(solving, "_FEW", few)  # 0: always the linear program
+    for seed in range(150):
+        problem = random_problem(seed)
+        best = least(problem)
+        if math.isinf(best):
+            with pytest.raises(InfeasibleError):
+                solve(problem, gap=0)
+            continue
+        found = solve(problem, gap=0)
+        assert found.cost == pytest.approx(best) == problem.cost(found.states)
+        assert found.bound <= best + 1e-6 and found.gap == pytest.approx(0, abs=1e-6)
+
+
+def test_a_limit_binds_and_an_impossible_one_is_refused():
+    tight = 0
+    for seed in range(120):
+        problem = random_problem(seed, most_nodes=5)
+        rng = np.random.default_rng(seed + 1000)
+        weights = {node: rng.integers(0, 6, len(costs)).astype(float) for node, costs in enumerate(problem.costs)}
+        unlimited = least(problem)
+        problem.limits.append(Limit(weights, float(rng.integers(0, 3 * len(weights)))))
+        best = least(problem)
+        tight += unlimited < best < math.inf
+        if math.isinf(best):
+            with pytest.raises(InfeasibleError):
+                solve(problem, gap=0)
+        else:
+            found = solve(problem, gap=0)
+            assert found.cost == pytest.approx(best) and problem.excess(found.states) == 0
+    assert tight > 10  # the limit changed the solution
+
+
+def test_trees_and_dominated_states_are_reduced_away():
+    chain = PairwiseProblem()
+    nodes = [chain.add([0.0, 1.0, 5.0]) for _ in range(50)]
+    for one, other in itertools.pairwise(nodes):
+        chain.join(one, other, np.array([[0.0, 2.0, 2.0], [2.0, 0.0, 2.0], [2.0, 2.0, 2.0]]))
+    reduction = Reduction(chain)
+    reduction.run()
+    assert reduction.core == [] and reduction.constant == 0
+    assert solve(chain).states == (0,) * 50
+
+
+def test_parallel_edges_add_up_and_an_edge_to_itself_is_a_cost():
+    problem = PairwiseProblem()
+    one, other = problem.add([0.0, 0.0]), problem.add([0.0, 0.0])
+    problem.join(one, other, np.array([[0.0, 1.0], [1.0, 3.0]]))
+    problem.join(other, one, np.array([[0.0, 5.0], [0.0, 0.0]]))
+    problem.join(one, one, np.array([[7.0, 9.0], [9.0, 0.0]]))
+    assert problem.cost((1, 0)) == 1 + 5 and problem.cost((0, 1)) == 7 + 1
+    assert solve(problem).cost == least(problem)
+
+
+def test_the_same_problem_has_the_same_solution():
+    assert len({solve(random_problem(3)).states for _ in range(5)}) == 1
