@@ -29,6 +29,7 @@ from .pairwise import Limit, PairwiseProblem
 from .solving import SMALL_GAP, TIME_LIMIT_S, Solution, solve
 
 MOMENTS = 8  # at which the memory is limited
+_HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
 _LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
 IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})  # write what they are given into their first operand
 _FUSED = frozenset({"reduce", "broadcast_in_dim", "reshape", "iota", "convert"})  # into the loops of their neighbours
@@ -118,7 +119,7 @@ class LayoutProblem:
         self._edges: list[_Edges] = []
         self._spaces = [self._space(number) for number in range(len(self.clusters.all))]
         for number, space in enumerate(self._spaces):
-            self.problem.add(self._fused_s(number, space))
+            self.problem.add(self._fused_s(number, space) + self._held_s(number, space))
         self._op_nodes: dict[int, int] = {}
         self._ways: dict[int, np.ndarray] = {}
         self._shared = self._shared_nodes()
@@ -188,6 +189,13 @@ class LayoutProblem:
         A loop reads what comes from other ops and writes what goes to other ops; nothing between goes to memory.
         """
         return self._fused_bytes[cluster] / self.topology.memory_bandwidth_bytes_per_s / self.prices.shards(space)
+
+    def _held_s(self, cluster: int, space: np.ndarray) -> np.ndarray:
+        """Returns next to nothing, less for smaller tiles of arguments and results: of equals, the one in least memory."""
+        members = set(self.clusters.all[cluster].members)
+        held = members & {*self.program.arguments, *self.program.results}
+        seconds = sum(self.program.tensors[each].bytes for each in held) / self.topology.memory_bandwidth_bytes_per_s
+        return _HELD * seconds / self.prices.shards(space)
 
     @functools.cached_property
     def _fused_bytes(self) -> list[int]:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Written layouts: propagation comes to the chosen ones, from few constraints, and conversions stay out of loops."""
+
+import pytest
+
+from reshard.dialect_utils.assignment.factored_modules import factored_module, inline_calls_of
+from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.synthesis.assignment.layout_problem import LayoutProblem
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.network.topology import Topology
+
+MLP = """func.func public @main(%up: tensor<1024x4096xf32>, %down: tensor<4096x1024xf32>, %x: tensor<8192x1024xf32>)
+    -> tensor<8192x1024xf32> {
+  %0 = call @layer(%x, %up) : (tensor<8192x1024xf32>, tensor<1024x4096xf32>) -> tensor<8192x4096xf32>
+  %1 = stablehlo.dot_general %0, %down, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x1024xf32>) -> tensor<8192x1024xf32>
+  return %1 : tensor<8192x1024xf32>
+}
+func.func private @layer(%x: tensor<8192x1024xf32>, %w: tensor<1024x4096xf32>) -> tensor<8192x4096xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8192x1024xf32>, tensor<1024x4096xf32>) -> tensor<8192x4096xf32>
+  %1 = stablehlo.tanh %0 : tensor<8192x4096xf32>
+  return %1 : tensor<8192x4096xf32>
+}
+"""  # noqa: E501
+MESH = Mesh.parse("x=8")
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with make_context() as context, ir.Location.unknown():
+        yield context
+
+
+def written(text: str, mesh: Mesh = MESH, **limits):
+    module = ir.Module.parse(text)
+    inline_calls_of(module)
+    factored = factored_module(module)
+    problem = LayoutProblem(factored.program, mesh, Topology.parse("v5e:2x4").fitted(mesh.size), **limits)
+    found = problem.solve()
+    return module, write_layouts(module, factored, found, mesh), found
+
+
+def test_a_program_with_one_layout_needs_no_constraint():
+    module, said, found = written(MLP)
+    assert said.constraints == said.left == 0 and found.moves == ()
+    text = str(module)
+    assert 'sdy.mesh @mesh = <["x"=8]>' in text and "sharding_constraint" not in text and "call @" not in text
+    assert text.count('#sdy.sharding<@mesh, [{"x"}, {}]>') >= 2
+    assert module.operation.verify()
+
+
+def test_a_conversion_is_written_as_a_constraint_and_propagation_comes_to_the_same_layouts():
+    text = MLP.replace("%x: tensor<8192x1024xf32>)\n", '%x: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>})\n')
+    module, said, found = written(f'sdy.mesh @mesh = <["x"=8]>\n{text}')
+    assert found.moves and said.left == 0 and said.constraints <= said.at_first
+    assert all("reshard." not in each for op in ops_in(module.operation) for each in [str(op.attributes)])
+
+
+def test_a_module_that_has_the_mesh_uses_it_and_one_with_another_gets_another_name():
+    assert "sdy.mesh @own" in str(written(f'sdy.mesh @own = <["x"=8]>\n{MLP}')[0])
+    text = str(written(f'sdy.mesh @mesh = <["a"=2]>\n{MLP}')[0])
+    assert 'sdy.mesh @mesh = <["a"=2]>' in text and 'sdy.mesh @mesh_1 = <["x"=8]>' in text
+
+
+def test_shardings_are_taken_out():
+    module = ir.Module.parse("""sdy.mesh @mesh = <["x"=8]>
+    func.func public @main(%x: tensor<8x8xf32> {jax.kept = 1 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x8xf32> {
+      %0 = sdy.sharding_constraint %x <@mesh, [{}, {"x"}]> : tensor<8x8xf32>
+      return %0 : tensor<8x8xf32>
+    }""")  # noqa: E501
+    free_of_shardings(module)
+    assert "sharding" not in str(module) and "jax.kept = 1" in str(module)
+
+
+def test_a_conversion_of_what_a_loop_takes_stays_outside_of_the_loop():
+    """A scan along the first dimension of what is made in tiles along it: one all_to_all before the loop."""
+    text = """sdy.mesh @mesh = <["x"=8]>
+    func.func public @main(%x: tensor<64x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>}, %c: tensor<64x64xf32>) -> tensor<64x64xf32> {
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %end = stablehlo.constant dense<64> : tensor<i32>
+      %y = stablehlo.tanh %x : tensor<64x64x64xf32>
+      %0:3 = stablehlo.while(%i = %zero, %h = %c, %ys = %y) : tensor<i32>, tensor<64x64xf32>, tensor<64x64x64xf32>
+      cond {
+        %2 = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %2 : tensor<i1>
+      } do {
+        %2 = stablehlo.dynamic_slice %ys, %i, %zero, %zero, sizes = [1, 64, 64] : (tensor<64x64x64xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x64x64xf32>
+        %3 = stablehlo.reshape %2 : (tensor<1x64x64xf32>) -> tensor<64x64xf32>
+        %4 = stablehlo.multiply %h, %3 : tensor<64x64xf32>
+        %5 = stablehlo.add %i, %one : tensor<i32>
+        stablehlo.return %5, %4, %ys : tensor<i32>, tensor<64x64xf32>, tensor<64x64x64xf32>
+      }
+      return %0#1 : tensor<64x64xf32>
+    }"""  # noqa: E501
+    module, said, found = written(text)
+    assert max(found.moves, key=lambda move: move.seconds).runs == 1 and said.left == 0
+    loop = str(next(op for op in ops_in(module.operation) if op.name == "stablehlo.while"))
+    before = str(module).split("stablehlo.while")[0]
+    assert "sharding_constraint %" in before and "tensor<64x64x64xf32>" in before.split("sharding_constraint %")[1]
+    assert "64x64x64" not in "".join(line for line in loop.splitlines() if "sharding_constraint" in line)

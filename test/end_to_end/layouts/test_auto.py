@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard.auto, and reshard.jit with AUTO: programs without annotations run on eight devices, and compute the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import reshard
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+WIDTH, HIDDEN, LAYERS = 64, 128, 2
+
+
+def parameters():
+    keys = jax.random.split(jax.random.key(0), 2)
+    up = jax.random.normal(keys[0], (LAYERS, WIDTH, HIDDEN)) * 0.1
+    return {"up": up, "down": jax.random.normal(keys[1], (LAYERS, HIDDEN, WIDTH)) * 0.1}
+
+
+def batch():
+    return jax.random.normal(jax.random.key(1), (32, 16, WIDTH))
+
+
+def loss(params, x):
+    def layer(h, weights):
+        return h + jnp.tanh(h @ weights["up"]) @ weights["down"], None
+
+    return jnp.mean(jax.lax.scan(layer, x, params)[0] ** 2)
+
+
+def step(params, x):
+    value, gradients = jax.value_and_grad(loss)(params, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+
+def agrees(found, wanted):
+    return jax.tree.all(jax.tree.map(lambda a, b: bool(np.allclose(a, b, rtol=1e-4, atol=1e-6)), found, wanted))
+
+
+@pytest.mark.parametrize("mesh", ["x=8", {"data": 2, "model": 4}])
+def test_a_training_step_without_annotations_computes_the_same_on_eight_devices(mesh):
+    params, x = parameters(), batch()
+    found = reshard.auto(step, params, x, mesh=mesh, topology="v5e:2x4", memory_limit="2MiB", compiled_meshes=1)
+    assert agrees(found(params, x), jax.jit(step)(params, x))
+    assert dict(found.mesh.shape) == ({"x": 8} if mesh == "x=8" else mesh)
+    assert jax.tree.structure(found.in_shardings[0]) == jax.tree.structure(params)
+    placed = found.put(params, x)
+    after, value = found.compiled(*placed)
+    assert after["up"].sharding.is_equivalent_to(found.out_shardings[0]["up"], 3) and value.sharding.is_fully_replicated
+    text = str(found)
+    assert text.startswith("layouts for 8 devices, times modelled on v5e:2x4") and "params['up']" in text
+    assert found.to_dict()["schema"] == "reshard.auto/1" and "mesh" in found.to_dict()
+    assert "site" in found.report.text() or "whole" in found.report.text()
+
+
+def test_the_shape_of_the_mesh_is_chosen_and_arguments_may_be_donated():
+    params, x = parameters(), batch()
+    wanted = jax.jit(step)(params, x)
+    found = reshard.auto(step, params, x, topology="uniform", donate_argnums=0, compiled_meshes=1)
+    assert found.mesh.size == 8 and len(found.choice.candidates) >= 3
+    assert agrees(found(params, x), wanted)
+
+
+def test_pinned_shardings_are_kept():
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(8), ("rows",))
+    found = reshard.auto(jnp.tanh, jax.ShapeDtypeStruct((64, 64), jnp.float32), mesh=mesh, pinned={0: PartitionSpec(None, "rows")})
+    assert found.in_shardings[0].spec == PartitionSpec(None, "rows") == found.out_shardings.spec
+    with pytest.raises(ValueError, match="pinned needs a mesh"):
+        reshard.auto(jnp.tanh, jnp.ones((64, 64)), pinned={0: PartitionSpec("rows")})
+
+
+def test_what_cannot_be_is_an_error():
+    with pytest.raises(DiagnosedError, match="no layout fits into 0.0 MiB"):
+        reshard.auto(step, parameters(), batch(), mesh="x=8", memory_limit=1000)
+    with pytest.raises(ValueError, match="has 4096 devices, and there are"):
+        reshard.auto(jnp.tanh, jnp.ones((64, 64)), mesh="x=4096")
+    with pytest.raises(ValueError, match="auto takes no static_argnums"):
+        reshard.auto(jnp.tanh, jnp.ones((64, 64)), mesh="x=8", static_argnums=0)
+    with pytest.raises(ValueError, match="'policy' is no option of auto"):
+        reshard.jit(jnp.tanh, in_shardings=reshard.AUTO, reshard_options={"policy": "always"})
+
+
+def test_jit_with_auto_makes_a_program_for_each_shape():
+    function = reshard.jit(step, in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8", "compiled_meshes": 1})
+    params, x = parameters(), batch()
+    wanted = jax.jit(step)(params, x)
+    assert agrees(function(params, x), wanted) and agrees(function(params, x), wanted)
+    assert function.__name__ == "step" and function.program(params, x) is function.program(params, x)
+    assert agrees(function(params, x[:16]), jax.jit(step)(params, x[:16]))
+    assert function.program(params, x[:16]) is not function.program(params, x)

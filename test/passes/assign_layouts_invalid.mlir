@@ -1,0 +1,33 @@
+// RUN: %reshard-opt %s --split-input-file --verify-diagnostics --pass-pipeline='builtin.module(assign-layouts)'
+
+// Nothing says on which devices the program is to run.
+// expected-error @+1 {{the module has no mesh; name one, as in mesh=x=4,y=2}}
+module {
+  func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    return %arg0 : tensor<8x8xf32>
+  }
+}
+
+// -----
+
+// expected-error @+1 {{the module has 2 meshes; name one}}
+module {
+  sdy.mesh @one = <["x"=8]>
+  sdy.mesh @other = <["x"=4]>
+  func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    return %arg0 : tensor<8x8xf32>
+  }
+}
+
+// -----
+
+// expected-error @+1 {{2 public functions; layouts are chosen for one program}}
+module {
+  sdy.mesh @mesh = <["x"=8]>
+  func.func public @one(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    return %arg0 : tensor<8x8xf32>
+  }
+  func.func public @other(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    return %arg0 : tensor<8x8xf32>
+  }
+}

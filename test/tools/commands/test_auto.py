@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard auto: text, JSON and the module with its layouts; diagnostics for files, networks and flags."""
+
+import json
+
+import pytest
+
+from reshard.tools import reshard as tool
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+MLP = """func.func public @main(%up: tensor<64x128xf32>, %x: tensor<256x64xf32>) -> tensor<256x128xf32> {
+  %0 = stablehlo.dot_general %x, %up, contracting_dims = [1] x [0] : (tensor<256x64xf32>, tensor<64x128xf32>) -> tensor<256x128xf32>
+  return %0 : tensor<256x128xf32>
+}
+"""  # noqa: E501
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "mlp.mlir"
+    path.write_text(MLP)
+    return path
+
+
+def test_the_shapes_of_a_mesh_are_compared_and_the_module_is_written(module, capsys, tmp_path):
+    out = tmp_path / "sharded.mlir"
+    assert tool.main(["auto", str(module), "--devices", "8", "--topology", "v5e:2x4", "-o", str(out)]) == 0
+    text = capsys.readouterr().out
+    for mesh in ("x=8", "x=2, y=4", "x=4, y=2", "x=2, y=2, z=2"):
+        assert f"\n{mesh} " in text
+    assert "what each axis is for" in text and "arguments" in text
+    assert "sdy.mesh @mesh" in out.read_text() and "sdy.sharding" in out.read_text()
+
+
+def test_one_mesh_as_json(module, capsys):
+    assert tool.main(["auto", str(module), "--mesh", "a=4,b=2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "reshard.auto/1" and found["mesh"] == {"a": 4, "b": 2}
+    assert {"mesh", "modelled_us", "gap", "our_us", "our_peak_bytes"} <= set(found["candidates"][0])
+
+
+def test_what_cannot_be_is_said(module, capsys):
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--memory-limit", "1KiB"]) == 1
+    assert "error: no layout fits into 0.0 MiB" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        tool.main(["auto", str(module)])
+    assert end.value.code == 2 and "one of the arguments --mesh --devices is required" in capsys.readouterr().err
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "-o", "-", "--json"]) == 2
+    assert tool.main(["auto", str(module.parent / "none.mlir"), "--mesh", "x=8"]) == 1
