@@ -6,6 +6,7 @@ A module is solved once: the checks run the pass on the original again, and get 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
@@ -72,10 +73,11 @@ def assign(
     keeps_annotations: bool = True,
     memory_limit: int | None = None,
     time_limit_s: float = TIME_LIMIT_S,
+    below_s: float = math.inf,
 ) -> Assigned:
     """Writes the best layouts on a mesh into a module, in place.
 
-    Raises: DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot
+    Raises: NotBelowError if they take `below_s` or longer, by the model; DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot
       be read as one program.
     """
     topology = topology_for(module, mesh, network)
@@ -92,7 +94,7 @@ def assign(
     problem = LayoutProblem(factored.program, mesh, topology, memory_limit)
     progress.at(f"assign-layouts: {len(problem.problem.costs)} choices")
     try:
-        assignment = problem.solve(time_limit_s=time_limit_s)
+        assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)
     except InfeasibleError as error:
         raise error_at(module.operation, _infeasible(problem, error)) from None
     progress.at("assign-layouts: few constraints")

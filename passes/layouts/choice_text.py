@@ -26,6 +26,7 @@ def as_dict(choice: Choice) -> dict[str, Any]:
         "topology": choice.network.readable,
         "mesh": dict(best.mesh.axes),
         "candidates": [_candidate(each) for each in choice.candidates],
+        "skipped": [{"mesh": dict(mesh.axes), "least_us": bound * 1e6} for mesh, bound in choice.skipped],
         "axes": [
             {"axis": use.axis, "words": use.words, "work": dict(use.work), "stored": use.stored}
             for use in best.assigned.uses
@@ -67,7 +68,7 @@ def as_text(choice: Choice) -> str:
         f"layouts for {best.mesh.size} devices, times modelled on {where}\n",
         table(
             ["mesh", "model", "stock XLA", "reshard", "received", "memory", "constraints"],
-            [_row(each) for each in choice.candidates],
+            [*map(_row, choice.candidates), *_skipped(choice)],
             "lrrrrrr",
         ),
         _notes(best),
@@ -97,6 +98,10 @@ def _row(each: Candidate) -> list[str]:
         f"{mebibytes(ours.peak_bytes or 0, 1)} MiB" if ours else "",
         str(each.assigned.constraints),
     ]
+
+
+def _skipped(choice: Choice) -> list[list[str]]:
+    return [[mesh_text(mesh), f">= {bound * 1e6:,.0f} us", *[""] * 5] for mesh, bound in choice.skipped]
 
 
 def _time(seconds: float) -> str:

@@ -17,6 +17,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild
 from reshard.passes.layouts.assigning import Assigned, assign
 from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.assignment.solving import NotBelowError
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 
@@ -60,10 +61,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidates, the best first, those that were compiled before those that were not."""
+    """The candidates, the best first, those that were compiled before those that were not.
+
+    `skipped` has meshes with more axes on which no layouts are faster by the model, with the seconds that they take at
+    least.
+    """
 
     candidates: tuple[Candidate, ...]
     network: SiteNetwork
+    skipped: tuple[tuple[Mesh, float], ...] = ()
 
     @property
     def best(self) -> Candidate:
@@ -127,11 +133,14 @@ class Chooser:
 
     def choice(self, meshes: Sequence[Mesh], most_compiled: int = MOST_COMPILED) -> Choice:
         """Returns the candidates. Raises: DiagnosedError if no mesh is possible, with the reason of the last one."""
-        laid_out, error = [], None
+        laid_out, skipped, error = [], [], None
         for number, mesh in enumerate(meshes, 1):
             progress.at(f"layouts on {mesh}", number, len(meshes))
+            fewer = [each.assigned.seconds for each in laid_out if len(each.mesh.axes) < len(mesh.axes)]
             try:
-                laid_out.append(self._laid_out(mesh, self.limit))
+                laid_out.append(self._laid_out(mesh, self.limit, min(fewer, default=math.inf) * (1 - _EQUAL)))
+            except NotBelowError as slower:
+                skipped.append((mesh, slower.bound))
             except DiagnosedError as problem:
                 error = problem
         if not laid_out:
@@ -145,12 +154,12 @@ class Chooser:
         if compiled[0].problem:
             module = ir.Module.parse(self.source, self.context)
             raise error_at(module.operation, f"{compiled[0].problem}")
-        return Choice((*compiled, *(each for each in laid_out if each not in different)), self.network)
+        return Choice((*compiled, *(each for each in laid_out if each not in different)), self.network, tuple(skipped))
 
-    def _laid_out(self, mesh: Mesh, limit: int | None) -> Candidate:
+    def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
         found = assign(
-            module, mesh, self.network, keeps_annotations=self.keeps_annotations, memory_limit=limit
+            module, mesh, self.network, keeps_annotations=self.keeps_annotations, memory_limit=limit, below_s=below_s
         )
         return Candidate(mesh, found, compat.bytecode(module))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -128,9 +129,11 @@ class LayoutProblem:
                 self._add_op(number, op)
         self._add_limits()
 
-    def solve(self, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP) -> Assignment:
-        """Returns the best layouts. Raises: InfeasibleError if none keeps the memory limit."""
-        return self.assignment(solve(self.problem, time_limit_s=time_limit_s, gap=gap))
+    def solve(
+        self, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP, below_s: float = math.inf
+    ) -> Assignment:
+        """Returns the best layouts. Raises: InfeasibleError, NotBelowError as `solve`."""
+        return self.assignment(solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s))
 
     def assignment(self, solution: Solution) -> Assignment:
         """Returns a solution in words of the program."""

@@ -21,7 +21,7 @@ import numpy as np
 from .pairwise import Limit, PairwiseProblem, Reduction
 
 SMALL_GAP = 5e-3  # the relative gap at which the search may end
-TIME_LIMIT_S = 30.0
+TIME_LIMIT_S = 15.0
 _CLOSE = 1.02  # the ratio of two prices between which no third is tried
 _PRICES = 14  # that are tried for the weights in limits
 _FEW = 20_000  # combinations of states that are enumerated without a linear program
@@ -33,6 +33,14 @@ class InfeasibleError(ValueError):
     def __init__(self, message: str, excess: float | None = None):
         super().__init__(message)
         self.excess = excess
+
+
+class NotBelowError(ValueError):
+    """No solution costs less than the caller asked for; `bound` is what the best one costs at least."""
+
+    def __init__(self, bound: float):
+        super().__init__(f"no solution costs less than {bound}")
+        self.bound = bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +63,24 @@ class Solution:
         return max(0.0, self.cost / self.bound - 1) if self.bound > 0 else 0.0
 
 
-def solve(problem: PairwiseProblem, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP) -> Solution:
+def solve(
+    problem: PairwiseProblem, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP, below: float = math.inf
+) -> Solution:
     """Returns a solution within `gap` of the least cost, or the best one that was found within the time.
 
-    Raises: InfeasibleError if no solution is possible within the limits.
+    Args:
+      below: the cost from which on nobody wants the solution; then less time is spent.
+    Raises:
+      InfeasibleError: no solution is possible within the limits.
+      NotBelowError: each solution costs `below` or more.
     """
+    found = _solved(problem, time_limit_s, gap, below)
+    if found.bound >= below:
+        raise NotBelowError(found.bound)
+    return found
+
+
+def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: float) -> Solution:
     reduction = Reduction(problem)
     reduction.run()
     core = reduction.core
@@ -67,7 +88,7 @@ def solve(problem: PairwiseProblem, *, time_limit_s: float = TIME_LIMIT_S, gap: 
         return _checked(problem, reduction.solution({}), math.inf, 0)
     if not problem.limits and math.prod(len(reduction.costs[node]) for node in core) <= _FEW:
         return _checked(problem, reduction.solution(_enumerated(reduction, core)), math.inf, len(core))
-    relaxed = _relaxed(problem, time_limit_s * 2 / 3, gap) if problem.limits else None
+    relaxed = _relaxed(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
     if relaxed is not None and relaxed.gap <= gap:
         return relaxed
     try:
@@ -87,7 +108,7 @@ def _better(one: Solution, other: Solution) -> Solution:
     return replace(best, bound=min(best.cost, max(one.bound, other.bound)))
 
 
-def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float) -> Solution | None:
+def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float, below: float) -> Solution | None:
     """Returns a solution that keeps the limits, from problems without limits; None if none of these gives one.
 
     In the Lagrangian relaxation each state also costs a price for its weight in each limit. The least cost, less the
@@ -105,6 +126,8 @@ def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float) -> Solut
             price = high / 16
         found = solve(_priced(problem, price), time_limit_s=max(1.0, end - time.monotonic()), gap=gap / 4)
         bound = max(bound, found.bound - price * len(problem.limits))
+        if bound >= below:
+            raise NotBelowError(bound)
         seen.append(found.states)
         cost = problem.cost(found.states)
         unit = unit or cost / 16
