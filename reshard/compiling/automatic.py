@@ -31,14 +31,10 @@ from reshard.synthesis.network.topology import Topology
 MeshLike = Any  # a jax Mesh, a mapping, text, or a Mesh
 
 
-class _Auto:
-    """The value of `in_shardings` with which `reshard.jit` chooses all layouts."""
-
-    def __repr__(self) -> str:
-        return "reshard.AUTO"
+class AUTO:
+    """The value of `in_shardings` with which `reshard.jit` chooses all layouts; it is not instantiated."""
 
 
-AUTO = _Auto()
 OPTIONS = ("mesh", "devices", "topology", "memory_limit", "pinned", "compiled_meshes")  # of `auto`, beside jit's
 
 

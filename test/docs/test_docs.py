@@ -27,6 +27,7 @@ SLOW = (
     "--compare xla,shardy",
     "reshard traffic",
     "reshard advise",
+    "reshard auto",
     "docs/tiny.mlir --report=text -o /dev/null",
 )  # commands that train, that ask each peer in its own process, or that show what depends on the version of XLA
 

@@ -31,7 +31,7 @@ PASSES = "docs/passes.md"
 IMPORTS = "docs/pictures/imports.svg"
 GUIDES = (
     "docs/tutorial.md",
-    *(f"docs/how-to/{name}.md" for name in ("training-step", "checkpoint", "weight-sync", "export")),
+    *(f"docs/how-to/{name}.md" for name in ("training-step", "automatic", "checkpoint", "weight-sync", "export")),
 )
 PAGES = (
     "README.md",
@@ -44,6 +44,7 @@ PAGES = (
         for name in (
             "advise",
             "architecture",
+            "auto",
             "benchmarks",
             "demo",
             "emission",
