@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     use_devices(8)
     from benchmarks.programs.catalogue import every_program
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", type=lambda text: text.split(","), default=["llama_train_step", "penzai_llama"])
     parser.add_argument("--out")
     options = parser.parse_args(arguments)

@@ -82,7 +82,11 @@ class AssignLayoutsPass(NetworkOptions, Pass):
 
         mesh = self.mesh_of(module)
         found = assigning.assign(
-            module, mesh, self.network, keeps_annotations=self.annotations == KEEP, memory_limit=self.memory_limit or None
+            module,
+            mesh,
+            self.network,
+            keeps_annotations=self.annotations == KEEP,
+            memory_limit=self.memory_limit or None,
         )
         session.remark(module.operation, said_of(found, mesh))
         for use in found.uses:
@@ -107,7 +111,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
 def said_of(found: Assigned, mesh: Mesh) -> str:
     """Returns a line for people about chosen layouts."""
     return (
-        f"layouts on {mesh}: {found.seconds * 1e6:,.0f} us modelled, {found.moves_s * 1e6:,.0f} us of it in conversions, "
-        f"within {found.gap * 100:.1f} % of the best in this model; written as {found.constraints} sharding constraints "
-        "beside the shardings of arguments and results"
+        f"layouts on {mesh}: {found.seconds * 1e6:,.0f} us modelled, {found.moves_s * 1e6:,.0f} us of it in "
+        f"conversions, within {found.gap * 100:.1f} % of the best in this model; written as {found.constraints} "
+        "sharding constraints beside the shardings of arguments and results"
     )

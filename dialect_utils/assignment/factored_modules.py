@@ -148,7 +148,15 @@ class _Reader:
             self._lives(arguments, results),
         )
         places = {tensor: tuple(each) for tensor, each in self.places.items()}
-        return FactoredModule(program, tuple(arguments), tuple(results), places, tuple(self.origins), tuple(self.numbers), _names(self.clone.originals))
+        return FactoredModule(
+            program,
+            tuple(arguments),
+            tuple(results),
+            places,
+            tuple(self.origins),
+            tuple(self.numbers),
+            _names(self.clone.originals),
+        )
 
     # ---- tensors
 
@@ -350,7 +358,8 @@ class _Reader:
             if op.name not in IN_PLACE:
                 whole.update(op.results if op.flops or op.name in ("copy", *_WHOLE) else ())
         return tuple(
-            Interval(each, self.first[each], max(self.first[each], self.last[each] - 1)) for each in sorted(whole & set(self.first))
+            Interval(each, self.first[each], max(self.first[each], self.last[each] - 1))
+            for each in sorted(whole & set(self.first))
         )
 
 
@@ -402,5 +411,3 @@ def _bits(kind: ir.Type) -> int:
     if isinstance(element, ir.ComplexType):
         return 2 * _bits(element.element_type)
     return getattr(element, "width", 32)
-
-

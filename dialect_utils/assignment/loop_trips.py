@@ -16,7 +16,11 @@ def trips_of(loop: ir.Operation) -> int:
     """
     condition, body = (region.blocks[0] for region in loop.regions)
     compare = producer_of(terminator_of(condition).operands[0])
-    if compare is None or compare.name != "stablehlo.compare" or "LT" not in str(compare.attributes["comparison_direction"]):
+    if (
+        compare is None
+        or compare.name != "stablehlo.compare"
+        or "LT" not in str(compare.attributes["comparison_direction"])
+    ):
         return _UNKNOWN
     counter, end = compare.operands[0], _constant(compare.operands[1])
     if not isinstance(counter.owner, ir.Block) or end is None:

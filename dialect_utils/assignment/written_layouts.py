@@ -20,6 +20,7 @@ from ..analysis.module_analysis import Analysis, analyse
 from ..ir.functions import functions_of, public_functions, signature
 from ..ir.ops import LOOPS, ops_around, ops_in, shape_of, terminator_of
 from ..platform.bindings import ir, sdy
+from ..platform.typed import present
 from ..shardings.annotations import constraints_of
 from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, sharding_to_attr
 from .factored_modules import FactoredModule, Place
@@ -106,7 +107,7 @@ class _Constraint:
         self.op.detach_from_parent()
 
     def put_back(self) -> None:
-        where = ir.InsertionPoint(self.user) if self.user else ir.InsertionPoint.after(self.producer)
+        where = ir.InsertionPoint(self.user) if self.user else ir.InsertionPoint.after(present(self.producer))
         where.insert(self.op)
         for user, number in self.users:
             user.operands[number] = self.op.results[0]
@@ -155,8 +156,9 @@ class _Writer:
         found: dict[Place, set[Sharding]] = {}
         for tensor, places in self.factored.places.items():
             layout = self.assignment.layouts[tensor]
-            for place in places if layout is not None and not layout.unreduced else ():
-                found.setdefault(place, set()).add(layout)
+            if layout is not None and not layout.unreduced:
+                for place in places:
+                    found.setdefault(place, set()).add(layout)
         return found
 
     def _made_otherwise(self) -> set[Place]:
@@ -247,7 +249,9 @@ class _Writer:
         analysis = analyse(self.module)
         now = self._indices(analysis)
         shardings = Shardings()
-        return [place for place, wanted in self.wanted.items() if self._differs(analysis, now, place, wanted, shardings)]
+        return [
+            place for place, wanted in self.wanted.items() if self._differs(analysis, now, place, wanted, shardings)
+        ]
 
     def _differs(
         self, analysis: Analysis, now: dict[int, int], place: Place, wanted: Sharding, shardings: Shardings
@@ -283,7 +287,7 @@ class _Writer:
 
 
 def _outside_of_loops(user: ir.Operation, operand: int) -> tuple[ir.Operation, int]:
-    """Returns the operand of the outermost loop that only hands a value on to an operand of an op; else that operand."""
+    """Returns an operand of an op, or of the outermost loop that only hands its operand on to it."""
     value = user.operands[operand]
     while isinstance(value.owner, ir.Block) and (loop := value.owner.owner.operation).name in LOOPS:
         number = ir.BlockArgument(value).arg_number

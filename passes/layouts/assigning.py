@@ -77,8 +77,10 @@ def assign(
 ) -> Assigned:
     """Writes the best layouts on a mesh into a module, in place.
 
-    Raises: NotBelowError if they take `below_s` or longer, by the model; DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot
-      be read as one program.
+    Raises:
+      NotBelowError: they take `below_s` or longer, by the model.
+      DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot be read
+        as one program.
     """
     topology = topology_for(module, mesh, network)
     key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit
@@ -100,9 +102,7 @@ def assign(
     progress.at("assign-layouts: few constraints")
     written = write_layouts(module, factored, assignment, mesh)
     uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
-    found = Assigned(
-        assignment, factored, len(problem.clusters.all), tuple(uses), written.constraints, written.left
-    )
+    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), written.constraints, written.left)
     _made[key] = compat.bytecode(module), found
     while len(_made) > _KEPT:
         _made.popitem(last=False)

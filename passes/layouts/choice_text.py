@@ -79,7 +79,10 @@ def as_text(choice: Choice) -> str:
     ]
     if moves := _moves(best)[:MOST_MOVES]:
         rows = [[f"{us:,.1f} us", str(runs), *rest] for us, runs, *rest in moves]
-        parts += ["\nthe longest conversions, by the model\n", table(["time", "runs", "for", "tensor", "from", "to"], rows, "rrllll")]
+        parts += [
+            "\nthe longest conversions, by the model\n",
+            table(["time", "runs", "for", "tensor", "from", "to"], rows, "rrllll"),
+        ]
     return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 
 

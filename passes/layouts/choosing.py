@@ -168,8 +168,9 @@ class Chooser:
         found = self._compiled(candidate)
         limit = self.limit
         for _ in range(_TRIES):
-            peak = min((each.peak_bytes for each in (found.stock, found.ours) if each and each.is_ok), default=None)
-            if self.limit is None or limit is None or peak is None or peak <= self.limit:
+            peaks = [each.peak_bytes or 0 for each in (found.stock, found.ours) if each and each.is_ok]
+            peak = min(peaks, default=0)
+            if self.limit is None or limit is None or peak <= self.limit:
                 break
             limit = int(limit * min(0.95, self.limit / peak))
             try:

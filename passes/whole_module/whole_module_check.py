@@ -153,8 +153,10 @@ def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
 
 
 def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
-    """Runs the passes of the pipeline that say how the module is sharded, such as the import of GSPMD's shardings, which
-    XLA ignores in a module with Shardy."""
+    """Runs the passes of the pipeline that say how a module is sharded, such as the import of GSPMD's shardings.
+
+    XLA ignores those in a module with Shardy.
+    """
     imports = tuple(each for each in pipeline.passes if each.states_shardings)
     Pipeline(imports).run(original, Session(session.options))
 

@@ -23,7 +23,6 @@ from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.planning import device_networks
-from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
@@ -132,7 +131,9 @@ def auto(
     if devices is None and isinstance(mesh, jax.sharding.Mesh):
         where = list(mesh.devices.flat)
     where = where[: shape.size if shape else len(where)]
-    network = site_network(topology if topology is not None else device_networks.topology_of(where) or None, memory_limit)
+    network = site_network(
+        topology if topology is not None else device_networks.topology_of(where) or None, memory_limit
+    )
     structs = jax.tree.map(lambda each: jax.ShapeDtypeStruct(jax.numpy.shape(each), jax.numpy.result_type(each)), args)
     if pinned and shape is not None:
         structs = _pinned(structs, pinned, _jax_mesh(shape, where))
@@ -256,7 +257,10 @@ def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mappi
         return jax.tree.unflatten(tree, [_named(mesh, None if each is None else layouts[each]) for each in tensors])
 
     results = jax.tree.structure(jax.jit(fun, **jit_options).lower(*structs).out_info)
-    in_shardings, out_shardings = tree_of(jax.tree.structure(structs), factored.arguments), tree_of(results, factored.results)
+    in_shardings, out_shardings = (
+        tree_of(jax.tree.structure(structs), factored.arguments),
+        tree_of(results, factored.results),
+    )
     free = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), structs)
     jitted = jax.jit(fun, in_shardings=in_shardings, out_shardings=out_shardings, **jit_options)
     lowered = jitted.lower(*free)

@@ -173,4 +173,6 @@ def _numbered(
         size_of = dict(zip(growing.dims[tensor], program.tensors[tensor].shape, strict=True))
         sizes = tuple(size_of[dim] for dim in sorted(dim for dim in size_of if dim >= 0))
         found.append(Cluster(tuple(sorted(growing.members[cluster])), sizes))
-    return Clusters(tuple(found), tuple(numbers.get(each, -1) for each in growing.of), tuple(growing.dims), ties, conflicts)
+    return Clusters(
+        tuple(found), tuple(numbers.get(each, -1) for each in growing.of), tuple(growing.dims), ties, conflicts
+    )

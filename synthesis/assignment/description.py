@@ -50,7 +50,9 @@ class AxisUse:
     @property
     def words(self) -> str:
         """Returns the use in words."""
-        shares = [f"{role} parallel in {share:.0%} of the matrix work" for role, share in self._sorted() if share >= _MUCH]
+        shares = [
+            f"{role} parallel in {share:.0%} of the matrix work" for role, share in self._sorted() if share >= _MUCH
+        ]
         if self.stored >= _MOST and self.work.get(DATA, 0.0) + self.work.get(SEQUENCE, 0.0) >= _MOST:
             shares.append("parameters and state kept in shards, gathered where they are used (ZeRO-3)")
         elif self.stored >= _MUCH:
@@ -61,7 +63,9 @@ class AxisUse:
         return sorted(self.work.items(), key=lambda each: (-each[1], each[0]))
 
 
-def uses_of(program: FactoredProgram, clusters: Clusters, assignment: Assignment, axes: Mapping[str, int]) -> list[AxisUse]:
+def uses_of(
+    program: FactoredProgram, clusters: Clusters, assignment: Assignment, axes: Mapping[str, int]
+) -> list[AxisUse]:
     """Returns what each axis of a mesh is for; `axes` has their sizes, and those of size 1 are left out."""
     parameters = parameters_of(program, clusters)
     derived = _derived(program, parameters)

@@ -182,7 +182,7 @@ class LayoutProblem:
         kept = np.ones(len(layouts), dtype=bool)
         for dim, named in enumerate(self.clusters.dims[tensor]):
             for at, name in enumerate(self.mesh.axis_names if named >= 0 else ()):
-                if not self.allows(tensor, dim, name):
+                if self.allows is not None and not self.allows(tensor, dim, name):
                     kept &= layouts[:, at] != named
         return kept
 
@@ -194,7 +194,7 @@ class LayoutProblem:
         return self._fused_bytes[cluster] / self.topology.memory_bandwidth_bytes_per_s / self.prices.shards(space)
 
     def _held_s(self, cluster: int, space: np.ndarray) -> np.ndarray:
-        """Returns next to nothing, less for smaller tiles of arguments and results: of equals, the one in least memory."""
+        """Returns next to nothing, less for smaller tiles of arguments and results: of equals, the smallest."""
         members = set(self.clusters.all[cluster].members)
         held = members & {*self.program.arguments, *self.program.results}
         seconds = sum(self.program.tensors[each].bytes for each in held) / self.topology.memory_bandwidth_bytes_per_s
@@ -388,7 +388,7 @@ class LayoutProblem:
 
     # ---- solutions
 
-    def _axis(self, axis: int) -> str:
+    def _axis(self, axis: int | np.intp) -> str:
         return self.mesh.axis_names[axis]
 
     def _sharding(self, places: np.ndarray, rank: int) -> Sharding:

@@ -10,8 +10,8 @@ conversion runs in this order, each step for all its axes at once, so that every
 Within a dimension the axes are in the order of the mesh. So an axis that comes or goes in front of another one changes
 the blocks of both; then both take part in the all_to_all.
 
-The planner may know a better chain, so the prices are mostly from above. They take microseconds, since the seconds and the
-seconds per byte of each step depend on its axes alone.
+The planner may know a better chain, so the prices are mostly from above. They take microseconds, since the seconds and
+the seconds per byte of each step depend on its axes alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class MovePrices:
         self._copy_s_per_byte = 2 / topology.memory_bandwidth_bytes_per_s
         masks = range(1 << len(self.sizes))
         self._shards = np.array([math.prod(s for i, s in enumerate(self.sizes) if mask >> i & 1) for mask in masks])
-        ids = np.array([mesh.device_at(position) for position in range(mesh.size)]).reshape([size for _, size in mesh.axes])
+        ids = np.array([mesh.device_at(position) for position in range(mesh.size)]).reshape(
+            [size for _, size in mesh.axes]
+        )
         self._steps = {kind: np.array([_step(topology, mesh, kind, ids, mask) for mask in masks]) for kind in _KINDS}
 
     def shards(self, layouts: np.ndarray) -> np.ndarray:

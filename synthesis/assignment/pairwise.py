@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairwise problems: nodes that each take one of a few states, at a cost for each state and for each pair of neighbours.
+"""Pairwise problems: nodes that each take one of a few states, at a cost for each state and each pair of neighbours.
+
+>>> problem = PairwiseProblem()
+>>> one, other = problem.add([0.0, 1.0]), problem.add([3.0, 0.0])
+>>> problem.join(one, other, np.array([[0.0, 2.0], [2.0, 0.0]]))
+>>> problem.cost((1, 1))
+1.0
 
 A layout of a tensor is a state, a way of an op is one, and a conversion is a pair. Three reductions shrink a problem
 without losing its best solution:
@@ -180,9 +186,9 @@ class Reduction:
         self._left.discard(node)
 
     def _drop_impossible(self, node: int) -> None:
-        possible = np.isfinite(self.costs[node])
+        possible: np.ndarray = np.isfinite(self.costs[node])
         for matrix in self.around[node].values():
-            possible &= np.isfinite(matrix).any(axis=1)
+            possible = possible & np.isfinite(matrix).any(axis=1)
         if possible.any() and not possible.all():
             self._keep(node, possible)
 

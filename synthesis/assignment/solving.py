@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -213,78 +214,103 @@ def _along(costs: np.ndarray, axes: tuple[int, ...], rank: int) -> np.ndarray:
 def _programmed(
     problem: PairwiseProblem, reduction: Reduction, core: Sequence[int], time_limit_s: float, gap: float
 ) -> tuple[dict[int, int], float]:
-    """Returns the states of the core from the linear program, and its bound."""
-    from scipy import optimize, sparse  # loading them takes longer than most programs
+    """Returns the states of the core from the linear program, and its bound.
 
-    first, count = {}, 0
-    for node in core:
-        first[node] = count
-        count += len(reduction.costs[node])
-    nodes_end = count
-    edges = [(one, other, reduction.around[one][other]) for one in core for other in reduction.around[one] if one < other]
-    pairs = []
-    for one, other, matrix in edges:
-        rows, columns = np.nonzero(np.isfinite(matrix))
-        pairs.append((rows, columns, count))
-        count += len(rows)
-    costs = np.concatenate(
-        [reduction.costs[node] for node in core]
-        + [matrix[rows, columns] for (_, _, matrix), (rows, columns, _) in zip(edges, pairs, strict=True)]
-    )
-    allowed = np.isfinite(costs)
-    scale = float(np.abs(costs[allowed]).max(initial=0.0)) or 1.0
-    row_of: list[np.ndarray] = []
-    column_of: list[np.ndarray] = []
-    values: list[np.ndarray] = []
-    low: list[float] = []
-    rows_so_far = 0
-
-    def add(rows: np.ndarray, columns: np.ndarray, entries: np.ndarray) -> None:
-        row_of.append(rows)
-        column_of.append(columns)
-        values.append(entries)
-
-    for node in core:
-        size = len(reduction.costs[node])
-        add(np.full(size, rows_so_far), first[node] + np.arange(size), np.ones(size))
-        low.append(1.0)
-        rows_so_far += 1
-    for (one, other, matrix), (rows, columns, start) in zip(edges, pairs, strict=True):
-        variables = start + np.arange(len(rows))
-        for node, side, size in ((one, rows, matrix.shape[0]), (other, columns, matrix.shape[1])):
-            add(rows_so_far + side, variables, np.ones(len(rows)))
-            add(rows_so_far + np.arange(size), first[node] + np.arange(size), -np.ones(size))
-            low += [0.0] * size
-            rows_so_far += size
-    equal = np.array(low)
-    high = equal.copy()
+    Raises: InfeasibleError if there is no solution, or none was found within the time.
+    """
+    program = _LinearProgram(reduction, core)
     for limit in problem.limits:
-        fixed = sum(float(w[reduction.states[node][0]]) for node, w in limit.weights.items() if node not in first)
+        program.limit(limit)
+    return program.solved(time_limit_s, gap)
+
+
+class _LinearProgram:
+    """The linear program of a core: a variable for each state of a node, then one for each pair of an edge.
+
+    Rows: the states of a node add up to 1; the pairs of an edge with a state at one end add up to that state; limits.
+    Costs are scaled to at most 1, weights by their limit.
+    """
+
+    def __init__(self, reduction: Reduction, core: Sequence[int]):
+        self._reduction, self._core = reduction, core
+        self._first: dict[int, int] = {}
+        self._entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # rows, columns, values
+        self._low: list[float] = []
+        self._high: list[float] = []
+        costs = []
+        for node in core:
+            self._first[node] = sum(map(len, costs))
+            costs.append(reduction.costs[node])
+        self._states_end = sum(map(len, costs))
+        for node in core:
+            columns = self._first[node] + np.arange(len(reduction.costs[node]))
+            self._entries.append((np.full(len(columns), len(self._low)), columns, np.ones(len(columns))))
+            self._low.append(1.0)
+            self._high.append(1.0)
+        start = self._states_end
+        for one in core:
+            for other, matrix in reduction.around[one].items():
+                if one < other:
+                    rows, columns = np.nonzero(np.isfinite(matrix))
+                    costs.append(matrix[rows, columns])
+                    self._pair(start, one, rows, matrix.shape[0])
+                    self._pair(start, other, columns, matrix.shape[1])
+                    start += len(rows)
+        self._costs = np.concatenate(costs)
+
+    def limit(self, limit: Limit) -> None:
+        """Adds a row: the weights of the states stay below the limit."""
+        fixed, row, scale = 0.0, len(self._low), max(limit.most, 1.0)
         for node, weights in limit.weights.items():
-            if node in first:
-                kept = np.asarray(weights, dtype=float)[reduction.states[node]] / max(limit.most, 1.0)
-                add(np.full(len(kept), rows_so_far), first[node] + np.arange(len(kept)), kept)
-        equal, high = np.append(equal, -np.inf), np.append(high, (limit.most - fixed) / max(limit.most, 1.0))
-        rows_so_far += 1
-    matrix = sparse.csr_array(
-        (np.concatenate(values), (np.concatenate(row_of), np.concatenate(column_of))), shape=(rows_so_far, count)
-    )
-    answer = optimize.milp(
-        np.where(allowed, costs, 0.0) / scale,
-        integrality=np.r_[np.ones(nodes_end), np.zeros(count - nodes_end)],
-        bounds=optimize.Bounds(0.0, np.where(allowed, 1.0, 0.0)),
-        constraints=optimize.LinearConstraint(matrix, equal, high),
-        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
-    )
-    if answer.x is None:
-        if answer.status == 2:
-            raise InfeasibleError("no layout keeps the limit")
-        raise InfeasibleError(f"no layout was found within {time_limit_s:g} s: {answer.message}")
-    states = {
-        node: int(answer.x[first[node] : first[node] + len(reduction.costs[node])].argmax()) for node in core
-    }
-    bound = answer.mip_dual_bound if answer.mip_dual_bound is not None else -math.inf
-    return states, float(bound) * scale
+            kept = np.asarray(weights, dtype=float)[self._reduction.states[node]] / scale
+            if node in self._first:
+                columns = self._first[node] + np.arange(len(kept))
+                self._entries.append((np.full(len(kept), row), columns, kept))
+            else:
+                fixed += float(kept[0])
+        self._low.append(-np.inf)
+        self._high.append(limit.most / scale - fixed)
+
+    def solved(self, time_limit_s: float, gap: float) -> tuple[dict[int, int], float]:
+        """Returns the state of each node, and a bound. Raises: InfeasibleError."""
+        from scipy import optimize, sparse  # loading them takes longer than most programs
+
+        allowed = np.isfinite(self._costs)
+        scale = float(np.abs(self._costs[allowed]).max(initial=0.0)) or 1.0
+        rows, columns, values = (np.concatenate(each) for each in zip(*self._entries))
+        shape = (len(self._low), len(self._costs))
+        bounds: Any = optimize.Bounds(0.0, np.where(allowed, 1.0, 0.0))  # pyright: ignore[reportArgumentType]
+        constraints: Any = optimize.LinearConstraint(
+            sparse.csr_array((values, (rows, columns)), shape=shape),
+            np.array(self._low),  # pyright: ignore[reportArgumentType]  # the stubs know single numbers only
+            np.array(self._high),  # pyright: ignore[reportArgumentType]
+        )
+        answer: Any = optimize.milp(
+            np.where(allowed, self._costs, 0.0) / scale,
+            integrality=np.arange(len(self._costs)) < self._states_end,
+            bounds=bounds,
+            constraints=constraints,
+            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+        )
+        if answer.x is None:
+            is_proved = answer.status == 2
+            raise InfeasibleError(
+                "no layout keeps the limit" if is_proved else f"no layout within {time_limit_s:.0f} s"
+            )
+        sizes = {node: len(self._reduction.costs[node]) for node in self._core}
+        states = {
+            node: int(answer.x[self._first[node] : self._first[node] + size].argmax()) for node, size in sizes.items()
+        }
+        bound = -math.inf if answer.mip_dual_bound is None else float(answer.mip_dual_bound)
+        return states, bound * scale
+
+    def _pair(self, start: int, node: int, side: np.ndarray, size: int) -> None:
+        """Adds the rows of one end of an edge whose pairs begin at `start`; `side` has the state of each pair there."""
+        row = len(self._low)
+        self._entries.append((row + side, start + np.arange(len(side)), np.ones(len(side))))
+        self._entries.append((row + np.arange(size), self._first[node] + np.arange(size), -np.ones(size)))
+        self._low += [0.0] * size
+        self._high += [0.0] * size
 
 
 def _descended(problem: PairwiseProblem, states: tuple[int, ...]) -> tuple[int, ...]:

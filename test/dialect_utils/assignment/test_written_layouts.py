@@ -51,7 +51,10 @@ def test_a_program_with_one_layout_needs_no_constraint():
 
 
 def test_a_conversion_is_written_as_a_constraint_and_propagation_comes_to_the_same_layouts():
-    text = MLP.replace("%x: tensor<8192x1024xf32>)\n", '%x: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>})\n')
+    text = MLP.replace(
+        "%x: tensor<8192x1024xf32>)\n",
+        '%x: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>})\n',
+    )
     module, said, found = written(f'sdy.mesh @mesh = <["x"=8]>\n{text}')
     assert found.moves and said.left == 0 and said.constraints <= said.at_first
     assert all("reshard." not in each for op in ops_in(module.operation) for each in [str(op.attributes)])

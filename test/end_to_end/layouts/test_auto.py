@@ -67,7 +67,9 @@ def test_the_shape_of_the_mesh_is_chosen_and_arguments_may_be_donated():
 
 def test_pinned_shardings_are_kept():
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(8), ("rows",))
-    found = reshard.auto(jnp.tanh, jax.ShapeDtypeStruct((64, 64), jnp.float32), mesh=mesh, pinned={0: PartitionSpec(None, "rows")})
+    found = reshard.auto(
+        jnp.tanh, jax.ShapeDtypeStruct((64, 64), jnp.float32), mesh=mesh, pinned={0: PartitionSpec(None, "rows")}
+    )
     assert found.in_shardings[0].spec == PartitionSpec(None, "rows") == found.out_shardings.spec
     with pytest.raises(ValueError, match="pinned needs a mesh"):
         reshard.auto(jnp.tanh, jnp.ones((64, 64)), pinned={0: PartitionSpec("rows")})

@@ -49,7 +49,8 @@ def test_a_sum_of_sums_does_not_tie_unless_somebody_else_takes_a_summand():
     tensors = tuple(Tensor((8, 8), 32) for _ in range(6))
     dims = (((0,), (2,)), ((2,), (1,)))
     dots = tuple(
-        op("dot_general", (0, 1), (result,), dims, (SAME,), (8, 8, 8), reduced=frozenset({2}), flops=1) for result in (2, 3)
+        op("dot_general", (0, 1), (result,), dims, (SAME,), (8, 8, 8), reduced=frozenset({2}), flops=1)
+        for result in (2, 3)
     )
     add = op("add", (2, 3), (4,), (SAME, SAME), (SAME,), (8, 8), is_sum=True)
     found = clusters_of(FactoredProgram(tensors, (*dots, add)))

@@ -128,7 +128,9 @@ def test_partial_sums_are_added_before_they_are_completed():
         dot(tokens, width, width, (2, 3), 5),
         FactoredOp("add", (4, 5), (6,), (same, same), (same,), (tokens, width), is_sum=True),
     )
-    pinned = tuple((tensor, ((), ("x",)) if tensor in (0, 2) else (("x",), ())) for tensor in range(4)) + ((6, ((), ())),)
+    pinned = tuple((tensor, ((), ("x",)) if tensor in (0, 2) else (("x",), ())) for tensor in range(4)) + (
+        (6, ((), ())),
+    )
     program = FactoredProgram(tensors, ops, (0, 1, 2, 3), (6,), pinned=pinned)
     found = LayoutProblem(program, MESH, NETWORK).solve()
     assert clusters_of(program).sums == {2}
