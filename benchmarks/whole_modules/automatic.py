@@ -5,11 +5,11 @@
         [--limit 1.0] [--journal FILE.jsonl] [--out FILE.md] [--verify]
 
 Each program is lowered for its own mesh, and compiled as it is by stock XLA and after `reshard-opt`. Then all its
-shardings are taken out, and `reshard auto` chooses mesh and layouts by the model, within `--limit` times the memory of stock XLA's
-program (0: no limit). A program with manual computations keeps its mesh. Times are modelled, collectives and local work
-one after the other. With `--verify`, the chosen program runs on small random inputs, and its outputs are compared with
-those on one device. The exit status is 1 if a program fails, is slower than one of its annotated forms, or computes
-other values.
+shardings are taken out, and `reshard auto` chooses mesh and layouts by the model, within `--limit` times the memory of
+stock XLA's program (0: no limit). A program with manual computations keeps its mesh. Times are modelled, collectives
+and local work one after the other. With `--verify`, the chosen program runs on small random inputs, and its outputs are
+compared with those on one device. The exit status is 1 if a program fails, is slower than one of its annotated forms,
+or computes other values.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Interval, Tensor
 from reshard.synthesis.assignment.layout_problem import IN_PLACE
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
 
 from ..analysis.named_values import name_of
 from ..ir.diagnostics import error_at
@@ -25,7 +27,7 @@ from ..preparation.dynamic_shapes import SHARDING_RULE
 from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import PreparedClone, prepare
 from ..preparation.serials import serial_of, tagged_clone
-from ..shardings.sdy_shardings import sharding_from_attr
+from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 from ..shardings.value_layouts import CONSTRAINTS, nth_sharding, stated_arguments, stated_results
 from .loop_trips import trips_of
 
@@ -77,17 +79,20 @@ def inline_calls_of(module: ir.Module) -> None:
         remove_call_barriers(inline_calls(module.operation))
 
 
-def factored_module(module: ir.Module) -> FactoredModule:
+def factored_module(module: ir.Module, mesh: Mesh | None = None) -> FactoredModule:
     """Returns a module as ops with factors; the module has one public function.
 
-    Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions.
+    Args:
+      mesh: the one that layouts are chosen for; None if it does not matter.
+    Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions, and for a sharding
+      on another mesh, or one that splits by parts of axes or not in the order of the mesh's axes.
     """
     clone = prepare(*tagged_clone(module))
     run_pipeline(clone.prepared, _RULES, False)
     functions = public_functions(functions_of(clone.prepared))
     if len(functions) != 1:
         raise error_at(module.operation, f"{len(functions)} public functions; layouts are chosen for one program")
-    return _Reader(clone).read(functions[0])
+    return _Reader(clone, mesh).read(functions[0])
 
 
 @dataclass
@@ -99,6 +104,7 @@ class _Reader:
     """
 
     clone: PreparedClone
+    mesh: Mesh | None = None
     tensors: list[Tensor] = field(default_factory=list)
     ops: list[FactoredOp] = field(default_factory=list)
     origins: list[int | None] = field(default_factory=list)
@@ -115,14 +121,16 @@ class _Reader:
     def __post_init__(self) -> None:
         kept = [index for index, op in enumerate(self.clone.originals) if op.name != "sdy.mesh"]
         self.number_of = {index: number for number, index in enumerate(kept)}
+        self.meshes = module_meshes(self.clone.prepared)
 
     def read(self, function: ir.Operation) -> FactoredModule:
         block = function.regions[0].blocks[0]
         held = function.attributes.get("arg_attrs")
         attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(held)] if held is not None else None
         arguments = [self._new(value, 1, name_of(value)) for value in block.arguments]
-        for tensor, attr in zip(arguments, stated_arguments(function), strict=True):
-            self._pin(tensor, attr)
+        for tensor, value, attr in zip(arguments, block.arguments, stated_arguments(function), strict=True):
+            if tensor is not None and self._pin(tensor, attr, function):
+                self.tensor_of[value] = self._inside(tensor, 1)
         self._block(block, 1)
         returned = [self._use(value) for value in terminator_of(block).operands]
         results = []
@@ -131,7 +139,7 @@ class _Reader:
             if tensor is not None and attr is not None:
                 result = self._tensor(end.operands[number].type, 1, "")
                 self._copy(tensor, result, 1, end, number)
-                self._pin(result, attr)
+                self._pin(result, attr, end)
                 tensor = result
             results.append(tensor)
             if tensor is not None:
@@ -180,19 +188,46 @@ class _Reader:
             self.last[tensor] = max(self.last.get(tensor, 0), self.moment)
         return tensor
 
-    def _pin(self, tensor: int | None, attr: ir.Attribute | None) -> None:
-        """Keeps the layout that somebody asks for; open dimensions are free, parts of axes too."""
-        if tensor is None or attr is None:
-            return
+    def _pin(self, tensor: int, attr: ir.Attribute | None, where: ir.Operation) -> bool:
+        """Keeps the layout that somebody asks for, but for open dimensions; returns whether there is one to keep.
+
+        Raises: DiagnosedError for one that is none of those that layouts are chosen from.
+        """
+        if attr is None:
+            return False
         sharding = sharding_from_attr(attr)
         if sharding.rank != len(self.tensors[tensor].shape) or sharding.unreduced:
-            return
+            return False
+        if any(sharding.dims) and (problem := self._unusual(sharding, mesh_of(attr, self.meshes))):
+            raise error_at(where, f"the sharding {sharding} {problem}; annotations=free leaves such shardings out")
         pinned = tuple(
-            None if dim in sharding.open_dims or any(axis.size for axis in axes) else tuple(axis.name for axis in axes)
+            None if dim in sharding.open_dims else tuple(axis.name for axis in axes)
             for dim, axes in enumerate(sharding.dims)
         )
-        if any(each is not None for each in pinned):
-            self.pinned[tensor] = pinned
+        if all(each is None for each in pinned):
+            return False
+        self.pinned[tensor] = pinned
+        return True
+
+    def _unusual(self, sharding: Sharding, mesh: Mesh | None) -> str:
+        """Returns in words why a sharding is none of those that layouts are chosen from; empty if it is."""
+        if mesh is None or (self.mesh is not None and mesh != self.mesh):
+            return f"is on the mesh {mesh}, and layouts are chosen for {self.mesh}"
+        for axes in sharding.dims:
+            if any(axis.size is not None for axis in axes):
+                return "splits by a part of an axis"
+            order = [mesh.axis_names.index(axis.name) for axis in axes]
+            if order != sorted(order):
+                return "splits a dimension by axes in another order than the mesh has them"
+        return ""
+
+    def _inside(self, pinned: int, runs: int) -> int:
+        """Returns a tensor with the elements of a pinned one, for those who take them: in any layout."""
+        value = self.tensors[pinned]
+        self.tensors.append(Tensor(value.shape, value.bits, runs, value.name, value.element))
+        inside = len(self.tensors) - 1
+        self._add(FactoredOp.copy(pinned, inside, value.shape, runs), None)
+        return inside
 
     # ---- ops
 
@@ -336,7 +371,8 @@ class _Reader:
         if source is None or result is None:
             return
         self._copy(source, result, runs, op, 0)
-        self._pin(result, op.attributes["sharding"])
+        if self._pin(result, op.attributes["sharding"], op):
+            self.tensor_of[op.results[0]] = self._inside(result, runs)
 
     def _manual(self, op: ir.Operation, runs: int) -> None:
         """Takes a manual computation as it is: it has the layouts that it states, and its inside is not looked at."""
@@ -345,9 +381,11 @@ class _Reader:
             if source is not None:
                 inside = self._tensor(value.type, runs, "")
                 self._copy(source, inside, runs, op, number)
-                self._pin(inside, nth_sharding(op.attributes["in_shardings"], number))
+                self._pin(inside, nth_sharding(op.attributes["in_shardings"], number), op)
         for number in range(len(op.results)):
-            self._pin(self._result(op, number, runs), nth_sharding(op.attributes["out_shardings"], number))
+            result = self._result(op, number, runs)
+            if result is not None and self._pin(result, nth_sharding(op.attributes["out_shardings"], number), op):
+                self.tensor_of[op.results[number]] = self._inside(result, runs)
 
     def _lives(self, arguments: Sequence[int | None], results: Sequence[int | None]) -> tuple[Interval, ...]:
         """Returns when tensors are in memory: arguments, results, and what an op takes or makes that is not fused."""

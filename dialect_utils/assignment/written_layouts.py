@@ -27,6 +27,7 @@ from .factored_modules import FactoredModule, Place
 
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
 MOST_TRIALS = 60  # propagations, to take constraints out
+ALIASED, DONOR = "tf.aliasing_output", "jax.buffer_donor"
 _MARK = "reshard.assigned"
 _PARTITIONS = "mhlo.num_partitions"
 _ROUNDS = 4  # in which constraints are added where propagation comes to other layouts
@@ -209,8 +210,19 @@ class _Writer:
                 if isinstance(kind, ir.RankedTensorType):
                     layout = None if tensor is None else self.assignment.layouts[tensor]
                     entries[SHARDING] = self._attr(layout or Sharding(((),) * ir.RankedTensorType(kind).rank))
+                if name == "arg_attrs" and self._is_donated_elsewhere(entries, tensor):
+                    del entries[ALIASED]
+                    entries[DONOR] = ir.BoolAttr.get(True)
                 new.append(ir.DictAttr.get(entries))
             main.attributes[name] = ir.ArrayAttr.get(new)
+
+    def _is_donated_elsewhere(self, entries: dict[str, ir.Attribute], tensor: int | None) -> bool:
+        """Returns whether an argument is donated to a result that has another layout now; XLA takes no such alias."""
+        if ALIASED not in entries:
+            return False
+        result = self.factored.results[ir.IntegerAttr(entries[ALIASED]).value]
+        one, other = (None if each is None else self.assignment.layouts[each] for each in (tensor, result))
+        return one != other
 
     def _constrain_result(self, place: Place) -> None:
         if place not in self.wanted:  # it is wanted in several layouts

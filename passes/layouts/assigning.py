@@ -92,8 +92,11 @@ def assign(
         free_of_shardings(module)
     inline_calls_of(module)
     progress.at("assign-layouts: the program as ops with factors")
-    factored = factored_module(module)
-    problem = LayoutProblem(factored.program, mesh, topology, memory_limit)
+    factored = factored_module(module, mesh)
+    try:
+        problem = LayoutProblem(factored.program, mesh, topology, memory_limit)
+    except InfeasibleError as error:
+        raise error_at(module.operation, f"{error}; annotations=free leaves shardings out") from None
     progress.at(f"assign-layouts: {len(problem.problem.costs)} choices")
     try:
         assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)
@@ -119,7 +122,7 @@ def assign_again(module: ir.Module, mesh: Mesh, network: SiteNetwork, found: Ass
     if found.factored.is_of(module):
         write_layouts(module, found.factored, found.assignment, mesh)
     else:
-        assign(module, mesh, network)
+        assign(module, mesh, network, memory_limit=network.memory_limit)
 
 
 def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topology:
@@ -135,7 +138,7 @@ def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topolog
 
 def _infeasible(problem: LayoutProblem, error: InfeasibleError) -> str:
     if problem.memory_limit is None:
-        return f"the shardings of the module cannot all be kept on {problem.mesh}: {error}; try annotations=free"
+        return f"{error} on {problem.mesh}"
     least = problem.least_memory()
     limit = f"{mebibytes(problem.memory_limit, 1)} MiB"
     if least > problem.memory_limit:

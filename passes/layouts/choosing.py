@@ -150,11 +150,14 @@ class Chooser:
         laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), len(each.mesh.axes)))
         different = _different(laid_out)[:most_compiled]
         compiled = [self._measured(each) for each in different]
+        others = [each for each in laid_out if each not in different]
+        while others and all(each.problem for each in compiled):  # any that fits is better than none
+            compiled.append(self._measured(others.pop(0)))
         compiled.sort(key=lambda each: each.best_s)
         if compiled[0].problem:
             module = ir.Module.parse(self.source, self.context)
             raise error_at(module.operation, f"{compiled[0].problem}")
-        return Choice((*compiled, *(each for each in laid_out if each not in different)), self.network, tuple(skipped))
+        return Choice((*compiled, *others), self.network, tuple(skipped))
 
     def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
@@ -172,7 +175,7 @@ class Chooser:
             peak = min(peaks, default=0)
             if self.limit is None or limit is None or peak <= self.limit:
                 break
-            limit = int(limit * min(0.95, self.limit / peak))
+            limit = int(min(limit, found.assigned.assignment.memory_bytes) * min(0.95, self.limit / peak))
             try:
                 found = self._compiled(self._laid_out(candidate.mesh, limit))
             except DiagnosedError as error:

@@ -134,7 +134,7 @@ def auto(
     network = site_network(
         topology if topology is not None else device_networks.topology_of(where) or None, memory_limit
     )
-    structs = jax.tree.map(lambda each: jax.ShapeDtypeStruct(jax.numpy.shape(each), jax.numpy.result_type(each)), args)
+    structs = _structs_of(args)
     if pinned and shape is not None:
         structs = _pinned(structs, pinned, _jax_mesh(shape, where))
     if refused := sorted(name for name in jit_options if name.startswith(("static_", "in_", "out_"))):
@@ -163,8 +163,8 @@ class AutoJitted:
         """Returns the program for arguments of these shapes and types; the first time it is made, which takes time."""
         import jax
 
-        leaves, tree = jax.tree.flatten(args)
-        key = tree, tuple((jax.numpy.shape(each), jax.numpy.result_type(each)) for each in leaves)
+        leaves, tree = jax.tree.flatten(_structs_of(args))
+        key = tree, tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
         if key not in self._programs:
             self._programs[key] = auto(self._fun, *args, **self._options)
         return self._programs[key]
@@ -215,12 +215,23 @@ def choose(
         return chooser.choice(meshes, compiled_meshes)
 
 
+def _structs_of(args: tuple) -> tuple:
+    """Returns the shapes and types of arguments, without their shardings."""
+    import jax
+
+    found = jax.eval_shape(lambda *each: each, *args)
+    return jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type), found)
+
+
 def _shape_of(mesh: MeshLike) -> Mesh:
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, str):
         return Mesh.parse(mesh)
-    return Mesh.of(getattr(mesh, "shape", mesh))  # of a jax Mesh, an ordered mapping
+    axes = getattr(mesh, "shape", mesh)  # of a jax Mesh, an ordered mapping
+    if not isinstance(axes, Mapping):
+        raise TypeError(f"mesh = {mesh!r} is no jax.sharding.Mesh, mapping or text such as 'x=4,y=2'")
+    return Mesh.of(axes)
 
 
 def _jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
@@ -235,10 +246,15 @@ def _pinned(structs: tuple, pinned: Mapping[int, Any], mesh: Any) -> tuple:
     import jax
 
     def with_sharding(struct, spec):
-        return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=jax.sharding.NamedSharding(mesh, spec))
+        if not isinstance(spec, jax.sharding.PartitionSpec):
+            raise ValueError(f"pinned has {spec!r} where a PartitionSpec has to be")
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, weak_type=struct.weak_type)
 
     found = list(structs)
     for number, specs in pinned.items():
+        if not 0 <= number < len(found):
+            raise ValueError(f"pinned names argument {number}, and there are {len(found)}")
         if isinstance(specs, jax.sharding.PartitionSpec):
             found[number] = jax.tree.map(lambda struct: with_sharding(struct, specs), structs[number])
         else:
@@ -254,14 +270,14 @@ def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mappi
     factored, layouts = best.assigned.factored, best.assigned.assignment.layouts
 
     def tree_of(tree, tensors: Sequence[int | None]):
-        return jax.tree.unflatten(tree, [_named(mesh, None if each is None else layouts[each]) for each in tensors])
+        leaves, shape = jax.tree.flatten(tree)
+        some = [None if tensor is None else layouts[tensor] for tensor in tensors]
+        named = [_named(mesh, each, len(leaf.shape)) for each, leaf in zip(some, leaves, strict=True)]
+        return jax.tree.unflatten(shape, named)
 
-    results = jax.tree.structure(jax.jit(fun, **jit_options).lower(*structs).out_info)
-    in_shardings, out_shardings = (
-        tree_of(jax.tree.structure(structs), factored.arguments),
-        tree_of(results, factored.results),
-    )
-    free = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), structs)
+    results = jax.jit(fun, **jit_options).lower(*structs).out_info
+    in_shardings, out_shardings = tree_of(structs, factored.arguments), tree_of(results, factored.results)
+    free = _structs_of(structs)
     jitted = jax.jit(fun, in_shardings=in_shardings, out_shardings=out_shardings, **jit_options)
     lowered = jitted.lower(*free)
     content = _with_layouts(lowered, choice)
@@ -272,11 +288,15 @@ def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mappi
     return Automatic(mesh, in_shardings, out_shardings, result.lowered, result.compile(), choice, result)
 
 
-def _named(mesh: Any, sharding: Sharding | None) -> Any:
-    """Returns a layout as jax has it; None is that of an array that nothing can split."""
+def _named(mesh: Any, sharding: Sharding | None, rank: int) -> Any:
+    """Returns a layout as jax has it; None is that of an array that nothing can split.
+
+    Args:
+      rank: of the array. A random key has more dimensions in the module than in jax; those are not split.
+    """
     import jax
 
-    names = [[axis.name for axis in axes] for axes in sharding.dims] if sharding else []
+    names = [[axis.name for axis in axes] for axes in sharding.dims[:rank]] if sharding else []
     entries = [None if not each else each[0] if len(each) == 1 else tuple(each) for each in names]
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*entries))
 

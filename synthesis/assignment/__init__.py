@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts for a whole program: which mesh axis splits which dimension, chosen together, with a bound on what is left."""
+"""Layouts for a whole program: which mesh axis splits which dimension, chosen together, with a bound on the rest."""
 
 __all__ = [
     "clusters",

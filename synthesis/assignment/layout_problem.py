@@ -27,7 +27,7 @@ from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram
 from .moves import NOWHERE, PARTIAL, prices_for
 from .pairwise import Limit, PairwiseProblem
-from .solving import SMALL_GAP, TIME_LIMIT_S, Solution, solve
+from .solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
 
 MOMENTS = 8  # at which the memory is limited
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
@@ -167,6 +167,9 @@ class LayoutProblem:
         if self.allows is not None:
             for member in sorted(members):
                 kept &= self._allowed(found, member)
+        if not kept.any():
+            names = ", ".join(self.program.tensors[each].name or f"tensor {each}" for each in sorted(members)[:3])
+            raise InfeasibleError(f"no even layout of {names} on {self.mesh} is the one that is asked for")
         return found[kept]
 
     def _keeps(self, layouts: np.ndarray, tensor: int, pinned: Sequence[tuple[str, ...] | None]) -> np.ndarray:
@@ -175,7 +178,8 @@ class LayoutProblem:
             if axes is not None:
                 named = self.clusters.dims[tensor][dim]
                 wanted = np.array([name in axes for name in self.mesh.axis_names])
-                kept &= ((layouts == named) == wanted).all(axis=1) | (named < 0)
+                counts = np.array([size > 1 for _, size in self.mesh.axes])
+                kept &= (((layouts == named) == wanted) | ~counts).all(axis=1) | (named < 0)
         return kept
 
     def _allowed(self, layouts: np.ndarray, tensor: int) -> np.ndarray:

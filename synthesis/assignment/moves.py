@@ -10,8 +10,8 @@ conversion runs in this order, each step for all its axes at once, so that every
 Within a dimension the axes are in the order of the mesh. So an axis that comes or goes in front of another one changes
 the blocks of both; then both take part in the all_to_all.
 
-The planner may know a better chain, so the prices are mostly from above. They take microseconds, since the seconds and
-the seconds per byte of each step depend on its axes alone.
+The prices are estimates: the planner may know a better chain. They take microseconds, since the seconds and the seconds
+per byte of each step depend on its axes alone.
 """
 
 from __future__ import annotations
@@ -134,27 +134,26 @@ class PlannedPrices(MovePrices):
         pair = _renumbered(source, target)
         if pair not in self._planned:
             self._planned[pair] = self._plans(*pair)
-        times = self._planned[pair]
-        if num_bytes >= _REFERENCE_BYTES[-1]:
-            return times[-1] * num_bytes / _REFERENCE_BYTES[-1]
-        return float(np.interp(num_bytes, _REFERENCE_BYTES, times))
+        sizes, times = self._planned[pair]
+        if num_bytes >= sizes[-1]:
+            return times[-1] * num_bytes / sizes[-1]
+        return float(np.interp(num_bytes, sizes, times))
 
-    def _plans(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[float, ...]:
+    def _plans(self, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Returns the bytes of whole tensors, rising, and the seconds of the conversion for each."""
         if any(there == PARTIAL != here for here, there in zip(source, target)):
-            return (math.inf,) * len(_REFERENCE_BYTES)
-        if any(here == there == PARTIAL for here, there in zip(source, target)):  # they stay: as if nobody had the axis
+            return (1.0,), (math.inf,)
+        if any(here == there == PARTIAL for here, there in zip(source, target)):  # they stay, as if nobody had the axis
             source = tuple(NOWHERE if here == there == PARTIAL else here for here, there in zip(source, target))
             target = tuple(NOWHERE if there == PARTIAL else there for there in target)
-        rank = 1 + max((*source, *target, 0))
-        size = math.prod(int(each) for each in self.sizes) ** 2
-        found = []
-        for num_bytes in _REFERENCE_BYTES:
-            rest = max(1, round(num_bytes / 4 / size**rank))
-            shape = (*(size,) * rank, rest)
+        rank, devices = 1 + max((*source, *target, 0)), math.prod(int(each) for each in self.sizes)
+        sizes, times = [], []
+        for rest in dict.fromkeys(max(1, round(each / 4 / devices**rank)) for each in _REFERENCE_BYTES):
+            shape = (*(devices,) * rank, rest)
             ends = (_sharding(places, len(shape), self._mesh) for places in (source, target))
-            made = plan(self._mesh, shape, 32, *ends, objective="time", topology=self._topology)
-            found.append(made.time_s * num_bytes / (4 * size**rank * rest) if rest == 1 else made.time_s)
-        return tuple(found)
+            sizes.append(4.0 * math.prod(shape))
+            times.append(plan(self._mesh, shape, 32, *ends, objective="time", topology=self._topology).time_s)
+        return tuple(sizes), tuple(times)
 
 
 _tables: dict[tuple[Topology, Mesh], dict] = {}

@@ -23,17 +23,22 @@ from .pairwise import Limit, PairwiseProblem, Reduction
 
 SMALL_GAP = 5e-3  # the relative gap at which the search may end
 TIME_LIMIT_S = 15.0
+_SMALL_PRICE = 1e-9  # of a limit as a whole, where the best solution without limits costs nothing
+_ROUNDING = 1e-12  # seconds
 _CLOSE = 1.02  # the ratio of two prices between which no third is tried
 _PRICES = 14  # that are tried for the weights in limits
 _FEW = 20_000  # combinations of states that are enumerated without a linear program
 
 
 class InfeasibleError(ValueError):
-    """No solution keeps the limits. `excess` is by how much the best one found is above; None if it is not known."""
+    """No solution keeps the limits, or none was found in time, if `is_proved` is false.
 
-    def __init__(self, message: str, excess: float | None = None):
+    `excess` is by how much the best one that was found is above; None if it is not known.
+    """
+
+    def __init__(self, message: str, excess: float | None = None, is_proved: bool = True):
         super().__init__(message)
-        self.excess = excess
+        self.excess, self.is_proved = excess, is_proved
 
 
 class NotBelowError(ValueError):
@@ -61,7 +66,9 @@ class Solution:
     @property
     def gap(self) -> float:
         """Returns by how much the cost may be above the least one, as a share of the bound."""
-        return max(0.0, self.cost / self.bound - 1) if self.bound > 0 else 0.0
+        if self.bound > 0:
+            return max(0.0, self.cost / self.bound - 1)
+        return 0.0 if self.cost <= self.bound + _ROUNDING else math.inf
 
 
 def solve(
@@ -94,10 +101,13 @@ def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: fl
         return relaxed
     try:
         found, bound = _programmed(problem, reduction, core, time_limit_s / 3 if relaxed else time_limit_s, gap)
-    except InfeasibleError:
-        if relaxed is None:
+    except InfeasibleError as error:
+        if relaxed is not None:
+            return relaxed
+        greedy = _descended(problem, tuple(int(costs.argmin()) for costs in problem.costs))
+        if error.is_proved or not math.isfinite(problem.cost(greedy)) or problem.excess(greedy) > 0:
             raise
-        return relaxed
+        return Solution(greedy, problem.cost(greedy), -math.inf, len(core))
     states = reduction.solution(found)
     solution = _checked(problem, _descended(problem, states), bound + reduction.constant, len(core))
     return _better(solution, relaxed) if relaxed else solution
@@ -125,13 +135,16 @@ def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float, below: f
         price = 0.0 if step == 0 else unit * 4.0 ** (step - 1) if math.isinf(high) else math.sqrt(low * high)
         if price == 0.0 and step:
             price = high / 16
-        found = solve(_priced(problem, price), time_limit_s=max(1.0, end - time.monotonic()), gap=gap / 4)
+        try:
+            found = solve(_priced(problem, price), time_limit_s=max(1.0, end - time.monotonic()), gap=gap / 4)
+        except InfeasibleError:
+            break
         bound = max(bound, found.bound - price * len(problem.limits))
         if bound >= below:
             raise NotBelowError(bound)
         seen.append(found.states)
         cost = problem.cost(found.states)
-        unit = unit or cost / 16
+        unit = unit or cost / 16 or _SMALL_PRICE
         if problem.excess(found.states) > 0:
             low = price
         else:
@@ -143,7 +156,7 @@ def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float, below: f
         is_close = best is not None and (best.cost <= bound * (1 + gap) or price == 0.0)
         if is_close or high < low * _CLOSE or time.monotonic() > end:
             break
-    if best is None or best.cost > bound * (1 + gap):
+    if seen and (best is None or best.cost > bound * (1 + gap)):
         mixed = _mixed(problem, seen, max(1.0, end - time.monotonic()))
         best = mixed if mixed is not None and (best is None or mixed.cost < best.cost) else best
     return best and replace(best, bound=min(best.cost, bound))
@@ -294,9 +307,8 @@ class _LinearProgram:
         )
         if answer.x is None:
             is_proved = answer.status == 2
-            raise InfeasibleError(
-                "no layout keeps the limit" if is_proved else f"no layout within {time_limit_s:.0f} s"
-            )
+            said = "no layout keeps the limit" if is_proved else f"no layout was found within {time_limit_s:.0f} s"
+            raise InfeasibleError(said, is_proved=is_proved)
         sizes = {node: len(self._reduction.costs[node]) for node in self._core}
         states = {
             node: int(answer.x[self._first[node] : self._first[node] + size].argmax()) for node, size in sizes.items()

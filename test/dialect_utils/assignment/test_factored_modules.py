@@ -8,6 +8,7 @@ from reshard.dialect_utils.assignment.loop_trips import trips_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.synthesis.layouts.mesh import Mesh
 
 LOOP = """func.func public @main(%x: tensor<8x8xf32>, %w: tensor<4x8x8xf32>) -> tensor<8x8xf32> {
   %zero = stablehlo.constant dense<START> : tensor<i32>
@@ -88,7 +89,30 @@ def test_shardings_of_the_module_are_pinned_but_for_open_dimensions():
       %0 = sdy.sharding_constraint %x <@mesh, [{}, {"y"}]> : tensor<8x8xf32>
       return %0 : tensor<8x8xf32>
     }""")
-    assert dict(found.program.pinned) == {found.arguments[0]: (("x",), None), found.results[0]: ((), ("y",))}
+    pinned = dict(found.program.pinned)
+    assert pinned.pop(found.arguments[0]) == (("x",), None) and list(pinned.values()) == [((), ("y",))]
+    assert [op.name for op in found.program.ops] == ["copy"] * 3  # behind both, other layouts are possible
+
+
+@pytest.mark.parametrize(
+    ("sharding", "problem"),
+    [
+        ("@other, [{a}, {}]", 'is on the mesh <["a"=8]>, and layouts are chosen for <["x"=2, "y"=4]>'),
+        ("@mesh, [{y:(1)2}, {}]", "splits by a part of an axis"),
+        ("@mesh, [{y, x}, {}]", "splits a dimension by axes in another order than the mesh has them"),
+    ],
+)
+def test_shardings_that_layouts_are_not_chosen_from_are_refused(sharding, problem):
+    for name in "axy":
+        sharding = sharding.replace("{" + name, '{"' + name + '"').replace(", " + name + "}", ', "' + name + '"}')
+    text = f"""sdy.mesh @mesh = <["x"=2, "y"=4]>
+    sdy.mesh @other = <["a"=8]>
+    func.func public @main(%x: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<{sharding}>}}) -> tensor<8x8xf32> {{
+      return %x : tensor<8x8xf32>
+    }}"""
+    with pytest.raises(DiagnosedError) as refused:
+        factored_module(ir.Module.parse(text), Mesh.parse("x=2,y=4"))
+    assert problem in str(refused.value)
 
 
 def test_arguments_are_alive_to_the_end_unless_they_are_donated():

@@ -94,3 +94,54 @@ def test_jit_with_auto_makes_a_program_for_each_shape():
     assert function.__name__ == "step" and function.program(params, x) is function.program(params, x)
     assert agrees(function(params, x[:16]), jax.jit(step)(params, x[:16]))
     assert function.program(params, x[:16]) is not function.program(params, x)
+
+
+@pytest.fixture
+def rows_and_columns():
+    return jnp.arange(256.0).reshape(16, 16), jnp.ones((16, 16))
+
+
+def test_tied_arguments_may_be_pinned_to_different_layouts(rows_and_columns):
+    x, y = rows_and_columns
+    pinned = {0: PartitionSpec("x"), 1: PartitionSpec(None, "x")}
+    found = reshard.auto(lambda x, y: x + y, x, y, mesh="x=8", pinned=pinned, compiled_meshes=1)
+    assert [each.spec for each in found.in_shardings] == [PartitionSpec("x", None), PartitionSpec(None, "x")]
+    assert agrees(found(x, y), x + y)
+
+
+def test_a_donated_argument_may_live_elsewhere_than_its_result(rows_and_columns):
+    x, _ = rows_and_columns
+    mesh = Mesh(np.array(jax.devices()[:8]), ("x",))
+
+    def function(x):
+        return jax.lax.with_sharding_constraint(x + 1, jax.sharding.NamedSharding(mesh, PartitionSpec(None, "x")))
+
+    found = reshard.auto(function, x, mesh="x=8", pinned={0: PartitionSpec("x")}, donate_argnums=0, compiled_meshes=1)
+    assert found.out_shardings.spec != found.in_shardings[0].spec
+    assert agrees(found(jnp.array(x)), x + 1)
+
+
+def test_weak_types_and_random_keys_are_those_of_the_arguments(rows_and_columns):
+    x, _ = rows_and_columns
+    small = x.astype(jnp.bfloat16)
+    found = reshard.auto(lambda x, factor: x @ x * factor, small, 2.0, mesh="x=8", compiled_meshes=1)
+    assert found(small, 2.0).dtype == jnp.bfloat16
+    key = jax.random.key(0)
+    noisy = reshard.auto(
+        lambda key, x: (key, x + jax.random.normal(key, x.shape)), key, x, mesh="x=8", compiled_meshes=1
+    )
+    assert agrees(noisy(key, x)[1], x + jax.random.normal(key, x.shape))
+
+
+def test_arguments_of_auto_that_make_no_sense_are_named(rows_and_columns):
+    x, _ = rows_and_columns
+    for pinned, said in (
+        ({3: PartitionSpec()}, "argument 3, and there are 1"),
+        ({0: "x"}, "'x' where a PartitionSpec"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            reshard.auto(jnp.tanh, x, mesh="x=8", pinned=pinned)
+    with pytest.raises(TypeError, match="mesh = 8 is no"):
+        reshard.auto(jnp.tanh, x, mesh=8)
+    with pytest.raises(DiagnosedError, match="in another order than the mesh has them"):
+        reshard.auto(jnp.tanh, x, mesh="x=2,y=4", pinned={0: PartitionSpec(("y", "x"))})

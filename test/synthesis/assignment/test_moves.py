@@ -78,3 +78,11 @@ def test_the_order_of_devices_counts():
         for mesh in (straight, turned)
     ]
     assert gathers[1] > 2 * gathers[0]
+
+
+def test_small_tensors_pay_latency_too():
+    mesh, topology = Mesh.parse("x=2,y=8"), Topology.parse("h100:2x8")
+    source, target = np.array([[2, 1]]), np.array([[NOWHERE, 0]])
+    found = PlannedPrices(topology, mesh).seconds(4.0 * 16**3, source, target)[0, 0]
+    ends = sharding((2, 1), mesh), sharding((NOWHERE, 0), mesh)
+    assert found > 0.3 * plan(mesh, (16, 16, 16), 32, *ends, objective="time", topology=topology).time_s > 0

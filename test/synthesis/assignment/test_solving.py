@@ -90,3 +90,11 @@ def test_parallel_edges_add_up_and_an_edge_to_itself_is_a_cost():
 
 def test_the_same_problem_has_the_same_solution():
     assert len({solve(random_problem(3)).states for _ in range(5)}) == 1
+
+
+def test_a_limit_binds_where_the_best_solution_without_it_costs_nothing():
+    problem = PairwiseProblem()
+    problem.add([0.0, 1.0])
+    problem.add([0.0, 1.0])
+    problem.limits.append(Limit({node: np.array([8.0, 1.0]) for node in (0, 1)}, 10.0))
+    assert solve(problem).cost == 1.0
