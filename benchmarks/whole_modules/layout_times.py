@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures how long it takes to choose the layouts of large programs, and how far from the best they may be.
 
-    python benchmarks/assignment_times.py [--programs NAME,...] [--out FILE.md]
+    python -m benchmarks.whole_modules.layout_times [--programs NAME,...] [--out FILE.md]
 
 Programs are lowered in their real size, their shardings are taken out, and `assign-layouts` solves them for meshes of
 up to 512 devices, without a memory limit. Nothing is compiled or written into the modules.
@@ -15,18 +15,16 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.harness.progress import replace_line  # noqa: E402
-from benchmarks.programs.__main__ import use_devices  # noqa: E402
-from reshard.dialect_utils.assignment.factored_modules import factored_module, inline_calls_of  # noqa: E402
-from reshard.dialect_utils.assignment.written_layouts import free_of_shardings  # noqa: E402
-from reshard.dialect_utils.platform import compat  # noqa: E402
-from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E402
-from reshard.synthesis.assignment.layout_problem import LayoutProblem  # noqa: E402
-from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
-from reshard.synthesis.layouts.mesh import Mesh  # noqa: E402
-from reshard.synthesis.network.topology import Topology  # noqa: E402
+from benchmarks.harness.progress import replace_line
+from benchmarks.programs.__main__ import use_devices
+from reshard.dialect_utils.assignment.factored_modules import factored_module, inline_calls_of
+from reshard.dialect_utils.assignment.written_layouts import free_of_shardings
+from reshard.dialect_utils.platform import compat
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.synthesis.assignment.layout_problem import LayoutProblem
+from reshard.synthesis.common.text_table import markdown_table
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.network.topology import Topology
 
 _MESHES = (("x=8", "v5e:2x4"), ("x=8,y=8", "v5e:8x8"), ("x=2,y=16,z=16", "v5e:16x16*2"))
 _TIME_LIMIT_S = 120.0
