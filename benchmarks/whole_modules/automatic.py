@@ -2,10 +2,10 @@
 """Compares programs as their authors annotated them with the same programs laid out from nothing.
 
     python -m benchmarks.whole_modules.automatic [--programs NAME,...] [--topologies h100:1x8,v5e:2x4] [--size demo]
-        [--limit 1.0] [--journal FILE.jsonl] [--out FILE.md] [--verify]
+        [--limit 1.0] [--meshes 1] [--journal FILE.jsonl] [--out FILE.md] [--verify]
 
 Each program is lowered for its own mesh, and compiled as it is by stock XLA and after `reshard-opt`. Then all its
-shardings are taken out, and `reshard auto` chooses mesh and layouts by the model, within `--limit` times the memory of
+shardings are taken out, and `reshard auto` chooses the layouts by the model, within `--limit` times the memory of
 stock XLA's program (0: no limit). A program with manual computations keeps its mesh. Times are modelled, collectives
 and local work one after the other. With `--verify`, the chosen program runs on small random inputs, and its outputs are
 compared with those on one device. The exit status is 1 if a program fails, is slower than one of its annotated forms,
@@ -43,7 +43,6 @@ from reshard.synthesis.layouts.mesh import Mesh
 
 TOPOLOGIES = "h100:1x8,v5e:2x4"
 _MOST_DEVICES = 64
-_MOST_MESHES = 3
 _SLOWER = 1e-3  # relative difference that counts
 _HEADINGS = (
     "program", "network", "mesh", "annotated, stock us", "annotated, ours us", "auto us", "stock / auto", "ours / auto",
@@ -86,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = []
     for number, (name, topology) in enumerate(pairs, 1):
         replace_line(f"{number} of {len(pairs)}: {name} on {topology}")
-        key = f"{name} {topology} {options.size} {options.limit} {options.verify}"
+        key = f"{name} {topology} {options.size} {options.limit} {options.meshes} {options.verify}"
         known = journal.get(key) if journal else None
         rows.append(Row(**known) if known else _measured(name, topology, options))
         if journal and not known:
@@ -108,6 +107,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--topologies", type=lambda text: text.split(","), default=TOPOLOGIES.split(","))
     parser.add_argument("--size", default="demo")
     parser.add_argument("--limit", type=float, default=1.0, help="of the memory, times that of stock XLA's program")
+    parser.add_argument(
+        "--meshes", type=int, default=1, help="shapes of a mesh that are laid out; the first has one axis"
+    )
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--journal")
     parser.add_argument("--out")
@@ -141,7 +143,7 @@ def _compared(name: str, topology: str, content: bytes, network: SiteNetwork, op
     stock, ours = ask(content), ask(optimized_module(content, settings, name, is_from_jax=False).content)
     limit = int(options.limit * (stock.peak_bytes or 0)) or None
     start = time.monotonic()
-    meshes = (own,) if is_bound else meshes_for(own.size)[:_MOST_MESHES]
+    meshes = (own,) if is_bound else meshes_for(own.size)[: options.meshes]
     limited = SiteNetwork(network.text, limit)
     best = _chosen(content, name, meshes, limited)
     seconds = time.monotonic() - start
