@@ -188,9 +188,9 @@ class Reduction:
     def _drop_impossible(self, node: int) -> None:
         possible: np.ndarray = np.isfinite(self.costs[node])
         for matrix in self.around[node].values():
-            possible = possible & np.isfinite(matrix).any(axis=1)
-        if possible.any() and not possible.all():
-            self._keep(node, possible)
+            possible = np.logical_and(possible, np.isfinite(matrix).any(axis=1))
+        if np.any(possible) and not np.all(possible):
+            self._keep(node, np.asarray(possible))
 
     def _drop_dominated(self, node: int) -> bool:
         """Applies R2 to a node; returns whether a state went."""
