@@ -212,7 +212,7 @@ class Reduction:
         dropped = never.any(axis=0)  # the relation is transitive, and has no circle: a state that stays dominates it
         if not dropped.any():
             return False
-        self._keep(node, ~dropped)
+        self._keep(node, ~np.asarray(dropped))
         return True
 
     def _keep(self, node: int, kept: np.ndarray) -> None:
