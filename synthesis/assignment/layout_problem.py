@@ -101,17 +101,12 @@ class _Edges:
 
 @dataclass
 class LayoutProblem:
-    """The problem of a program on a mesh.
-
-    Args:
-      allows: whether an axis may split a dimension: (tensor, its dimension, axis) -> bool; None: it always may.
-    """
+    """The problem of a program on a mesh."""
 
     program: FactoredProgram
     mesh: Mesh
     topology: Topology
     memory_limit: int | None = None
-    allows: Callable[[int, int, str], bool] | None = None
     problem: PairwiseProblem = field(init=False, default_factory=PairwiseProblem)
 
     def __post_init__(self) -> None:
@@ -164,9 +159,6 @@ class LayoutProblem:
         for tensor, pinned in self.program.pinned:
             if tensor in members:
                 kept &= self._keeps(found, tensor, pinned)
-        if self.allows is not None:
-            for member in sorted(members):
-                kept &= self._allowed(found, member)
         if not kept.any():
             names = ", ".join(self.program.tensors[each].name or f"tensor {each}" for each in sorted(members)[:3])
             raise InfeasibleError(f"no even layout of {names} on {self.mesh} is the one that is asked for")
@@ -180,14 +172,6 @@ class LayoutProblem:
                 wanted = np.array([name in axes for name in self.mesh.axis_names])
                 counts = np.array([size > 1 for _, size in self.mesh.axes])
                 kept &= (((layouts == named) == wanted) | ~counts).all(axis=1) | (named < 0)
-        return kept
-
-    def _allowed(self, layouts: np.ndarray, tensor: int) -> np.ndarray:
-        kept = np.ones(len(layouts), dtype=bool)
-        for dim, named in enumerate(self.clusters.dims[tensor]):
-            for at, name in enumerate(self.mesh.axis_names if named >= 0 else ()):
-                if self.allows is not None and not self.allows(tensor, dim, name):
-                    kept &= layouts[:, at] != named
         return kept
 
     def _fused_s(self, cluster: int, space: np.ndarray) -> np.ndarray:
@@ -316,7 +300,7 @@ class LayoutProblem:
             if self._moves_bytes(op, tensor):
                 moved += tile
             if tensor in op.operands and along.any():
-                exchanged = self.prices._priced("all_to_all", along @ (1 << np.arange(ways.shape[1])), tile)
+                exchanged = self.prices.of_step("all_to_all", along @ (1 << np.arange(ways.shape[1])), tile)
                 halo = np.maximum(halo, np.where(along.any(axis=1), exchanged, 0.0))
         local = np.maximum(computing, moved / self.topology.memory_bandwidth_bytes_per_s)
         return op.runs * (local + halo)

@@ -62,16 +62,17 @@ class MovePrices:
         reduced = ((source == PARTIAL) & (target == NOWHERE)) @ bits
         gathered = ((source >= 0) & (target == NOWHERE)) @ bits
         tile = num_bytes / self.shards(sources)[:, None] / self._shards[sliced]
-        total = self._priced("reduce_scatter", scattered, tile)
+        total = self.of_step("reduce_scatter", scattered, tile)
         tile = tile / self._shards[scattered]
-        total = total + self._priced("all_to_all", exchanged, tile)
-        total = total + self._priced("all_reduce", reduced, tile)
-        total = total + self._priced("all_gather", gathered, tile)
+        total = total + self.of_step("all_to_all", exchanged, tile)
+        total = total + self.of_step("all_reduce", reduced, tile)
+        total = total + self.of_step("all_gather", gathered, tile)
         copied = np.where(exchanged > 0, 2 * tile, 0.0) + np.where(gathered > 0, tile * self._shards[gathered], 0.0)
         impossible = ((target == PARTIAL) & (source != PARTIAL)).any(axis=2)
         return np.where(impossible, np.inf, total + copied * self._copy_s_per_byte)
 
-    def _priced(self, kind: str, masks: np.ndarray, tile: np.ndarray) -> np.ndarray:
+    def of_step(self, kind: str, masks: np.ndarray, tile: np.ndarray) -> np.ndarray:
+        """Returns the seconds of one kind of collective, over the axes of each mask, on tiles of so many bytes."""
         steps = self._steps[kind][masks]
         return steps[..., 0] + steps[..., 1] * tile
 

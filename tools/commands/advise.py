@@ -8,9 +8,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.network.topology import TopologyError
-from reshard.tools.common.command import UserError, whole_number, write_output
+from reshard.tools.common.command import UserError, input_name, size, whole_number, write_output
 
 if TYPE_CHECKING:
     from reshard.compiling.advising import Advice
@@ -47,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-limit",
-        type=_size,
+        type=size,
         metavar="SIZE",
         help="the memory up to which the changed program may need more, per device, e.g. 12GiB",
     )
@@ -83,22 +82,11 @@ def _words(text: str) -> tuple[str, ...]:
     return words
 
 
-def _size(text: str) -> int:
-    try:
-        return byte_size(text)
-    except ByteSizeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def contained_drive(flags: argparse.Namespace) -> int:
     """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
     from reshard.tools.common import contained
 
-    return contained.run(lambda: drive(flags), _name(flags))
-
-
-def _name(flags: argparse.Namespace) -> str:
-    return "<stdin>" if flags.module == "-" else flags.module
+    return contained.run(lambda: drive(flags), input_name(flags.module))
 
 
 def drive(flags: argparse.Namespace) -> int:
@@ -111,7 +99,7 @@ def drive(flags: argparse.Namespace) -> int:
     try:
         found = _found(flags)
     except DiagnosedError as error:
-        print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
+        print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
     except TopologyError as error:
         raise UserError(str(error)) from None

@@ -8,10 +8,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.layouts.mesh import MeshError
 from reshard.synthesis.network.topology import TopologyError
-from reshard.tools.common.command import UserError, whole_number, write_output
+from reshard.tools.common.command import UserError, input_name, size, whole_number, write_output
 
 if TYPE_CHECKING:
     from reshard.passes.layouts.choosing import Choice
@@ -41,7 +40,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the network: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: unknown, one switch)",
     )
-    parser.add_argument("--memory-limit", type=_size, metavar="SIZE", help="of each device, e.g. 16GiB (default: none)")
+    parser.add_argument("--memory-limit", type=size, metavar="SIZE", help="of each device, e.g. 16GiB (default: none)")
     parser.add_argument(
         "--compiled", type=whole_number, default=3, metavar="N", help="meshes that are compiled (default: 3)"
     )
@@ -50,22 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _size(text: str) -> int:
-    try:
-        return byte_size(text)
-    except ByteSizeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def contained_drive(flags: argparse.Namespace) -> int:
     """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
     from reshard.tools.common import contained
 
-    return contained.run(lambda: drive(flags), _name(flags))
-
-
-def _name(flags: argparse.Namespace) -> str:
-    return "<stdin>" if flags.module == "-" else flags.module
+    return contained.run(lambda: drive(flags), input_name(flags.module))
 
 
 def drive(flags: argparse.Namespace) -> int:
@@ -78,7 +66,7 @@ def drive(flags: argparse.Namespace) -> int:
     try:
         choice = _choice(flags)
     except DiagnosedError as error:
-        print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
+        print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
     except (TopologyError, MeshError) as error:
         raise UserError(str(error)) from None

@@ -16,6 +16,8 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FrameType
 
+from reshard.planning.byte_sizes import ByteSizeError, byte_size
+
 # Modules that may be missing, each with the packages that pip has to install.
 _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
 
@@ -167,6 +169,19 @@ def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
 
     print(completion.script(parser, shell), end="")
     return 0
+
+
+def size(text: str) -> int:
+    """Returns the bytes of a size such as `16GiB`, as the value of a flag. Raises: argparse.ArgumentTypeError."""
+    try:
+        return byte_size(text)
+    except ByteSizeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def input_name(path: str) -> str:
+    """Returns the name of an input file for people."""
+    return "<stdin>" if path == "-" else path
 
 
 def whole_number(text: str) -> int:
