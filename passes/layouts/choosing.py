@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild
-from reshard.passes.layouts.assigning import Assigned, assign
+from reshard.passes.layouts.assigning import Assigned, assign, topology_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.solving import NotBelowError
 from reshard.synthesis.common.numbers import mebibytes
@@ -99,6 +100,19 @@ def meshes_for(devices: int) -> tuple[Mesh, ...]:
     return tuple(Mesh(tuple(zip(AXIS_NAMES, shape))) for shape in shapes[:MOST_MESHES])
 
 
+def without_swapped(meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
+    """Returns the meshes without those that swap the axes of an earlier one: the same, if all devices are alike.
+
+    Example:
+      >>> [mesh_text(mesh) for mesh in without_swapped(meshes_for(8))]
+      ['x=8', 'x=2, y=4', 'x=2, y=2, z=2']
+    """
+    first: dict[tuple[int, ...], Mesh] = {}
+    for mesh in meshes:
+        first.setdefault(tuple(sorted(size for _, size in mesh.axes)), mesh)
+    return tuple(first.values())
+
+
 def _squarest(shapes: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return sorted(shapes, key=lambda shape: (max(shape) / min(shape), shape))
 
@@ -134,6 +148,7 @@ class Chooser:
     def choice(self, meshes: Sequence[Mesh], most_compiled: int = MOST_COMPILED) -> Choice:
         """Returns the candidates. Raises: DiagnosedError if no mesh is possible, with the reason of the last one."""
         laid_out, skipped, error = [], [], None
+        meshes = self._distinct(meshes)
         for number, mesh in enumerate(meshes, 1):
             progress.at(f"layouts on {mesh}", number, len(meshes))
             fewer = [each.assigned.seconds for each in laid_out if len(each.mesh.axes) < len(mesh.axes)]
@@ -160,6 +175,12 @@ class Chooser:
             module = ir.Module.parse(self.source, self.context)
             raise error_at(module.operation, f"{compiled[0].problem}")
         return Choice((*compiled, *others), self.network, tuple(skipped))
+
+    def _distinct(self, meshes: Sequence[Mesh]) -> Sequence[Mesh]:
+        module = ir.Module.parse(self.source, self.context)
+        if module_meshes(module) or not topology_for(module, meshes[0], self.network).is_one_switch:
+            return meshes
+        return without_swapped(meshes)
 
     def _tried_again(
         self, skipped: Sequence[tuple[Mesh, float]], compiled: list[Candidate]

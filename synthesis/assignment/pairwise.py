@@ -29,6 +29,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+_HUGE = 1e300  # seconds, for what is impossible
+_DIFFERENCES = 1 << 18  # numbers that are subtracted at once
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -74,6 +77,13 @@ class PairwiseProblem:
         return sum(float(each[state]) for each, state in zip(self.costs, states, strict=True)) + sum(
             float(matrix[states[one], states[other]]) for (one, other), matrix in self.edges.items()
         )
+
+    def shares(self, states: Sequence[int]) -> list[float]:
+        """Returns what a solution takes of each limit, as a share of it."""
+        return [
+            sum(float(w[states[node]]) for node, w in each.weights.items()) / max(each.most, 1.0)
+            for each in self.limits
+        ]
 
     def excess(self, states: Sequence[int]) -> float:
         """Returns by how much a solution is above a limit, at most; 0 if it keeps all of them."""
@@ -224,8 +234,11 @@ class Reduction:
 
 def _largest_difference(matrix: np.ndarray) -> np.ndarray:
     """Returns for each pair of rows (t, s) the largest of matrix[t, j] - matrix[s, j]; where both are infinite, 0."""
+    finite = np.where(np.isinf(matrix), _HUGE, matrix)
     found = np.empty((len(matrix), len(matrix)))
-    for row, each in enumerate(matrix):
-        difference = np.where(np.isinf(each) & np.isinf(matrix), 0.0, each - matrix)
-        found[row] = difference.max(axis=1)
+    step = max(1, _DIFFERENCES // max(1, matrix.size))  # rows at a time
+    for start in range(0, len(matrix), step):
+        found[start : start + step] = (finite[start : start + step, None, :] - finite[None, :, :]).max(axis=2)
+    found[found > _HUGE / 2] = np.inf
+    found[found < -_HUGE / 2] = -np.inf
     return found

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Solving pairwise problems: reduce, then the linear program over states and pairs of states, then branch and bound.
+"""Solving pairwise problems: reduce, then eliminate node by node, or solve the linear program over pairs of states.
 
-The linear program has a variable in [0, 1] for each state of a node and for each pair of states of an edge; the pairs
-of an edge add up to the states at both its ends. Its optimum is a lower bound. It is often integral, and then exact;
-otherwise HiGHS branches until the gap is small or the time is over, and coordinate descent improves the best solution.
+Elimination is exact, and fast while its tables are small; wide problems and limits need the linear program. That has a
+variable in [0, 1] for each state of a node and for each pair of states of an edge; the pairs of an edge add up to the
+states at both its ends. Its optimum is a lower bound. It is often integral, and then exact; otherwise HiGHS branches
+until the gap is small or the time is over, and coordinate descent improves the best solution.
 
 Source: Koster et al. (1998); Zheng et al., "Alpa" (OSDI 2022), for layouts; Huangfu and Hall (2018) for HiGHS.
 """
@@ -13,12 +14,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from .elimination import Order, eliminated, order_of
 from .pairwise import Limit, PairwiseProblem, Reduction
 
 SMALL_GAP = 5e-3  # the relative gap at which the search may end
@@ -27,7 +29,7 @@ _SMALL_PRICE = 1e-9  # of a limit as a whole, where the best solution without li
 _ROUNDING = 1e-12  # seconds
 _CLOSE = 1.02  # the ratio of two prices between which no third is tried
 _PRICES = 14  # that are tried for the weights in limits
-_FEW = 20_000  # combinations of states that are enumerated without a linear program
+_FEW = 15_000_000  # entries of tables up to which elimination is faster than the linear program
 
 
 class InfeasibleError(ValueError):
@@ -94,9 +96,10 @@ def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: fl
     core = reduction.core
     if not core:
         return _checked(problem, reduction.solution({}), math.inf, 0)
-    if not problem.limits and math.prod(len(reduction.costs[node]) for node in core) <= _FEW:
-        return _checked(problem, reduction.solution(_enumerated(reduction, core)), math.inf, len(core))
-    relaxed = _relaxed(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
+    if not problem.limits and (order := _order(reduction, core)) is not None:
+        costs = {node: reduction.costs[node] for node in core}
+        return _checked(problem, reduction.solution(eliminated(costs, _edges(reduction), order)), math.inf, len(core))
+    relaxed = _Relaxation(problem, time_limit_s * 2 / 3, gap, below).solution() if problem.limits else None
     if relaxed is not None and relaxed.gap <= gap:
         return relaxed
     try:
@@ -119,47 +122,101 @@ def _better(one: Solution, other: Solution) -> Solution:
     return replace(best, bound=min(best.cost, max(one.bound, other.bound)))
 
 
-def _relaxed(problem: PairwiseProblem, time_limit_s: float, gap: float, below: float) -> Solution | None:
-    """Returns a solution that keeps the limits, from problems without limits; None if none of these gives one.
+class _Relaxation:
+    """Solutions that keep the limits, and a bound, from problems without limits.
 
-    In the Lagrangian relaxation each state also costs a price for its weight in each limit. The least cost, less the
-    price of all that the limits allow, is a lower bound for every price; a high price leads to solutions that keep the
-    limits. The price rises, then closes in from both sides. At last each node may choose among the states that it had
-    in any of these solutions, which is a small problem.
+    In the Lagrangian relaxation each state also costs a price for its weight in the limits that some solution broke.
+    The least cost, less the price of all that these limits allow, is a lower bound for every price, concave in it. Each
+    solution is a line above: one that rises is over these limits in sum, one that falls is not. The next price is where
+    the last two of these cross (Kelley's cutting planes in one dimension), which ends at the best bound after few
+    steps. The lowest price whose solution keeps each limit is then closed in on.
     """
-    end = time.monotonic() + time_limit_s
-    best: Solution | None = None
-    bound, low, high = -math.inf, 0.0, math.inf
-    unit, seen = 0.0, []
-    for step in range(_PRICES):
-        price = 0.0 if step == 0 else unit * 4.0 ** (step - 1) if math.isinf(high) else math.sqrt(low * high)
-        if price == 0.0 and step:
-            price = high / 16
+
+    def __init__(self, problem: PairwiseProblem, time_limit_s: float, gap: float, below: float):
+        self._problem, self._gap, self._below = problem, gap, below
+        self._end = time.monotonic() + time_limit_s
+        self._tries = _PRICES
+        self._seen: list[tuple[int, ...]] = []
+        self._broken: set[int] = set()  # limits
+        self._best: Solution | None = None
+        self._bound = -math.inf
+        self._above, self._kept = 0.0, math.inf  # prices: the highest that breaks a limit, the lowest that keeps all
+
+    def solution(self) -> Solution | None:
+        """Returns the best solution; None if no price gives one. Raises: NotBelowError."""
+        if (free := self._at(0.0)) is None:
+            return None
+        unit = free.cost / 16 or _SMALL_PRICE
+        self._raise_bound(free, unit)
+        self._close_in(unit)
+        if not self._is_close:
+            mixed = _mixed(self._problem, self._seen, max(1.0, self._end - time.monotonic()))
+            best = self._best
+            self._best = mixed if mixed is not None and (best is None or mixed.cost < best.cost) else best
+        return self._best and replace(self._best, bound=min(self._best.cost, self._bound))
+
+    @property
+    def _is_close(self) -> bool:
+        return self._best is not None and self._best.cost <= self._bound * (1 + self._gap)
+
+    def _raise_bound(self, free: _Line, unit: float) -> None:
+        """Finds the price with the best bound; `free` is the line at the price 0."""
+        rising, falling, price = free, None, unit
+        while rising.slope(self._broken) > 0 and not self._is_close and (found := self._at(price)) is not None:
+            broken = self._broken
+            value = found.at(price, broken)
+            if falling is not None and value >= falling.at(price, broken) - self._gap * abs(value) / 10:
+                return  # no line is below the two that cross here
+            rising, falling = (found, falling) if found.slope(broken) > 0 else (rising, found)
+            price = 4 * price
+            if falling is not None and falling.slope(broken) < rising.slope(broken):
+                price = (falling.cost - rising.cost) / (rising.slope(broken) - falling.slope(broken))
+
+    def _close_in(self, unit: float) -> None:
+        """Finds the lowest price whose solution keeps each limit."""
+        while not self._is_close and self._above * _CLOSE < self._kept:
+            price = max(unit, 2 * self._above) if math.isinf(self._kept) else math.sqrt(self._above * self._kept)
+            if self._at(price or self._kept / 16) is None:
+                return
+
+    def _at(self, price: float) -> _Line | None:
+        """Solves at a price; returns the line of the solution, or None if there is none or the time is over."""
+        if not self._tries or (self._seen and time.monotonic() > self._end):
+            return None
+        self._tries -= 1
+        problem, time_limit_s = self._problem, max(1.0, self._end - time.monotonic())
         try:
-            found = solve(_priced(problem, price), time_limit_s=max(1.0, end - time.monotonic()), gap=gap / 4)
+            found = solve(_priced(problem, price, self._broken), time_limit_s=time_limit_s, gap=self._gap / 4)
         except InfeasibleError:
-            break
-        bound = max(bound, found.bound - price * len(problem.limits))
-        if bound >= below:
-            raise NotBelowError(bound)
-        seen.append(found.states)
-        cost = problem.cost(found.states)
-        unit = unit or cost / 16 or _SMALL_PRICE
+            return None
+        self._bound = max(self._bound, found.bound - price * len(self._broken))
+        if self._bound >= self._below:
+            raise NotBelowError(self._bound)
+        self._seen.append(found.states)
         if problem.excess(found.states) > 0:
-            low = price
+            self._above = max(self._above, price)
         else:
-            high = price
+            self._kept = min(self._kept, price)
             states = _descended(problem, found.states)
-            cost = problem.cost(states)
-            if best is None or cost < best.cost:
-                best = Solution(states, cost, bound, found.core)
-        is_close = best is not None and (best.cost <= bound * (1 + gap) or price == 0.0)
-        if is_close or high < low * _CLOSE or time.monotonic() > end:
-            break
-    if seen and (best is None or best.cost > bound * (1 + gap)):
-        mixed = _mixed(problem, seen, max(1.0, end - time.monotonic()))
-        best = mixed if mixed is not None and (best is None or mixed.cost < best.cost) else best
-    return best and replace(best, bound=min(best.cost, bound))
+            best = Solution(states, problem.cost(states), self._bound, found.core)
+            self._best = best if self._best is None or best.cost < self._best.cost else self._best
+        shares = problem.shares(found.states)
+        self._broken |= {number for number, share in enumerate(shares) if share > 1}
+        return _Line(problem.cost(found.states), tuple(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The value of a solution by the price of some limits: its cost, plus the price times what is above them in sum."""
+
+    cost: float
+    shares: tuple[float, ...]  # of the limits
+
+    def slope(self, limits: Collection[int]) -> float:
+        return sum(self.shares[each] - 1 for each in limits)
+
+    def at(self, price: float, limits: Collection[int]) -> float:
+        return self.cost + self.slope(limits) * price
 
 
 def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit_s: float) -> Solution | None:
@@ -186,10 +243,10 @@ def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit
     return Solution(whole, problem.cost(whole), -math.inf, len(reduction.core)) if not problem.excess(whole) else None
 
 
-def _priced(problem: PairwiseProblem, price: float) -> PairwiseProblem:
-    """Returns the problem without limits, at a price for each limit as a whole."""
+def _priced(problem: PairwiseProblem, price: float, limits: Collection[int]) -> PairwiseProblem:
+    """Returns the problem without limits, at a price for each of some limits as a whole."""
     costs = [each.copy() for each in problem.costs]
-    for limit in problem.limits:
+    for limit in (problem.limits[each] for each in sorted(limits)):
         for node, weights in limit.weights.items():
             costs[node] = costs[node] + price * np.asarray(weights) / max(limit.most, 1.0)
     return PairwiseProblem(costs, problem.edges)
@@ -204,24 +261,16 @@ def _checked(problem: PairwiseProblem, states: tuple[int, ...], bound: float, co
     return Solution(states, cost, min(cost, bound), core)
 
 
-def _enumerated(reduction: Reduction, core: Sequence[int]) -> dict[int, int]:
-    """Returns the best states of few nodes, by trying all."""
-    at = {node: number for number, node in enumerate(core)}
-    total = np.zeros([len(reduction.costs[node]) for node in core])
-    for node in core:
-        total = total + _along(reduction.costs[node], (at[node],), len(core))
-        for other, matrix in reduction.around[node].items():
-            if node < other:
-                total = total + _along(matrix, (at[node], at[other]), len(core))
-    best = np.unravel_index(int(total.argmin()), total.shape)
-    return {node: int(state) for node, state in zip(core, best, strict=True)}
+def _order(reduction: Reduction, core: Sequence[int]) -> Order | None:
+    """Returns the order in which nodes are eliminated; None if the linear program is faster."""
+    sizes = {node: len(reduction.costs[node]) for node in core}
+    return order_of(sizes, {node: set(reduction.around[node]) for node in core}, _FEW)
 
 
-def _along(costs: np.ndarray, axes: tuple[int, ...], rank: int) -> np.ndarray:
-    shape = [1] * rank
-    for axis, size in zip(axes, costs.shape, strict=True):
-        shape[axis] = size
-    return costs.reshape(shape)  # the core is in order, so the axes are
+def _edges(reduction: Reduction) -> dict[tuple[int, int], np.ndarray]:
+    return {
+        (one, other): matrix for one in reduction.core for other, matrix in reduction.around[one].items() if one < other
+    }
 
 
 def _programmed(
@@ -261,14 +310,12 @@ class _LinearProgram:
             self._low.append(1.0)
             self._high.append(1.0)
         start = self._states_end
-        for one in core:
-            for other, matrix in reduction.around[one].items():
-                if one < other:
-                    rows, columns = np.nonzero(np.isfinite(matrix))
-                    costs.append(matrix[rows, columns])
-                    self._pair(start, one, rows, matrix.shape[0])
-                    self._pair(start, other, columns, matrix.shape[1])
-                    start += len(rows)
+        for (one, other), matrix in _edges(reduction).items():
+            rows, columns = np.nonzero(np.isfinite(matrix))
+            costs.append(matrix[rows, columns])
+            self._pair(start, one, rows, matrix.shape[0])
+            self._pair(start, other, columns, matrix.shape[1])
+            start += len(rows)
         self._costs = np.concatenate(costs)
 
     def limit(self, limit: Limit) -> None:

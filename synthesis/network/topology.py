@@ -270,6 +270,18 @@ class Topology:
         return math.prod(level.size for level in self.levels)
 
     @property
+    def is_one_switch(self) -> bool:
+        """Returns whether one switch or bus connects all devices, so that any two of them may change places.
+
+        Example:
+          >>> [Topology.parse(text).is_one_switch for text in ("h100:1x8", "h100:2x8", "v5e:2x4")]
+          [True, False, False]
+        """
+        return all(level.kind in ("switch", "bus") or level.size == 1 for level in self.levels) and (
+            sum(level.size != 1 for level in self.levels) <= 1
+        )
+
+    @property
     def shape_text(self) -> str:
         """Returns the sizes of the levels as text, e.g. `4 node x 8 gpu`."""
         sizes = (dims_text(level.dims) if len(level.dims) > 1 else level.size or "any" for level in self.levels)
