@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meshes that are tried for a number of devices."""
+"""The meshes that are tried for a number of devices, and which of them are tried again."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from reshard.passes.layouts.choosing import MOST_MESHES, meshes_for
+from reshard.passes.layouts.choosing import MOST_MESHES, Candidate, Chooser, meshes_for
+from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.assignment.solving import NotBelowError
 
 
 @pytest.mark.parametrize("devices", [1, 2, 6, 7, 8, 16, 64, 512])
@@ -20,3 +24,29 @@ def test_each_mesh_has_all_devices_and_the_fewest_axes_come_first(devices):
 def test_square_meshes_come_before_long_ones():
     ratios = [max(s) / min(s) for mesh in meshes_for(64)[1:] if len(s := [size for _, size in mesh.axes]) == 2]
     assert ratios == sorted(ratios) and math.isclose(ratios[0], 1)
+
+
+def test_skipped_meshes_are_tried_again_where_the_best_one_became_slower():
+    meshes = meshes_for(8)
+    bounds_s = {meshes[1]: 5.0, meshes[2]: 9.95, meshes[3]: 6.0}  # as they were when the best one took less
+    proved_s = {meshes[3]: 9.97}  # that the solver finds now
+
+    class Known(Chooser):
+        def _laid_out(self, mesh, limit, below_s=math.inf):
+            if mesh in proved_s:
+                raise NotBelowError(proved_s[mesh])
+            return candidate(mesh, 5.5)
+
+        def _measured(self, candidate):
+            return replace(candidate, ours_s=candidate.assigned.seconds)
+
+    def candidate(mesh, seconds):
+        return Candidate(mesh, SimpleNamespace(seconds=seconds), b"", ours_s=seconds)
+
+    compiled = [candidate(meshes[0], 10.0)]
+    left = Known(b"", None, None, SiteNetwork(), None)._tried_again([*bounds_s.items()][:1], compiled)
+    assert left == [] and [each.mesh for each in compiled] == [*meshes[:2]]
+
+    compiled = [candidate(meshes[0], 10.0)]
+    left = Known(b"", None, None, SiteNetwork(), None)._tried_again([*bounds_s.items()][1:], compiled)
+    assert left == [(meshes[2], 9.95), (meshes[3], 9.97)] and len(compiled) == 1
