@@ -211,20 +211,23 @@ class Chooser:
         return Candidate(mesh, found, compat.bytecode(module))
 
     def _measured(self, candidate: Candidate) -> Candidate:
-        """Returns a candidate with what XLA makes of it, laid out anew while it needs too much memory."""
+        """Returns a candidate with what XLA makes of it, laid out anew while it needs too much memory.
+
+        The model's limit shrinks as the program is above the real one; where no layout fits into that, half as much.
+        """
         found = self._compiled(candidate)
-        limit = self.limit
+        too_small, problem = 0, ""
         for _ in range(_TRIES):
             peaks = [each.peak_bytes or 0 for each in (found.stock, found.ours) if each and each.is_ok]
-            peak = min(peaks, default=0)
-            if self.limit is None or limit is None or peak <= self.limit:
-                break
-            limit = int(min(limit, found.assigned.assignment.memory_bytes) * min(0.95, self.limit / peak))
+            if self.limit is None or not found.problem or not peaks:
+                return found
+            peak, modelled = min(peaks), min(self.limit, found.assigned.assignment.memory_bytes)
+            limit = int(max(modelled * min(0.95, self.limit / peak), (modelled + too_small) / 2))
             try:
                 found = self._compiled(self._laid_out(candidate.mesh, limit))
             except DiagnosedError as error:
-                return replace(found, problem=f"it needs {mebibytes(peak, 1)} MiB; {error.diagnostics[0].message}")
-        return found
+                too_small, problem = limit, f"it needs {mebibytes(peak, 1)} MiB; {error.diagnostics[0].message}"
+        return replace(found, problem=problem) if found.problem and problem else found
 
     def _compiled(self, candidate: Candidate) -> Candidate:
         progress.at(f"compiling for {candidate.mesh}")

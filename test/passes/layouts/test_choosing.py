@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Diagnostic
 from reshard.passes.layouts.choosing import MOST_MESHES, Candidate, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.solving import NotBelowError
@@ -50,3 +51,37 @@ def test_skipped_meshes_are_tried_again_where_the_best_one_became_slower():
     compiled = [candidate(meshes[0], 10.0)]
     left = Known(b"", None, None, SiteNetwork(), None)._tried_again([*bounds_s.items()][1:], compiled)
     assert left == [(meshes[2], 9.95), (meshes[3], 9.97)] and len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("least", "enough", "tries", "problem"),
+    [
+        (60, 100, [], ""),
+        (60, 90, [83], ""),  # the compiled program is a fifth above the model: so much less is asked for
+        (85, 92, [83, 91], ""),  # no layout fits into 83; half as much less is asked for
+        (95, 60, [83, 91, 95], "it needs"),
+    ],
+)
+def test_a_program_that_needs_too_much_memory_is_laid_out_for_less(least, enough, tries, problem):
+    asked = []
+
+    def candidate(memory):
+        peak = 100 if memory <= enough else 120
+        compiled = SimpleNamespace(is_ok=True, peak_bytes=peak)
+        assigned = SimpleNamespace(assignment=SimpleNamespace(memory_bytes=memory))
+        return Candidate(mesh, assigned, b"", ours=compiled, problem="" if peak <= 100 else "the program needs more")
+
+    class Known(Chooser):
+        def _laid_out(self, mesh, limit, below_s=math.inf):
+            asked.append(limit)
+            if limit < least:
+                raise DiagnosedError([Diagnostic("error", "no layout fits")])
+            return candidate(limit)
+
+        def _compiled(self, candidate):
+            return candidate
+
+    mesh = meshes_for(8)[0]
+    found = Known(b"", None, None, SiteNetwork(), None, limit=100)._measured(candidate(100))
+    assert asked == tries
+    assert found.problem.startswith(problem) and bool(found.problem) == bool(problem)
