@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.assignment.factored_modules import FactoredModule, factored_module, inline_calls_of
@@ -20,6 +21,7 @@ from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.description import AxisUse, uses_of
 from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
 from reshard.synthesis.assignment.solving import TIME_LIMIT_S, InfeasibleError
+from reshard.synthesis.assignment.tactics import Tactic, TacticError, check
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology, TopologyError
@@ -36,6 +38,7 @@ class Assigned:
       assignment, factored: the layouts, and the program that they are for.
       clusters: groups of its tensors. uses: what each axis is for.
       constraints: the sharding constraints that were written. left: the values that propagation lays out otherwise.
+      tactics: what axes might be for.
     """
 
     assignment: Assignment
@@ -44,6 +47,7 @@ class Assigned:
     uses: tuple[AxisUse, ...]
     constraints: int
     left: int
+    tactics: Mapping[str, Tactic]
 
     @property
     def seconds(self) -> float:
@@ -72,18 +76,26 @@ def assign(
     *,
     keeps_annotations: bool = True,
     memory_limit: int | None = None,
+    tactics: Mapping[str, Tactic] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
     below_s: float = math.inf,
 ) -> Assigned:
     """Writes the best layouts on a mesh into a module, in place.
 
+    Args:
+      tactics: axis -> what it may be for; other axes may be for anything.
     Raises:
       NotBelowError: they take `below_s` or longer, by the model.
       DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot be read
         as one program.
     """
     topology = topology_for(module, mesh, network)
-    key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit
+    tactics = tactics or {}
+    try:
+        check(tactics, mesh.axis_names)
+    except TacticError as error:
+        raise error_at(module.operation, str(error)) from None
+    key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit, tuple(sorted(tactics.items()))
     if key in _made:
         content, found = _made[key]
         replace_content(module, ir.Module.parse(content, module.context))
@@ -94,7 +106,7 @@ def assign(
     progress.at("assign-layouts: the program as ops with factors")
     factored = factored_module(module, mesh)
     try:
-        problem = LayoutProblem(factored.program, mesh, topology, memory_limit)
+        problem = LayoutProblem(factored.program, mesh, topology, memory_limit, tactics)
     except InfeasibleError as error:
         raise error_at(module.operation, f"{error}; annotations=free leaves shardings out") from None
     progress.at(f"assign-layouts: {len(problem.problem.costs)} choices")
@@ -105,7 +117,8 @@ def assign(
     progress.at("assign-layouts: few constraints")
     written = write_layouts(module, factored, assignment, mesh)
     uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
-    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), written.constraints, written.left)
+    clusters = len(problem.clusters.all)
+    found = Assigned(assignment, factored, clusters, tuple(uses), written.constraints, written.left, tactics)
     _made[key] = compat.bytecode(module), found
     while len(_made) > _KEPT:
         _made.popitem(last=False)
@@ -122,7 +135,7 @@ def assign_again(module: ir.Module, mesh: Mesh, network: SiteNetwork, found: Ass
     if found.factored.is_of(module):
         write_layouts(module, found.factored, found.assignment, mesh)
     else:
-        assign(module, mesh, network, memory_limit=network.memory_limit)
+        assign(module, mesh, network, memory_limit=network.memory_limit, tactics=found.tactics)
 
 
 def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topology:

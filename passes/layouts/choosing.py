@@ -8,8 +8,8 @@ axes can do all that fewer can; but a compiler does less well with them, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.platform import compat, progress
@@ -19,6 +19,7 @@ from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChil
 from reshard.passes.layouts.assigning import Assigned, assign, topology_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.solving import NotBelowError
+from reshard.synthesis.assignment.tactics import Tactic
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 
@@ -134,7 +135,7 @@ class Chooser:
     Attributes:
       source: the module, as bytecode. context: in which it is parsed.
       optimize: what `reshard-opt` makes of a module.
-      limit: the memory of a device in bytes; None: no limit.
+      limit: the memory of a device in bytes; None: no limit. tactics: axis -> what it may be for.
     """
 
     source: bytes
@@ -144,6 +145,7 @@ class Chooser:
     optimize: Optimizer
     limit: int | None = None
     keeps_annotations: bool = True
+    tactics: Mapping[str, Tactic] = field(default_factory=dict)
 
     def choice(self, meshes: Sequence[Mesh], most_compiled: int = MOST_COMPILED) -> Choice:
         """Returns the candidates. Raises: DiagnosedError if no mesh is possible, with the reason of the last one."""
@@ -206,7 +208,13 @@ class Chooser:
     def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
         found = assign(
-            module, mesh, self.network, keeps_annotations=self.keeps_annotations, memory_limit=limit, below_s=below_s
+            module,
+            mesh,
+            self.network,
+            keeps_annotations=self.keeps_annotations,
+            memory_limit=limit,
+            tactics=self.tactics,
+            below_s=below_s,
         )
         return Candidate(mesh, found, compat.bytecode(module))
 

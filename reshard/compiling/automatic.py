@@ -23,6 +23,7 @@ from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.planning import device_networks
+from reshard.synthesis.assignment.tactics import Tactic, parse
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
@@ -34,7 +35,15 @@ class AUTO:
     """The value of `in_shardings` with which `reshard.jit` chooses all layouts; it is not instantiated."""
 
 
-OPTIONS = ("mesh", "devices", "topology", "memory_limit", "pinned", "compiled_meshes")  # of `auto`, beside jit's
+OPTIONS = (
+    "mesh",
+    "devices",
+    "topology",
+    "memory_limit",
+    "pinned",
+    "tactics",
+    "compiled_meshes",
+)  # of `auto`, beside jit's
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,7 @@ def auto(
     topology: Topology | str | os.PathLike | None = None,
     memory_limit: int | str | None = None,
     pinned: Mapping[int, Any] | None = None,
+    tactics: str = "",
     compiled_meshes: int = MOST_COMPILED,
     **jit_options: Any,
 ) -> Automatic:
@@ -107,11 +117,13 @@ def auto(
       memory_limit: of a device, in bytes, or text such as "16GiB"; None: no limit.
       pinned: the number of an argument -> a tree of PartitionSpecs, or one for all of its leaves, that it has to have;
         it needs a `mesh`.
+      tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero3`, `sequence`, `megatron`,
+        `expert` and `auto`; other axes may be for anything. It needs a `mesh`.
       compiled_meshes: how many meshes are compiled.
       **jit_options: of `jax.jit`, such as `donate_argnums`.
     Raises:
       MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
-      ValueError: there are fewer devices than the mesh has, or `pinned` without a mesh.
+      ValueError: there are fewer devices than the mesh has, `pinned` or `tactics` without a mesh, or no such tactic.
       DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
 
     Example, on 8 devices:
@@ -128,6 +140,8 @@ def auto(
         raise ValueError(f"{shape} has {shape.size} devices, and there are {len(where)}")
     if pinned and shape is None:
         raise ValueError("pinned needs a mesh, since PartitionSpecs have the names of its axes")
+    if tactics and shape is None:
+        raise ValueError("tactics need a mesh, since they name its axes")
     if devices is None and isinstance(mesh, jax.sharding.Mesh):
         where = list(mesh.devices.flat)
     where = where[: shape.size if shape else len(where)]
@@ -144,7 +158,7 @@ def auto(
     name = compat.module_name(lowered.compiler_ir("stablehlo"))
     source = compat.bytecode(lowered.compiler_ir("stablehlo"))
     meshes = (shape,) if shape is not None else meshes_for(len(where))
-    choice = choose(source, name, meshes, network, compiled_meshes=compiled_meshes)
+    choice = choose(source, name, meshes, network, compiled_meshes=compiled_meshes, tactics=parse(tactics))
     return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options)
 
 
@@ -181,6 +195,7 @@ def choose(
     *,
     compiled_meshes: int = MOST_COMPILED,
     keeps_annotations: bool = True,
+    tactics: Mapping[str, Tactic] | None = None,
     child: XlaChild | None = None,
     is_from_jax: bool = True,
 ) -> Choice:
@@ -189,6 +204,7 @@ def choose(
     Args:
       source: the module as MLIR text or bytecode. name: for people.
       network: with the memory limit. keeps_annotations: whether shardings that the module has are kept.
+      tactics: axis -> what it may be for.
     Raises: DiagnosedError.
     """
     given: dict[str, Any] = {}
@@ -211,6 +227,7 @@ def choose(
             lambda content: optimized_module(content, settings, name, is_from_jax=is_from_jax).content,
             network.memory_limit,
             keeps_annotations,
+            tactics or {},
         )
         return chooser.choice(meshes, compiled_meshes)
 

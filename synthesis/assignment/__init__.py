@@ -4,8 +4,12 @@
 __all__ = [
     "clusters",
     "description",
+    "elimination",
     "factored_program",
     "layout_problem",
+    "moves",
     "pairwise",
+    "roles",
     "solving",
+    "tactics",
 ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +27,9 @@ from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram
 from .moves import NOWHERE, PARTIAL, prices_for
 from .pairwise import Limit, PairwiseProblem
+from .roles import Roles
 from .solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
+from .tactics import FREE, SHARDS, Tactic
 
 MOMENTS = 8  # at which the memory is limited
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
@@ -107,11 +109,13 @@ class LayoutProblem:
     mesh: Mesh
     topology: Topology
     memory_limit: int | None = None
+    tactics: Mapping[str, Tactic] = field(default_factory=dict)  # axis -> what it may be for; others: anything
     problem: PairwiseProblem = field(init=False, default_factory=PairwiseProblem)
 
     def __post_init__(self) -> None:
         self.prices = prices_for(self.topology, self.mesh)
         self.clusters: Clusters = clusters_of(self.program)
+        self.roles = Roles(self.program, self.clusters)
         self._edges: list[_Edges] = []
         self._spaces = [self._space(number) for number in range(len(self.clusters.all))]
         for number, space in enumerate(self._spaces):
@@ -162,7 +166,20 @@ class LayoutProblem:
         if not kept.any():
             names = ", ".join(self.program.tensors[each].name or f"tensor {each}" for each in sorted(members)[:3])
             raise InfeasibleError(f"no even layout of {names} on {self.mesh} is the one that is asked for")
+        if members & self.roles.parameters:
+            kept &= self._keeps_tactics(found, kept)
         return found[kept]
+
+    def _keeps_tactics(self, layouts: np.ndarray, possible: np.ndarray) -> np.ndarray:
+        """Returns which layouts of state keep the tactics, for each axis as far as any possible one does."""
+        kept = np.ones(len(layouts), dtype=bool)
+        for axis, name in enumerate(self.mesh.axis_names):
+            state = self.tactics[name].state if name in self.tactics else FREE
+            if state == FREE:
+                continue
+            wanted = kept & ((layouts[:, axis] >= 0) == (state == SHARDS))
+            kept = wanted if (wanted & possible).any() else kept
+        return kept
 
     def _keeps(self, layouts: np.ndarray, tensor: int, pinned: Sequence[tuple[str, ...] | None]) -> np.ndarray:
         kept = np.ones(len(layouts), dtype=bool)
@@ -235,7 +252,7 @@ class LayoutProblem:
 
     def _add_op(self, number: int, op: FactoredOp) -> None:
         ways = self._ways[number] = _ways(op, self.mesh, number in self.clusters.sums)
-        node = self._op_nodes[number] = self.problem.add(self._op_s(op, ways))
+        node = self._op_nodes[number] = self.problem.add(self._op_s(op, ways) + self._forbidden(op, ways))
         for tensor, dims in zip(op.operands, op.operand_dims, strict=True):
             needed = _places(ways, dims, op)
             runs = self._conversion_runs(op, tensor)
@@ -304,6 +321,19 @@ class LayoutProblem:
                 halo = np.maximum(halo, np.where(along.any(axis=1), exchanged, 0.0))
         local = np.maximum(computing, moved / self.topology.memory_bandwidth_bytes_per_s)
         return op.runs * (local + halo)
+
+    def _forbidden(self, op: FactoredOp, ways: np.ndarray) -> np.ndarray:
+        """Returns infinity for the ways of a matrix product that no tactic allows, else 0."""
+        found = np.zeros(len(ways))
+        for axis, name in enumerate(self.mesh.axis_names if op.flops else ()):
+            if name in self.tactics:
+                others = [
+                    factor
+                    for factor in range(len(op.sizes))
+                    if self.roles.of(op, factor) not in self.tactics[name].roles
+                ]
+                found[np.isin(ways[:, axis], others)] = np.inf
+        return found
 
     def _moves_bytes(self, op: FactoredOp, tensor: int) -> bool:
         """Returns whether an op reads or writes a tensor as a whole, in memory."""

@@ -23,6 +23,7 @@ modelled time on --topology, within --memory-limit. The most promising meshes ar
 examples:
   reshard auto step.mlir --devices 8 --topology h100:1x8 -o sharded.mlir    tries the shapes of a mesh of 8 devices
   reshard auto step.mlir --mesh x=4,y=2 --memory-limit 16GiB                one mesh, and a limit
+  reshard auto step.mlir --mesh x=4,y=2 --tactics x=zero3,y=megatron        says what each axis is for
   reshard auto step.mlir --mesh data=8 --free                              leaves out the shardings that it has
 
 exit status: 0 done; 1 no layout keeps the limit, XLA does not compile the module, or a file has an error; 2 the command line has an error.
@@ -44,6 +45,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compiled", type=whole_number, default=3, metavar="N", help="meshes that are compiled (default: 3)"
     )
+    parser.add_argument(
+        "--tactics",
+        default="",
+        metavar="AXIS=TACTIC,...",
+        help="what axes of --mesh may be for: data, zero3, sequence, megatron, expert, or several joined by +",
+    )
     parser.add_argument("--free", action="store_true", help="leave out the shardings that the module has")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with its layouts; - is stdout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -59,16 +66,20 @@ def contained_drive(flags: argparse.Namespace) -> int:
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+    from reshard.synthesis.assignment.tactics import TacticError
 
     if flags.output == "-" and flags.json:
         print("reshard auto: error: -o - and --json both write to stdout; give -o a file", file=sys.stderr)
+        return 2
+    if flags.tactics and not flags.mesh:
+        print("reshard auto: error: --tactics names axes; name the mesh with --mesh", file=sys.stderr)
         return 2
     try:
         choice = _choice(flags)
     except DiagnosedError as error:
         print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
-    except (TopologyError, MeshError) as error:
+    except (TopologyError, MeshError, TacticError) as error:
         raise UserError(str(error)) from None
     from reshard.passes.layouts import choice_text
 
@@ -95,10 +106,12 @@ def _choice(flags: argparse.Namespace) -> Choice:
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.xla.child import XlaChild
     from reshard.passes.layouts.choosing import meshes_for
+    from reshard.synthesis.assignment.tactics import parse
     from reshard.synthesis.layouts.mesh import Mesh
     from reshard.tools.common import contained
 
     meshes = (Mesh.parse(flags.mesh),) if flags.mesh else meshes_for(flags.devices)
+    tactics = parse(flags.tactics)
     network = site_network(flags.topology, flags.memory_limit)
     network.topology.fitted(meshes[0].size)  # raises before anything is compiled
     file = ModuleFile.read(flags.module)
@@ -112,6 +125,7 @@ def _choice(flags: argparse.Namespace) -> Choice:
             network,
             compiled_meshes=flags.compiled,
             keeps_annotations=not flags.free,
+            tactics=tactics,
             child=child,
             is_from_jax=False,
         )

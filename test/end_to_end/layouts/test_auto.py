@@ -62,8 +62,23 @@ def test_the_shape_of_the_mesh_is_chosen_and_arguments_may_be_donated():
     params, x = parameters(), batch()
     wanted = jax.jit(step)(params, x)
     found = reshard.auto(step, params, x, topology="uniform", donate_argnums=0, compiled_meshes=1)
-    assert found.mesh.size == 8 and len(found.choice.candidates) + len(found.choice.skipped) == 4
+    assert found.mesh.size == 8 and len(found.choice.candidates) + len(found.choice.skipped) == 3  # 2x4 is 4x2
     assert agrees(found(params, x), wanted)
+
+
+def test_tactics_say_what_axes_are_for():
+    params, x = parameters(), batch()
+    found = reshard.auto(step, params, x, mesh="a=4,b=2", topology="v5e:2x4", tactics="a=megatron,b=zero3")
+    works = {use.axis: set(use.work) for use in found.choice.best.assigned.uses}
+    assert works["a"] <= {"tensor"} and works["b"] <= {"data"}
+    assert all("b" in str(each.spec) for each in jax.tree.leaves(found.in_shardings[0]))
+    assert agrees(found(params, x), jax.jit(step)(params, x))
+    with pytest.raises(ValueError, match="tactics need a mesh"):
+        reshard.auto(step, params, x, tactics="a=zero3")
+    with pytest.raises(ValueError, match="'zero' is none of"):
+        reshard.auto(step, params, x, mesh="a=8", tactics="a=zero")
+    with pytest.raises(DiagnosedError, match="the mesh has no axis b; its axes are a"):
+        reshard.auto(step, params, x, mesh="a=8", tactics="b=zero3")
 
 
 def test_pinned_shardings_are_kept():

@@ -48,3 +48,16 @@ def test_what_cannot_be_is_said(module, capsys):
     assert end.value.code == 2 and "one of the arguments --mesh --devices is required" in capsys.readouterr().err
     assert tool.main(["auto", str(module), "--mesh", "x=8", "-o", "-", "--json"]) == 2
     assert tool.main(["auto", str(module.parent / "none.mlir"), "--mesh", "x=8"]) == 1
+
+
+def test_tactics_say_what_axes_are_for(module, capsys):
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=megatron", "--json"]) == 0
+    (axis,) = json.loads(capsys.readouterr().out)["axes"]
+    assert "data" not in axis["work"]
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=zer3"]) == 1
+    assert (
+        "'zer3' is none of data, zero3, sequence, megatron, expert, auto; do you mean zero3?" in capsys.readouterr().err
+    )
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "y=data"]) == 1
+    assert "the mesh has no axis y; its axes are x" in capsys.readouterr().err
+    assert tool.main(["auto", str(module), "--devices", "8", "--tactics", "x=data"]) == 2

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tactics: what a mesh axis may be for, by the names of the field.
+
+| tactic | the axis may split | parameters and state |
+|---|---|---|
+| `data` | the batch | whole |
+| `zero3` | the batch | in shards, where they divide evenly |
+| `sequence` | other dimensions of tokens | whole |
+| `megatron` | features and heads | free |
+| `expert` | experts | free |
+| `auto` | anything | free |
+
+Tactics of one axis are joined by `+`: it may be for any of them. Shards of state win over whole state, and a free one
+over both. Ops other than matrix products are free, and follow.
+
+Source: the names are those of GSPMD (arXiv 2105.04663), ZeRO (1910.02054), Megatron-LM (1909.08053) and automap
+(2112.02958), from which the idea of composing them comes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .roles import DATA, EXPERT, SEQUENCE, TENSOR
+
+FREE, WHOLE, SHARDS = "free", "whole", "shards"
+AUTO = "auto"
+_ROLES = frozenset({DATA, SEQUENCE, TENSOR, EXPERT})
+TACTICS = {
+    "data": (frozenset({DATA}), WHOLE),
+    "zero3": (frozenset({DATA}), SHARDS),
+    "sequence": (frozenset({SEQUENCE}), WHOLE),
+    "megatron": (frozenset({TENSOR}), FREE),
+    "expert": (frozenset({EXPERT}), FREE),
+    AUTO: (_ROLES, FREE),
+}
+
+
+class TacticError(ValueError):
+    """Tactics cannot be what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tactic:
+    """What one axis may be for.
+
+    Attributes:
+      roles: that it may have in matrix products. state: FREE, WHOLE or SHARDS.
+    """
+
+    roles: frozenset[str]
+    state: str
+
+
+def parse(text: str) -> dict[str, Tactic]:
+    """Returns the tactic of each axis that a text names.
+
+    Raises: TacticError.
+
+    Example:
+      >>> parse("x=zero3,y=megatron+sequence")["x"]
+      Tactic(roles=frozenset({'data'}), state='shards')
+    """
+    found: dict[str, Tactic] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        axis, equals, names = part.partition("=")
+        if not equals or not axis:
+            raise TacticError(f"tactics: {part!r} is not AXIS=TACTIC, such as x=zero3 or y=megatron+sequence")
+        if axis in found:
+            raise TacticError(f"tactics: axis {axis} is named twice")
+        found[axis] = _joined(names.split("+"))
+    return found
+
+
+def check(tactics: Mapping[str, Tactic], axes: tuple[str, ...]) -> None:
+    """Raises TacticError if an axis is named that the mesh lacks."""
+    if unknown := [axis for axis in tactics if axis not in axes]:
+        raise TacticError(f"tactics: the mesh has no axis {unknown[0]}; its axes are {', '.join(axes)}")
+
+
+def _joined(names: list[str]) -> Tactic:
+    for name in names:
+        if name not in TACTICS:
+            close = difflib.get_close_matches(name, TACTICS, 1)
+            hint = f"; do you mean {close[0]}?" if close else ""
+            raise TacticError(f"tactics: {name!r} is none of {', '.join(TACTICS)}{hint}")
+    states = {TACTICS[name][1] for name in names}
+    roles = frozenset().union(*(TACTICS[name][0] for name in names))
+    return Tactic(roles, next(state for state in (FREE, SHARDS, WHOLE) if state in states))

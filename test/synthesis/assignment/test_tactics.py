@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tactics by name restrict what an axis is for, alone and joined."""
+
+import pytest
+
+from reshard.synthesis.assignment.clusters import clusters_of
+from reshard.synthesis.assignment.description import uses_of
+from reshard.synthesis.assignment.factored_program import FactoredOp, FactoredProgram, Interval, Tensor
+from reshard.synthesis.assignment.layout_problem import LayoutProblem
+from reshard.synthesis.assignment.tactics import TACTICS, TacticError, check, parse
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.network.topology import Topology
+
+NETWORK = Topology.parse("v5e:2x4")
+
+
+def mlp_step(tokens: int, width: int, hidden: int) -> FactoredProgram:
+    """Returns h = x @ up, y = h @ down, and new parameters up + x.T @ y @ down.T, down + h.T @ y.
+
+    The tensors are x, up, down, h, y, their gradients, and the new parameters.
+    """
+    shapes = [(tokens, width), (width, hidden), (hidden, width), (tokens, hidden), (tokens, width)]
+    shapes += [(tokens, hidden), (width, hidden), (hidden, width), (width, hidden), (hidden, width)]
+
+    def dot(operands, result, operand_dims):
+        sizes = (shapes[result][0], shapes[result][1], shapes[operands[0]][operand_dims[0].index((2,))])
+        flops = 2 * sizes[0] * sizes[1] * sizes[2]
+        return FactoredOp(
+            "dot_general", operands, (result,), operand_dims, (((0,), (1,)),), sizes, frozenset({2}), flops=flops
+        )
+
+    def add(operands, result):
+        same = ((0,), (1,))
+        return FactoredOp("add", operands, (result,), (same, same), (same,), shapes[result])
+
+    plain, second, first = ((0,), (2,)), ((1,), (2,)), ((2,), (0,))
+    ops = (
+        dot((0, 1), 3, (plain, ((2,), (1,)))),
+        dot((3, 2), 4, (plain, ((2,), (1,)))),
+        dot((4, 2), 5, (plain, second)),
+        dot((0, 5), 6, (first, ((2,), (1,)))),
+        dot((3, 4), 7, (first, ((2,), (1,)))),
+        add((1, 6), 8),
+        add((2, 7), 9),
+    )
+    tensors = tuple(Tensor(shape, 16) for shape in shapes)
+    lives = tuple(Interval(tensor, 0, len(ops)) for tensor in range(len(tensors)))
+    return FactoredProgram(tensors, ops, (1, 2, 0), (8, 9), lives=lives)
+
+
+def solved(mesh: str, tactics: str):
+    program = mlp_step(4096, 1024, 4096)
+    problem = LayoutProblem(program, Mesh.parse(mesh), NETWORK, tactics=parse(tactics))
+    found = problem.solve()
+    return found, {use.axis: use for use in uses_of(program, clusters_of(program), found, dict(problem.mesh.axes))}
+
+
+@pytest.mark.parametrize(
+    ("tactic", "role", "stored"),
+    [("data", "data", 0.0), ("zero3", "data", 1.0), ("megatron", "tensor", 1.0)],
+)
+def test_an_axis_is_for_what_its_tactic_says(tactic, role, stored):
+    found, uses = solved("x=8", f"x={tactic}")
+    assert set(uses["x"].work) == {role} and uses["x"].stored == stored
+    assert found.seconds >= solved("x=8", "")[0].seconds
+
+
+def test_tactics_of_two_axes_compose():
+    _, uses = solved("x=4,y=2", "x=megatron,y=zero3")
+    assert set(uses["x"].work) == {"tensor"} and set(uses["y"].work) == {"data"}
+    assert uses["x"].stored == uses["y"].stored == 1.0
+
+
+def test_joined_tactics_cost_at_most_what_each_of_them_costs():
+    joined = solved("x=8", "x=data+megatron")[0].seconds
+    assert joined <= min(solved("x=8", "x=data")[0].seconds, solved("x=8", "x=megatron")[0].seconds)
+    assert solved("x=8", "x=auto")[0].seconds == solved("x=8", "")[0].seconds
+
+
+def test_an_axis_whose_tactic_fits_nothing_is_not_used():
+    _, uses = solved("x=8", "x=expert")
+    assert not uses["x"].work
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x", "not AXIS=TACTIC"),
+        ("x=zero", "do you mean zero3"),
+        ("x=data,x=zero3", "named twice"),
+        ("x=", "is none of"),
+    ],
+)
+def test_what_is_no_tactic_is_an_error(text, message):
+    with pytest.raises(TacticError, match=message):
+        parse(text)
+
+
+def test_an_axis_that_the_mesh_lacks_is_an_error():
+    with pytest.raises(TacticError, match="no axis z; its axes are x, y"):
+        check(parse("z=data"), ("x", "y"))
+    check(parse(",".join(f"{axis}={tactic}" for axis, tactic in enumerate(TACTICS))), tuple(map(str, range(9))))
