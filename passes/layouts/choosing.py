@@ -221,7 +221,8 @@ class Chooser:
     def _measured(self, candidate: Candidate) -> Candidate:
         """Returns a candidate with what XLA makes of it, laid out anew while it needs too much memory.
 
-        The model's limit shrinks as the program is above the real one; where no layout fits into that, half as much.
+        The limit of the model shrinks by the ratio at which the compiled program is above `limit`. Where no layout fits
+        into that, the next one is halfway between it and what the model needed last.
         """
         found = self._compiled(candidate)
         too_small, problem = 0, ""
@@ -232,10 +233,10 @@ class Chooser:
             peak, modelled = min(peaks), min(self.limit, found.assigned.assignment.memory_bytes)
             limit = int(max(modelled * min(0.95, self.limit / peak), (modelled + too_small) / 2))
             try:
-                found = self._compiled(self._laid_out(candidate.mesh, limit))
+                found, problem = self._compiled(self._laid_out(candidate.mesh, limit)), ""
             except DiagnosedError as error:
                 too_small, problem = limit, f"it needs {mebibytes(peak, 1)} MiB; {error.diagnostics[0].message}"
-        return replace(found, problem=problem) if found.problem and problem else found
+        return replace(found, problem=problem) if problem else found
 
     def _compiled(self, candidate: Candidate) -> Candidate:
         progress.at(f"compiling for {candidate.mesh}")

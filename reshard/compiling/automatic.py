@@ -35,15 +35,8 @@ class AUTO:
     """The value of `in_shardings` with which `reshard.jit` chooses all layouts; it is not instantiated."""
 
 
-OPTIONS = (
-    "mesh",
-    "devices",
-    "topology",
-    "memory_limit",
-    "pinned",
-    "tactics",
-    "compiled_meshes",
-)  # of `auto`, beside jit's
+# Of `auto`, beside those of `jax.jit`.
+OPTIONS = ("mesh", "devices", "topology", "memory_limit", "pinned", "tactics", "compiled_meshes")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ greedy one by the size of the next table, as in Kjaerulff (1990).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,10 +55,14 @@ def order_of(sizes: Mapping[int, int], around: Mapping[int, set[int]], most_entr
     """
     left = {node: set(others) for node, others in around.items()}
     entries = {node: _entries(node, others, sizes) for node, others in left.items()}
+    waiting = [(size, node) for node, size in entries.items()]
+    heapq.heapify(waiting)
     order, total = [], 0
-    while left:
-        node = min(left, key=lambda each: (entries[each], each))
-        total += entries[node]
+    while waiting:
+        size, node = heapq.heappop(waiting)
+        if node not in left or size != entries[node]:  # its table has changed since
+            continue
+        total += size
         neighbours = left.pop(node)
         if total > most_entries or len(neighbours) >= MOST_DIMS:
             return None
@@ -65,6 +70,7 @@ def order_of(sizes: Mapping[int, int], around: Mapping[int, set[int]], most_entr
         for each in neighbours:
             left[each] = (left[each] | neighbours) - {each, node}
             entries[each] = _entries(each, left[each], sizes)
+            heapq.heappush(waiting, (entries[each], each))
     return Order(tuple(order), total)
 
 
