@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiers for pytest: `--tier quick` (default), `slow`, `device`, `tpu`, `cuda` or `all` (all but device).
 
+Of the cases of a test marked `draws`, which are random and many, every third runs; with `--every-draw` all do.
+
 Tests marked tpu or cuda compile ahead of time. They need the compiler, but no device, and are skipped if the compiler
 is not installed.
 """
@@ -9,6 +11,8 @@ import functools
 import os
 import signal
 import sys
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -31,16 +35,19 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
+_ONE_DRAW_IN = 3
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=tuple(_TIERS), default="quick", help="tests with that mark, or the others")
+    parser.addoption("--every-draw", action="store_true", help="all cases of tests that draw many")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    config.addinivalue_line("markers", "draws: its cases are random and many; some are enough for most purposes")
     config.addinivalue_line("markers", "device: needs an accelerator")
     config.addinivalue_line("markers", "tpu: needs libtpu, but no TPU")
     config.addinivalue_line("markers", "cuda: needs jax's CUDA plug-in, but no GPU")
@@ -49,7 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = _TIERS[config.getoption("--tier")]
     selected = [item for item in items if _tier(item) in wanted]
-    config.hook.pytest_deselected(items=[item for item in items if _tier(item) not in wanted])
+    if not config.getoption("--every-draw"):
+        left_out = _left_out(selected)
+        selected = [item for item in selected if item not in left_out]
+    config.hook.pytest_deselected(items=list({*items} - {*selected}))
     items[:] = selected
     for item in selected:
         if _tier(item) in _COMPILERS and (missing := _missing_compiler(_tier(item))):
@@ -111,6 +121,19 @@ def lasting_xla_child(lasting_xla_children, monkeypatch):
 
 def _tier(item: pytest.Item) -> str:
     return next((tier for tier in ("device", *_COMPILERS, "slow") if item.get_closest_marker(tier)), "quick")
+
+
+def _left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Returns all but every third of the cases of each test marked `draws`, the same in each run."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("draws"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    found: set[pytest.Item] = set()
+    for some in cases.values():
+        some.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        found.update(some[-(-len(some) // _ONE_DRAW_IN) :])
+    return found
 
 
 def _missing_compiler(tier: str) -> str:

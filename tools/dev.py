@@ -36,6 +36,7 @@ examples:
   python3 tools/dev.py test                            quick tier: some minutes, the more so at first
   python3 tools/dev.py test --jobs 1                   one test at a time
   python3 tools/dev.py test --tier all --filter plan   every test whose name holds 'plan'
+  python3 tools/dev.py test --tier all --every-draw    all random cases, not every third: before a release
   python3 tools/dev.py test --python python3.12        another interpreter, in its own environment
   python3 tools/dev.py lint                            what .ci/run checks before the tests
   python3 tools/dev.py test --jax 0.10.0               the oldest supported jax, in its own environment
@@ -206,6 +207,7 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
     command += ["-n", str(flags.jobs), "--dist", "worksteal"] if flags.jobs > 1 else []
     command += [THEORY] if "rest" not in parts else [f"--ignore={THEORY}"] if "theory" not in parts else []
     command += ["-k", flags.filter] if flags.filter else []
+    command += ["--every-draw"] if flags.every_draw else []
     return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test was selected
 
 
@@ -257,6 +259,9 @@ def _parser() -> argparse.ArgumentParser:
     tests = _add(commands, test, "run the tests: lit, then pytest", selection)
     tests.add_argument(
         "--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both"
+    )
+    tests.add_argument(
+        "--every-draw", action="store_true", help="run all cases of tests that draw many, instead of every third"
     )
     tests.add_argument(
         "--part",

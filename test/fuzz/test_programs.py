@@ -35,6 +35,7 @@ def test_random_program(worker, seed):
     assert_passes(worker, seed, "better")
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["better", "always"])
 @pytest.mark.parametrize("seed", SLOW)
@@ -48,6 +49,7 @@ def test_random_program_of_extended_operations(worker, seed):
     assert_passes(worker, seed, "better", extended.recipe)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SLOW_EXTENDED)
 def test_random_program_of_extended_operations_of_many(worker, seed):
@@ -109,6 +111,7 @@ def _has_uneven_constraint(recipe) -> bool:
     return any(size % int(np.prod(sizes)) for size, sizes in shards)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2000, 2020))
 def test_what_counts_as_exact_is_whole_and_small(seed):

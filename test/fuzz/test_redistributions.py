@@ -40,6 +40,7 @@ def test_random_redistributions(start):
         check(draw(seed))
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(10_000, 13_000, 500))
 def test_thousands_of_random_redistributions(start):
@@ -104,6 +105,7 @@ def test_no_other_way_shows_a_plan_wrong(start):
         check_against_others(draw(seed))
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(50_000, 51_000, 500))
 def test_of_a_thousand_no_other_way_shows_a_plan_wrong(start):
@@ -195,6 +197,7 @@ def test_xla_ends_with_the_same_elements(child):
         check_in_xla(seed, child)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(2_000, 2_300, 100))
 def test_xla_ends_with_the_same_elements_of_hundreds(child, start):

@@ -37,6 +37,7 @@ def is_blocked(layout: Layout) -> bool:
     return True
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", random_pairs(52, 120, (4, 6, 8, 12, 16, 24, 30, 36, 64)), ids=str)
 def test_random_pair(pair: Pair):
     source, steps = normal_form(pair.mesh, pair.shape, pair.source, pair.target)

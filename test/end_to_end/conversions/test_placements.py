@@ -62,6 +62,7 @@ def test_random_placements(seed, child):
     assert_verified(random_problem(random.Random(seed)), child)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_hundreds_of_random_placements(seed, child):

@@ -118,6 +118,7 @@ def test_random_pair_in_the_forms_of_tpus(pair):
     run_every_tile(pair, platform=TPU)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", SLOW, ids=str)
 def test_random_pair_of_many(pair):
@@ -195,6 +196,7 @@ def test_random_pair_in_chunks(pair):
     check_chunks(pair)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", random_pairs(24, 100, DEVICES, least_elements=1 << 16), ids=str)
 def test_random_pair_of_many_in_chunks(pair):

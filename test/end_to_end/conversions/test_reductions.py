@@ -113,6 +113,7 @@ def test_steps_in_chunks(source, target):
         check(pair, found=found)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", random_reductions(32, 150, (4, 6, 8, 12, 16)), ids=str)
 def test_random_pair_of_many(pair):

@@ -79,6 +79,7 @@ def check(seed: int) -> int:
     return sum(row["verdict"] == "rewrite" for row in session.results.report_rows)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 20, 60])
 def test_random_conversions_between_two_meshes(first):

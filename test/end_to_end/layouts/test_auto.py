@@ -66,6 +66,7 @@ def test_the_shape_of_the_mesh_is_chosen_and_arguments_may_be_donated():
     assert agrees(found(params, x), wanted)
 
 
+@pytest.mark.slow
 def test_tactics_say_what_axes_are_for():
     params, x = parameters(), batch()
     found = reshard.auto(step, params, x, mesh="a=4,b=2", topology="v5e:2x4", tactics="a=megatron,b=zero3")
@@ -102,6 +103,7 @@ def test_what_cannot_be_is_an_error():
         reshard.jit(jnp.tanh, in_shardings=reshard.AUTO, reshard_options={"policy": "always"})
 
 
+@pytest.mark.slow
 def test_jit_with_auto_makes_a_program_for_each_shape():
     function = reshard.jit(step, in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8", "compiled_meshes": 1})
     params, x = parameters(), batch()

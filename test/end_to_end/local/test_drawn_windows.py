@@ -75,6 +75,7 @@ def test_any_rule_of_an_op_with_windows_gives_the_values_of_one_device(mesh, any
     checked(mesh, seed, MAKERS)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 150))
 def test_rules_of_ops_with_windows_on_many_layouts(mesh, any_rule, seed):

@@ -85,6 +85,7 @@ def test_any_rule_of_an_indexed_op_gives_the_values_of_one_device(mesh, any_rule
     checked(mesh, seed, MAKERS)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_rules_of_indexed_ops_on_many_layouts(mesh, any_rule, seed):

@@ -81,6 +81,7 @@ def test_any_rule_of_an_op_that_moves_elements_gives_the_values_of_one_device(me
     checked(mesh, seed, MAKERS)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 150))
 def test_rules_of_ops_that_move_elements_on_many_layouts(mesh, any_rule, seed):

@@ -179,6 +179,7 @@ def test_an_op_on_padded_tiles(mesh, maker):
     checked(mesh, seed=7, makers=(maker,))
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_programs_on_padded_tiles_with_any_rule(mesh, any_rule, seed):

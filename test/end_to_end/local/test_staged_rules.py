@@ -67,6 +67,7 @@ def test_any_rule_of_a_selection_gives_the_values_of_one_device(mesh, any_rule, 
     checked(mesh, seed, MAKERS)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_rules_of_selections_on_many_layouts(mesh, any_rule, seed):

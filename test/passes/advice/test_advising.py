@@ -260,6 +260,7 @@ def test_another_shape_of_the_mesh_is_advised_and_all_shapes_are_shown():
     assert len(data["meshes"]) == len(found.meshes) and all(each["peak_bytes"] for each in data["meshes"])
 
 
+@pytest.mark.slow
 def test_the_mesh_keeps_its_shape_if_it_would_not_divide_an_array_or_others_make_the_arguments():
     found, _ = advice(step('[{"x"}, {"y"}]', ROWS, batch=4), may_change=["mesh"])
     assert found.changes == () and found.trials == 4  # x=8 does not divide 4 rows, which is not compiled
@@ -268,6 +269,7 @@ def test_the_mesh_keeps_its_shape_if_it_would_not_divide_an_array_or_others_make
     assert advice(step('[{"x"}, {"y"}]', ROWS, batch=1024), may_change=["mesh", "arguments"])[0].changes
 
 
+@pytest.mark.slow
 def test_a_change_and_another_mesh_together():
     text = step('[{"y"}, {"x"}]', '[{"x", "y"}, {}]')
     found, module = advice(text)

@@ -77,6 +77,7 @@ def test_a_padded_chain_rejects_the_exchange():
     assert [each.way for each in others] == ["exchange alone", "fewest bytes"]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("objective", ["bytes", "time"])
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_random_pair(pair: Pair, objective):

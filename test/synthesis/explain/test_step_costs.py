@@ -13,6 +13,7 @@ from reshard.synthesis.planner.entry import plan
 from reshard.synthesis.programs.traffic import Collective
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("topology", ["uniform", "h100:2x4", "v5e:2x4"])
 @pytest.mark.parametrize("pair", random_pairs(61, 20, (8,)) + random_reductions(62, 8, (8,)), ids=str)
 def test_parts_add_up(pair, topology):

@@ -37,6 +37,7 @@ def test_near_sizes_divide_and_the_last_is_the_least_that_does(size):
         assert found[-1][0] == min(found)[0] == next(p for p in range(size, 99) if p % before == p % after == 0)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("size", "before", "after"), [each for each in CASES if padded_shape(*zip(each)) is None])
 def test_a_near_size_has_the_tiles_of_an_end_wherever_that_divides(size, before, after):
     found = [p for (p,) in nearly_padded_shapes((size,), (before,), (after,))]

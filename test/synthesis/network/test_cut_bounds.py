@@ -68,6 +68,7 @@ def test_both_ways_to_count_agree(seed):
     assert by_pairs.tolist() == cut_bounds._present_on_grid(units, held, there, devices, wanted, here, goals).tolist()
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("seed", range(150))
 def test_r3_no_chain_beats_the_bound(seed):
     rng = random.Random(seed)

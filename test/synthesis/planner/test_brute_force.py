@@ -213,6 +213,7 @@ def test_r4_plans_are_the_cheapest_chains(mesh_text, shape):
     assert not worse
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh_text", "shape"),
@@ -536,6 +537,7 @@ def test_r4_plans_with_partial_sums_are_the_cheapest_chains(mesh_text, shape):
     assert not worse
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh_text", "shape"), [*CASES_WITH_SUMS, ("x=2,y=2,z=2", (8, 4)), ("x=2,y=2,z=2", (16,)), ("x=8", (8, 2))]

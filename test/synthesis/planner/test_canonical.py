@@ -38,6 +38,7 @@ def renamed(pair: Pair, seed: int) -> tuple[Pair, dict[str, str]]:
     return Pair(Mesh(tuple(axes), pair.mesh.device_ids), pair.shape, side(pair.source), side(pair.target)), names
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("seed, pair", list(enumerate(PAIRS)), ids=str)
 def test_other_names_same_plan(seed, pair):
     other, names = renamed(pair, seed)

@@ -196,11 +196,13 @@ def test_a_spare_digit_may_lie_behind_two_others():
 # -- R1, R2, R3 on random pairs --
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", QUICK, ids=str)
 def test_random_pair(pair):
     check_guarantees(pair)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [(4, 6, 8, 12, 16), (24, 36, 48, 64)])
 @pytest.mark.parametrize("seed", range(5))
@@ -342,6 +344,7 @@ def test_random_pair_with_partial_sums(pair):
     check_guarantees(pair)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_hundreds_of_random_pairs_with_partial_sums(seed):

@@ -82,6 +82,7 @@ def no_searches(monkeypatch):
 # ---- the same plan
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("objective", ["bytes", "time"])
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_same_plan_with_and_without_cache(pair, objective, root):

@@ -34,6 +34,7 @@ def planned(mesh: str, shape, source: str, target: str, topology: str, tile_limi
     return plan(Mesh.parse(mesh), shape, 32, *ends, tile_limit=tile_limit, **options)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("topology", ["uniform", "v5e"])
 @pytest.mark.parametrize("pair", random_pairs(81, 40, (4, 6, 8, 12, 16, 24)), ids=str)
 def test_random_pair(pair, topology):

@@ -77,6 +77,7 @@ def test_where_the_chain_does_not_fit_an_exchange_may():
     assert exchange.peak_bytes <= 80 and "exchange" in exchange.chain_text
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_the_refusal_names_the_least_limit_that_does(pair):
     for with_exchange in (False, True):

@@ -24,6 +24,7 @@ def names(problem: Problem) -> list[list[str]]:
     return [[steps.name(step) for step in chain] for chain in one_permute_chains(problem)]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", random_pairs(52, 150, (4, 6, 8, 12, 16, 24, 30, 36, 64)), ids=str)
 def test_random_pair(pair):
     problem = refine(pair.mesh, pair.shape, pair.source, pair.target, into_primes=True)

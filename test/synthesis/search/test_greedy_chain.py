@@ -37,6 +37,7 @@ def layouts(found):
     return found.layouts
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", random_pairs(71, 150, SIZES), ids=str)
 def test_random_pair(pair):
     found = greedy_chain(pair.mesh, pair.shape, pair.source, pair.target)
@@ -55,6 +56,7 @@ def test_few_pairs_have_none():
     assert sum(greedy_chain(each.mesh, each.shape, each.source, each.target) is None for each in pairs) <= 6
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("topology", ["uniform", "ethernet", "v5e"])
 @pytest.mark.parametrize("pair", random_pairs(73, 25, (8, 16, 24)), ids=str)
 def test_no_plan_by_time_is_slower(pair, topology):

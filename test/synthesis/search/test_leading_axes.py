@@ -32,6 +32,7 @@ def check(mesh: Mesh, shape, source: Sharding, target: Sharding) -> list[str]:
     return [steps.name(step) for step in chain]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", random_pairs(51, 150, (4, 6, 8, 12, 16, 24, 30, 36, 64)), ids=str)
 def test_random_pair(pair):
     check(pair.mesh, pair.shape, pair.source, pair.target)

@@ -53,6 +53,7 @@ def random_sides(rng: random.Random) -> tuple[Mesh, tuple[int, ...], Sharding, S
     return mesh, (48, 144), side(), side()
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("seed", range(60))
 def test_every_route_on_made_meshes_brings_every_element_home(seed):
     mesh, shape, source, target = random_sides(random.Random(seed))

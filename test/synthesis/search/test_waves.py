@@ -29,6 +29,7 @@ def texts(mesh: str, shape, source: str, target: str) -> list[str] | None:
     return found
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_random_pair(pair):
     problem = refine(pair.mesh, pair.shape, pair.source, pair.target, into_primes=True)
