@@ -48,7 +48,7 @@ from reshard.synthesis.common.numbers import mebibytes  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
 from reshard.synthesis.forms.platforms import platform_of  # noqa: E402
 
-_MOST_DEVICES = 256  # the programs' arrays of sizes "large" and "pod" divide over so many
+MOST_DEVICES = 256  # the programs' arrays of sizes "large" and "pod" divide over so many
 _TARGETS = "tpu:v5e:2x4,tpu:v5p:2x2x2"
 _HEADINGS = (
     "program", "mesh", "sites rewritten", "received, stock", "ours", "memory, stock", "ours",
@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.targets = list(_compilable(options.targets))
     if not options.targets:
         return 0
-    _have_cpu_devices()
+    have_cpu_devices()
     rows = list(_rows(options))
     text = "\n\n".join(_markdown(rows, options.targets))
     print(text)
@@ -131,7 +131,7 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
         if journal and (kept := journal.get(question)):
             yield Row.from_dict(kept)
             continue
-        row = _measured(entry, target, options, size, _child(options.timeout))
+        row = _measured(entry, target, options, size, child_for(options.timeout))
         if journal:
             journal.add(question, asdict(row))
         yield row
@@ -159,18 +159,18 @@ def _compilable(targets: Sequence[Target]) -> Iterator[Target]:
             yield target
 
 
-def _have_cpu_devices() -> None:
+def have_cpu_devices() -> None:
     """Sets the number of jax's CPU devices; jax reads it only once, when its devices are first needed."""
     os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={_MOST_DEVICES}"
+        os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={MOST_DEVICES}"
     )
     jax.config.update("jax_platforms", "cpu")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--targets", type=_targets, default=_TARGETS, help=f"default: {_TARGETS}")
-    parser.add_argument("--programs", type=_programs, help="default: all whose libraries are installed")
+    parser.add_argument("--targets", type=targets_of, default=_TARGETS, help=f"default: {_TARGETS}")
+    parser.add_argument("--programs", type=programs_of, help="default: all whose libraries are installed")
     parser.add_argument("--size", default="large", help="of programs that have it; others have their largest one")
     parser.add_argument("--emit", choices=("manual", "auto"), default="auto")
     parser.add_argument("--policy", choices=tuple(POLICIES), default="better", help="the policy of plan-sites")
@@ -190,7 +190,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _targets(text: str) -> list[Target]:
+def targets_of(text: str) -> list[Target]:
     try:
         targets = [Target.parse(each) for each in text.split(",")]
     except TargetError as problem:
@@ -204,15 +204,12 @@ def _targets(text: str) -> list[Target]:
 def _unfit(target: Target) -> str:
     doublings = target.devices / 8
     fits = (
-        target.devices <= _MOST_DEVICES
-        and doublings >= 1
-        and doublings.is_integer()
-        and int(doublings).bit_count() == 1
+        target.devices <= MOST_DEVICES and doublings >= 1 and doublings.is_integer() and int(doublings).bit_count() == 1
     )
-    return "" if fits else f"{target} has {target.devices} devices; the programs want 8, 16, ... or {_MOST_DEVICES}"
+    return "" if fits else f"{target} has {target.devices} devices; the programs want 8, 16, ... or {MOST_DEVICES}"
 
 
-def _programs(text: str) -> list[Program]:
+def programs_of(text: str) -> list[Program]:
     known = {each.name: each for each in every_program()}
     for name in text.split(","):
         if name not in known:
@@ -237,7 +234,7 @@ def scaled_axes(axes: Sequence[tuple[str, int]], devices: int) -> tuple[tuple[st
 
 
 @cache
-def _child(timeout_s: float) -> XlaChild:
+def child_for(timeout_s: float) -> XlaChild:
     """Returns a child process whose compilations count as a hang only after so many seconds."""
     child = XlaChild()
     child.compile = partial(child.compile, timeout_s=timeout_s)
@@ -249,10 +246,19 @@ def _measured(entry: Program, target: Target, options: argparse.Namespace, size:
     axes = scaled_axes(entry.mesh_axes, target.devices)
     mesh = ", ".join(f"{name}={size}" for name, size in axes)
     text = entry.lower(size, axes).as_text()
+    return measured(entry.name, mesh, text, target, options.emit, options.policy, child)
+
+
+def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy: str, child: XlaChild) -> Row:
+    """Returns what a target's compiler makes of a module, as it is and after the passes and the check.
+
+    Args:
+      mesh: in words. text: the module. emit, policy: as of `reshard-opt`.
+    """
     session = Session(RunOptions(compile_for=target, xla_child=child))
     network = {name: text for name, text in (("topology", of_target(target)),) if text}
-    given = {"policy": options.policy, "platform": platform_of(target.platform), **network}
-    pipeline = Pipeline.emitting(options.emit, given)
+    given = {"policy": policy, "platform": platform_of(target.platform), **network}
+    pipeline = Pipeline.emitting(emit, given)
     start_s = time.perf_counter()
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
@@ -261,16 +267,16 @@ def _measured(entry: Program, target: Target, options: argparse.Namespace, size:
             rows = list(session.results.report_rows)
             whole_module_check.check(ir.Module.parse(text), module, pipeline, session, rows)
         except DiagnosedError as error:
-            return Row(entry.name, str(target), mesh, problem=str(error).splitlines()[0])
+            return Row(name, str(target), mesh, problem=str(error).splitlines()[0])
     if not session.results.checks:  # the target's compiler refuses the module both ways
         refused = Side(_shortened(session.remarks[-1].message))
-        return Row(entry.name, str(target), mesh, stock=refused, ours=refused)
+        return Row(name, str(target), mesh, stock=refused, ours=refused)
     (check,), rows = session.results.checks, session.results.report_rows
     seconds = time.perf_counter() - start_s
     rewritten = sum(bool(row.get("is_rewritten")) for row in rows)
     stock, ours = _side(check.stock, target), _side(check.ours, target)
     left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
-    return Row(entry.name, str(target), mesh, len(rows), rewritten, stock, ours, left, seconds)
+    return Row(name, str(target), mesh, len(rows), rewritten, stock, ours, left, seconds)
 
 
 def _side(compiled: Compiled, target: Target) -> Side:
