@@ -131,7 +131,7 @@ def _compared(entry: Program, target: Target, size: str, options: argparse.Names
     text = entry.lower(size, axes).as_text()
     annotated = ahead_of_time.measured(entry.name, mesh_text(own), text, target, "auto", "better", child)
     if annotated.stock is None or annotated.stock.problem:
-        return Pair(annotated)
+        return Pair(annotated, limit=options.limit)
     limit = int(options.limit * present(annotated.stock.memory))
     meshes = (own,) if _is_bound(text) else meshes_for(own.size)[: options.meshes]
     modelled, start_s, seconds, found = limit, time.perf_counter(), 0.0, None

@@ -73,7 +73,6 @@ def test_users_of_one_converted_value_do_not_share_what_their_windows_are_filled
     assert result.is_rewritten
 
 
-@pytest.mark.draws
 @POLICIES
 @pytest.mark.parametrize(
     "method, count, constrained",

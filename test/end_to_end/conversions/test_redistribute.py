@@ -60,7 +60,6 @@ def test_every_type_arrives_bit_for_bit(name, mesh, some):
     assert_type_arrives(name, [(mesh, P("x", "y"))], [(mesh, P(None, ("y", "x"))), (some, P(None, "p"))])
 
 
-@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_arrives_from_and_at_every_kind_of_mesh(name, mesh, backwards, some):

@@ -70,7 +70,6 @@ def _compared(mesh, program, args, specs, out=None):
     return set(re.findall(r"stablehlo\.(all_\w+|reduce_scatter|collective_\w+)", str(module)))
 
 
-@pytest.mark.draws
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_a_convolution_along_split_dimensions_receives_borders_alone(mesh, kind, spec):
@@ -81,7 +80,6 @@ def test_a_convolution_along_split_dimensions_receives_borders_alone(mesh, kind,
         assert "all_gather" not in used and "all_to_all" not in used
 
 
-@pytest.mark.draws
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("kind", [each for each in CONVOLUTIONS if each != "cropped"])
 def test_gradients_of_a_convolution_along_split_dimensions(mesh, kind, spec):

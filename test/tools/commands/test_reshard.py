@@ -724,7 +724,6 @@ def test_a_reduction_that_a_type_has_not_is_one_line(capsys):
     assert err.startswith("reshard: error: ") and "elements of type f32 have no and" in err and err.count("\n") == 1
 
 
-@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("element", ["f32", "bf16", "i16"])
 def test_random_partial_sums_are_verified(element):

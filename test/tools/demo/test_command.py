@@ -225,8 +225,9 @@ def test_smallest_example_is_run_both_ways(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_examples_have_equal_outputs(tmp_path):
-    done = run_demo("--size=small", "--runs=1", f"--report={tmp_path / 'report.md'}")
+@pytest.mark.parametrize("policy", ("better", "always"))
+def test_all_examples_have_equal_outputs(policy, tmp_path):
+    done = run_demo("--size=small", "--runs=1", f"--policy={policy}", f"--report={tmp_path / 'report.md'}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 of 5 examples ran both ways, with equal outputs" in done.stdout
 
