@@ -9,11 +9,12 @@ mask, costs nothing in any layout, and is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Interval, Tensor
-from reshard.synthesis.assignment.layout_problem import IN_PLACE
+from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Tensor
+from reshard.synthesis.assignment.lives import Region, lives_of
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
@@ -37,7 +38,6 @@ _BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
 _FREE = frozenset({"stablehlo.iota", *CONSTANTS})
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier"})
 _SUMS = frozenset({"stablehlo.add", "stablehlo.subtract"})
-_WHOLE = ("gather", "sort", "custom_call")  # with operands and results in memory, beside matrix products
 _DONATED = ("tf.aliasing_output", "jax.buffer_donor")
 
 Place = tuple[int, int]  # the number of an op of the module, meshes left out, in walk order; the number of the result
@@ -113,9 +113,7 @@ class _Reader:
     free: set[ir.Value] = field(default_factory=set)
     places: dict[int, list[Place]] = field(default_factory=dict)
     pinned: dict[int, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
-    first: dict[int, int] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
-    moment: int = 0
+    items: list[int | Region] = field(default_factory=list)  # of the region that is read
     number_of: dict[int, int] = field(init=False)  # index of an op -> its number without the meshes
 
     def __post_init__(self) -> None:
@@ -142,18 +140,19 @@ class _Reader:
                 self._pin(result, attr, end)
                 tensor = result
             results.append(tensor)
-            if tensor is not None:
-                self.last[tensor] = self.moment
-        for number, tensor in enumerate(arguments):
-            if tensor is not None and not (attributes and any(name in attributes[number] for name in _DONATED)):
-                self.last[tensor] = self.moment
+        given, made = (tuple(each for each in some if each is not None) for some in (arguments, results))
+        donated = {
+            tensor
+            for number, tensor in enumerate(arguments)
+            if tensor is not None and attributes and any(name in attributes[number] for name in _DONATED)
+        }
         program = FactoredProgram(
             tuple(self.tensors),
             tuple(self.ops),
-            tuple(each for each in arguments if each is not None),
-            tuple(each for each in results if each is not None),
+            given,
+            made,
             tuple(sorted(self.pinned.items())),
-            self._lives(arguments, results),
+            lives_of(self.tensors, self.ops, Region(tuple(self.items)), given, donated, made),
         )
         places = {tensor: tuple(each) for tensor, each in self.places.items()}
         return FactoredModule(
@@ -179,14 +178,10 @@ class _Reader:
         if shape is None or any(size < 0 for size in shape) or math.prod(shape) <= 1:
             return None
         tensor = self.tensor_of[value] = self._tensor(value.type, runs, name)
-        self.first[tensor] = self.last[tensor] = self.moment
         return tensor
 
     def _use(self, value: ir.Value) -> int | None:
-        tensor = self.tensor_of.get(value)
-        if tensor is not None:
-            self.last[tensor] = max(self.last.get(tensor, 0), self.moment)
-        return tensor
+        return self.tensor_of.get(value)
 
     def _pin(self, tensor: int, attr: ir.Attribute | None, where: ir.Operation) -> bool:
         """Keeps the layout that somebody asks for, but for open dimensions; returns whether there is one to keep.
@@ -234,7 +229,6 @@ class _Reader:
     def _block(self, block: ir.Block, runs: int) -> None:
         for view in block.operations:
             op = view.operation
-            self.moment += 1
             if op.name in LOOPS:
                 self._loop(op, runs)
             elif op.name in _BRANCHES:
@@ -247,6 +241,7 @@ class _Reader:
                 self._op(op, runs)
 
     def _add(self, op: FactoredOp, origin: int | None, numbers: tuple[int, ...] = ()) -> None:
+        self.items.append(len(self.ops))
         self.ops.append(op)
         self.origins.append(origin)
         self.numbers.append(numbers)
@@ -340,27 +335,34 @@ class _Reader:
             self.tensor_of[op.results[number]] = self.tensor_of[condition.arguments[number]] = carry
             if initial is not None:
                 self._copy(initial, carry, runs, op, number)
-        entered = self.moment
-        self._block(condition, inner)
-        self._block(body, inner)
-        for number, value in enumerate(terminator_of(body).operands):
-            returned, carry = self._use(value), carries[number]
-            if returned is not None and carry is not None and returned != carry:
-                self._copy(returned, carry, inner, terminator_of(body), number)
-        self.moment += 1
-        for tensor, last in self.last.items():
-            if self.first.get(tensor, 0) <= entered < last:  # carried or captured: alive until the last iteration ends
-                self.last[tensor] = self.moment
+        with self._region(is_loop=True) as carried:
+            self._block(condition, inner)
+            self._block(body, inner)
+            for number, value in enumerate(terminator_of(body).operands):
+                returned, carry = self._use(value), carries[number]
+                if returned is not None and carry is not None and returned != carry:
+                    self._copy(returned, carry, inner, terminator_of(body), number)
+                    carried.add(carry)
+
+    @contextmanager
+    def _region(self, is_loop: bool = False) -> Iterator[set[int]]:
+        """Collects the ops that are added as those of a region inside; gives the set of what a loop carries."""
+        around, self.items = self.items, []
+        carried: set[int] = set()
+        yield carried
+        around.append(Region(tuple(self.items), is_loop, frozenset(carried)))
+        self.items = around
 
     def _branches(self, op: ir.Operation, runs: int) -> None:
         made = [self._result(op, number, runs) for number in range(len(op.results))]
         for region in op.regions:
-            self._block(region.blocks[0], runs)
-            end = terminator_of(region.blocks[0])
-            for number, (result, value) in enumerate(zip(made, end.operands, strict=True)):
-                returned = self._use(value)
-                if result is not None and returned is not None:
-                    self._copy(returned, result, runs, end, number)
+            with self._region():
+                self._block(region.blocks[0], runs)
+                end = terminator_of(region.blocks[0])
+                for number, (result, value) in enumerate(zip(made, end.operands, strict=True)):
+                    returned = self._use(value)
+                    if result is not None and returned is not None:
+                        self._copy(returned, result, runs, end, number)
 
     def _constraint(self, op: ir.Operation, runs: int) -> None:
         source = self._use(op.operands[0])
@@ -386,19 +388,6 @@ class _Reader:
             result = self._result(op, number, runs)
             if result is not None and self._pin(result, nth_sharding(op.attributes["out_shardings"], number), op):
                 self.tensor_of[op.results[number]] = self._inside(result, runs)
-
-    def _lives(self, arguments: Sequence[int | None], results: Sequence[int | None]) -> tuple[Interval, ...]:
-        """Returns when tensors are in memory: arguments, results, and what an op takes or makes that is not fused."""
-        whole = {each for each in (*arguments, *results) if each is not None}
-        for op in self.ops:
-            if op.name not in ("copy", *IN_PLACE):
-                whole.update(op.operands if op.flops or op.name in _WHOLE else ())
-            if op.name not in IN_PLACE:
-                whole.update(op.results if op.flops or op.name in ("copy", *_WHOLE) else ())
-        return tuple(
-            Interval(each, self.first[each], max(self.first[each], self.last[each] - 1))
-            for each in sorted(whole & set(self.first))
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ __all__ = [
     "elimination",
     "factored_program",
     "layout_problem",
+    "lives",
     "moves",
     "pairwise",
     "roles",
+    "scheduling",
     "solving",
     "tactics",
 ]

@@ -25,6 +25,7 @@ from ..layouts.sharding import AxisRef, Sharding
 from ..network.topology import Topology
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram
+from .lives import IN_PLACE
 from .moves import NOWHERE, PARTIAL, prices_for
 from .pairwise import Limit, PairwiseProblem
 from .roles import Roles
@@ -34,7 +35,6 @@ from .tactics import FREE, SHARDS, Tactic
 MOMENTS = 8  # at which the memory is limited
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
 _LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
-IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})  # write what they are given into their first operand
 _FUSED = frozenset({"reduce", "broadcast_in_dim", "reshape", "iota", "convert"})  # into the loops of their neighbours
 
 
