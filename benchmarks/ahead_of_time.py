@@ -274,12 +274,13 @@ def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy:
     (check,), rows = session.results.checks, session.results.report_rows
     seconds = time.perf_counter() - start_s
     rewritten = sum(bool(row.get("is_rewritten")) for row in rows)
-    stock, ours = _side(check.stock, target), _side(check.ours, target)
+    stock, ours = side_of(check.stock, target), side_of(check.ours, target)
     left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
     return Row(name, str(target), mesh, len(rows), rewritten, stock, ours, left, seconds)
 
 
-def _side(compiled: Compiled, target: Target) -> Side:
+def side_of(compiled: Compiled, target: Target) -> Side:
+    """Returns the numbers of what a target's compiler makes of a module."""
     if not compiled.is_ok:
         return Side(_shortened(f"{compiled.status}: {compiled.message}"))
     modelled = SiteNetwork(of_target(target)).final_time_of(compiled, target.devices)

@@ -5,10 +5,10 @@
         [--size large] [--limit 1.0] [--meshes 1] [--journal FILE.jsonl] [--out FILE.md]
 
 It is `automatic` with another judge: the target's own compiler. The annotated program goes through the compiler as it
-is and after `reshard-opt --compile-for=TARGET`. Then its shardings are taken out, the layouts are chosen by the model
-for the network of the target, and the result goes the same way. Where it needs more than `--limit` times the memory of
-the annotated stock program, it is laid out anew for less. The exit status is 1 if a program fails, needs more memory,
-or is more than 2 % longer by the compiler's own estimate than the annotated stock program.
+is and after `reshard-opt --compile-for=TARGET`. Then its shardings are taken out, and it is laid out as
+`reshard auto --compile-for=TARGET` does, with a memory limit of `--limit` times what the annotated stock program needs.
+The exit status is 1 if a program fails, needs more memory, or is more than 2 % longer by the compiler's own estimate
+than the annotated stock program.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from benchmarks.harness.journal import Journal
 from benchmarks.harness.progress import replace_line
 from benchmarks.programs.catalogue import every_program
 from benchmarks.programs.program import Program
+from reshard.compiling.automatic import choose
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-from reshard.dialect_utils.platform import compat
-from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S
 from reshard.dialect_utils.xla.compile_targets import Target, compiler_version
-from reshard.passes.layouts.assigning import Assigned, assign
 from reshard.passes.layouts.choosing import mesh_text, meshes_for
 from reshard.passes.sites.network import SiteNetwork, of_target
 from reshard.passes.whole_module.module_cost import LONGER_ESTIMATE
@@ -41,7 +39,6 @@ from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.layouts.mesh import Mesh
 
-_TRIES = 5  # with smaller limits
 _HEADINGS = (
     "program", "annotated mesh", "mesh", "estimate in us: annotated, stock", "ours", "auto", "stock / auto",
     "ours / auto", "modelled in us: stock", "ours", "auto", "stock / auto", "received MiB: stock", "ours", "auto",
@@ -54,7 +51,7 @@ class Pair:
     """A program on a target: as its authors annotated it, and with layouts that were chosen.
 
     Attributes:
-      seconds: that the layouts took at first. problem: why there are none; empty if there are.
+      seconds: that the choice took, with its compilations. problem: why there are none; empty if there are.
       limit: of the memory, times that of the annotated stock program.
     """
 
@@ -131,50 +128,24 @@ def _compared(entry: Program, target: Target, size: str, options: argparse.Names
     text = entry.lower(size, axes).as_text()
     annotated = ahead_of_time.measured(entry.name, mesh_text(own), text, target, "auto", "better", child)
     if annotated.stock is None or annotated.stock.problem:
-        return Pair(annotated, limit=options.limit)
+        return Pair(annotated)
     limit = int(options.limit * present(annotated.stock.memory))
     meshes = (own,) if _is_bound(text) else meshes_for(own.size)[: options.meshes]
-    modelled, start_s, seconds, found = limit, time.perf_counter(), 0.0, None
-    for _ in range(_TRIES):
-        try:
-            mesh, laid_out, assigned = _laid_out(text, meshes, SiteNetwork(of_target(target)), modelled)
-        except DiagnosedError as error:
-            return Pair(annotated, found, seconds, str(error).splitlines()[0], options.limit)
-        seconds = seconds or time.perf_counter() - start_s
-        found = ahead_of_time.measured(entry.name, mesh_text(mesh), laid_out, target, "auto", "better", child)
-        if found.ours is None or found.ours.problem or present(found.ours.memory) <= limit:
-            break
-        needed = min(modelled, assigned.assignment.memory_bytes)
-        modelled = int(needed * min(0.98, limit / present(found.ours.memory)))
-    return Pair(annotated, found, seconds, limit=options.limit)
+    network, start_s = SiteNetwork(of_target(target), limit), time.perf_counter()
+    try:
+        choice = choose(text.encode(), entry.name, meshes, network, keeps_annotations=False, child=child, target=target)
+    except DiagnosedError as error:
+        return Pair(annotated, None, problem=str(error).splitlines()[0], limit=options.limit)
+    best = choice.best
+    faster = best.stock if best.stock_s < best.ours_s else best.ours
+    stock, ours = (ahead_of_time.side_of(present(each), target) for each in (best.stock, faster))
+    found = Row(entry.name, str(target), mesh_text(best.mesh), stock=stock, ours=ours)
+    return Pair(annotated, found, time.perf_counter() - start_s, limit=options.limit)
 
 
 def _is_bound(text: str) -> bool:
     """Returns whether a module has computations that name the axes of its own mesh."""
     return "manual_computation" in text or "maximal" in text
-
-
-def _laid_out(text: str, meshes: Sequence[Mesh], network: SiteNetwork, limit: int) -> tuple[Mesh, str, Assigned]:
-    """Returns the mesh that is fastest by the model, the module laid out on it, and what was chosen.
-
-    Raises: DiagnosedError if no layout keeps the limit.
-    """
-    best: tuple[float, Mesh, bytes, Assigned] | None = None
-    error: DiagnosedError | None = None
-    with make_context() as context, ir.Location.unknown(context):
-        for mesh in meshes:
-            module = ir.Module.parse(text)
-            try:
-                assigned = assign(module, mesh, network, keeps_annotations=False, memory_limit=limit)
-            except DiagnosedError as problem:
-                error = problem
-                continue
-            if best is None or assigned.seconds < best[0]:
-                best = assigned.seconds, mesh, compat.bytecode(module), assigned
-        if best is None:
-            assert error is not None
-            raise error
-        return best[1], str(ir.Module.parse(best[2])), best[3]
 
 
 def _markdown(pairs: Sequence[Pair], targets: Sequence[Target]) -> Iterator[str]:

@@ -154,6 +154,11 @@ class Compiled:
         held = present(self.argument_bytes) + present(self.output_bytes) + present(self.temp_bytes)
         return held - present(self.alias_bytes)
 
+    @property
+    def limited_bytes(self) -> int:
+        """Returns the bytes that a memory limit counts: the larger one of the peak and the compiler's own number."""
+        return max(self.peak_memory_bytes or 0, present(self.peak_bytes))
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.assignment.factored_modules import FactoredModule, factored_module, inline_calls_of
 from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
-from reshard.dialect_utils.ir.diagnostics import error_at
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.ir.ops import replace_content
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
@@ -28,6 +28,12 @@ from reshard.synthesis.network.topology import Topology, TopologyError
 
 FLOPS_PER_BYTE = 200  # of a device of which only the memory is known; accelerators have 170 to 300
 _KEPT = 8  # modules whose layouts are remembered
+
+
+class MemoryLimitError(DiagnosedError):
+    """No layout keeps the memory limit, by the model; `least_bytes` is a bound on what any needs."""
+
+    least_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,8 @@ def assign(
       tactics: axis -> what it may be for; other axes may be for anything.
     Raises:
       NotBelowError: they take `below_s` or longer, by the model.
-      DiagnosedError: no layout keeps the memory limit, the topology does not fit the mesh, or the module cannot be read
+      MemoryLimitError: no layout keeps the memory limit.
+      DiagnosedError: the topology does not fit the mesh, or the module cannot be read
         as one program.
     """
     topology = topology_for(module, mesh, network)
@@ -113,7 +120,7 @@ def assign(
     try:
         assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)
     except InfeasibleError as error:
-        raise error_at(module.operation, _infeasible(problem, error)) from None
+        raise _infeasible(module, problem, error) from None
     progress.at("assign-layouts: few constraints")
     written = write_layouts(module, factored, assignment, mesh)
     uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
@@ -149,14 +156,17 @@ def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topolog
     return topology
 
 
-def _infeasible(problem: LayoutProblem, error: InfeasibleError) -> str:
+def _infeasible(module: ir.Module, problem: LayoutProblem, error: InfeasibleError) -> DiagnosedError:
     if problem.memory_limit is None:
-        return f"{error} on {problem.mesh}"
+        return error_at(module.operation, f"{error} on {problem.mesh}")
     least = problem.least_memory()
     limit = f"{mebibytes(problem.memory_limit, 1)} MiB"
+    said = f"no layout was found that fits into {limit}; {mebibytes(least, 1)} MiB is the least that any may need"
     if least > problem.memory_limit:
-        return (
+        said = (
             f"no layout fits into {limit}: with every tensor split over all of {problem.mesh} that can be, at least "
             f"{mebibytes(least, 1)} MiB are alive at once; use more devices, a smaller batch, or donate arguments"
         )
-    return f"no layout was found that fits into {limit}; {mebibytes(least, 1)} MiB is the least that any may need"
+    found = MemoryLimitError(error_at(module.operation, said).diagnostics)
+    found.least_bytes = least
+    return found

@@ -8,15 +8,16 @@ axes can do all that fewer can; but a compiler does less well with them, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
-from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild
-from reshard.passes.layouts.assigning import Assigned, assign, topology_for
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.passes.layouts.assigning import Assigned, MemoryLimitError, assign, topology_for
+from reshard.passes.layouts.judging import Judge
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.solving import NotBelowError
 from reshard.synthesis.assignment.tactics import Tactic
@@ -29,9 +30,10 @@ MOST_COMPILED = 3  # of them
 _SAME = 0.02  # a share of the time below which two meshes are equally good
 _EQUAL = 0.01  # a share of the time that another axis has to save
 _TRIES = 3  # with smaller limits, if a program needs more memory than the model says
+_MODEL_ERROR = 1.5  # times the limit that a model may need of which the compiled program may fit
+_MORE = 1.02  # times the least memory that any layouts need, so that there is a choice
+_ROOM = 0.95  # of the limit: a program that needs less may be faster with more
 _MANY = 16  # devices above which no mesh has three axes
-
-Optimizer = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Candidate:
 
     Attributes:
       content: the module with its layouts, as bytecode. optimized: the same after `reshard-opt`.
+      limit: the memory that the layouts were chosen for, in bytes; None: any.
       stock, ours: what XLA makes of both; None if it was not asked.
       stock_s, ours_s: their modelled times in seconds.
       problem: why it cannot be taken; empty if it can.
@@ -48,6 +51,7 @@ class Candidate:
     mesh: Mesh
     assigned: Assigned
     content: bytes
+    limit: int | None = None
     optimized: bytes = b""
     stock: Compiled | None = None
     ours: Compiled | None = None
@@ -59,6 +63,11 @@ class Candidate:
     def best_s(self) -> float:
         """Returns the modelled time of the faster form; infinite if the candidate cannot be taken."""
         return math.inf if self.problem else min(self.stock_s, self.ours_s)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Returns the memory of the smaller form; 0 if none compiles."""
+        return min((each.limited_bytes for each in (self.stock, self.ours) if each and each.is_ok), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +143,14 @@ class Chooser:
 
     Attributes:
       source: the module, as bytecode. context: in which it is parsed.
-      optimize: what `reshard-opt` makes of a module.
+      judge: compiles it with its layouts.
       limit: the memory of a device in bytes; None: no limit. tactics: axis -> what it may be for.
     """
 
     source: bytes
     context: ir.Context
-    child: XlaChild
+    judge: Judge
     network: SiteNetwork
-    optimize: Optimizer
     limit: int | None = None
     keeps_annotations: bool = True
     tactics: Mapping[str, Tactic] = field(default_factory=dict)
@@ -155,7 +163,7 @@ class Chooser:
             progress.at(f"layouts on {mesh}", number, len(meshes))
             fewer = [each.assigned.seconds for each in laid_out if len(each.mesh.axes) < len(mesh.axes)]
             try:
-                laid_out.append(self._laid_out(mesh, self.limit, min(fewer, default=math.inf) * (1 - _EQUAL)))
+                laid_out.append(self._first(mesh, min(fewer, default=math.inf) * (1 - _EQUAL)))
             except NotBelowError as slower:
                 skipped.append((mesh, slower.bound))
             except DiagnosedError as problem:
@@ -198,12 +206,24 @@ class Chooser:
             try:
                 if bound_s >= below_s:
                     raise NotBelowError(bound_s)
-                compiled.append(self._measured(self._laid_out(mesh, self.limit, below_s)))
+                compiled.append(self._measured(self._first(mesh, below_s)))
             except NotBelowError as slower:
                 left.append((mesh, slower.bound))
             except DiagnosedError:
                 left.append((mesh, bound_s))
         return left
+
+    def _first(self, mesh: Mesh, below_s: float) -> Candidate:
+        """Returns a mesh laid out within the limit, or for the least memory if the model is not sure that it is more.
+
+        The model leaves out what compilers save; the compiled program tells whether the limit is kept.
+        """
+        try:
+            return self._laid_out(mesh, self.limit, below_s)
+        except MemoryLimitError as error:
+            if self.limit is None or error.least_bytes > _MODEL_ERROR * self.limit:
+                raise
+            return self._laid_out(mesh, int(error.least_bytes * _MORE) + 1)
 
     def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
@@ -216,51 +236,64 @@ class Chooser:
             tactics=self.tactics,
             below_s=below_s,
         )
-        return Candidate(mesh, found, compat.bytecode(module))
+        return Candidate(mesh, found, compat.bytecode(module), limit)
 
     def _measured(self, candidate: Candidate) -> Candidate:
-        """Returns a candidate with what XLA makes of it, laid out anew while it needs too much memory.
+        """Returns a candidate with what the compiler makes of it, laid out anew while it needs too much memory.
 
         The limit of the model shrinks by the ratio at which the compiled program is above `limit`. Where no layout fits
-        into that, the next one is halfway between it and what the model needed last.
+        into that, the next one is halfway between it and what the model needed last. A program that was laid out for
+        less memory than it may have is laid out once more, for as much.
         """
         found = self._compiled(candidate)
         too_small, problem = 0, ""
         for _ in range(_TRIES):
-            peaks = [each.peak_bytes or 0 for each in (found.stock, found.ours) if each and each.is_ok]
-            if self.limit is None or not found.problem or not peaks:
-                return found
-            peak, modelled = min(peaks), min(self.limit, found.assigned.assignment.memory_bytes)
+            peak = found.peak_bytes
+            if self.limit is None or not found.problem or not peak:
+                break
+            modelled = found.assigned.assignment.memory_bytes
             limit = int(max(modelled * min(0.95, self.limit / peak), (modelled + too_small) / 2))
             try:
                 found, problem = self._compiled(self._laid_out(candidate.mesh, limit)), ""
             except DiagnosedError as error:
                 too_small, problem = limit, f"it needs {mebibytes(peak, 1)} MiB; {error.diagnostics[0].message}"
-        return replace(found, problem=problem) if problem else found
+        if problem:
+            return replace(found, problem=problem)
+        return self._with_more_memory(found)
+
+    def _with_more_memory(self, found: Candidate) -> Candidate:
+        """Returns a candidate that fits, or a faster one that needs more memory and fits too."""
+        limit, peak, modelled = found.limit, found.peak_bytes, found.assigned.assignment.memory_bytes
+        if self.limit is None or limit is None or not peak or found.problem:
+            return found
+        is_limited = modelled > _ROOM * limit
+        if not is_limited or peak > _ROOM * self.limit:
+            return found
+        try:
+            larger = self._compiled(self._laid_out(found.mesh, int(modelled * self.limit / peak)))
+        except DiagnosedError:
+            return found
+        return min(found, larger, key=lambda each: each.best_s)
 
     def _compiled(self, candidate: Candidate) -> Candidate:
         progress.at(f"compiling for {candidate.mesh}")
-        stock = self._ask(candidate.content, candidate.mesh)
-        optimized = self.optimize(candidate.content)
-        ours = self._ask(optimized, candidate.mesh)
+        judged = self.judge(candidate.content, candidate.mesh.size)
+        stock, ours = judged.stock, judged.ours
         if not (stock.is_ok or ours.is_ok):
-            return replace(candidate, stock=stock, ours=ours, problem=f"XLA does not compile it: {stock.message[:200]}")
-        beside = stock if stock.is_ok else ours
-        stock_s, ours_s = (self._seconds(beside, each, candidate.mesh) for each in (stock, ours))
-        found = replace(candidate, optimized=optimized, stock=stock, ours=ours, stock_s=stock_s, ours_s=ours_s)
+            problem = f"XLA does not compile it: {stock.message[:200]}"
+            return replace(candidate, stock=stock, ours=ours, problem=problem)
+        stock_s, ours_s = (
+            math.inf if self._is_too_large(each) else seconds
+            for each, seconds in ((stock, judged.stock_s), (ours, judged.ours_s))
+        )
+        found = replace(candidate, optimized=judged.optimized, stock=stock, ours=ours, stock_s=stock_s, ours_s=ours_s)
         if math.isinf(min(stock_s, ours_s)):
-            peak = min(each.peak_bytes or 0 for each in (stock, ours) if each.is_ok)
-            said = f"{mebibytes(peak, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
+            said = f"{mebibytes(found.peak_bytes, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
             return replace(found, problem=f"on {mesh_text(candidate.mesh)} the program needs {said}")
         return found
 
-    def _seconds(self, beside: Compiled, compiled: Compiled, mesh: Mesh) -> float:
-        if not compiled.is_ok or (self.limit is not None and (compiled.peak_bytes or 0) > self.limit):
-            return math.inf
-        return self.network.time_beside(beside, compiled, mesh.size).seconds
-
-    def _ask(self, source: bytes, mesh: Mesh) -> Compiled:
-        return self.child.compile(source, mesh.size, timeout_s=DEFAULT_TIMEOUT_S, has_final=self.network.has_final)
+    def _is_too_large(self, compiled: Compiled) -> bool:
+        return self.limit is not None and compiled.is_ok and compiled.limited_bytes > self.limit
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -97,8 +97,8 @@ class ModuleCriterion:
         """Returns the memory limit in bytes with which our form could be taken; None if memory is not all it lacks."""
         if self.policy != BETTER or not (stock.is_ok and ours.is_ok) or not self._memory_costs(stock, ours):
             return None
-        limited = replace(self, network=replace(self.network, memory_limit=_whole_peak(ours)))
-        return None if limited.problem(stock, ours) else _whole_peak(ours)
+        limited = replace(self, network=replace(self.network, memory_limit=ours.limited_bytes))
+        return None if limited.problem(stock, ours) else ours.limited_bytes
 
     def _longer(self, stock: Compiled, ours: Compiled) -> list[str]:
         then, now = (self.time(stock, each).seconds for each in (stock, ours))
@@ -121,7 +121,7 @@ class ModuleCriterion:
 
         A thousandth more is not counted: scalars and the rounding of buffers make as much.
         """
-        limit, peak = self.network.memory_limit, _whole_peak(ours)
+        limit, peak = self.network.memory_limit, ours.limited_bytes
         name, then, now = _memory(stock, ours, self.counts_arguments)
         slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
@@ -153,11 +153,6 @@ def _other_shardings(stock: Compiled, ours: Compiled) -> list[str]:
     return differs
 
 
-def _whole_peak(compiled: Compiled) -> int:
-    """Returns the bytes of a program that a memory limit counts."""
-    return max(compiled.peak_memory_bytes or 0, present(compiled.peak_bytes))
-
-
 def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> tuple[str, int, int]:
     """Returns the name of the memory to compare and its bytes in both modules.
 
@@ -166,7 +161,7 @@ def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> 
     """
     then, now = stock.peak_memory_bytes, ours.peak_memory_bytes
     if counts_arguments:
-        return "memory in bytes", _whole_peak(stock), _whole_peak(ours)
+        return "memory in bytes", stock.limited_bytes, ours.limited_bytes
     if then is None or now is None:
         return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
     return "memory in bytes", max(then, present(stock.peak_bytes)), max(now, present(ours.peak_bytes))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reshard.compiling.advising import site_network
+from reshard.compiling.ahead_of_time import AheadOfTime
 from reshard.compiling.optimizing import Report, Result, optimize, optimized_module
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
@@ -18,9 +19,11 @@ from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
+from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.layouts import choice_text
 from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
+from reshard.passes.layouts.judging import OnCpuDevices
 from reshard.passes.sites.network import SiteNetwork
 from reshard.planning import device_networks
 from reshard.synthesis.assignment.tactics import Tactic, parse
@@ -190,6 +193,7 @@ def choose(
     keeps_annotations: bool = True,
     tactics: Mapping[str, Tactic] | None = None,
     child: XlaChild | None = None,
+    target: Target | None = None,
     is_from_jax: bool = True,
 ) -> Choice:
     """Returns the meshes for a module, the best first, each with its layouts.
@@ -198,6 +202,7 @@ def choose(
       source: the module as MLIR text or bytecode. name: for people.
       network: with the memory limit. keeps_annotations: whether shardings that the module has are kept.
       tactics: axis -> what it may be for.
+      target: whose compiler judges the meshes; None: XLA for CPU devices, with modelled times.
     Raises: DiagnosedError.
     """
     given: dict[str, Any] = {}
@@ -212,12 +217,20 @@ def choose(
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        child = child or shared_child()
+        if target is not None and target.is_ahead_of_time:
+            judge = AheadOfTime(child, network, target)
+        else:
+            judge = OnCpuDevices(
+                child,
+                network,
+                lambda content: optimized_module(content, settings, name, is_from_jax=is_from_jax).content,
+            )
         chooser = Chooser(
             compat.bytecode(module),
             context,
-            child or shared_child(),
+            judge,
             network,
-            lambda content: optimized_module(content, settings, name, is_from_jax=is_from_jax).content,
             network.memory_limit,
             keeps_annotations,
             tactics or {},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from reshard.synthesis.layouts.mesh import MeshError
 from reshard.synthesis.network.topology import TopologyError
-from reshard.tools.common.command import UserError, input_name, size, whole_number, write_output
+from reshard.tools.common.command import UserError, input_name, size, target_of, whole_number, write_output
 
 if TYPE_CHECKING:
     from reshard.passes.layouts.choosing import Choice
@@ -25,6 +25,7 @@ examples:
   reshard auto step.mlir --mesh x=4,y=2 --memory-limit 16GiB                one mesh, and a limit
   reshard auto step.mlir --mesh x=4,y=2 --tactics x=zero3,y=megatron        says what each axis is for
   reshard auto step.mlir --mesh data=8 --free                              leaves out the shardings that it has
+  reshard auto step.mlir --compile-for tpu:v5e:2x4 --memory-limit 16GiB     the compiler of a TPU judges the meshes
 
 exit status: 0 done; 1 no layout keeps the limit, XLA does not compile the module, or a file has an error; 2 the command line has an error.
 """  # noqa: E501
@@ -33,13 +34,20 @@ exit status: 0 done; 1 no layout keeps the limit, XLA does not compile the modul
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the command to its parser."""
     parser.add_argument("module", metavar="MODULE", help="whatever reshard-opt reads; - is stdin")
-    where = parser.add_mutually_exclusive_group(required=True)
+    where = parser.add_mutually_exclusive_group()
     where.add_argument("--mesh", metavar="AXES", help="the mesh, e.g. x=4,y=2")
     where.add_argument("--devices", type=whole_number, metavar="N", help="their number; the shapes of a mesh are tried")
     parser.add_argument(
         "--topology",
         metavar="NAME",
-        help="the network: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: unknown, one switch)",
+        help="the network: a preset such as h100:4 or v5e:4x4*2, or a TOML file (default: that of --compile-for, "
+        "or unknown, one switch)",
+    )
+    parser.add_argument(
+        "--compile-for",
+        metavar="PLATFORM:DEVICES",
+        help="the devices whose compiler judges the meshes, which need not be there: tpu:v5p:2x2x2, cuda:h100:1x1x8 "
+        "(default: CPU devices, with times modelled on --topology)",
     )
     parser.add_argument("--memory-limit", type=size, metavar="SIZE", help="of each device, e.g. 16GiB (default: none)")
     parser.add_argument(
@@ -70,6 +78,9 @@ def drive(flags: argparse.Namespace) -> int:
 
     if flags.output == "-" and flags.json:
         print("reshard auto: error: -o - and --json both write to stdout; give -o a file", file=sys.stderr)
+        return 2
+    if not (flags.mesh or flags.devices or flags.compile_for):
+        print("reshard auto: error: how many devices? give --mesh, --devices or --compile-for", file=sys.stderr)
         return 2
     if flags.tactics and not flags.mesh:
         print("reshard auto: error: --tactics names axes; name the mesh with --mesh", file=sys.stderr)
@@ -106,18 +117,23 @@ def _choice(flags: argparse.Namespace) -> Choice:
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.xla.child import XlaChild
     from reshard.passes.layouts.choosing import meshes_for
+    from reshard.passes.sites.network import of_target
     from reshard.synthesis.assignment.tactics import parse
     from reshard.synthesis.layouts.mesh import Mesh
     from reshard.tools.common import contained
 
-    meshes = (Mesh.parse(flags.mesh),) if flags.mesh else meshes_for(flags.devices)
+    target = target_of(flags.compile_for)
+    devices = flags.devices or (target.devices if target else 1)
+    meshes = (Mesh.parse(flags.mesh),) if flags.mesh else meshes_for(devices)
+    if target and meshes[0].size != target.devices:
+        raise UserError(f"{flags.compile_for} has {target.devices} devices, and the mesh is for {meshes[0].size}")
     tactics = parse(flags.tactics)
-    network = site_network(flags.topology, flags.memory_limit)
+    network = site_network(flags.topology or (of_target(target) or None if target else None), flags.memory_limit)
     network.topology.fitted(meshes[0].size)  # raises before anything is compiled
     file = ModuleFile.read(flags.module)
     contained.enter("reading", cpu_s=reading_limit_s(file))
     contained.enter("compiling")
-    with XlaChild(num_devices=meshes[0].size) as child:
+    with XlaChild(num_devices=1 if target else meshes[0].size) as child:
         return choose(
             file.content,
             file.name,
@@ -127,5 +143,6 @@ def _choice(flags: argparse.Namespace) -> Choice:
             keeps_annotations=not flags.free,
             tactics=tactics,
             child=child,
+            target=target,
             is_from_jax=False,
         )

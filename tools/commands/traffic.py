@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
-from reshard.tools.common.command import UserError, write_output
+from reshard.tools.common.command import UserError, target_of, write_output
 
 if TYPE_CHECKING:
     from reshard.compiling.traffic import Traffic
@@ -101,7 +101,7 @@ def _found(flags: argparse.Namespace) -> Traffic:
     from reshard.passes.traffic.ledger import partitions_of
     from reshard.tools.common import contained
 
-    topology, target = Topology.parse(flags.topology), _target(flags)
+    topology, target = Topology.parse(flags.topology), target_of(flags.compile_for)
     file = ModuleFile.read(flags.module)
     contained.enter("reading", cpu_s=reading_limit_s(file))
     with make_context() as context, ir.Location.unknown(context):
@@ -116,17 +116,6 @@ def _found(flags: argparse.Namespace) -> Traffic:
     how = {"with_ours": not flags.stock_only, "options": options, "target": target, "file": file.name}
     with XlaChild(num_devices=1 if target else devices) as child:
         return of_source(file.content, file.name, topology, child=child, **how)
-
-
-def _target(flags: argparse.Namespace):
-    from reshard.dialect_utils.xla.compile_targets import Target, TargetError
-
-    if flags.compile_for is None:
-        return None
-    try:
-        return Target.parse(flags.compile_for)
-    except TargetError as error:
-        raise UserError(str(error)) from None
 
 
 def _versions() -> dict:

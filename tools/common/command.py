@@ -15,8 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
+
+if TYPE_CHECKING:
+    from reshard.dialect_utils.xla.compile_targets import Target
 
 # Modules that may be missing, each with the packages that pip has to install.
 _PACKAGES = {"jaxlib": "jax jaxlib", "jax": "jax jaxlib", "numpy": "numpy"}
@@ -219,3 +223,18 @@ def write_output(path: str, text: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def target_of(text: str | None) -> Target | None:
+    """Returns the target that `--compile-for` names, whose compiler is there; None without one. Raises: UserError."""
+    from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler
+
+    if text is None:
+        return None
+    try:
+        target = Target.parse(text)
+    except TargetError as error:
+        raise UserError(str(error)) from None
+    if missing := missing_compiler(target):
+        raise UserError(missing)
+    return target

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Diagnostic
+from reshard.passes.layouts.assigning import MemoryLimitError
 from reshard.passes.layouts.choosing import MOST_MESHES, Candidate, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.solving import NotBelowError
@@ -45,11 +46,11 @@ def test_skipped_meshes_are_tried_again_where_the_best_one_became_slower():
         return Candidate(mesh, SimpleNamespace(seconds=seconds), b"", ours_s=seconds)
 
     compiled = [candidate(meshes[0], 10.0)]
-    left = Known(b"", None, None, SiteNetwork(), None)._tried_again([*bounds_s.items()][:1], compiled)
+    left = Known(b"", None, None, SiteNetwork())._tried_again([*bounds_s.items()][:1], compiled)
     assert left == [] and [each.mesh for each in compiled] == [*meshes[:2]]
 
     compiled = [candidate(meshes[0], 10.0)]
-    left = Known(b"", None, None, SiteNetwork(), None)._tried_again([*bounds_s.items()][1:], compiled)
+    left = Known(b"", None, None, SiteNetwork())._tried_again([*bounds_s.items()][1:], compiled)
     assert left == [(meshes[2], 9.95), (meshes[3], 9.97)] and len(compiled) == 1
 
 
@@ -68,7 +69,7 @@ def test_a_program_that_needs_too_much_memory_is_laid_out_for_less(least, enough
 
     def candidate(memory):
         peak = 100 if memory <= enough else 120
-        compiled = SimpleNamespace(is_ok=True, peak_bytes=peak)
+        compiled = SimpleNamespace(is_ok=True, limited_bytes=peak)
         assigned = SimpleNamespace(assignment=SimpleNamespace(memory_bytes=memory))
         return Candidate(mesh, assigned, b"", ours=compiled, problem="" if peak <= 100 else "the program needs more")
 
@@ -83,6 +84,54 @@ def test_a_program_that_needs_too_much_memory_is_laid_out_for_less(least, enough
             return candidate
 
     mesh = meshes_for(8)[0]
-    found = Known(b"", None, None, SiteNetwork(), None, limit=100)._measured(candidate(100))
+    found = Known(b"", None, None, SiteNetwork(), limit=100)._measured(candidate(100))
     assert asked == tries
     assert found.problem.startswith(problem) and bool(found.problem) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("least", "asked", "is_possible"),
+    [(80, [100], True), (120, [100, 123], True), (160, [100], False)],  # of the model; compilers save up to a third
+)
+def test_a_limit_that_the_model_thinks_too_small_is_tried_unless_it_is_far_too_small(least, asked, is_possible):
+    tried = []
+
+    class Known(Chooser):
+        def _laid_out(self, mesh, limit, below_s=math.inf):
+            tried.append(limit)
+            if limit < least:
+                error = MemoryLimitError([Diagnostic("error", "no layout fits")])
+                error.least_bytes = least
+                raise error
+            return Candidate(mesh, None, b"", limit)
+
+    chooser = Known(b"", None, None, SiteNetwork(), limit=100)
+    if is_possible:
+        assert chooser._first(meshes_for(8)[0], math.inf).limit == asked[-1]
+    else:
+        with pytest.raises(MemoryLimitError):
+            chooser._first(meshes_for(8)[0], math.inf)
+    assert tried == asked
+
+
+@pytest.mark.parametrize(("peak_of_larger", "is_taken"), [(99, True), (101, False)])
+def test_a_program_with_room_left_is_laid_out_once_more_for_as_much_as_it_may_have(peak_of_larger, is_taken):
+    asked = []
+
+    def candidate(modelled, peak, seconds):
+        compiled = SimpleNamespace(is_ok=True, limited_bytes=peak)
+        assigned = SimpleNamespace(assignment=SimpleNamespace(memory_bytes=modelled))
+        problem = "" if peak <= 100 else "too large"
+        return Candidate(mesh, assigned, b"", modelled, ours=compiled, ours_s=seconds, problem=problem)
+
+    class Known(Chooser):
+        def _laid_out(self, mesh, limit, below_s=math.inf):
+            asked.append(limit)
+            return candidate(limit, peak_of_larger, 1.0)
+
+        def _compiled(self, candidate):
+            return candidate
+
+    mesh = meshes_for(8)[0]
+    found = Known(b"", None, None, SiteNetwork(), limit=100)._measured(candidate(100, 50, 2.0))
+    assert asked == [200] and (found.ours_s == 1.0) == is_taken

@@ -43,9 +43,12 @@ def test_one_mesh_as_json(module, capsys):
 def test_what_cannot_be_is_said(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--memory-limit", "1KiB"]) == 1
     assert "error: no layout fits into 0.0 MiB" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as end:
-        tool.main(["auto", str(module)])
-    assert end.value.code == 2 and "one of the arguments --mesh --devices is required" in capsys.readouterr().err
+    assert tool.main(["auto", str(module)]) == 2
+    assert "how many devices? give --mesh, --devices or --compile-for" in capsys.readouterr().err
+    assert tool.main(["auto", str(module), "--compile-for", "cpu:8", "--mesh", "x=4"]) == 1
+    assert "cpu:8 has 8 devices, and the mesh is for 4" in capsys.readouterr().err
+    assert tool.main(["auto", str(module), "--compile-for", "tpv:v5e:2x4"]) == 1
+    assert "cannot compile for 'tpv'; available: cpu, tpu, cuda" in capsys.readouterr().err
     assert tool.main(["auto", str(module), "--mesh", "x=8", "-o", "-", "--json"]) == 2
     assert tool.main(["auto", str(module.parent / "none.mlir"), "--mesh", "x=8"]) == 1
 
@@ -61,3 +64,13 @@ def test_tactics_say_what_axes_are_for(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "y=data"]) == 1
     assert "the mesh has no axis y; its axes are x" in capsys.readouterr().err
     assert tool.main(["auto", str(module), "--devices", "8", "--tactics", "x=data"]) == 2
+
+
+@pytest.mark.tpu
+@pytest.mark.slow
+def test_the_compiler_of_a_tpu_judges(module, capsys):
+    assert tool.main(["auto", str(module), "--compile-for", "tpu:v5e:2x4", "--mesh", "x=8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["topology"].startswith("v5e:2x4")
+    (candidate,) = found["candidates"]
+    assert candidate["our_us"] > 0 and candidate["our_peak_bytes"] > 0
