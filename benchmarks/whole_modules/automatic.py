@@ -165,7 +165,7 @@ def _compared(name: str, topology: str, content: bytes, network: SiteNetwork, op
         found.seconds * 1e6,
         found.gap,
         seconds,
-        _values(best.content, name) if options.verify else "",
+        values_of(best.content, name) if options.verify else "",
     )
 
 
@@ -179,7 +179,7 @@ def _us(network: SiteNetwork, beside: Compiled, compiled: Compiled, devices: int
     return network.time_beside(beside, compiled, devices).seconds * 1e6 if compiled.is_ok else math.inf
 
 
-def _values(content: bytes, name: str) -> str:
+def values_of(content: bytes, name: str) -> str:
     """Returns "equal" if a module computes on its mesh what it computes on one device, within rounding.
 
     It is compared as stock XLA partitions it, and after `reshard-opt`.
