@@ -15,6 +15,7 @@ from reshard.synthesis.layouts.mesh import Mesh, MeshError
 
 if TYPE_CHECKING:  # loading it loads numpy
     from reshard.passes.layouts.assigning import Assigned
+    from reshard.synthesis.assignment.tactics import Tactic
 
 OWN = ""  # the mesh of the module
 KEEP, FREE = "keep", "free"
@@ -67,6 +68,11 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         "what becomes of the shardings that the module has: they are kept, or taken out first",
         choices=(KEEP, FREE),
     )
+    tactics: str = option(
+        "",
+        "what axes may be for, as in x=zero3,y=megatron: data, zero3, sequence, megatron, expert, or several joined by "
+        "+; other axes may be for anything",
+    )
 
     def __post_init__(self) -> None:
         """Raises: OptionError."""
@@ -76,6 +82,8 @@ class AssignLayoutsPass(NetworkOptions, Pass):
                 Mesh.parse(self.mesh)
         except MeshError as error:
             raise OptionError(f"mesh={self.mesh}: {error}", f"mesh={self.mesh}") from None
+        if self.tactics:
+            self._tactics()
 
     def run(self, module: ir.Module, session: Session) -> None:
         from reshard.passes.layouts import assigning
@@ -87,6 +95,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
             self.network,
             keeps_annotations=self.annotations == KEEP,
             memory_limit=self.memory_limit or None,
+            tactics=self._tactics(),
         )
         session.remark(module.operation, said_of(found, mesh))
         for use in found.uses:
@@ -96,6 +105,15 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         session.count("constraints", found.constraints)
         session.count("clusters", found.clusters)
         session.count("ways", found.ways)
+
+    def _tactics(self) -> dict[str, Tactic]:
+        """Returns what axes may be for. Raises: OptionError."""
+        from reshard.synthesis.assignment.tactics import TacticError, parse
+
+        try:
+            return parse(self.tactics)
+        except TacticError as error:
+            raise OptionError(str(error), f"tactics={self.tactics}") from None
 
     def mesh_of(self, module: ir.Module) -> Mesh:
         """Returns the mesh to lay the program out on. Raises: DiagnosedError if nothing says which."""
