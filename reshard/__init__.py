@@ -39,6 +39,8 @@ _PUBLIC = {
     "Traffic": "reshard.compiling.traffic:Traffic",
     "advise": "reshard.compiling.advising:advise",
     "Advice": "reshard.compiling.advising:Advice",
+    "place": "reshard.compiling.placing:place",
+    "Places": "reshard.compiling.placing:Places",
     "auto": "reshard.compiling.automatic:auto",
     "AUTO": "reshard.compiling.automatic:AUTO",
     "Automatic": "reshard.compiling.automatic:Automatic",

@@ -2,4 +2,16 @@
 """The theory of array redistribution: meshes, layouts, typed steps, exact search. No MLIR, no JAX."""
 
 # Each wing may import those before it; "." stands for the modules of this folder.
-WINGS = ("common", "layouts", "programs", "forms", "network", "placement", "plans", "search", "planner", "assignment", "explain")
+WINGS = (
+    "common",
+    "layouts",
+    "programs",
+    "forms",
+    "network",
+    "placement",
+    "plans",
+    "search",
+    "planner",
+    "assignment",
+    "explain",
+)

@@ -64,6 +64,10 @@ def _drive(flags: argparse.Namespace, is_command: bool) -> int:
         from reshard.tools.commands.advise import contained_drive, drive
 
         drive = contained_drive if is_command else drive
+    elif flags.command == "place":
+        from reshard.tools.commands.place import contained_drive, drive
+
+        drive = contained_drive if is_command else drive
     elif flags.command == "fix-warnings":
         from reshard.tools.commands.fix_warnings import contained_drive, drive
 

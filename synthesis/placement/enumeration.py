@@ -68,7 +68,9 @@ def _rows(mesh: Mesh, sub_axes: Mapping[str, Sequence[int]]) -> tuple[Factor, ..
     for name, size in mesh.axes:
         sizes = tuple(sub_axes.get(name, (size,)))
         if math.prod(sizes) != size or min(sizes, default=1) < 1:
-            raise MeshError(f'axis "{name}" of size {size} is cut into sub-axes {list(sizes)}; they multiply to its size')
+            raise MeshError(
+                f'axis "{name}" of size {size} is cut into sub-axes {list(sizes)}; they multiply to its size'
+            )
         rows += [Factor(name, math.prod(sizes[:at]), each) for at, each in enumerate(sizes)]
     return tuple(rows)
 

@@ -28,6 +28,7 @@ SLOW = (
     "reshard traffic",
     "reshard advise",
     "reshard auto",
+    "reshard place",
     "docs/tiny.mlir --report=text -o /dev/null",
 )  # commands that train, that ask each peer in its own process, or that show what depends on the version of XLA
 

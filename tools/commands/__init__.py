@@ -1,4 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `reshard`: plan, explain, verify, traffic, auto, advise, calibrate, fix-warnings, bench, cache."""
+"""The commands of `reshard`: plan, explain, verify, traffic, auto, advise, place, calibrate, fix-warnings, bench and
+cache."""
 
-__all__ = ["advise", "auto", "bench", "cache", "calibrate", "fix_warnings", "flags", "module_verify", "plan", "traffic"]
+__all__ = [
+    "advise",
+    "auto",
+    "bench",
+    "cache",
+    "calibrate",
+    "fix_warnings",
+    "flags",
+    "module_verify",
+    "place",
+    "plan",
+    "traffic",
+]

@@ -14,6 +14,7 @@ from reshard.tools.commands import cache as reshard_cache
 from reshard.tools.commands import calibrate as reshard_calibrate
 from reshard.tools.commands import fix_warnings as reshard_fix_warnings
 from reshard.tools.commands import module_verify as reshard_module_verify
+from reshard.tools.commands import place as reshard_place
 from reshard.tools.commands import traffic as reshard_traffic
 from reshard.tools.common import completion
 from reshard.tools.common.command import whole_number
@@ -40,6 +41,7 @@ examples:
   reshard traffic step.mlir --topology h100:4         lists each collective of a module with its line and its cause
   reshard auto step.mlir --devices 8 -o sharded.mlir  chooses the mesh and all layouts of a module without shardings
   reshard advise step.mlir --topology h100:4          names the few sharding constraints to change, and their gains
+  reshard place step.mlir --topology h100:4x8         finds the order of devices in which the module is fastest
   reshard fix-warnings train.log                      plans a way for each tensor that XLA warns of gathering whole
   reshard bench shared --full -o bench                runs a benchmark; needs a checkout of the sources
   reshard cache show                                  shows the size of the caches; reshard cache clear empties them
@@ -50,14 +52,14 @@ reshard verify: 1 the rewritten module is wrong, or an error; 3 only stock XLA i
 
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
-    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "auto", "advise",
+    """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "auto", "advise", "place",
     "fix-warnings", "bench" or "cache"."""
     parser = make_parser()
     flags = parser.parse_args(_with_negative_limit(argv))
     if not flags.version and not flags.completion and flags.command is None:
         parser.error(
-            "no command; write reshard plan, explain, calibrate, verify, traffic, auto, advise, fix-warnings, bench or "
-            "cache"
+            "no command; write reshard plan, explain, calibrate, verify, traffic, auto, advise, place, fix-warnings, "
+            "bench or cache"
         )
     return flags
 
@@ -92,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     reshard_traffic.add_flags(_add_command(commands, "traffic", reshard_traffic.SUMMARY, epilog=reshard_traffic.EPILOG))
     reshard_auto.add_flags(_add_command(commands, "auto", reshard_auto.SUMMARY, epilog=reshard_auto.EPILOG))
     reshard_advise.add_flags(_add_command(commands, "advise", reshard_advise.SUMMARY, epilog=reshard_advise.EPILOG))
+    reshard_place.add_flags(_add_command(commands, "place", reshard_place.SUMMARY, epilog=reshard_place.EPILOG))
     reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     reshard_cache.add_flags(_add_command(commands, "cache", reshard_cache.SUMMARY, epilog=reshard_cache.EPILOG))
     return parser

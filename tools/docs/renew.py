@@ -54,6 +54,7 @@ PAGES = (
             "jax",
             "miscompilations",
             "pictures",
+            "place",
             "plan",
             "python",
             "redistribute",

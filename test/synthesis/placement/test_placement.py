@@ -53,7 +53,10 @@ def test_text_and_table_of_a_line():
     topology = Topology.parse("v5e:8x4*2")
     digits = ((Factor("y", 1, 2),), (Factor("x", 1, 2), Factor("y", 2, 2), Factor("x", 2, 2)), (Factor("y", 4, 4),))
     placed = Placement(topology, (("x", 4), ("one", 1), ("y", 16)), digits)
-    assert str(placed) == "x: chip[0] 2 at stride 4 x chip[0] 2; one: nowhere; y: slice 2 x chip[0] 2 at stride 2 x chip[1] 4"
+    assert (
+        str(placed)
+        == "x: chip[0] 2 at stride 4 x chip[0] 2; one: nowhere; y: slice 2 x chip[0] 2 at stride 2 x chip[1] 4"
+    )
     assert placed.table.splitlines() == [
         "axis  slice  chip[0]  chip[1]",
         "----  -----  -------  -------",

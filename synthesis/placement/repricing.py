@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of one program under many placements: its collectives stay, the devices change their places.
+
+Of collectives with the same groups the bytes and runs are added up first, so that a placement costs one look at the
+network for each way in which devices are grouped, of which a program has few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..network import cost
+from ..network.program_time import LocalWork, program_time
+from ..network.topology import Topology
+from ..programs.traffic import Collective
+
+_Pattern = tuple[str, tuple, tuple]  # kind, groups, pairs
+
+
+def renamed(topology: Topology, device_ids: Sequence[int]) -> Topology:
+    """Returns the network in which the device at mesh position m has the number m, as the partitions of a program have.
+
+    Args:
+      device_ids: at each mesh position; see `placement`.
+
+    Example:
+      >>> renamed(Topology.parse("h100:2x2"), (0, 2, 3, 1)).device_order
+      (0, 3, 1, 2)
+    """
+    return replace(topology, device_order=tuple(np.argsort(topology.positions()[list(device_ids)]).tolist()))
+
+
+@dataclass(frozen=True)
+class Repriced:
+    """A program, to be priced under placements.
+
+    Attributes:
+      runs, bytes: by the way in which a collective groups the devices: runs of all such collectives, and the bytes of
+        all their tiles, runs counted.
+      work: of each device, the same wherever it is.
+    """
+
+    devices: int
+    runs: dict[_Pattern, int]
+    bytes: dict[_Pattern, int]
+    work: tuple[LocalWork, ...] = ()
+
+    @classmethod
+    def of(cls, devices: int, collectives: Iterable[Collective], work: Iterable[LocalWork] = ()) -> Repriced:
+        """Returns a program of so many devices, with the numbers of devices in its mesh in its collectives."""
+        runs: dict[_Pattern, int] = {}
+        moved: dict[_Pattern, int] = {}
+        for each in collectives:
+            pattern = each.kind, each.groups, each.pairs
+            tile = each.largest_tile_bytes if each.kind == "ragged_all_to_all" else each.bytes_before
+            runs[pattern] = runs.get(pattern, 0) + each.trip_count
+            moved[pattern] = moved.get(pattern, 0) + each.trip_count * tile
+        return cls(devices, runs, moved, tuple(work))
+
+    def seconds(self, topology: Topology) -> float:
+        """Returns the modelled time of a run, with the devices as `topology.device_order` says."""
+        total = program_time(topology, self.devices, (), self.work).seconds
+        for (kind, groups, pairs), runs in self.runs.items():
+            latency_s, seconds_per_byte = cost.coefficients(topology, self.devices, kind, groups, pairs)
+            total += runs * latency_s + seconds_per_byte * self.bytes[kind, groups, pairs]
+        return total

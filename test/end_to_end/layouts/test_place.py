@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reshard.place`: a function is placed, and runs on the mesh with the devices in that order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+
+
+def test_a_function_runs_on_the_mesh_that_was_placed():
+    def step(w, x):
+        return jnp.tanh(x @ w) @ w.T
+
+    def structs(mesh):
+        named = NamedSharding(mesh, P("x", None)), NamedSharding(mesh, P("y", "x"))
+        shapes = (256, 256), (512, 256)
+        return [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=each) for shape, each in zip(shapes, named)]
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("x", "y"))
+    found = reshard.place(step, *structs(mesh), topology="h100:2x4")
+    assert found.best.text == "x: gpu 4; y: node 2" and found.best.best_s < found.named("row-major").best_s
+    placed = found.jax_mesh()
+    assert [device.id for device in placed.devices.flat] == [0, 4, 1, 5, 2, 6, 3, 7]
+    w, x = (np.random.default_rng(0).standard_normal(each.shape, np.float32) for each in structs(mesh))
+    on_mesh = [jax.device_put(each, like.sharding) for each, like in zip((w, x), structs(placed))]
+    np.testing.assert_allclose(jax.jit(step)(*on_mesh), np.tanh(x @ w) @ w.T, rtol=2e-4, atol=2e-4)
+
+
+def test_arguments_of_a_module_are_refused():
+    with pytest.raises(TypeError, match="place takes arguments of a function only"):
+        reshard.place("module {}", 1, topology="h100:2x4")

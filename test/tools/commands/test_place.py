@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard place: text and JSON; diagnostics for modules, networks and flags."""
+
+import json
+
+import pytest
+
+from reshard.tools import reshard as tool
+
+pytestmark = pytest.mark.usefixtures("lasting_xla_child")
+
+# The sum over x is large, what y gathers is small: x belongs inside the nodes.
+SUM = """sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func public @main(%w: tensor<1024x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                       %x: tensor<2048x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {"x"}]>})
+    -> (tensor<2048x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<2048x1024xf32>, tensor<1024x1024xf32>) -> tensor<2048x1024xf32>
+  return %0 : tensor<2048x1024xf32>
+}
+"""  # noqa: E501
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "sum.mlir"
+    path.write_text(SUM)
+    return path
+
+
+def test_an_axis_with_large_sums_is_placed_inside_the_nodes(module, capsys):
+    assert tool.main(["place", str(module), "--topology", "h100:2x4"]) == 0
+    text = capsys.readouterr().out
+    first = text.splitlines()[3]
+    assert first.startswith("x: gpu 4; y: node 2") and "row-major" not in first
+    assert "device_ids=[0, 4, 1, 5, 2, 6, 3, 7]>" in text and 'reshape(4, 2), ["x", "y"])' in text
+
+
+def test_placements_as_json(module, capsys):
+    assert tool.main(["place", str(module), "--topology", "h100:2x4", "--compiled", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "reshard.place/1" and found["device_ids"] == [0, 4, 1, 5, 2, 6, 3, 7]
+    best, *others = found["placements"]
+    assert all(best["stock_us"] < each["stock_us"] and each["our_us"] is None for each in others)
+    assert [each["names"] for each in others] == [["row-major", "jax"]]
+
+
+def test_the_order_of_the_ids_stays_where_nothing_is_gained(module, capsys):
+    assert tool.main(["place", str(module), "--topology", "h100:1x8", "--compiled", "0"]) == 0
+    assert "nothing is to be gained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "said"),
+    [
+        (SUM, "h100:3x4", "= 12 devices; the mesh has 8"),
+        (SUM, "h1000", 'unknown topology "h1000"'),
+        ("func.func public @main() { return }", "h100:2x4", "the module has no mesh"),
+        ('sdy.mesh @a = <["x"=8]>\nsdy.mesh @b = <["y"=8]>', "h100:2x4", "the module has 2 meshes"),
+    ],
+)
+def test_what_cannot_be_placed_is_said(tmp_path, capsys, text, topology, said):
+    path = tmp_path / "other.mlir"
+    path.write_text(text)
+    status = tool.main(["place", str(path), "--topology", topology, "--compiled", "0"])
+    assert status == 1 and said in capsys.readouterr().err
