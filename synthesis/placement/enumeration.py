@@ -15,9 +15,9 @@ What is the same to the network, and is met once:
 What differs, and is met in every form: which dimension of a torus, if they are unequal, and the order of the factors
 along a line, where the minor one has neighbours next to each other. There a row may even be on both sides of another.
 
-What is left out: orders that are no digits. On a ring of 4 a mesh of 2x2 in the reflected order 0, 1, 3, 2 has neighbours
-along both axes, which no placement has. On switches and buses no order of up to 8 devices is cheaper than the
-placements, neither for one set of axes nor for two together (tested).
+What is left out: orders that are no digits. On a ring of 4 a mesh of 2x2 in the reflected order 0, 1, 3, 2 has
+neighbours along both axes, which no placement has. On switches and buses no order of up to 8 devices is cheaper than
+the placements, neither for one set of axes nor for two together (tested).
 
 The row-major order of the devices, if it is a placement at all, is one of the placements and never another of its
 class: see `recognition.placement_of`.

@@ -88,7 +88,10 @@ def test_every_placement_is_recognised_by_its_device_ids(topology, mesh):
 @pytest.mark.parametrize("sizes", [(4,), (2, 2), (6,), (3, 2), (2, 3)])
 @pytest.mark.parametrize("network", ["h100:2x{}", "v5e:2x{}"])
 def test_an_order_of_devices_is_recognised_or_is_no_placement(sizes, network):
-    """Of all orders of 4 and 6 devices, those with a placement are just those that sub-axes in all orders give."""
+    """Of all orders of 4 and 6 devices, those with a placement are just those that sub-axes in all orders give.
+
+    On a square torus only one order of each pair of symmetric ones is given.
+    """
     size = int(np.prod(sizes))
     topology, mesh = Topology.parse(network.format(size // 2)), Mesh(tuple(zip("ab", sizes)))
     cuts = [[(axis,), *itertools.permutations((2, axis // 2))] if axis in (4, 6) else [(axis,)] for axis in sizes]
@@ -102,7 +105,8 @@ def test_an_order_of_devices_is_recognised_or_is_no_placement(sizes, network):
         if found is not None:
             assert found.device_ids == ids
             recognised.add(ids)
-    assert known == recognised
+    is_square = network.startswith("v5e") and size == 4
+    assert known <= recognised if is_square else known == recognised
 
 
 def test_random_orders_are_no_placements():
