@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows = [row for name in options.programs for row in _swept(name, options)]
     replace_line("")
-    text = markdown_table(_HEADINGS, _cells(rows), "l" + "r" * 8 + "l")
+    text = markdown_table(_HEADINGS, list(_cells(rows)), "l" + "r" * 8 + "l")
     print(text)
     if options.out:
         options.out.write_text(f"{text}\n")
@@ -88,9 +88,9 @@ def _swept(name: str, options: argparse.Namespace) -> Iterator[Row]:
     for share in (None, *options.shares):
         limit = None if share is None else int(share * present(whole))
         replace_line(f"{name}: {'no limit' if limit is None else f'{mebibytes(limit, 1)} MiB'}")
-        how = {"keeps_annotations": False, "is_from_jax": False}
+        limited = SiteNetwork(network.text, limit)
         try:
-            best = choose(content, name, [options.mesh], SiteNetwork(network.text, limit), **how).best
+            best = choose(content, name, [options.mesh], limited, keeps_annotations=False, is_from_jax=False).best
         except DiagnosedError as error:
             yield Row(name, limit, share or 1.0, problem=error.diagnostics[0].message)
             return

@@ -72,6 +72,7 @@ class Places:
 
     @property
     def best(self) -> Place:
+        """Returns the placement to take."""
         return self.places[0]
 
     def named(self, name: str) -> Place | None:

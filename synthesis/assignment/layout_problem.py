@@ -34,6 +34,7 @@ from .tactics import FREE, SHARDS, Tactic
 
 MOMENTS = 8  # at which the memory is limited
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
+_LEADING = 1e-3  # of that, for each dimension that stands before the one that is split
 _LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
 _FUSED = frozenset({"reduce", "broadcast_in_dim", "reshape", "iota", "convert"})  # into the loops of their neighbours
 
@@ -199,11 +200,15 @@ class LayoutProblem:
         return self._fused_bytes[cluster] / self.topology.memory_bandwidth_bytes_per_s / self.prices.shards(space)
 
     def _held_s(self, cluster: int, space: np.ndarray) -> np.ndarray:
-        """Returns next to nothing, less for smaller tiles of arguments and results: of equals, the smallest."""
+        """Returns next to nothing, less for smaller tiles of arguments and results: of equals, the smallest.
+
+        Of those that are as small, the one that splits leading dimensions, such as the batch.
+        """
         members = set(self.clusters.all[cluster].members)
         held = members & {*self.program.arguments, *self.program.results}
         seconds = sum(self.program.tensors[each].bytes for each in held) / self.topology.memory_bandwidth_bytes_per_s
-        return _HELD * seconds / self.prices.shards(space)
+        behind = np.where(space > 0, space, 0).sum(axis=1)
+        return _HELD * seconds * (1 + _LEADING * behind) / self.prices.shards(space)
 
     @functools.cached_property
     def _fused_bytes(self) -> list[int]:

@@ -24,7 +24,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
 @pytest.mark.parametrize(
     "words, completions",
     [
-        ("reshard pl", "plan"),
+        ("reshard pl", "plan place"),
         ("reshard plan --obj", "--objective"),
         ("reshard plan --objective ''", "time bytes"),
         ("reshard cache ''", "show clear plans results sites xla"),
