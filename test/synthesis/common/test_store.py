@@ -379,7 +379,7 @@ seed = int(sys.argv[2])
 cache = store.Store("plans", store.Limits(10_000, 20, 100_000), (), root=Path(sys.argv[1]))
 hits = 0
 for number in range(600):
-    key = store.key(str(number * (7 + seed) % 50))
+    key = store.key(str(number // 2 * (7 + seed) % 50))  # each twice: what was just written is there
     value = key.encode() * 100
     found = cache.read(key, bytes)
     assert found in (None, value), found
