@@ -30,8 +30,8 @@ from reshard.synthesis.placement.repricing import Repriced, renamed
 
 MOST_COMPILED = 3  # placements for which the program is optimized anew
 _SHOWN = 12
-_GAIN = 0.01  # a share of the time below which the order of the ids is as good as the fastest
-ROW_MAJOR, JAX = "row-major", "jax"
+_GAIN = 0.01  # a share of the time below which the order that a program has is as good as the fastest
+ROW_MAJOR, JAX, OWN = "row-major", "jax", "as it came"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Place:
 
     Attributes:
       device_ids: at each position of the mesh, row-major over its axes. text: which part of which axis is where.
-      names: ROW_MAJOR if it is the order of the ids, JAX if `mesh_utils` chooses it.
+      names: ROW_MAJOR if it is the order of the ids, JAX if `mesh_utils` chooses it, OWN if the module's mesh has
+        these ids.
       stock_s: the modelled time of the program as stock XLA compiles it; it is the same program under all placements.
       ours_s: the modelled time after `optimize` for this placement; None if it was not asked for.
     """
@@ -60,7 +61,7 @@ class Place:
 class Places:
     """All placements of a program's mesh on a network, the fastest first; `str()` gives text.
 
-    The order of the device ids comes first if it is at most 1 % slower than the fastest one.
+    The order that the program has comes first if it is at most 1 % slower than the fastest one.
 
     Attributes:
       mesh: its axes. topology: its text.
@@ -69,6 +70,11 @@ class Places:
     mesh: Mesh
     topology: str
     places: tuple[Place, ...]
+
+    @property
+    def own(self) -> str:
+        """Returns the name of the order that the program has: OWN if its mesh has device ids, else ROW_MAJOR."""
+        return _own(self.mesh)
 
     @property
     def best(self) -> Place:
@@ -127,8 +133,9 @@ class Places:
         return "\n".join([*lines, "", *self._said()]) + "\n"
 
     def _said(self) -> list[str]:
-        if ROW_MAJOR in self.best.names:
-            said = "no placement is more than 1 % faster than the order of the device ids"
+        if self.own in self.best.names:
+            has = "of the device ids" if self.own == ROW_MAJOR else "that it has"
+            said = f"no placement is more than 1 % faster than the order {has}"
             return [f"nothing is to be gained: {said}"]
         ids = json.dumps(list(self.best.device_ids))
         axes = ", ".join(f'"{name}"={size}' for name, size in self.mesh.axes)
@@ -210,8 +217,8 @@ def of_source(
 
 
 def mesh_to_place(module: ir.Module) -> Mesh:
-    """Returns the mesh of a module, without device ids. Raises: DiagnosedError if there is none, or several."""
-    found = {Mesh(mesh.axes) for mesh in module_meshes(module).values() if mesh.axes}
+    """Returns the mesh of a module. Raises: DiagnosedError if there is none, or several."""
+    found = {mesh for mesh in module_meshes(module).values() if mesh.axes}
     if len(found) == 1:
         return found.pop()
     what = "the module has no mesh" if not found else f"the module has {len(found)} meshes"
@@ -241,14 +248,19 @@ class _Placer:
         for number, (ids, text) in enumerate(texts.items(), 1):
             progress.at("pricing placements", number, len(texts))
             names = tuple(name for name, order in known.items() if order == ids)
-            found.append(Place(ids, text, names, program.seconds(renamed(self.topology, ids))))
+            found.append(Place(ids, text, names, program.seconds(self._network(ids))))
         found.sort(key=lambda each: (_rounded(each.stock_s), not each.names))
         asked = {each.device_ids for each in found[:compiled]} | (set(known.values()) if compiled else set())
         found = [self._with_ours(each) if each.device_ids in asked else each for each in found]
         least_s = min(each.best_s for each in found)
-        is_kept = {each: ROW_MAJOR in each.names and each.best_s <= least_s * (1 + _GAIN) for each in found}
+        own = _own(self.mesh)
+        is_kept = {each: own in each.names and each.best_s <= least_s * (1 + _GAIN) for each in found}
         found.sort(key=lambda each: (not is_kept[each], _rounded(each.best_s), not each.names))
         return Places(self.mesh, self.topology.name, tuple(found))
+
+    def _network(self, ids: tuple[int, ...]) -> Topology:
+        """Returns the network with the devices numbered as in the module's collectives."""
+        return renamed(self.topology, ids, self.mesh.device_ids)
 
     def _text_of(self, ids: tuple[int, ...]) -> str:
         placement = placement_of(self.topology, replace(self.mesh, device_ids=ids))
@@ -256,18 +268,26 @@ class _Placer:
 
     def _known(self) -> dict[str, tuple[int, ...]]:
         """Returns the orders that one has without asking, by name."""
-        orders = {ROW_MAJOR: tuple(range(self.mesh.size)), JAX: jax_order(self.topology, self.mesh)}
+        orders = {
+            ROW_MAJOR: tuple(range(self.mesh.size)),
+            JAX: jax_order(self.topology, self.mesh),
+            OWN: self.mesh.device_ids,
+        }
         return {name: order for name, order in orders.items() if order is not None}
 
     def _with_ours(self, place: Place) -> Place:
         progress.at(f"optimizing for {place.text}")
-        network = renamed(self.topology, place.device_ids)
+        network = self._network(place.device_ids)
         settings = resolved({**self.options, "topology": network}, dict(contexts.current().options))
         content = optimized_module(self.source, settings, self.name, is_from_jax=self.is_from_jax).content
         ours = self.compiled(content)
         if not ours.is_ok:
             return place
         return replace(place, ours_s=Repriced.of(self.mesh.size, ours.moved, ours.work).seconds(network))
+
+
+def _own(mesh: Mesh) -> str:
+    return ROW_MAJOR if mesh.device_ids is None else OWN
 
 
 def _rounded(seconds: float) -> float:

@@ -20,17 +20,20 @@ from ..programs.traffic import Collective
 _Pattern = tuple[str, tuple, tuple]  # kind, groups, pairs
 
 
-def renamed(topology: Topology, device_ids: Sequence[int]) -> Topology:
-    """Returns the network in which the device at mesh position m has the number m, as the partitions of a program have.
+def renamed(topology: Topology, device_ids: Sequence[int], numbers: Sequence[int] | None = None) -> Topology:
+    """Returns the network in which the device at mesh position m has the number that a program's collectives give it.
 
     Args:
       device_ids: at each mesh position; see `placement`.
+      numbers: of each mesh position in the program; None: m itself, as in a program on a mesh without device ids.
 
     Example:
       >>> renamed(Topology.parse("h100:2x2"), (0, 2, 3, 1)).device_order
       (0, 3, 1, 2)
     """
-    return replace(topology, device_order=tuple(np.argsort(topology.positions()[list(device_ids)]).tolist()))
+    at = np.argsort(topology.positions()[list(device_ids)])
+    order = at if numbers is None else np.asarray(numbers)[at]
+    return replace(topology, device_order=tuple(order.tolist()))
 
 
 @dataclass(frozen=True)

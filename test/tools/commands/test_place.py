@@ -44,6 +44,23 @@ def test_placements_as_json(module, capsys):
     assert [each["names"] for each in others] == [["row-major", "jax"]]
 
 
+def test_a_mesh_with_device_ids_is_the_same_program_and_may_be_placed_well_already(module, tmp_path, capsys):
+    found = []
+    for ids in ("", ", device_ids=[0, 4, 1, 5, 2, 6, 3, 7]", ", device_ids=[7, 6, 5, 4, 3, 2, 1, 0]"):
+        path = tmp_path / "ids.mlir"
+        path.write_text(SUM.replace('"y"=2]>', f'"y"=2]{ids}>'))
+        assert tool.main(["place", str(path), "--topology", "h100:2x4", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["placements"])
+        assert tool.main(["place", str(path), "--topology", "h100:2x4", "--compiled", "0"]) == 0
+        assert ("nothing is to be gained" in capsys.readouterr().out) == ("[0, 4" in ids)
+    times = [
+        [each["stock_us"] for each in places if "as it came" not in each["names"] or len(places) == 2]
+        for places in found
+    ]
+    assert times[0] == times[1] == times[2]
+    assert [each["names"] for each in found[1]] == [["as it came"], ["row-major", "jax"]]
+
+
 def test_the_order_of_the_ids_stays_where_nothing_is_gained(module, capsys):
     assert tool.main(["place", str(module), "--topology", "h100:1x8", "--compiled", "0"]) == 0
     assert "nothing is to be gained" in capsys.readouterr().out
