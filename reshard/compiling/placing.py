@@ -126,7 +126,8 @@ class Places:
             for each in shown
         ]
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.axes)
-        lines = [f"{len(self.places)} placements of the mesh {axes} on {self.topology}, times modelled"]
+        count = f"{len(self.places)} placement{'s' if len(self.places) > 1 else ''}"
+        lines = [f"{count} of the mesh {axes} on {self.topology}, times modelled"]
         lines.append(table(["placement", "is", "stock XLA", "reshard", "best = 1"], rows, "llrrr"))
         if left := len(self.places) - len(shown):
             lines.append(f"and {left} more")
@@ -169,6 +170,7 @@ def place(
       topology: the network, with a device for each of the mesh.
       compiled: for how many placements `optimize` is asked; 0: for none.
     Raises:
+      ValueError: `compiled` is negative.
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
       TypeError: arguments for a program that is no function, or a program of another kind.
       DiagnosedError: the module has no mesh or several, or XLA does not compile it.
@@ -199,6 +201,8 @@ def of_source(
       child: the process that compiles; None for the one that this process shares.
       options: of `optimize`, beside those of `reshard.options`.
     """
+    if compiled < 0:
+        raise ValueError(f"compiled = {compiled}; it is 0 or more")
     settings = resolved(dict(options or {}), dict(contexts.current().options))
     with (
         make_context() as context,

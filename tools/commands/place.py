@@ -37,12 +37,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compiled",
-        type=int,
+        type=_count,
         default=3,
         metavar="N",
         help="placements for which the module goes through reshard-opt (default: 3)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 0")
+    return int(text)
 
 
 def contained_drive(flags: argparse.Namespace) -> int:

@@ -80,3 +80,9 @@ def test_what_cannot_be_placed_is_said(tmp_path, capsys, text, topology, said):
     path.write_text(text)
     status = tool.main(["place", str(path), "--topology", topology, "--compiled", "0"])
     assert status == 1 and said in capsys.readouterr().err
+
+
+def test_a_negative_count_is_a_wrong_command_line(module, capsys):
+    with pytest.raises(SystemExit) as end:
+        tool.main(["place", str(module), "--topology", "h100:2x4", "--compiled", "-1"])
+    assert end.value.code == 2 and "'-1' is no whole number of at least 0" in capsys.readouterr().err
