@@ -114,6 +114,7 @@ class _Reader:
     places: dict[int, list[Place]] = field(default_factory=dict)
     pinned: dict[int, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
     items: list[int | Region] = field(default_factory=list)  # of the region that is read
+    views: set[int] = field(default_factory=set)  # ops that give a layout to a value, which need not be in memory twice
     number_of: dict[int, int] = field(init=False)  # index of an op -> its number without the meshes
 
     def __post_init__(self) -> None:
@@ -137,6 +138,7 @@ class _Reader:
             if tensor is not None and attr is not None:
                 result = self._tensor(end.operands[number].type, 1, "")
                 self._copy(tensor, result, 1, end, number)
+                self.views.add(len(self.ops) - 1)
                 self._pin(result, attr, end)
                 tensor = result
             results.append(tensor)
@@ -152,7 +154,7 @@ class _Reader:
             given,
             made,
             tuple(sorted(self.pinned.items())),
-            lives_of(self.tensors, self.ops, Region(tuple(self.items)), given, donated, made),
+            lives_of(self.tensors, self.ops, Region(tuple(self.items)), given, donated, made, self.views),
         )
         places = {tensor: tuple(each) for tensor, each in self.places.items()}
         return FactoredModule(
@@ -222,6 +224,7 @@ class _Reader:
         self.tensors.append(Tensor(value.shape, value.bits, runs, value.name, value.element))
         inside = len(self.tensors) - 1
         self._add(FactoredOp.copy(pinned, inside, value.shape, runs), None)
+        self.views.add(len(self.ops) - 1)
         return inside
 
     # ---- ops
@@ -373,6 +376,7 @@ class _Reader:
         if source is None or result is None:
             return
         self._copy(source, result, runs, op, 0)
+        self.views.add(len(self.ops) - 1)
         if self._pin(result, op.attributes["sharding"], op):
             self.tensor_of[op.results[0]] = self._inside(result, runs)
 

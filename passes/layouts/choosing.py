@@ -255,8 +255,9 @@ class Chooser:
             limit = int(max(modelled * min(0.95, self.limit / peak), (modelled + too_small) / 2))
             try:
                 found, problem = self._compiled(self._laid_out(candidate.mesh, limit)), ""
-            except DiagnosedError as error:
-                too_small, problem = limit, f"it needs {mebibytes(peak, 1)} MiB; {error.diagnostics[0].message}"
+            except DiagnosedError:
+                said = f"{mebibytes(peak, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
+                too_small, problem = limit, f"the program needs {said}; by the model, no layouts need less"
         if problem:
             return replace(found, problem=problem)
         return self._with_more_memory(found)

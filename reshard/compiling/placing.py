@@ -42,7 +42,8 @@ class Place:
       device_ids: at each position of the mesh, row-major over its axes. text: which part of which axis is where.
       names: ROW_MAJOR if it is the order of the ids, JAX if `mesh_utils` chooses it, OWN if the module's mesh has
         these ids.
-      stock_s: the modelled time of the program as stock XLA compiles it; it is the same program under all placements.
+      stock_s: the modelled time of the program as stock XLA compiles it, the same program under all placements; so it is
+        in jax, whose meshes order devices outside of the module.
       ours_s: the modelled time after `optimize` for this placement; None if it was not asked for.
     """
 
@@ -86,11 +87,14 @@ class Places:
         return next((each for each in self.places if name in each.names), None)
 
     def jax_mesh(self, devices: Sequence[Any] | None = None) -> Any:
-        """Returns the best order as a `jax.sharding.Mesh`; `devices` are in the order of their ids."""
+        """Returns the best order as a `jax.sharding.Mesh` of these devices, or all; their ids are those of the network.
+
+        `jax.devices()` lists the chips of several hosts in another order than that of their ids.
+        """
         import jax
         import numpy as np
 
-        where = list(jax.devices() if devices is None else devices)
+        where = sorted(jax.devices() if devices is None else devices, key=_number)
         order = np.array([where[each] for each in self.best.device_ids], dtype=object)
         return jax.sharding.Mesh(order.reshape([size for _, size in self.mesh.axes]), self.mesh.axis_names)
 
@@ -146,7 +150,8 @@ class Places:
             f"the fastest in sdy: <[{axes}], device_ids={ids}>",
             "and in jax:",
             f"  ids = {ids}",
-            f"  mesh = jax.sharding.Mesh(np.array(jax.devices())[ids].reshape({shape}), {names})",
+            "  devices = sorted(jax.devices(), key=lambda d: (getattr(d, 'slice_index', 0), d.id))",
+            f"  mesh = jax.sharding.Mesh(np.array(devices)[ids].reshape({shape}), {names})",
         ]
 
 
@@ -288,6 +293,11 @@ class _Placer:
         if not ours.is_ok:
             return place
         return replace(place, ours_s=Repriced.of(self.mesh.size, ours.moved, ours.work).seconds(network))
+
+
+def _number(device: Any) -> tuple[int, int]:
+    """Returns what devices are sorted by: slice and id."""
+    return getattr(device, "slice_index", 0) or 0, device.id
 
 
 def _own(mesh: Mesh) -> str:

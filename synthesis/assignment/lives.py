@@ -9,7 +9,7 @@ the like read and write whole tensors. The order of the ops is one in which litt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .factored_program import FactoredOp, Interval, Tensor
@@ -44,13 +44,16 @@ def lives_of(
     arguments: Collection[int],
     donated: Collection[int] = (),
     results: Collection[int] = (),
+    views: Collection[int] = (),
 ) -> tuple[Interval, ...]:
     """Returns the tensors that are in memory as a whole, and when.
 
     Args:
       body: all ops. arguments: tensors that are there at the begin, to the end unless they are `donated`.
+      views: numbers of ops whose result is their operand, whatever their names are.
     """
-    return _Lives(tensors, ops, body, frozenset(arguments), frozenset(donated), frozenset(results)).intervals()
+    some = (frozenset(each) for each in (arguments, donated, results, views))
+    return _Lives(tensors, ops, body, *some).intervals()
 
 
 @dataclass
@@ -61,15 +64,17 @@ class _Lives:
     arguments: frozenset[int]
     donated: frozenset[int]
     results: frozenset[int]
+    views: frozenset[int]
     is_view: list[bool] = field(init=False)  # by op
 
     def __post_init__(self) -> None:
         self._regions: list[Region] = []
+        self._inside: dict[int, set[int]] = {}  # number of a region -> numbers of it and those inside
         self._region_of: dict[int, int] = {}
         self._number(self.body)
         self._same = list(range(len(self.tensors)))
         self.is_view = [False] * len(self.ops)
-        self._join_same()
+        self._join_views()
         self.kept = {self._same[each] for each in (self.arguments - self.donated) | self.results}
         self.held = {self._same[each] for each in self.arguments | self.results}
         self._users: dict[int, list[int]] = {}
@@ -78,41 +83,69 @@ class _Lives:
                 self._users.setdefault(tensor, []).append(number)
         self._roots: dict[int, frozenset[int]] = {}  # of tensors that are not in memory: those that they are made of
         self.is_fused = self._fused(self._takers())
+        self._join_updates()
 
-    def _join_same(self) -> None:
-        """Finds out which tensors are one piece of memory; `_same` has the first of them for each."""
-        users: dict[int, list[int]] = {}
+    def _join_views(self) -> None:
+        """Finds out which tensors are views of another one; `_same` has that one for each."""
         for number, op in enumerate(self.ops):
-            for tensor in op.operands:
-                users.setdefault(tensor, []).append(number)
-        for number, op in enumerate(self.ops):
-            if not op.operands or not op.results:
-                continue
-            source, result = op.operands[0], op.results[0]
-            if self.tensors[source].bytes != self.tensors[result].bytes:
-                continue
-            if op.name in _VIEWS and len(op.operands) == 1:
+            is_view = op.name in _VIEWS or number in self.views
+            if is_view and len(op.operands) == 1 and self._are_alike(op.operands[0], op.results[0]):
                 self.is_view[number] = True
-            elif op.name not in IN_PLACE or not self._may_overwrite(number, source, users[source]):
+                self._same[op.results[0]] = self._same[op.operands[0]]
+
+    def _are_alike(self, one: int, other: int) -> bool:
+        return self.tensors[one].bytes == self.tensors[other].bytes
+
+    def _join_updates(self) -> None:
+        """Finds out which results are written into an operand that is in memory; `_same` then has that one for both."""
+        takers: dict[int, list[int]] = {}
+        made_in: dict[int, int] = dict.fromkeys((self._same[each] for each in self.arguments), 0)
+        for number in self._makers():
+            step = self._step(number)
+            for tensor in step.takes:
+                takers.setdefault(tensor, []).append(number)
+            for tensor in step.makes:
+                made_in.setdefault(tensor, self._region_of[number])
+        for number in self._makers():
+            op = self.ops[number]
+            if op.name not in IN_PLACE or not op.operands or not op.results:
                 continue
-            self._same[result] = self._same[source]
+            source, result = self._same[op.operands[0]], self._same[op.results[0]]
+            if source in self._roots or source == result or not self._are_alike(source, result):
+                continue
+            if not self._may_overwrite(number, source, takers.get(source, ()), made_in.get(source)):
+                continue
+            takers.setdefault(source, []).extend(takers.get(result, ()))
+            self._same = [source if each == result else each for each in self._same]
+            self.kept = {self._same[each] for each in self.kept}
 
-    def _may_overwrite(self, number: int, tensor: int, users: Sequence[int]) -> bool:
-        """Returns whether nobody needs a tensor after an op; users of a loop's result need what the loop carries."""
-        if self._same[tensor] in self.arguments - self.donated:
-            return False
+    def _makers(self) -> Iterator[int]:
+        """Yields the ops that make something in memory."""
+        yield from (at for at in range(len(self.ops)) if not self.is_view[at] and not self.is_fused[at])
+
+    def _may_overwrite(self, number: int, source: int, takers: Sequence[int], made_in: int | None) -> bool:
+        """Returns whether nobody needs a tensor after an op, which runs once for each time that the tensor is made.
+
+        Users of a loop's result, outside of it, take what the loop carries.
+        """
         own = self._region_of[number]
-        is_carried = tensor in self._regions[own].carries
-        return all(user <= number or (is_carried and self._region_of[user] != own) for user in users)
+        if source in {self._same[each] for each in self._regions[own].carries}:
+            inside = self._inside[own]
+            return all(taker <= number or self._region_of[taker] not in inside for taker in takers)
+        return made_in == own and source not in self.kept and all(taker <= number for taker in takers)
 
-    def _number(self, region: Region) -> None:
+    def _number(self, region: Region) -> set[int]:
+        """Numbers a region and those inside; returns these numbers."""
         own = len(self._regions)
         self._regions.append(region)
+        inside = {own}
         for item in region.items:
             if isinstance(item, Region):
-                self._number(item)
+                inside |= self._number(item)
             else:
                 self._region_of[item] = own
+        self._inside[own] = inside
+        return inside
 
     def _made_by(self, op: FactoredOp) -> set[int]:
         return {self._same[each] for each in op.results}
@@ -170,7 +203,7 @@ class _Lives:
 
     def _step(self, number: int) -> Step:
         op = self.ops[number]
-        return Step(self._roots_of(op), frozenset(self._made_by(op)))
+        return Step(frozenset(self._same[each] for each in self._roots_of(op)), frozenset(self._made_by(op)))
 
     def _ordered(self, region: Region, touched: Counter[int]) -> _Ordered:
         """Returns the parts of a region in the order in which they run; the steps that touch each value are counted."""
@@ -201,10 +234,9 @@ class _Lives:
 
     def intervals(self) -> tuple[Interval, ...]:
         touched: Counter[int] = Counter()
-        for number in range(len(self.ops)):
-            if not self.is_view[number] and not self.is_fused[number]:
-                step = self._step(number)
-                touched.update(step.takes | step.makes)
+        for number in self._makers():
+            step = self._step(number)
+            touched.update(step.takes | step.makes)
         first = {self._same[each]: 0 for each in self.arguments}
         last = dict(first)
         end = self._run(self._ordered(self.body, touched), 0, first, last) + 1

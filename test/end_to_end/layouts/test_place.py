@@ -23,7 +23,7 @@ def test_a_function_runs_on_the_mesh_that_was_placed():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("x", "y"))
     found = reshard.place(step, *structs(mesh), topology="h100:2x4")
     assert found.best.text == "x: gpu 4; y: node 2" and found.best.best_s < found.named("row-major").best_s
-    placed = found.jax_mesh()
+    placed = found.jax_mesh(jax.devices()[7::-1])  # in whatever order they are listed, their ids count
     assert [device.id for device in placed.devices.flat] == [0, 4, 1, 5, 2, 6, 3, 7]
     w, x = (np.random.default_rng(0).standard_normal(each.shape, np.float32) for each in structs(mesh))
     on_mesh = [jax.device_put(each, like.sharding) for each, like in zip((w, x), structs(placed))]

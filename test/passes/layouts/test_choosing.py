@@ -61,7 +61,7 @@ def test_skipped_meshes_are_tried_again_where_the_best_one_became_slower():
         (60, 90, [83], ""),  # the compiled program is a fifth above the model: so much less is asked for
         (85, 92, [83, 91], ""),  # no layout fits into 83; half as much less is asked for
         (95, 60, [83, 91, 95], "the program needs more"),
-        (96, 60, [83, 91, 95], "it needs 0.0 MiB; no layout fits"),
+        (96, 60, [83, 91, 95], "the program needs 0.0 MiB, and the limit is 0.0 MiB; by the model, no layouts"),
     ],
 )
 def test_a_program_that_needs_too_much_memory_is_laid_out_for_less(least, enough, tries, problem):

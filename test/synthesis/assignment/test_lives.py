@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is in memory when: fused ops, views, results written into operands, loops and branches."""
 
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reshard.synthesis.assignment.factored_program import FactoredOp, Tensor
-from reshard.synthesis.assignment.lives import Region, lives_of
+from reshard.synthesis.assignment.lives import Region, _Lives, lives_of
 
 DIMS = ((0,),)
 
@@ -90,3 +95,60 @@ def test_the_results_of_branches_are_made_in_each_of_them():
     body = Region((Region((0, 1)), Region((2, 3)), 4))
     found = lives([8] * 5, ops, body, results=[4])
     assert 1 not in found and found[3][0] < found[3][1] < found[4][1]
+
+
+def test_what_an_update_writes_into_is_in_memory_if_it_is_made_of_others():
+    ops = [op("exponential", 0, 1), op("dynamic_update_slice", [1, 7], 2), dot(0, 3), dot(3, 4), op("add", [4, 2], 5)]
+    found = lives([8] * 8, [*ops, dot(5, 6)], arguments=(0, 7), results=[6])
+    assert found[2][1] >= found[4][0], "the addition reads it"
+
+
+def test_an_update_copies_what_is_needed_later_in_any_form():
+    both = [dot(0, 1), op("scatter", [1, 0], 2)]
+    assert {1, 2} <= lives([8] * 3, both, results=[1, 2]).keys(), "the value and the update are results"
+    view = [dot(0, 1), op("reshape", 1, 2), op("scatter", [2, 0], 3), dot([3, 1], 4)]
+    assert {1, 3} <= lives([8] * 5, view, results=[4]).keys(), "it is read behind a view of it that was updated"
+    fused = [dot(0, 1), op("exponential", 1, 2), op("scatter", [1, 0], 3), op("add", [3, 2], 4), dot(4, 5)]
+    assert {1, 3} <= lives([8] * 6, fused, results=[5]).keys(), "what is made of it is made after the update"
+    captured = [dot(0, 1), op("scatter", [1, 0], 2), dot(2, 3)]
+    body = Region((0, Region((1, 2), is_loop=True)))
+    assert {1, 2} <= lives([8] * 4, captured, body, results=[3]).keys(), "the next iteration updates it again"
+
+
+@st.composite
+def programs(draw):
+    """Draws ops in a line: each reads values that are there, and makes a new one."""
+    names = st.sampled_from(["exponential", "reshape", "scatter", "dynamic_update_slice", "dot", "reduce", "add"])
+    ops = []
+    for number in range(2, 2 + draw(st.integers(1, 8))):
+        name, one = draw(names), draw(st.integers(0, number - 1))
+        takes = [one] if name in ("exponential", "reshape", "reduce") else [one, draw(st.integers(0, number - 1))]
+        ops.append(op(name, takes, number, flops=name == "dot"))
+    values = st.integers(0, 1 + len(ops))
+    return ops, draw(st.sets(st.integers(0, 1))), draw(st.sets(values, min_size=1, max_size=3))
+
+
+@given(programs())
+def test_no_op_reads_what_was_overwritten_and_results_are_there_at_the_end(program):
+    ops, donated, results = program
+    tensors = [Tensor((8,), 8)] * (2 + len(ops))
+    found = _Lives(tensors, ops, Region((*range(len(ops)),)), *map(frozenset, ([0, 1], donated, results, [])))
+    maker = {each.results[0]: number for number, each in enumerate(ops)}
+
+    def sources(tensor):
+        """Yields the values in memory that a value is, or is made of."""
+        number = maker.get(tensor)
+        if number is None or not (found.is_view[number] or found.is_fused[number]):
+            yield tensor
+        else:
+            yield from (each for operand in ops[number].operands for each in sources(operand))
+
+    holds = {0: 0, 1: 1}  # piece of memory -> the value that is in it
+    touched = Counter(each for n in found._makers() for each in found._step(n).takes | found._step(n).makes)
+    for number, _ in found._ordered(found.body, touched).parts:
+        for operand in ops[number].operands:
+            assert all(holds[found._same[each]] == each for each in sources(operand))
+        (made,) = ops[number].results
+        holds[found._same[made]] = made
+    for result in results:
+        assert all(holds[found._same[each]] == each for each in sources(result))
