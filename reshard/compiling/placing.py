@@ -42,8 +42,8 @@ class Place:
       device_ids: at each position of the mesh, row-major over its axes. text: which part of which axis is where.
       names: ROW_MAJOR if it is the order of the ids, JAX if `mesh_utils` chooses it, OWN if the module's mesh has
         these ids.
-      stock_s: the modelled time of the program as stock XLA compiles it, the same program under all placements; so it is
-        in jax, whose meshes order devices outside of the module.
+      stock_s: the modelled time of the program as stock XLA compiles it, the same program under all placements; so it
+        is in jax, whose meshes order devices outside of the module.
       ours_s: the modelled time after `optimize` for this placement; None if it was not asked for.
     """
 
