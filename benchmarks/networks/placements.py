@@ -27,6 +27,7 @@ from benchmarks.programs.__main__ import use_devices
 from reshard.compiling.placing import JAX, ROW_MAJOR, of_source
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat
+from reshard.passes.layouts.choosing import products
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.network.topology import Topology
 
@@ -85,7 +86,7 @@ def _rows(topology: str, program: Program, options: argparse.Namespace) -> Itera
     devices = Topology.parse(topology).size
     names = [name for name, _ in program.mesh_axes]
     size = options.size if options.size in program.sizes else program.sizes[-1]
-    for sizes in _shapes(devices, len(names)):
+    for sizes in products(devices, len(names)):
         axes = tuple(zip(names, sizes, strict=True))
         mesh = ", ".join(f"{name}={count}" for name, count in axes)
         replace_line(f"{program.name} with {mesh} on {topology}")
@@ -101,16 +102,6 @@ def _rows(topology: str, program: Program, options: argparse.Namespace) -> Itera
         if journal:
             journal.add(question, asdict(row))
         yield row
-
-
-def _shapes(devices: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yields the ways to write a number as a product of so many that are above 1."""
-    if count == 1:
-        yield from [(devices,)] if devices > 1 else []
-        return
-    for first in (each for each in range(2, devices) if devices % each == 0):
-        for rest in _shapes(devices // first, count - 1):
-            yield (first, *rest)
 
 
 def _placed(topology: str, name: str, mesh: str, content: bytes, compiled: int) -> Row:

@@ -104,9 +104,9 @@ def meshes_for(devices: int) -> tuple[Mesh, ...]:
       >>> [[size for _, size in mesh.axes] for mesh in meshes_for(8)]
       [[8], [2, 4], [4, 2], [2, 2, 2]]
     """
-    shapes = [(devices,), *_squarest(_products(devices, 2))]
+    shapes = [(devices,), *_squarest(products(devices, 2))]
     if devices <= _MANY:
-        shapes += _squarest(_products(devices, 3))
+        shapes += _squarest(products(devices, 3))
     return tuple(Mesh(tuple(zip(AXIS_NAMES, shape))) for shape in shapes[:MOST_MESHES])
 
 
@@ -127,13 +127,13 @@ def _squarest(shapes: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return sorted(shapes, key=lambda shape: (max(shape) / min(shape), shape))
 
 
-def _products(number: int, count: int) -> Iterator[tuple[int, ...]]:
+def products(number: int, count: int) -> Iterator[tuple[int, ...]]:
     """Yields the ways to write a number as a product of so many that are above 1."""
     if count == 1:
         yield from [(number,)] if number > 1 else []
         return
     for first in (each for each in range(2, number) if number % each == 0):
-        for rest in _products(number // first, count - 1):
+        for rest in products(number // first, count - 1):
             yield (first, *rest)
 
 

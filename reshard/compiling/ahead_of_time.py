@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from reshard.dialect_utils.platform import compat
@@ -20,7 +19,10 @@ from reshard.synthesis.forms.platforms import platform_of
 
 @dataclass(frozen=True)
 class AheadOfTime:
-    """Compiles for a target that need not be there; its compiler's estimate counts, else the modelled time."""
+    """Compiles for a target that need not be there; times are modelled on the compiler's final programs.
+
+    Its own estimate is not the measure, since programs with loops have none; it is a veto of `whole_module_check`.
+    """
 
     child: XlaChild
     network: SiteNetwork
@@ -36,10 +38,10 @@ class AheadOfTime:
             chosen = whole_module_check.check(original, module, pipeline, session, rows)
             if not session.results.checks:
                 refused = Compiled("refused", session.remarks[-1].message if session.remarks else "")
-                return Judged(content, refused, refused, math.inf, math.inf)
+                return Judged.on(self.network, devices, content, refused, refused)
             (check,) = session.results.checks
             optimized = compat.bytecode(chosen)
-        return Judged(optimized, check.stock, check.ours, self._seconds(check.stock), self._seconds(check.ours))
+        return Judged.on(self.network, devices, optimized, check.stock, check.ours)
 
     def _options(self) -> dict[str, str]:
         options = {"platform": platform_of(self.target.platform)}
@@ -48,11 +50,3 @@ class AheadOfTime:
         if self.network.memory_limit is not None:
             options["memory-limit"] = str(self.network.memory_limit)
         return options
-
-    def _seconds(self, compiled: Compiled) -> float:
-        if not compiled.is_ok:
-            return math.inf
-        if compiled.estimated_seconds is not None:
-            return compiled.estimated_seconds
-        final = self.network.final_time_of(compiled, self.target.devices)
-        return (final or self.network.time_of(compiled, self.target.devices)).seconds

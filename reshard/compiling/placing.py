@@ -20,6 +20,7 @@ from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild, shared_child
+from reshard.passes.layouts.choosing import mesh_text
 from reshard.planning.jax_orders import jax_order
 from reshard.synthesis.common.text_table import table
 from reshard.synthesis.layouts.mesh import Mesh
@@ -129,9 +130,8 @@ class Places:
             )
             for each in shown
         ]
-        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.axes)
         count = f"{len(self.places)} placement{'s' if len(self.places) > 1 else ''}"
-        lines = [f"{count} of the mesh {axes} on {self.topology}, times modelled"]
+        lines = [f"{count} of the mesh {mesh_text(self.mesh)} on {self.topology}, times modelled"]
         lines.append(table(["placement", "is", "stock XLA", "reshard", "best = 1"], rows, "llrrr"))
         if left := len(self.places) - len(shown):
             lines.append(f"and {left} more")
@@ -143,11 +143,10 @@ class Places:
             said = f"no placement is more than 1 % faster than the order {has}"
             return [f"nothing is to be gained: {said}"]
         ids = json.dumps(list(self.best.device_ids))
-        axes = ", ".join(f'"{name}"={size}' for name, size in self.mesh.axes)
         shape = ", ".join(str(size) for _, size in self.mesh.axes)
         names = json.dumps(self.mesh.axis_names)
         return [
-            f"the fastest in sdy: <[{axes}], device_ids={ids}>",
+            f"the fastest in sdy: {replace(self.mesh, device_ids=self.best.device_ids)}",
             "and in jax:",
             f"  ids = {ids}",
             "  devices = sorted(jax.devices(), key=lambda d: (getattr(d, 'slice_index', 0), d.id))",

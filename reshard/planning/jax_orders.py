@@ -57,7 +57,7 @@ def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
         else:
             inside = [size // factor for size, factor in zip(shape, across)]
             found = mesh_utils.create_hybrid_device_mesh(inside, across, devices)
-    except (ImportError, ValueError, NotImplementedError, AssertionError):
+    except (ImportError, ValueError, NotImplementedError, AssertionError):  # all that mesh_utils raises for a shape
         return None
     return tuple(device.id for device in found.flat)
 

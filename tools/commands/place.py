@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from reshard.synthesis.network.topology import TopologyError
@@ -60,8 +61,6 @@ def contained_drive(flags: argparse.Namespace) -> int:
 
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
-    import sys
-
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     try:
