@@ -14,6 +14,7 @@ WINGS = (
     "assignment",
     "gspmd",
     "emission",
+    "hierarchy",
     "partitioning",
     "compare",
 )

@@ -18,7 +18,7 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
     sharding_from_attr,
 )
 from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
-from reshard.passes.driver.base import OptionError, Pass, Session, option
+from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.findings import (
     Finding,
@@ -36,6 +36,7 @@ from reshard.passes.sites.network import (
     topology_option,
 )
 from reshard.passes.sites.oracle import KEEP, REWRITE
+from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
 from reshard.synthesis.forms.platforms import FORMS
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class SynthesizeCollectivesPass(NetworkOptions, Pass):
+class SynthesizeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     """Rewrites the sites whose verdict is "rewrite"; the rest of the module stays."""
 
     name = "synthesize-collectives"
@@ -92,20 +93,8 @@ class SynthesizeCollectivesPass(NetworkOptions, Pass):
     platform: str = platform_option()
     topology: str = topology_option()
     memory_limit: int = memory_limit_option()
-    only: str = option(
-        "",
-        "numbers of the sites that are rewritten whatever their verdicts are, if they can be, separated by '+'; the "
-        "others are left to XLA",
-    )
-    leave: str = option("", "numbers of sites that are left to XLA even if they are to be rewritten, separated by '+'")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, text in (("leave", self.leave), ("only", self.only)):
-            wrong = [number for number in text.split("+") if number and not number.isdecimal()]
-            if wrong:
-                said = f"has '{wrong[0]}', which is no site number; write {name}=0+3"
-                raise OptionError(f"{self.name}: {name}={text} {said}")
+    only: str = only_option()
+    leave: str = leave_option()
 
     def run(self, module: ir.Module, session: Session) -> None:
         found = session.handed_on.findings or read_findings(module)
@@ -115,8 +104,8 @@ class SynthesizeCollectivesPass(NetworkOptions, Pass):
                 module.operation, "nothing is rewritten: the module has no findings; run find-mismatches first"
             )
             return
-        left_alone = _numbers(self.leave)
-        rewriter = _Rewriter(module, session, self.emit, self.platform, self.network, _numbers(self.only))
+        left_alone = self.numbers_left
+        rewriter = _Rewriter(module, session, self.emit, self.platform, self.network, self.numbers_only)
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
@@ -132,10 +121,6 @@ class SynthesizeCollectivesPass(NetworkOptions, Pass):
             session.running.is_module_valid = all(_verdict(edge) != REWRITE for edge in found.edges)
         session.count("left", len({edge.site for edge in remaining}))
         _note_in_report(session, found, {edge.site for edge in rewriter.rewritten}, left_alone)
-
-
-def _numbers(text: str) -> frozenset[int]:
-    return frozenset(int(number) for number in text.split("+") if number)
 
 
 def _keep_apart(module: ir.Module, emit: str, platform: str) -> None:

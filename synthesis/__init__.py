@@ -8,6 +8,7 @@ WINGS = (
     "programs",
     "forms",
     "network",
+    "hierarchy",
     "placement",
     "plans",
     "search",

@@ -24,6 +24,7 @@ PASSES = {
     "assign-layouts": "reshard.passes.assign_layouts:AssignLayoutsPass",
     "find-mismatches": "reshard.passes.find_mismatches:FindMismatchesPass",
     "plan-sites": "reshard.passes.plan_sites:PlanSitesPass",
+    "decompose-collectives": "reshard.passes.decompose_collectives:DecomposeCollectivesPass",
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",
     "strip-findings": "reshard.passes.strip_findings:StripFindingsPass",
     "convert-to-local": "reshard.passes.convert_to_local:ConvertToLocalPass",
@@ -31,7 +32,7 @@ PASSES = {
 
 # A pipeline's name may stand wherever a pass may.
 PIPELINES = {
-    "reshard": "import-gspmd,find-mismatches,plan-sites,synthesize-collectives,strip-findings",
+    "reshard": "import-gspmd,find-mismatches,plan-sites,decompose-collectives,synthesize-collectives,strip-findings",
     "reshard-local": "import-gspmd,convert-to-local",
 }
 

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that a module has already, in the bodies of manual computations, and other programs in their place."""
+
+__all__ = ["explicit_collectives", "varying_axes"]

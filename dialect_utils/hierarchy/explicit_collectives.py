@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives in the bodies of manual computations, such as those of `jax.shard_map`, and plans in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
+from reshard.synthesis.hierarchy.redistributions import (
+    KINDS,
+    REDUCING,
+    InGroups,
+    Redistribution,
+    redistribution_of,
+)
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.plans.plan import Plan
+from reshard.synthesis.programs.traffic import Collective
+
+from ..emission.mini_modules import bits_of
+from ..emission.tile_emission import Mark, write_program
+from ..ir.ops import manual_axes, ops_around, ops_in, shape_of, short_name
+from ..ir.reductions import is_splittable, reduction_of
+from ..platform.bindings import ir, sdy, stablehlo
+from ..shardings.sdy_shardings import mesh_of, module_meshes
+from .varying_axes import VaryingAxes, groups_of, varying_axes
+
+OPS = frozenset(f"stablehlo.{kind}" for kind in KINDS)
+_MANUAL = "sdy.manual_computation"
+_ROUNDING = frozenset({"sum", "prod"})
+_DIM = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
+
+
+class NotPlannable(ValueError):
+    """No plan can take the place of a collective; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplicitCollective:
+    """A collective of a module that a plan may replace.
+
+    Attributes:
+      op: takes one tile. mesh: of the manual computation around it. groups: device ids.
+      bits: of an element. reduction: as plans have it.
+    """
+
+    op: ir.Operation
+    mesh: Mesh
+    in_groups: InGroups
+    groups: Groups
+    redistribution: Redistribution
+    bits: int
+    reduction: str = "sum"
+
+    @property
+    def flat(self) -> Collective:
+        """Returns the collective as the module has it."""
+        return self.in_groups.flat(self.groups, self.bits)
+
+    @property
+    def tile_type(self) -> ir.Type:
+        return self.op.operands[0].type
+
+    @property
+    def may_round(self) -> bool:
+        """Returns whether its result depends on the order in which it reduces."""
+        element = ir.RankedTensorType(self.tile_type).element_type
+        return self.in_groups.kind in REDUCING and self.reduction in _ROUNDING and not isinstance(element, ir.IntegerType)
+
+    def replace(self, plan: Plan, mark: Mark) -> None:
+        """Writes the collectives of a plan in place of the op, which is erased."""
+        program, result = plan.tile_program, self.op.results[0]
+        element = ir.RankedTensorType(result.type).element_type
+        with ir.InsertionPoint(self.op), ir.Location.name(mark.name, mark.location):
+            tile = _reshaped(self.op.operands[0], ir.RankedTensorType.get(program.in_shape, element))
+            tile = write_program(program, tile, mark)
+            result.replace_all_uses_with(_reshaped(tile, result.type))
+        self.op.erase()
+
+
+def explicit_collectives(root: ir.Operation) -> Iterator[tuple[ir.Operation, ExplicitCollective | NotPlannable]]:
+    """Yields the collectives in manual computations of a module, in walk order, each as a plan needs it.
+
+    Or the reason why no plan can take its place.
+    """
+    meshes = module_meshes(root)
+    known: dict[ir.Operation, VaryingAxes] = {}
+    for op in ops_in(root):
+        if op.name not in OPS:
+            continue
+        island = next((each for each in ops_around(op) if each.name == _MANUAL), None)
+        try:
+            yield op, _read(op, island, meshes, known)
+        except NotPlannable as reason:
+            yield op, reason
+
+
+def _read(
+    op: ir.Operation, island: ir.Operation | None, meshes: dict[str, Mesh], known: dict[ir.Operation, VaryingAxes]
+) -> ExplicitCollective:
+    if island is None:
+        raise NotPlannable("it is in no manual computation, so its mesh is unknown")
+    mesh = _mesh_of(island, meshes)
+    if island not in known:
+        known[island] = varying_axes(island, mesh)
+    groups = groups_of(op)
+    factors = None if groups is None else factors_of(mesh, groups)
+    if groups is None or factors is None:
+        raise NotPlannable("its groups are along no axes of the mesh")
+    kind = short_name(op)
+    reduction = _reduction(op) if kind in REDUCING else "sum"
+    tile = tuple(shape_of(op.operands[0].type) or ())
+    dim = _integer(op, _DIM[kind]) if kind in _DIM else 0
+    joined = _integer(op, "concat_dimension") if kind == "all_to_all" else 0
+    in_groups = InGroups(kind, tile, factors, dim, joined)
+    found = redistribution_of(mesh, in_groups, known[island].of(op.operands))
+    return ExplicitCollective(op, mesh, in_groups, groups, found, _bits(op), reduction)
+
+
+def _mesh_of(island: ir.Operation, meshes: dict[str, Mesh]) -> Mesh:
+    shardings = [
+        each
+        for side in ("in_shardings", "out_shardings")
+        for each in sdy.TensorShardingPerValueAttr(island.attributes[side]).shardings
+    ]
+    mesh = mesh_of(shardings[0], meshes) if shardings else None
+    if mesh is None:
+        raise NotPlannable("the mesh of the manual computation around it is unknown")
+    manual = manual_axes(island.attributes["manual_axes"])
+    free = [name for name, size in mesh.axes if size > 1 and name not in manual]
+    if free:
+        raise NotPlannable(f"XLA partitions the tiles of the manual computation around it along {', '.join(free)}")
+    return mesh
+
+
+def _reduction(op: ir.Operation) -> str:
+    if len(op.operands) != 1:
+        raise NotPlannable("it reduces several arrays")
+    found = reduction_of(op)
+    if found is None or not is_splittable(ir.RankedTensorType(op.operands[0].type).element_type, found):
+        raise NotPlannable("its computation has no counterpart among the reductions of plans")
+    return found
+
+
+def _reshaped(value: ir.Value, kind: ir.Type) -> ir.Value:
+    return value if value.type == kind else stablehlo.ReshapeOp(kind, value).result
+
+
+def _bits(op: ir.Operation) -> int:
+    try:
+        return bits_of(op.operands[0].type)
+    except ValueError as problem:
+        raise NotPlannable(str(problem)) from None
+
+
+def _integer(op: ir.Operation, name: str) -> int:
+    return ir.IntegerAttr(op.attributes[name]).value

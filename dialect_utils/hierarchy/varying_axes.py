@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mesh axes along which the values in a manual computation may differ from device to device.
+
+Arguments differ along the axes that split them. An op computes the same of the same; so what it makes differs along the
+axes along which something differs that it takes. Ops that tell devices apart, or are not known to compute the same
+everywhere, differ along all axes. A collective over whole axes that gives all members the same ends their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
+from reshard.synthesis.layouts.layout import whole_factors
+from reshard.synthesis.layouts.mesh import Mesh
+
+from ..ir.ops import LOOPS, blocks_of, terminator_of
+from ..platform.bindings import ir, sdy
+from ..shardings.sdy_shardings import sharding_from_attr
+
+Axes = frozenset[str]
+NONE: Axes = frozenset()
+_ALIKE_AFTER = frozenset({"stablehlo.all_reduce", "stablehlo.all_gather"})
+_TELL_APART = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("partition_id", "replica_id", "rng", "infeed", "recv", "create_token", "custom_call", "composite"),
+        *("collective_permute", "collective_broadcast"),
+    )
+) | {"func.call", "sdy.manual_computation"}
+_IN_GROUPS = frozenset({"stablehlo.reduce_scatter", "stablehlo.all_to_all"})
+_BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
+
+
+def groups_of(op: ir.Operation) -> Groups | None:
+    """Returns the groups of device ids of a collective; None if its groups are no lists of devices.
+
+    Without a channel, or without global ids where the op has both kinds, groups list replicas of the whole program.
+    """
+    attributes = op.attributes
+    is_global = op.name == "stablehlo.all_to_all" or "use_global_device_ids" in attributes
+    if "channel_handle" not in attributes or not is_global:
+        return None
+    try:
+        listed = np.array(ir.DenseIntElementsAttr(attributes["replica_groups"]))
+    except ValueError:  # jax may name the axes of a mesh instead
+        return None
+    return tuple(tuple(map(int, group)) for group in listed.tolist()) if listed.min(initial=0) >= 0 else None
+
+
+def varying_axes(island: ir.Operation, mesh: Mesh) -> VaryingAxes:
+    """Returns for the values in a manual computation over all axes the axes along which they may differ."""
+    found = VaryingAxes(mesh)
+    shardings = sdy.TensorShardingPerValueAttr(island.attributes["in_shardings"]).shardings
+    block = island.regions[0].blocks[0]
+    for argument, attr in zip(block.arguments, shardings, strict=True):
+        dims = whole_factors(mesh, sharding_from_attr(attr))
+        found.join(argument, frozenset(factor.axis for factors in dims for factor in factors))
+    found.follow(block)
+    return found
+
+
+@dataclass
+class VaryingAxes:
+    """State: `known` has the axes of each value that was followed; they only become more."""
+
+    mesh: Mesh
+    known: dict[ir.Value, Axes] = field(default_factory=dict)
+
+    def of(self, values: Iterable[ir.Value]) -> Axes:
+        """Returns the axes along which some of the values may differ."""
+        return frozenset().union(*(self.known.get(value, NONE) for value in values))
+
+    def join(self, value: ir.Value, axes: Axes) -> bool:
+        """Adds axes to those of a value; returns whether it had not all of them."""
+        before = self.known.get(value)
+        self.known[value] = axes | (before or NONE)
+        return before is None or not axes <= before
+
+    def follow(self, block: ir.Block) -> None:
+        """Follows the ops of a block; its arguments are known."""
+        for view in block.operations:
+            op = view.operation
+            if op.name in LOOPS:
+                self._loop(op)
+            elif op.name in _BRANCHES:
+                self._branches(op)
+            else:
+                self._join_all(op.results, self._made_by(op))
+
+    def _join_all(self, values: Iterable[ir.Value], axes: Axes) -> bool:
+        return any([self.join(value, axes) for value in values])
+
+    def _made_by(self, op: ir.Operation) -> Axes:
+        """Returns the axes of the results of an op without control flow."""
+        taken = self.of([*op.operands, *_captured(op)])
+        if op.name in _TELL_APART:
+            return frozenset(self.mesh.axis_names)
+        if op.name not in _ALIKE_AFTER | _IN_GROUPS:
+            return taken
+        groups = groups_of(op)
+        factors = None if groups is None else factors_of(self.mesh, groups)
+        if factors is None:
+            return frozenset(self.mesh.axis_names)
+        if op.name in _IN_GROUPS:
+            return taken | {factor.axis for factor in factors}
+        return taken - {factor.axis for factor in factors if factor.size == self.mesh.axis_size(factor.axis)}
+
+    def _loop(self, op: ir.Operation) -> None:
+        """Follows a loop until nothing changes: what one turn returns is an argument of the next."""
+        condition, body = (region.blocks[0] for region in op.regions)
+        given: Mapping[int, Axes] = {i: self.of([operand]) for i, operand in enumerate(op.operands)}
+        changes = True
+        while changes:
+            changes = False
+            for i, axes in given.items():
+                changes |= self._join_all((condition.arguments[i], body.arguments[i]), axes)
+            self.follow(condition)
+            self.follow(body)
+            turns = self.of(terminator_of(condition).operands)  # devices may make different numbers of turns
+            given = {i: self.of([value]) | turns for i, value in enumerate(terminator_of(body).operands)}
+        for i, result in enumerate(op.results):
+            self.join(result, given[i] | self.of([op.operands[i]]))
+
+    def _branches(self, op: ir.Operation) -> None:
+        chosen = self.of(op.operands)
+        for block in blocks_of(op):
+            self.follow(block)
+            for result, value in zip(op.results, terminator_of(block).operands, strict=True):
+                self.join(result, self.of([value]) | chosen)
+
+
+def _captured(op: ir.Operation) -> list[ir.Value]:
+    """Returns the values that ops in the regions of an op take; values made in there have no axes."""
+    return [
+        value
+        for block in blocks_of(op)
+        for view in block.operations
+        for value in (*view.operation.operands, *_captured(view.operation))
+    ]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass decompose-collectives: collectives that a program has already, level by level of the network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.ir.ops import short_name
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.driver.base import Pass, Session, option
+from reshard.passes.sites.findings import Findings, hand_on_findings, read_findings
+from reshard.passes.sites.network import NetworkOptions, memory_limit_option, platform_option, topology_option
+from reshard.passes.sites.oracle import BETTER, KEEP, POLICIES, REWRITE, STRICT, micros
+from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
+
+if TYPE_CHECKING:  # loading them loads numpy
+    from reshard.dialect_utils.hierarchy.explicit_collectives import ExplicitCollective
+    from reshard.synthesis.planner.entry import Plan
+
+LEAST_GAIN = 0.05  # share of the modelled time of a collective; below, the model may be wrong about it
+
+
+@dataclasses.dataclass(frozen=True)
+class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
+    """Replaces the collectives in manual computations by the programs that the planner finds for the network."""
+
+    name = "decompose-collectives"
+    summary = "replace collectives of the program by cheaper ones, level by level of the network"
+    description = """
+    Looks at each all_reduce, reduce_scatter, all_gather and all_to_all in the body of a manual computation, such as
+    those that `jax.shard_map` makes. Each is a redistribution of an array; where the planner's chain for it is faster on
+    the network than one collective over all levels, the chain takes its place: a sum inside the nodes, across them on
+    the part that each device has, and a gather inside; values that are the same on several devices of a node, a part
+    of them through each; an all_to_all in two hops. A chain sums in another order, so it may round otherwise.
+
+    Without a known network nothing changes. Collectives in a chain are as fast as they can be: the pass changes nothing
+    when it runs again. Runs alone, or before synthesize-collectives.
+
+    Before ==> after, on two nodes of four devices:
+    ```mlir
+    %1 = "stablehlo.all_reduce"(%0) <{replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]>, ...}> ({...})
+        : (tensor<1024xf32>) -> tensor<1024xf32>
+    ```
+    ```mlir
+    %1 = "stablehlo.reduce_scatter"(%0) <{replica_groups = dense<[[0, 1, 2, 3], [4, 5, 6, 7]]>, ...}> ({...})
+        : (tensor<1024xf32>) -> tensor<256xf32>
+    %2 = "stablehlo.all_reduce"(%1) <{replica_groups = dense<[[0, 4], [1, 5], [2, 6], [3, 7]]>, ...}> ({...})
+        : (tensor<256xf32>) -> tensor<256xf32>
+    %3 = "stablehlo.all_gather"(%2) <{replica_groups = dense<[[0, 1, 2, 3], [4, 5, 6, 7]]>, ...}>
+        : (tensor<256xf32>) -> tensor<1024xf32>
+    ```
+    """
+    guarantees = (
+        "no tile is larger than the one that a collective took or gave",
+        "the types, functions and arguments of the module are what they were",
+    )
+    takes_findings = True
+    statistics = {
+        "decomposed": "collectives replaced by a chain",
+        "kept": "collectives that no chain is faster than",
+        "left": "collectives that no chain can take the place of, or that options leave as they are",
+    }
+
+    platform: str = platform_option()
+    topology: str = topology_option()
+    memory_limit: int = memory_limit_option()
+    policy: str = option(
+        BETTER,
+        "; ".join(f"{name}: {meaning}" for name, meaning in POLICIES.items()),
+        choices=tuple(POLICIES),
+    )
+    keep_sums: bool = option(False, "leave sums of floating-point numbers in the order that XLA gives them")
+    only: str = only_option()
+    leave: str = leave_option()
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        found = session.handed_on.findings or read_findings(module)
+        written = self._decompose(module, found, session) if self.network.is_known else 0
+        if found is not None:
+            hand_on_findings(module, dataclasses.replace(found), session)
+        session.running.is_module_valid = not written
+        session.running.is_module_unchanged &= not written
+
+    def _decompose(self, module: ir.Module, found: Findings | None, session: Session) -> int:
+        """Writes the chains, counts and reports; returns the number of collectives that are replaced."""
+        from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels  # loads the writers
+
+        first = 1 + max((edge.site for edge in found.edges), default=-1) if found is not None else 0
+        channels = unused_channels(module)
+        written = 0
+        for number, each in enumerate(self._faster(module, session), first):
+            is_written = self._is_chosen(number, each)
+            session.results.report_rows.append(_row(number, each, is_written, session))
+            session.count("decomposed" if is_written else "left")
+            if is_written:
+                op = each.collective.op
+                each.collective.replace(each.chain, Mark(channels, f"reshard/{number}", op.location, self.platform))
+                written += 1
+        return written
+
+    def _is_chosen(self, number: int, faster: _Faster) -> bool:
+        if self.only:
+            return number in self.numbers_only
+        return number not in self.numbers_left and (self.policy != STRICT or faster.is_strict)
+
+    def _faster(self, module: ir.Module, session: Session) -> Iterator[_Faster]:
+        """Yields the collectives that a chain is faster than; the others are counted, those without chain remarked."""
+        from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable, explicit_collectives
+        from reshard.synthesis.network.cost import collective_time_s
+        from reshard.synthesis.planner.entry import NoPlanError
+
+        for op, collective in list(explicit_collectives(module.operation)):
+            try:
+                if isinstance(collective, NotPlannable):
+                    raise collective
+                chain = self._chain(collective)
+            except (NotPlannable, NoPlanError) as reason:
+                session.count("left")
+                session.remark(op, f"{short_name(op)} stays as it is: {reason}")
+                continue
+            flat_s = collective_time_s(self.network.topology, collective.mesh.devices, collective.flat)
+            if chain.time_s > (1 - LEAST_GAIN) * flat_s:
+                session.count("kept")
+                continue
+            yield _Faster(collective, chain, flat_s)
+
+    def _chain(self, collective: ExplicitCollective) -> Plan:
+        """Returns the fastest chain in place of a collective. Raises: NotPlannable, NoPlanError."""
+        from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
+        from reshard.synthesis.planner.entry import plan
+
+        if self.keep_sums and collective.may_round:
+            raise NotPlannable("in another order it may round otherwise")
+        asked = collective.redistribution
+        return plan(
+            collective.mesh,
+            asked.shape,
+            collective.bits,
+            asked.source,
+            asked.target,
+            objective="time",
+            topology=self.network.topology,
+            reduction=collective.reduction,
+            memory_limit=self.network.memory_limit,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Faster:
+    """A collective, the chain that is faster, and the modelled time of the collective as it is."""
+
+    collective: ExplicitCollective
+    chain: Plan
+    flat_s: float
+
+    @property
+    def flat_bytes(self) -> int:
+        """Returns the bytes that the busiest device receives as it is."""
+        from reshard.synthesis.programs.traffic import bytes_received
+
+        return bytes_received([self.collective.flat], self.collective.mesh.devices)
+
+    @property
+    def is_strict(self) -> bool:
+        """Returns whether no cost of the chain is larger."""
+        return self.chain.collectives <= 1 and self.chain.bytes_received <= self.flat_bytes
+
+
+def _row(number: int, faster: _Faster, is_written: bool, session: Session) -> dict[str, Any]:
+    """Returns the report row of a collective, in the form that plan-sites uses."""
+    chain, collective = faster.chain, faster.collective
+    place = diagnostics.place_of(collective.op.location)
+    if place is not None and place.file == "-":
+        place = dataclasses.replace(place, file=session.options.input)
+    return {
+        "site": number,
+        "group": f"{collective.in_groups} {chain.source} {chain.target}",
+        "location": str(place) if place else "",
+        "kind": "collective",
+        "op": collective.op.name,
+        "type": str(collective.tile_type),
+        "source": str(chain.source),
+        "target": str(chain.target),
+        "source_spec": None,
+        "target_spec": None,
+        "why": f"the program has one {collective.in_groups.kind} over all levels of the network",
+        "verdict": REWRITE if is_written else KEEP,
+        "reason": f"modelled time {micros(chain.time_s)} as a chain, {micros(faster.flat_s)} as it is",
+        "chain": chain.chain_text,
+        "bytes_received": chain.bytes_received,
+        "bound_bytes": chain.bound_bytes,
+        "largest_tile_bytes": chain.largest_tile_bytes,
+        "collectives": chain.collectives,
+        "stock_bytes": faster.flat_bytes,
+        "stock_temp_bytes": None,
+        "our_bytes": chain.bytes_received,
+        "our_temp_bytes": None,
+        "stock_us": round(faster.flat_s * 1e6, 3),
+        "our_us": round(chain.time_s * 1e6, 3),
+        "possible": STRICT if faster.is_strict else BETTER,
+        "is_rewritten": is_written,
+    }
