@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from benchmarks.programs.conversions import CONVERSIONS
 from benchmarks.programs.mixed_gpt import MIXED_GPT
 from benchmarks.programs.program import SIZES, Program, Setup
+from benchmarks.programs.shard_maps import SHARD_MAPS
 
 
 def _setup_of(name: str) -> Callable[[Mesh, str], Setup]:
@@ -85,7 +86,7 @@ LIBRARIES = (
         "a neural differential equation on a grid: FFTs along rows and columns, a network on all species of a cell",
     ),
 )
-PROGRAMS = (*CONVERSIONS, *MIXED_GPT, *LIBRARIES)
+PROGRAMS = (*CONVERSIONS, *MIXED_GPT, *SHARD_MAPS, *LIBRARIES)
 
 
 def every_program() -> tuple[Program, ...]:

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps of a multilayer perceptron whose collectives are written by hand, in `jax.shard_map`.
+
+Each is the plain text of a way to train on several hosts, which says nothing of hosts: one sum of the gradients over
+all devices, weights gathered over one axis and their gradients summed over both, tokens sent to the devices of experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from benchmarks.programs.program import Program, Setup, layout, normal
+
+RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the model, and of the batch of one device."""
+
+    width: int
+    hidden: int
+    layers: int
+    rows: int
+
+
+CONFIGS = {
+    "small": Config(width=32, hidden=64, layers=2, rows=4),
+    "demo": Config(width=384, hidden=1536, layers=2, rows=64),
+    "large": Config(width=4096, hidden=16384, layers=4, rows=4096),
+}
+
+
+def _weights(c: Config) -> list[tuple[jax.Array, jax.Array]]:
+    return [
+        (normal(2 * i, c.width, c.hidden, scale=c.width**-0.5), normal(2 * i + 1, c.hidden, c.width, scale=c.hidden**-0.5))
+        for i in range(c.layers)
+    ]
+
+
+def _loss(weights, x):
+    """Returns the mean square of what the layers make of [rows, width]."""
+    for up, down in weights:
+        x = x + jnp.tanh(x @ up) @ down
+    return jnp.mean(jnp.square(x))
+
+
+def _step(mesh: Mesh, body, c: Config, weights_spec: P, rows_spec: P) -> Setup:
+    """Returns the step with `body(weights, rows)`, which returns new weights, on the tiles of each device."""
+    specs = [(weights_spec, weights_spec)] * c.layers
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=(specs, rows_spec), out_specs=specs, check_vma=False)
+    at = jax.tree.map(lambda spec: layout(mesh, *spec), (specs, rows_spec), is_leaf=lambda each: isinstance(each, P))
+    rows = c.rows * mesh.size
+    return Setup(jax.jit(mapped), lambda: (_weights(c), normal(99, rows, c.width)), at)
+
+
+def data_parallel(mesh: Mesh, size: str) -> Setup:
+    """All devices have all weights; one sum of each gradient over all devices."""
+
+    def body(weights, x):
+        gradients = jax.grad(_loss)(weights, x)
+        return jax.tree.map(lambda w, g: w - RATE * lax.pmean(g, "data"), weights, gradients)
+
+    return _step(mesh, body, CONFIGS[size], P(), P("data"))
+
+
+def fully_sharded(mesh: Mesh, size: str) -> Setup:
+    """Weights are split over `fsdp`, and gathered where they are used; gradients are summed over both axes at once."""
+
+    def body(weights, x):
+        whole = jax.tree.map(lambda w: lax.all_gather(w, "fsdp", tiled=True), weights)
+        gradients = jax.tree.map(lambda g: lax.pmean(g, ("data", "fsdp")), jax.grad(_loss)(whole, x))
+        return jax.tree.map(lambda w, g: w - RATE * _own(g, w.shape[0]), weights, gradients)
+
+    def _own(gradient, rows: int):
+        return lax.dynamic_slice_in_dim(gradient, lax.axis_index("fsdp") * rows, rows)
+
+    return _step(mesh, body, CONFIGS[size], P("fsdp"), P(("data", "fsdp")))
+
+
+def expert_dispatch(mesh: Mesh, size: str) -> Setup:
+    """Each device has the weights of one expert; rows go to the devices of all experts alike, and back."""
+
+    def body(weights, x):
+        (up, down) = weights[0]
+        sent = lax.all_to_all(x, "expert", 0, 0, tiled=True)
+        return lax.all_to_all(jnp.tanh(sent @ up) @ down, "expert", 0, 0, tiled=True)
+
+    c = CONFIGS[size]
+    mapped = jax.shard_map(
+        body, mesh=mesh, in_specs=([(P("expert"), P("expert"))], P("expert")), out_specs=P("expert"), check_vma=False
+    )
+    at = [(layout(mesh, "expert"), layout(mesh, "expert"))], layout(mesh, "expert")
+
+    def initial():
+        up, down = normal(0, mesh.size * c.width, c.hidden), normal(1, mesh.size * c.hidden, c.width)
+        return [(up * c.width**-0.5, down * c.hidden**-0.5)], normal(99, c.rows * mesh.size, c.width)
+
+    return Setup(jax.jit(mapped), initial, at)
+
+
+SHARD_MAPS = (
+    Program(
+        "map_data_parallel",
+        "a training step in shard_map: one flat sum of each gradient over all devices",
+        (("data", 8),),
+        data_parallel,
+    ),
+    Program(
+        "map_fully_sharded",
+        "a training step in shard_map: weights gathered over one axis, gradients summed over two",
+        (("data", 2), ("fsdp", 4)),
+        fully_sharded,
+    ),
+    Program(
+        "map_expert_dispatch",
+        "a layer of experts in shard_map: rows to the devices of all experts and back, by flat all_to_alls",
+        (("expert", 8),),
+        expert_dispatch,
+    ),
+)
