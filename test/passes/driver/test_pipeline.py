@@ -197,6 +197,8 @@ def test_findings_are_written_where_the_module_is_looked_at_or_may_have_older_on
         ("plan-sites", 1),
         ("plan-sites,synthesize-collectives", 1),
         ("plan-sites,synthesize-collectives,strip-findings", 0),
+        ("plan-sites,decompose-collectives", 1),
+        ("plan-sites,decompose-collectives,synthesize-collectives,strip-findings", 0),
     ],
 )
 def test_findings_are_on_the_module_behind_the_last_pass_that_writes_them(last, on_module):

@@ -6,7 +6,7 @@
 
 // CHECK: builtin.module(strip-findings,canonicalize{max-iterations=3},func.func(cse))
 // FLAG: builtin.module(strip-findings)
-// DEFAULT: builtin.module(import-gspmd,find-mismatches,plan-sites,synthesize-collectives,strip-findings)
+// DEFAULT: builtin.module(import-gspmd,find-mismatches,plan-sites,decompose-collectives,synthesize-collectives,strip-findings)
 func.func @f() {
   return
 }
