@@ -10,6 +10,7 @@ __all__ = [
     "network",
     "op_layouts",
     "oracle",
+    "site_numbers",
     "site_plans",
     "site_records",
     "site_rows",
