@@ -10,7 +10,8 @@ over the levels. At each level:
   K, receives n·L·(1 - k/K) bytes here, spread over its k members: first the slow level with the data of the own
   column, then the fast one with everything.
   The kinds that the topology lists as `rings` go around a ring instead: each member passes everything on to the next
-  one of its group, in the order in which the group lists them, a tile or 1/n of it at a time, in n - 1 steps.
+  one of its group, in the order in which the group lists them, a tile or 1/n of it at a time, in n - 1 steps. A
+  library may order them by their places instead (`rings_by_place`), or have trees for an all_reduce (`trees`).
 - **all_to_all**: each member exchanges L/n with every member that it meets at this level.
 - **collective_permute**: each pair moves L at the level where it meets.
 
@@ -34,7 +35,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,6 +195,11 @@ class Network:
         """Returns whether the library runs this kind around one ring and there are several levels."""
         return len(self.views) > 1 and kind in self.topology.rings
 
+    @property
+    def has_trees(self) -> bool:
+        """Returns whether the library has trees for an all_reduce; they are of ports on switches."""
+        return self.topology.trees and all(view.level.kind == "switch" for view in self.views)
+
     def positions_of(self, ids) -> np.ndarray:
         ids = np.asarray(ids, dtype=np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.size:
@@ -241,8 +247,22 @@ class _Parts:
 
 def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
     if network.goes_around(kind):
-        return _around_rings(network, kind, positions, group, sizes)
+        around = _around_rings(network, kind, positions, group, sizes)
+        if kind != "all_reduce" or not network.has_trees:
+            return around
+        return min(around, _along_trees(network, positions, group, sizes), key=lambda found: found[1])
     seconds_per_byte, latency_s = 0.0, 0.0
+    for view, parts in _meeting_parts(network, positions, group, sizes):
+        level_s, steps = _at_level(view, kind, parts)
+        seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
+        latency_s += steps * view.level.latency_s
+    if not latency_s and not seconds_per_byte:
+        return 0.0, 0.0
+    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+
+
+def _meeting_parts(network: Network, positions, group, sizes) -> Iterator[tuple[_View, _Parts]]:
+    """Yields the parts of groups at each level, outer to inner, at which several parts of a group meet."""
     inside, counts = group, sizes  # the part of each member at the level before, the number of members of each part
     for view in network.views:
         units = positions // view.unit
@@ -257,24 +277,22 @@ def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[floa
         if crosses.any():
             rows, busy = first[crosses], outer[crosses]
             _, in_set = np.unique(busy, return_inverse=True)
-            parts = _Parts(
-                units[rows], here[crosses], counts[busy], in_set, sizes[group[rows]], meeting=np.bincount(in_set)
+            yield (
+                view,
+                _Parts(units[rows], here[crosses], counts[busy], in_set, sizes[group[rows]], np.bincount(in_set)),
             )
-            level_s, steps = _at_level(view, kind, parts)
-            seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
-            latency_s += steps * view.level.latency_s
         if view.unit > 1:
             inside, counts = index, here
-    if not latency_s and not seconds_per_byte:
-        return 0.0, 0.0
-    return network.topology.launch_latency_s + latency_s, seconds_per_byte
 
 
 def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
-    """Returns the coefficients of groups whose members form a ring, and pass everything on in the order of the group.
+    """Returns the coefficients of groups whose members form a ring, and pass everything on to the next one.
 
-    So a group whose neighbours are on different nodes crosses the link between them at every step.
+    The order is that of the group. So a group whose neighbours are on different nodes crosses the link between them at
+    every step, unless the library orders the members by their places.
     """
+    if network.topology.rings_by_place:
+        positions = positions[np.lexsort((positions, group))]
     stops = np.cumsum(sizes)
     following = np.arange(1, len(positions) + 1)
     following[stops - 1] = stops - sizes
@@ -285,6 +303,26 @@ def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple
     passed = _GATHERS[kind] * (size - 1)
     share = 1 if kind == "all_gather" else 1 / size
     return launch_s + passed * (latency_s - launch_s), passed * share * seconds_per_byte
+
+
+def _along_trees(network: Network, positions, group, sizes) -> tuple[float, float]:
+    """Returns the coefficients of an all_reduce along two trees of units, each for half of the tile, chains inside.
+
+    Up and down one tree a unit receives from two others and from one; it is a leaf of the other tree. Two units send
+    each other half of the tile, twice.
+    """
+    seconds_per_byte, latency_s = 0.0, 0.0
+    for number, (view, parts) in enumerate(_meeting_parts(network, positions, group, sizes)):
+        level, meeting = view.level, int(parts.meeting.max())
+        received = 1.0 if meeting == 2 and number == 0 else 2.0
+        steps = math.ceil(math.log2(meeting)) if number == 0 else meeting - 1
+        level_s = received / level.bandwidth_bytes_per_s
+        if level.shared_bandwidth_bytes_per_s:
+            busiest = np.bincount(parts.units).max() * received
+            level_s = max(level_s, busiest / level.shared_bandwidth_bytes_per_s)
+        seconds_per_byte = max(seconds_per_byte, level_s * level.slowdown_of("all_reduce"))
+        latency_s += 2 * steps * level.latency_s
+    return network.topology.launch_latency_s + latency_s, seconds_per_byte
 
 
 def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> tuple[float, float] | None:

@@ -210,6 +210,8 @@ class Topology:
       device_order: the device id at each position; None means that position and id are equal.
       rings: the kinds of collectives that the library runs around one ring of all members of a group, in the order
         in which the group lists them, whatever their levels. It runs the other kinds level by level.
+      rings_by_place: whether the library orders the members of a ring by their places in the network.
+      trees: whether an all_reduce among `rings` goes along two trees of units where that is fewer bytes.
     """
 
     name: str
@@ -224,6 +226,8 @@ class Topology:
     free_before_all_to_all: float = 0.0
     flops_per_s: float | None = None
     platform: str = ""
+    rings_by_place: bool = False
+    trees: bool = False
 
     def __post_init__(self):
         if self.platform not in ("", *_PLATFORMS):

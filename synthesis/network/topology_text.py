@@ -224,6 +224,8 @@ _TOPOLOGY_KEYS = (
     _Key("free_before_all_to_all", _NUMBER),
     _Key("device_order", _WHOLES),
     _Key("rings", _NAMES),
+    _Key("rings_by_place", _FLAG),
+    _Key("trees", _FLAG),
     _Key("platform", _WORDS),
 )
 _LEVEL_KEYS = (

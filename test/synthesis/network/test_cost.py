@@ -120,6 +120,24 @@ def test_ring_passes_everything_over_each_of_its_hops():
     assert us(rings, 32, "all_gather") == 100 + 31 * 10 and us(rings, 32, "all_reduce") == 100 + 62 * 10
 
 
+def test_ring_by_place_crosses_each_link_once_whatever_the_order_of_the_group():
+    nodes = topology(switch("node", 2, 1, shared_bandwidth_bytes_per_s=GB), switch("gpu", 4, 100))
+    rings = replace(nodes, rings=("all_gather",))
+    in_turn = [(0, 4, 1, 5, 2, 6, 3, 7)]
+    assert ns_per_byte(rings, 8, "all_gather", in_turn) == 4 * 7
+    assert ns_per_byte(replace(rings, rings_by_place=True), 8, "all_gather", in_turn) == 7
+
+
+def test_trees_carry_half_of_a_ring_between_two_nodes_and_the_ring_less_between_more():
+    for count, wanted in ((2, 1.0), (4, round(2 * 15 / 16, 9))):
+        nodes = topology(switch("node", count, 1, us=10), switch("gpu", 16 // count, 100, us=1), launch_us=100)
+        library = replace(nodes, rings=("all_reduce",), rings_by_place=True, trees=True)
+        assert ns_per_byte(library, 16, "all_reduce") == wanted
+    two = replace(topology(switch("node", 2, 1, us=10), switch("gpu", 8, 100, us=1)), rings=("all_reduce",), trees=True)
+    assert us(two, 16, "all_reduce") == 2 * (10 + 7)
+    assert ns_per_byte(two, 16, "all_reduce", [range(8), range(8, 16)]) == round(2 * 7 / 8 / 100, 9)
+
+
 def test_ring_goes_in_the_order_of_the_group_and_crosses_a_shared_link_as_often_as_that_does():
     nodes = topology(switch("node", 2, 1, shared_bandwidth_bytes_per_s=GB), switch("gpu", 4, 100))
     rings = replace(nodes, rings=("all_gather",))
@@ -403,7 +421,7 @@ def test_more_bytes_are_never_cheaper(rng, kind):
 @pytest.mark.parametrize("kind", [*GROUPED_KINDS])
 def test_a_group_inside_a_level_is_cheaper_than_one_across(name, kind):
     text = {"gb200": "gb200:8x8"}.get(
-        name, f"{name}:8" if name in ("a100", "h100", "h200", "ethernet") else f"{name}*8"
+        name, f"{name}:8" if name in ("a100", "a2mega", "h100", "h200", "ethernet", "v100") else f"{name}*8"
     )
     inside, across = np.arange(64).reshape(8, 8), strided(8, 8)
     fast, slow = (coefficients(Topology.parse(text), 64, kind, ids) for ids in (inside, across))
@@ -426,6 +444,15 @@ def test_striping_a_slow_link_divides(k):
 @settings(max_examples=60, deadline=None)
 def test_all_reduce_costs_as_much_as_its_two_halves(rng):
     n = rng.choice([4, 8, 12, 16])
-    network = replace(random_topology(rng, n), rings=rng.choice([(), MAY_BE_RINGS]))
+    network = replace(random_topology(rng, n), rings=rng.choice([(), MAY_BE_RINGS]), trees=False)
     halves = [coefficients(network, n, kind)[1] for kind in ("reduce_scatter", "all_gather")]
     assert coefficients(network, n, "all_reduce")[1] == pytest.approx(halves[0] + halves[1] / n)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_trees_never_carry_more_than_a_ring(rng):
+    n = rng.choice([4, 8, 12, 16])
+    ring = replace(random_topology(rng, n), rings=MAY_BE_RINGS, trees=False)
+    with_trees = coefficients(replace(ring, trees=True), n, "all_reduce")[1]
+    assert with_trees <= coefficients(ring, n, "all_reduce")[1]
