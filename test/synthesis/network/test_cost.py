@@ -420,8 +420,8 @@ def test_more_bytes_are_never_cheaper(rng, kind):
 @pytest.mark.parametrize("name", sorted(set(preset_names()) - {"uniform", "cpu"}))
 @pytest.mark.parametrize("kind", [*GROUPED_KINDS])
 def test_a_group_inside_a_level_is_cheaper_than_one_across(name, kind):
-    text = {"gb200": "gb200:8x8"}.get(
-        name, f"{name}:8" if name in ("a100", "a2mega", "h100", "h200", "ethernet", "v100") else f"{name}*8"
+    text = {"gb200": "gb200:8x8", "a2mega": "a2mega:8x8"}.get(
+        name, f"{name}:8" if name in ("a100", "h100", "h200", "ethernet", "v100") else f"{name}*8"
     )
     inside, across = np.arange(64).reshape(8, 8), strided(8, 8)
     fast, slow = (coefficients(Topology.parse(text), 64, kind, ids) for ids in (inside, across))

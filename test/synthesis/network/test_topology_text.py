@@ -120,7 +120,7 @@ def edited(old: str, new: str) -> str:
     [
         ("h1000", 'unknown topology "h1000"; did you mean h100'),
         ("dgx-h100", 'unknown topology "dgx-h100"; did you mean h100?'),
-        ("fat-tree", 'unknown topology "fat-tree"; known: a100, cpu'),
+        ("fat-tree", 'unknown topology "fat-tree"; known: a100, a2mega, cpu'),
         ("lost.toml", 'no topology file "lost.toml"'),
         ("h100:0", 'topology "h100:0": sizes are at least 1'),
         ("h100:-2", 'topology "h100:-2": sizes are at least 1'),
