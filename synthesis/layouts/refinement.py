@@ -73,24 +73,26 @@ def refine(
     with_detours: bool = False,
     largest_first: bool = False,
     tile_limit: int = 0,
+    places: tuple[tuple[str, int], ...] = (),
 ) -> Problem:
     """Returns the problem of turning `source` into `target`.
 
     Args:
+      places: (axis, product of the sizes before) at which axes are cut as well, where that suits their other cuts.
       into_primes: cut axes into primes and complete the places of every dimension; needed by some mixed radices.
       largest_first: cut 6 into 3 and 2, not into 2 and 3.
       tile_limit: see `Problem`.
       with_detours: offer spare digits to all factors, not just to those that one side leaves replicated.
     Raises: NoPlanError if a dimension does not divide, or an axis is used in two radices that have no common one.
     """
-    before, after, movable = _ends(mesh, shape, source, target, into_primes, largest_first)
+    before, after, movable = _ends(mesh, shape, source, target, into_primes, largest_first, places)
     slots = _candidate_slots(shape, before, after, movable, into_primes, with_detours)
     return Problem(mesh, shape, before, after, movable, slots, tile_limit)
 
 
 @functools.lru_cache(maxsize=16)
 def _ends(
-    mesh: Mesh, shape, source: Sharding, target: Sharding, into_primes: bool, largest_first: bool
+    mesh: Mesh, shape, source: Sharding, target: Sharding, into_primes: bool, largest_first: bool, places
 ) -> tuple[Layout, Layout, tuple[Factor, ...]]:
     """Returns both layouts in refined factors, and the movable ones of these."""
     sides = (whole_factors(mesh, source), whole_factors(mesh, target))
@@ -98,6 +100,8 @@ def _ends(
     _check_divides(shape, source, sides[0])
     _check_divides(shape, target, sides[1])
     cuts = _AxisCuts(mesh, sides, sums)
+    for place in places:
+        cuts.add(*place)
     if into_primes:
         cuts.add_primes(largest_first)
     while cuts.split_where_sides_disagree():

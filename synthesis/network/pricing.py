@@ -7,6 +7,7 @@ Prices are whole picoseconds, so that equal chains cost the same whatever the or
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -114,6 +115,36 @@ class Pricing:
             return None
         ends = ((max(start, view.unit), min(stop, view.unit * view.level.size)) for view in views)
         return tuple(max(1, high // low) for low, high in ends)
+
+    @functools.cached_property
+    def level_places(self) -> tuple[tuple[str, int], ...]:
+        """Returns the places inside axes, as (axis, product of the sizes before), at which the level changes.
+
+        Devices that differ along the part of the axis before such a place meet at another level of the network than
+        those that differ along the part behind it. An axis that levels do not divide in one radix has none.
+
+        Example: an axis over two nodes and all their devices is cut between the nodes and the devices.
+          >>> Pricing(Topology.parse("h100:2"), Mesh.parse("x=16"), 32).level_places
+          (('x', 2),)
+        """
+        found: list[tuple[str, int]] = []
+        for name, size in self.mesh.axes:
+            for largest_first in (False, True):
+                pieces = Factor(name, 1, size).primes(largest_first)
+                depths = [self._depth(piece) for piece in pieces]
+                if None not in depths:
+                    changes = zip(pieces[1:], itertools.pairwise(depths))
+                    found += [(name, piece.pre) for piece, (before, after) in changes if before != after]
+                    break
+        return tuple(found)
+
+    def _depth(self, factor: Factor) -> int | None:
+        """Returns the number of the level at which devices along a factor meet; None if it is not the same for all."""
+        positions = self._network.positions_of(groups(self.mesh, (factor,)))
+        units = [positions // view.unit for view in self._network.views]
+        meets = np.array([(unit != unit[:, :1]).any(axis=1) for unit in units])
+        depths = {int(depth) for depth in meets.argmax(axis=0)}
+        return depths.pop() if len(depths) == 1 else None
 
     def cuts(self, factors: tuple[Factor, ...]) -> list[tuple[float, tuple[int, ...]]]:
         """Returns for each level (seconds per element into a unit, the units over which each factor spreads devices).

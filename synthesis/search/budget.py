@@ -14,6 +14,7 @@ class Budget:
       first: the limit of the first search, which uses as few digits as possible.
       greedy: the limit of the greedy search that follows if the first search does not reach the target.
       detours: the limit of the search in which every factor has spare digits.
+      levels: the limit of the search in factors that are cut where the level of the network changes.
       primes: the limit of the search in prime factors.
       misaligned: replaces `detours` and `primes` if source and target cut the devices in two radices and the network
         has no levels.
@@ -28,6 +29,7 @@ class Budget:
     first: int = 800
     greedy: int = 2_000
     detours: int = 2_000
+    levels: int = 1_000
     primes: int = 1_000
     misaligned: int = 64_000
     in_need: int = 10_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The searches that a request gets, in order: coarse factors, detours, prime factors; simpler problems for sums.
+"""The searches that a request gets, in order: coarse factors, levels, detours, prime factors; simpler ones for sums.
 
 A search is exact on its digits, and the digits are a choice (`refinement.py`). So the coarse digits are searched first;
 they are nearly always enough. Wider digits are searched only for chains that cost less than the cheapest one so far,
@@ -10,6 +10,7 @@ after a time, so that every process finds the same chain. A lower bound on all c
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..layouts.layout import Layout
 from ..layouts.refinement import NoPlanError, Problem, orders_of_primes, refine
@@ -110,6 +111,7 @@ class _Searches:
         self.found = self._search_primes() if first is None else first
         if self._is_proved(self.found) or self._is_proved_on_coarse_digits():
             return
+        self._search_levels()
         problem = self._refine(with_detours=True, into_primes=True)
         orders = orders_of_primes(problem, self.request.source, self.request.target)
         primes = [self._wide(problem)]
@@ -126,6 +128,14 @@ class _Searches:
             least = min([self._improve(search, self._most_edges(problem, BUDGET.primes)) for search in primes])
             if orders <= len(primes):  # else there are digits that none of these searches has seen
                 self._raise_least(least)
+
+    def _search_levels(self) -> None:
+        """Searches in digits that are cut where the level of the network changes, if some axis crosses levels."""
+        if not self._has_levels or self.pricing is None or not self.pricing.level_places:
+            return
+        problem = self._refine(places=self.pricing.level_places)
+        if problem != self.problem:
+            self._improve(Search(problem, self.pricing), BUDGET.levels)
 
     def _most_edges(self, problem: Problem, usual: int) -> int:
         return BUDGET.misaligned if problem.is_misaligned and not self._has_levels else usual
@@ -226,7 +236,7 @@ class _Searches:
         chain = leading_axes_chain(self.problem)
         return priced(self.problem, chain if self.is_by_time else chain.with_gathers_apart(), self.pricing)
 
-    def _refine(self, **options: bool) -> Problem:
+    def _refine(self, **options: Any) -> Problem:
         asked = self.request
         return refine(
             asked.mesh, asked.shape, asked.source, asked.target, tile_limit=asked.tile_limit_elements, **options
