@@ -2,7 +2,7 @@
 """Sums on clusters, as P² tabulates them: for each way to divide devices among axes, all placements, one sum and ours.
 
     python -m benchmarks.networks.reduction_tables [--topologies a2mega:2,a2mega:4,v100:2,v100:4] [--mib 256]
-        [--out FILE.md]
+        [--rings-alone] [--out FILE.md]
 
 A case is a network, the sizes of two or three axes, and the axes that are summed over. Under each placement of the axes
 the *default* is one all_reduce, as the library runs it, and *ours* is the planner's chain; times are modelled. P² (arXiv
@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.harness.progress import replace_line
@@ -63,10 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--topologies", type=lambda text: text.split(","), default=[*NETWORKS])
     parser.add_argument("--mib", type=float, default=256.0, help="of one device's tile; default %(default)s")
+    parser.add_argument("--rings-alone", action="store_true", help="as if the library had no trees for sums")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     elements = int(options.mib * 2**20 * 8 / _BITS)
-    cases = [case for name in options.topologies for case in cases_of(name, elements)]
+    networks = [Topology.parse(text) for text in options.topologies]
+    networks = [replace(each, trees=each.trees and not options.rings_alone) for each in networks]
+    cases = [case for network in networks for case in cases_of(network, elements)]
     replace_line("")
     text = markdown_table(_HEADINGS, map(_cells, cases), "lll" + "r" * 8) + "\n\n" + summary(cases)
     print(text)
@@ -75,23 +78,22 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(gain < 1 for case in cases for gain in case.gains))
 
 
-def cases_of(network: str, elements: int) -> Iterator[Case]:
+def cases_of(network: Topology, elements: int) -> Iterator[Case]:
     """Yields the cases of a network: all meshes of two or three axes, summed over each axis, and over all but one."""
-    devices = Topology.parse(network).size
     for rank in (2, 3):
-        for sizes in products(devices, rank):
+        for sizes in products(network.size, rank):
             some = {(name,) for name in _NAMES[:rank]} | set(itertools.combinations(_NAMES[:rank], rank - 1))
             for summed in sorted(some):
-                replace_line(f"{network}: {' x '.join(map(str, sizes))}, summed over {' '.join(summed)}")
+                replace_line(f"{network.name}: {' x '.join(map(str, sizes))}, summed over {' '.join(summed)}")
                 yield case_of(network, sizes, summed, elements)
 
 
-def case_of(network: str, sizes: tuple[int, ...], summed: tuple[str, ...], elements: int) -> Case:
+def case_of(network: Topology, sizes: tuple[int, ...], summed: tuple[str, ...], elements: int) -> Case:
     """Returns a case with tiles of so many elements."""
-    topology, began_s = Topology.parse(network), time.perf_counter()
-    meshes = [each.mesh for each in placements(topology, Mesh(tuple(zip(_NAMES, sizes))), with_orders=False)]
-    default_s, ours_s = zip(*(_times(topology, mesh, summed, elements) for mesh in meshes))
-    return Case(network, sizes, summed, default_s, ours_s, time.perf_counter() - began_s)
+    began_s = time.perf_counter()
+    meshes = [each.mesh for each in placements(network, Mesh(tuple(zip(_NAMES, sizes))), with_orders=False)]
+    default_s, ours_s = zip(*(_times(network, mesh, summed, elements) for mesh in meshes))
+    return Case(network.name, sizes, summed, default_s, ours_s, time.perf_counter() - began_s)
 
 
 def _times(topology: Topology, mesh: Mesh, summed: tuple[str, ...], elements: int) -> tuple[float, float]:
