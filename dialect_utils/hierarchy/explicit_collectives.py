@@ -101,9 +101,13 @@ def _read(
 ) -> ExplicitCollective:
     if island is None:
         raise NotPlannable("it is in no manual computation, so its mesh is unknown")
+    if len(op.operands) != 1:
+        raise NotPlannable("it takes several arrays")
     mesh = _mesh_of(island, meshes)
     if island not in known:
         known[island] = varying_axes(island, mesh)
+    if apart := known[island].around(op):
+        raise NotPlannable(f"devices may disagree along {', '.join(sorted(apart))} whether they run it")
     groups = groups_of(op)
     factors = None if groups is None else factors_of(mesh, groups)
     if groups is None or factors is None:
@@ -135,8 +139,6 @@ def _mesh_of(island: ir.Operation, meshes: dict[str, Mesh]) -> Mesh:
 
 
 def _reduction(op: ir.Operation) -> str:
-    if len(op.operands) != 1:
-        raise NotPlannable("it reduces several arrays")
     found = reduction_of(op)
     if found is None or not is_splittable(ir.RankedTensorType(op.operands[0].type).element_type, found):
         raise NotPlannable("its computation has no counterpart among the reductions of plans")

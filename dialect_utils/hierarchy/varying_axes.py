@@ -4,6 +4,9 @@
 Arguments differ along the axes that split them. An op computes the same of the same; so what it makes differs along the
 axes along which something differs that it takes. Ops that tell devices apart, or are not known to compute the same
 everywhere, differ along all axes. A collective over whole axes that gives all members the same ends their difference.
+
+Devices may also run an op at different times, or not at all, along the axes along which the condition of a loop or a
+branch around it differs.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
-from reshard.synthesis.layouts.layout import whole_factors
+from reshard.synthesis.layouts.layout import unreduced_factors, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 
-from ..ir.ops import LOOPS, blocks_of, terminator_of
+from ..ir.ops import LOOPS, blocks_of, ops_around, terminator_of
 from ..platform.bindings import ir, sdy
 from ..shardings.sdy_shardings import sharding_from_attr
 
@@ -57,7 +60,8 @@ def varying_axes(island: ir.Operation, mesh: Mesh) -> VaryingAxes:
     shardings = sdy.TensorShardingPerValueAttr(island.attributes["in_shardings"]).shardings
     block = island.regions[0].blocks[0]
     for argument, attr in zip(block.arguments, shardings, strict=True):
-        dims = whole_factors(mesh, sharding_from_attr(attr))
+        sharding = sharding_from_attr(attr)
+        dims = (*whole_factors(mesh, sharding), unreduced_factors(mesh, sharding))
         found.join(argument, frozenset(factor.axis for factors in dims for factor in factors))
     found.follow(block)
     return found
@@ -65,14 +69,24 @@ def varying_axes(island: ir.Operation, mesh: Mesh) -> VaryingAxes:
 
 @dataclass
 class VaryingAxes:
-    """State: `known` has the axes of each value that was followed; they only become more."""
+    """The axes of values, and those of decisions. They only become more.
+
+    State:
+      known: the axes of each value that was followed.
+      decided: for each op with control flow the axes along which devices may run its regions differently.
+    """
 
     mesh: Mesh
     known: dict[ir.Value, Axes] = field(default_factory=dict)
+    decided: dict[ir.Operation, Axes] = field(default_factory=dict)
 
     def of(self, values: Iterable[ir.Value]) -> Axes:
         """Returns the axes along which some of the values may differ."""
         return frozenset().union(*(self.known.get(value, NONE) for value in values))
+
+    def around(self, op: ir.Operation) -> Axes:
+        """Returns the axes along which devices may disagree whether, or how often, they run an op."""
+        return frozenset().union(*(self.decided.get(each, NONE) for each in ops_around(op)))
 
     def join(self, value: ir.Value, axes: Axes) -> bool:
         """Adds axes to those of a value; returns whether it had not all of them."""
@@ -113,7 +127,7 @@ class VaryingAxes:
         """Follows a loop until nothing changes: what one turn returns is an argument of the next."""
         condition, body = (region.blocks[0] for region in op.regions)
         given: Mapping[int, Axes] = {i: self.of([operand]) for i, operand in enumerate(op.operands)}
-        changes = True
+        turns, changes = NONE, True
         while changes:
             changes = False
             for i, axes in given.items():
@@ -122,11 +136,12 @@ class VaryingAxes:
             self.follow(body)
             turns = self.of(terminator_of(condition).operands)  # devices may make different numbers of turns
             given = {i: self.of([value]) | turns for i, value in enumerate(terminator_of(body).operands)}
+        self.decided[op] = turns
         for i, result in enumerate(op.results):
             self.join(result, given[i] | self.of([op.operands[i]]))
 
     def _branches(self, op: ir.Operation) -> None:
-        chosen = self.of(op.operands)
+        chosen = self.decided[op] = self.of(op.operands)
         for block in blocks_of(op):
             self.follow(block)
             for result, value in zip(op.results, terminator_of(block).operands, strict=True):
