@@ -13,7 +13,13 @@ from reshard.dialect_utils.ir.ops import short_name
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites.findings import Findings, hand_on_findings, read_findings
-from reshard.passes.sites.network import NetworkOptions, memory_limit_option, platform_option, topology_option
+from reshard.passes.sites.network import (
+    NetworkOptions,
+    memory_limit_option,
+    platform_option,
+    refuse_unfit,
+    topology_option,
+)
 from reshard.passes.sites.oracle import BETTER, KEEP, POLICIES, REWRITE, STRICT, micros
 from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
 
@@ -37,8 +43,9 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     the part that each device has, and a gather inside; values that are the same on several devices of a node, a part
     of them through each; an all_to_all in two hops. A chain sums in another order, so it may round otherwise.
 
-    Without a known network nothing changes. Collectives in a chain are as fast as they can be: the pass changes nothing
-    when it runs again. Runs alone, or before synthesize-collectives.
+    Without a known network nothing changes. When the pass runs again, it leaves collectives in a chain as they are, unless
+    the planner had missed a faster chain, or the program sums or gathers what is the same on several devices. Runs
+    alone, or before synthesize-collectives.
 
     Before ==> after, on two nodes of four devices:
     ```mlir
@@ -78,6 +85,7 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     leave: str = leave_option()
 
     def run(self, module: ir.Module, session: Session) -> None:
+        refuse_unfit(module, self.network, session.options.compile_for)
         found = session.handed_on.findings or read_findings(module)
         written = self._decompose(module, found, session) if self.network.is_known else 0
         if found is not None:

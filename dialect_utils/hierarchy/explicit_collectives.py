@@ -103,6 +103,8 @@ def _read(
         raise NotPlannable("it is in no manual computation, so its mesh is unknown")
     if len(op.operands) != 1:
         raise NotPlannable("it takes several arrays")
+    if not ir.RankedTensorType(op.operands[0].type).has_static_shape:
+        raise NotPlannable("the size of its tile is unknown")
     mesh = _mesh_of(island, meshes)
     if island not in known:
         known[island] = varying_axes(island, mesh)
