@@ -161,14 +161,21 @@ def _on_tiles(program: TileProgram, devices: int, mark: Mark) -> OnTiles:
 
 def write_program(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
     """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
-    program = for_platform(program, mark.platform)
+    return _write(for_platform(program, mark.platform), tile, mark)
+
+
+def _write(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
+    """Inserts the operations of a tile program that is in the form for the platform, and so are the bodies of its loops.
+
+    A form is made of what `tile_program.lower` writes, not of another form.
+    """
     writer = _TileWriter(program.mesh, tile, mark.channels, program.reduction, FORMS[mark.platform].has_barriers)
     for step, operations in program.steps:
         here = replace(mark, name=f"{mark.name}/{steps.name(step)}")
         with ir.Location.name(here.name, here.location):
             for operation in operations:
                 if isinstance(operation, Loop):
-                    body = functools.partial(write_program, operation.body, mark=here)
+                    body = functools.partial(_write, operation.body, mark=here)
                     writer.write_loop(operation, body)
                 else:
                     writer.write(operation)

@@ -5,6 +5,9 @@ Arguments differ along the axes that split them. An op computes the same of the 
 axes along which something differs that it takes. Ops that tell devices apart, or are not known to compute the same
 everywhere, differ along all axes. A collective over whole axes that gives all members the same ends their difference.
 
+Values that were not followed, such as those in the regions of ops that are neither loops nor branches, differ along all
+axes.
+
 Devices may also run an op at different times, or not at all, along the axes along which the condition of a loop or a
 branch around it differs.
 """
@@ -81,8 +84,12 @@ class VaryingAxes:
     decided: dict[ir.Operation, Axes] = field(default_factory=dict)
 
     def of(self, values: Iterable[ir.Value]) -> Axes:
-        """Returns the axes along which some of the values may differ."""
-        return frozenset().union(*(self.known.get(value, NONE) for value in values))
+        """Returns the axes along which some of the values may differ; all axes for a value that was not followed."""
+        return frozenset().union(*(self.known.get(value, self.all_axes) for value in values))
+
+    @property
+    def all_axes(self) -> Axes:
+        return frozenset(self.mesh.axis_names)
 
     def around(self, op: ir.Operation) -> Axes:
         """Returns the axes along which devices may disagree whether, or how often, they run an op."""
@@ -112,13 +119,13 @@ class VaryingAxes:
         """Returns the axes of the results of an op without control flow."""
         taken = self.of([*op.operands, *_captured(op)])
         if op.name in _TELL_APART:
-            return frozenset(self.mesh.axis_names)
+            return self.all_axes
         if op.name not in _ALIKE_AFTER | _IN_GROUPS:
             return taken
         groups = groups_of(op)
         factors = None if groups is None else factors_of(self.mesh, groups)
         if factors is None:
-            return frozenset(self.mesh.axis_names)
+            return self.all_axes
         if op.name in _IN_GROUPS:
             return taken | {factor.axis for factor in factors}
         return taken - {factor.axis for factor in factors if factor.size == self.mesh.axis_size(factor.axis)}
@@ -149,10 +156,8 @@ class VaryingAxes:
 
 
 def _captured(op: ir.Operation) -> list[ir.Value]:
-    """Returns the values that ops in the regions of an op take; values made in there have no axes."""
-    return [
-        value
-        for block in blocks_of(op)
-        for view in block.operations
-        for value in (*view.operation.operands, *_captured(view.operation))
-    ]
+    """Returns the values that ops in the regions of an op take from around it."""
+    inside = [view.operation for block in blocks_of(op) for view in block.operations]
+    made = {value for block in blocks_of(op) for value in block.arguments}.union(*(each.results for each in inside))
+    taken = [value for each in inside for value in (*each.operands, *_captured(each))]
+    return [value for value in taken if value not in made]

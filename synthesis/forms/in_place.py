@@ -57,7 +57,11 @@ def for_platform(program: TileProgram, platform: str) -> TileProgram:
 
 
 def in_place(program: TileProgram) -> TileProgram:
-    """Returns an equal program, with the same collectives, that leaves digits in their places; see the module."""
+    """Returns an equal program, with the same collectives, that leaves digits in their places; see the module.
+
+    Args:
+      program: as `tile_program.lower` writes it, with collectives on the leading axis.
+    """
     if 0 in program.in_shape:
         return program
     operations = [(n, each) for n, (_, operations) in enumerate(program.steps) for each in operations]

@@ -10,10 +10,12 @@ from reshard.dialect_utils.emission.tile_emission import Mark, emit_island, unus
 from reshard.dialect_utils.ir.reductions import UnsupportedReduction
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_to_attr
+from reshard.synthesis.forms.in_place import for_platform
 from reshard.synthesis.forms.platforms import CPU, TPU
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.planner.entry import plan
+from reshard.synthesis.programs.tile_program import Gather, Loop, Swap, Transpose
 
 ELEMENTS = {"f32": 32, "bf16": 16, "i1": 8, "i4": 4, "ui4": 4, "complex<f32>": 64, "f8E4M3FN": 8}
 
@@ -149,6 +151,27 @@ def test_coordinates_are_computed_inside_of_a_loop_that_needs_them():
     text = island("x=2,y=2", (32, 32), '[{"x"}, {}]', '[{}, {"y", "x"}]', limit=4480)
     inside = text.split(" do {")[1].split("stablehlo.return")[0]
     assert "partition_id" in inside and text.count("partition_id") == 1
+
+
+@pytest.mark.parametrize(
+    "mesh, shape, source, target, limit",
+    [
+        ("x=2,y=2,z=2", (32, 16, 32), '[{}, {"x"}, {}]', '[{}, {}, {"z"}]', 91750),
+        ("x=2,y=2", (16, 8, 32), '[{}, {"x"}, {}]', '[{"y"}, {}, {}]', 22937),
+        ("x=4,y=2", (16, 16, 32), '[{"y", "x"}, {}, {}]', '[{"y"}, {"x"}, {}]', 13107),
+        ("x=4,y=2", (16, 32, 16), '[{}, {"x"}, {}]', '[{"y"}, {}, {"x"}]', 16384),
+        ("x=2,y=2", (16, 16, 32), '[{}, {}, {"y", "x"}]', '[{}, {"x"}, {}]', 39321),
+    ],
+)
+def test_the_body_of_a_loop_is_brought_into_the_form_of_a_platform_once(mesh, shape, source, target, limit):
+    """A form that is made of another form has the digits in the wrong order."""
+    found = plan(Mesh.parse(mesh), shape, 32, Sharding.parse(source), Sharding.parse(target), memory_limit=limit)
+    loop = next(each for each in for_platform(found.tile_program, TPU).operations if isinstance(each, Loop))
+    axes = [each.axis for each in loop.body.operations if isinstance(each, Gather | Swap)]
+    text = island(mesh, shape, source, target, limit=limit, platform=TPU).split(" do {")[1]
+    assert list(map(int, re.findall(r"(?:all_gather_dim|split_dimension) = (\d+)", text))) == axes
+    transposes = [each for each in loop.body.operations if isinstance(each, Transpose)]
+    assert text.count("stablehlo.transpose") == len(transposes)
 
 
 def test_gather_along_dimension_0_is_one_op():

@@ -287,3 +287,16 @@ def test_devices_agree_on_a_condition_that_is_summed(module_of):
     text = f"%sum = {summed('%b', ALONG_Y)}\n" + number_of("%sum", "%m")
     text += loop("%a", "%c", f"%u = {summed('%c', ALONG_X)}", "%u, %q", "%m")
     assert around(module_of(text)) == ""
+
+
+def test_values_in_a_region_that_is_not_followed_differ_everywhere(module_of):
+    text = f"""%out = sdy.named_computation<"part">(%a) in_shardings=[<@mesh, [{{}}]>] out_shardings=[<@mesh, [{{}}]>]
+        (%p: {T}) {{
+          %u = {summed("%p", ALONG_X)}
+          sdy.return %u : {T}
+        }} : ({T}) -> {T}"""
+    module = module_of(text)
+    island, (mesh,) = island_of(module), module_meshes(module).values()
+    op = next(op for op in ops_in(module.operation) if op.name == "stablehlo.all_reduce")
+    assert "".join(sorted(varying_axes(island, mesh).of(op.operands))) == EVERYWHERE
+    assert axes_of(module) == "x"
