@@ -428,7 +428,7 @@ def check(seed: int, say: Callable[[dict], None] = lambda row: None) -> dict:
     try:
         has_same = _reduces_the_same(module)
         options = random_options(random.Random(~seed))
-        rows = _run_pass(module, network, outcome, options)
+        is_changed = _run_pass(module, network, outcome, options)
         outcome["failures"] += [["tile", text] for text in _too_large(module)]
         again = str(module)
         outcome["again"] = 0 if has_same else _run_pass(module, network, {}, options)
@@ -437,7 +437,7 @@ def check(seed: int, say: Callable[[dict], None] = lambda row: None) -> dict:
     except Exception:
         outcome["failures"].append(["crash", traceback.format_exc()])
         return outcome
-    if not rows:
+    if not is_changed:
         return outcome
     say({"seed": seed, "runs": True})
     stock = _outputs(_lowered(program, arguments), arguments)
