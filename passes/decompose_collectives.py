@@ -22,6 +22,7 @@ from reshard.passes.sites.network import (
 )
 from reshard.passes.sites.oracle import BETTER, KEEP, POLICIES, REWRITE, STRICT, micros
 from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
+from reshard.synthesis.common.numbers import counted
 
 if TYPE_CHECKING:  # loading them loads numpy
     from reshard.dialect_utils.hierarchy.explicit_collectives import ExplicitCollective
@@ -100,7 +101,14 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         first = 1 + max((edge.site for edge in found.edges), default=-1) if found is not None else 0
         channels = unused_channels(module)
         written = 0
-        for number, each in enumerate(self._faster(module, session), first):
+        planned = list(self._planned(module, session))
+        faster = [each for each in planned if each.is_faster]
+        if kept := len(planned) - len(faster):
+            session.count("kept", kept)
+            stay = "stays as it is" if kept == 1 else "stay as they are"
+            said = f"no chain is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
+            session.remark(module.operation, f"{counted(kept, 'collective')} {stay}: {said}")
+        for number, each in enumerate(faster, first):
             is_written = self._is_chosen(number, each)
             session.results.report_rows.append(_row(number, each, is_written, session))
             session.count("decomposed" if is_written else "left")
@@ -110,13 +118,13 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 written += 1
         return written
 
-    def _is_chosen(self, number: int, faster: _Faster) -> bool:
+    def _is_chosen(self, number: int, faster: _Planned) -> bool:
         if self.only:
             return number in self.numbers_only
         return number not in self.numbers_left and (self.policy != STRICT or faster.is_strict)
 
-    def _faster(self, module: ir.Module, session: Session) -> Iterator[_Faster]:
-        """Yields the collectives that a chain is faster than; the others are counted, those without chain remarked."""
+    def _planned(self, module: ir.Module, session: Session) -> Iterator[_Planned]:
+        """Yields the collectives that have a chain; the others are counted, and a remark says why."""
         from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable, explicit_collectives
         from reshard.synthesis.network.cost import collective_time_s
         from reshard.synthesis.planner.entry import NoPlanError
@@ -131,11 +139,7 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 session.remark(op, f"{short_name(op)} stays as it is: {reason}")
                 continue
             flat_s = collective_time_s(self.network.topology, collective.mesh.devices, collective.flat)
-            chain_s = self._written_s(chain, collective)
-            if chain_s > (1 - LEAST_GAIN) * flat_s:
-                session.count("kept")
-                continue
-            yield _Faster(collective, chain, chain_s, flat_s)
+            yield _Planned(collective, chain, self._written_s(chain, collective), flat_s)
 
     def _written_s(self, chain: Plan, collective: ExplicitCollective) -> float:
         """Returns the modelled time of a chain as it is written.
@@ -171,13 +175,18 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
 
 @dataclass(frozen=True, slots=True)
-class _Faster:
-    """A collective, the chain that is faster, and the modelled times of both as the module has them."""
+class _Planned:
+    """A collective, a chain in its place, and the modelled times of both as the module has them."""
 
     collective: ExplicitCollective
     chain: Plan
     chain_s: float
     flat_s: float
+
+    @property
+    def is_faster(self) -> bool:
+        """Returns whether the chain is faster by more than the model may be wrong."""
+        return self.chain_s <= (1 - LEAST_GAIN) * self.flat_s
 
     @property
     def flat_bytes(self) -> int:
@@ -192,7 +201,7 @@ class _Faster:
         return self.chain.collectives <= 1 and self.chain.bytes_received <= self.flat_bytes
 
 
-def _row(number: int, faster: _Faster, is_written: bool, session: Session) -> dict[str, Any]:
+def _row(number: int, faster: _Planned, is_written: bool, session: Session) -> dict[str, Any]:
     """Returns the report row of a collective, in the form that plan-sites uses."""
     chain, collective = faster.chain, faster.collective
     place = diagnostics.place_of(collective.op.location)
