@@ -20,6 +20,7 @@ _KINDS = {
     "TPU v5e": "v5e",
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
     "NVIDIA A100": "a100",
     "NVIDIA H100": "h100",
     "NVIDIA H200": "h200",
@@ -64,11 +65,13 @@ def _of_gpus(preset: str, devices: Sequence[Any]) -> str:
 def _of_tpus(preset: str, devices: Sequence[Any]) -> str:
     slices = sorted({getattr(each, "slice_index", 0) or 0 for each in devices})
     places = [(slices.index(getattr(each, "slice_index", 0) or 0), *each.coords) for each in devices]
-    rank = len(Topology.parse(preset).levels[-1].shapes[0])
+    levels, pod = Topology.parse(preset).levels, Topology.parse(preset).pod
+    rank, cores = len(levels[pod or 0].shapes[0]), levels[(pod or 0) + 1 :]
     lows, highs = ([side(place[1 + dim] for place in places) for dim in range(rank)] for side in (min, max))
     sizes = "x".join(str(1 + high - low) for low, high in zip(lows, highs))
     topology = Topology.parse(f"{preset}:{sizes}*{len(slices)}")
-    return _placed(topology, [place[: 1 + rank] for place in places])
+    of_cores = [(each.core_on_chip,) if cores else () for each in devices]
+    return _placed(topology, [(*place[: 1 + rank], *core) for place, core in zip(places, of_cores)])
 
 
 def _placed(topology: Topology, places: Sequence[tuple[int, ...]]) -> str:

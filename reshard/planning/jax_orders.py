@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.network.topology import Level, Topology
 
-_TPU_KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}  # by preset
+_TPU_KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}  # by preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,10 @@ def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
     """
     kind = _TPU_KINDS.get(topology.name.partition(":")[0])
     order = topology.device_order or tuple(range(mesh.size))
-    if kind is None:
+    if kind is None or topology.pod is None:
         return tuple(range(mesh.size))
-    *outer, chips = topology.levels
-    slices = math.prod(level.size or 1 for level in outer)
-    devices = [_tpu(order[at], kind, at, chips.dims) for at in range(mesh.size)]
+    slices, chips, cores = _parts(topology, topology.pod)
+    devices = [_tpu(order[at], kind, at, chips.dims, cores) for at in range(mesh.size)]
     try:
         from jax.experimental import mesh_utils
 
@@ -62,14 +61,21 @@ def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
     return tuple(device.id for device in found.flat)
 
 
-def _tpu(number: int, kind: str, at: int, dims: tuple[int, ...]) -> _Device:
-    """Returns the chip at a position of the network; coordinates are x, y, z, and x changes fastest."""
+def _parts(topology: Topology, pod: int) -> tuple[int, Level, int]:
+    """Returns the number of slices, the level of chips, and the number of devices on a chip."""
+    outer, inner = topology.levels[:pod], topology.levels[pod + 1 :]
+    return math.prod(each.size for each in outer), topology.levels[pod], math.prod(each.size for each in inner)
+
+
+def _tpu(number: int, kind: str, at: int, dims: tuple[int, ...], cores: int) -> _Device:
+    """Returns the device at a position of the network; coordinates are x, y, z, and x changes fastest."""
+    at, core = divmod(at, cores)
     slice_index, inside = divmod(at, math.prod(dims))
     coords = []
     for size in reversed(dims):
         inside, coord = divmod(inside, size)
         coords.append(coord)
-    return _Device(number, "tpu", kind, tuple(coords + [0] * (3 - len(coords))), slice_index=slice_index)
+    return _Device(number, "tpu", kind, tuple(coords + [0] * (3 - len(coords))), core, slice_index)
 
 
 def _across(shape: list[int], slices: int) -> list[int] | None:

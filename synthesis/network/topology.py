@@ -274,6 +274,16 @@ class Topology:
         return math.prod(level.size for level in self.levels)
 
     @property
+    def pod(self) -> int | None:
+        """Returns the number of the level that is a torus of chips, the outermost such one; None if there is none.
+
+        Example:
+          >>> [Topology.parse(text).pod for text in ("v5p", "tpu7x", "h100")]
+          [1, 1, None]
+        """
+        return next((at for at, level in enumerate(self.levels) if level.kind == "torus"), None)
+
+    @property
     def is_one_switch(self) -> bool:
         """Returns whether one switch or bus connects all devices, so that any two of them may change places.
 

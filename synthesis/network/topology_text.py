@@ -85,11 +85,11 @@ def _sized(preset: Topology, spec: re.Match) -> Topology:
     sizes = tuple(int(size) for size in spec["sizes"].split("x")) if spec["sizes"] else ()
     if min(sizes, default=1) < 1 or (spec["slices"] and int(spec["slices"]) < 1):
         raise TopologyError(f'topology "{text}": sizes are at least 1')
-    is_pod = levels[-1].kind == "torus"
-    if spec["slices"] and not is_pod:
+    pod = preset.pod
+    if spec["slices"] and pod is None:
         raise TopologyError(f'topology "{text}": "{preset.name}" has no slices; write {preset.name}:4')
-    if is_pod:
-        levels[-1] = _with_pod_dims(text, preset, sizes) if sizes else levels[-1]
+    if pod is not None:
+        levels[pod] = _with_pod_dims(text, levels[pod], sizes) if sizes else levels[pod]
         slices = int(spec["slices"]) if spec["slices"] else 1
         levels[0] = levels[0].with_size(slices)
     elif len(sizes) > len(levels):
@@ -99,12 +99,13 @@ def _sized(preset: Topology, spec: re.Match) -> Topology:
     return replace(preset, name=text, levels=tuple(levels))
 
 
-def _with_pod_dims(text: str, preset: Topology, sizes: tuple[int, ...]) -> Level:
-    rank = len(preset.levels[-1].shapes[0])
+def _with_pod_dims(text: str, pod: Level, sizes: tuple[int, ...]) -> Level:
+    rank = len(pod.shapes[0])
     if len(sizes) != rank:
-        hint = f"{preset.name}:{dims_text((4,) * rank)}"
-        raise TopologyError(f'topology "{text}": "{preset.name}" has {rank} dimensions; write {hint}')
-    return preset.levels[-1].with_dims(sizes)
+        name = text.partition(":")[0]
+        hint = f"{name}:{dims_text((4,) * rank)}"
+        raise TopologyError(f'topology "{text}": "{name}" has {rank} dimensions; write {hint}')
+    return pod.with_dims(sizes)
 
 
 # ---- the keys of the TOML form

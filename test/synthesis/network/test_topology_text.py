@@ -34,8 +34,8 @@ slowdown = { all_to_all = 1.5 }
 
 def test_presets_are_these():
     assert preset_names() == (
-        *("a100", "a2mega", "cpu", "ethernet", "gb200", "h100", "h200", "uniform"),
-        *("v100", "v4", "v5e", "v5p", "v6e"),
+        *("a100", "a2mega", "cpu", "ethernet", "gb200", "h100", "h200"),
+        *("tpu7x", "uniform", "v100", "v4", "v5e", "v5p", "v6e"),
     )
 
 
@@ -61,6 +61,7 @@ def test_toml_round_trip(text):
         ("gb200:2", "2 rack x 72 gpu"),
         ("v5p:4x4x4", "1 slice x 4x4x4 chip"),
         ("v5e:4x4*2", "2 slice x 4x4 chip"),
+        ("tpu7x:2x2x4*2", "2 slice x 2x2x4 chip x 2 core"),
         ("cpu:8", "8 device"),
     ],
 )
