@@ -32,6 +32,13 @@ def tpus(*sizes: int, kind: str = "TPU v5 lite", slices: int = 1, start: int = 0
     ]
 
 
+def dies(*sizes: int) -> list:
+    """Returns the devices of a slice whose chips have two each, the core fastest."""
+    chips = itertools.product(*map(range, sizes))
+    places = enumerate(itertools.product(chips, range(2)))
+    return [device("tpu", "TPU7x", number, coords=place, core_on_chip=core) for number, (place, core) in places]
+
+
 @pytest.mark.parametrize(
     "devices, text",
     [
@@ -47,6 +54,7 @@ def tpus(*sizes: int, kind: str = "TPU v5 lite", slices: int = 1, start: int = 0
         (tpus(2, 2, start=2), "v5e:2x2*1"),
         (tpus(2, 2, 4, kind="TPU v5p"), "v5p:2x2x4*1"),
         (tpus(2, 2, 1, kind="TPU v5"), "v5p:2x2x1*1"),
+        (dies(2, 2, 2), "tpu7x:2x2x2*1"),
         (tpus(2, 2, kind="TPU v9"), ""),
         (cpus(0, 0) + gpus(0, 0), ""),
         ([device("tpu", "TPU v5 lite", 0)], ""),  # a plug-in's device without coordinates
