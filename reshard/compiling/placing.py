@@ -26,10 +26,12 @@ from reshard.synthesis.common.text_table import table
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.placement.enumeration import placements
+from reshard.synthesis.placement.order_text import as_transposed
 from reshard.synthesis.placement.recognition import placement_of
 from reshard.synthesis.placement.repricing import Repriced, renamed
 
 MOST_COMPILED = 3  # placements for which the program is optimized anew
+_LISTED = 16  # devices
 _SHOWN = 12
 _GAIN = 0.01  # a share of the time below which the order that a program has is as good as the fastest
 ROW_MAJOR, JAX, OWN = "row-major", "jax", "as it came"
@@ -142,16 +144,25 @@ class Places:
             has = "of the device ids" if self.own == ROW_MAJOR else "that it has"
             said = f"no placement is more than 1 % faster than the order {has}"
             return [f"nothing is to be gained: {said}"]
-        ids = json.dumps(list(self.best.device_ids))
         shape = ", ".join(str(size) for _, size in self.mesh.axes)
         names = json.dumps(self.mesh.axis_names)
+        listed, ordered = _ordered(self.best.device_ids)
         return [
             f"the fastest in sdy: {replace(self.mesh, device_ids=self.best.device_ids)}",
             "and in jax:",
-            f"  ids = {ids}",
+            *listed,
             "  devices = sorted(jax.devices(), key=lambda d: (getattr(d, 'slice_index', 0), d.id))",
-            f"  mesh = jax.sharding.Mesh(np.array(devices)[ids].reshape({shape}), {names})",
+            f"  mesh = jax.sharding.Mesh(np.array(devices){ordered}.reshape({shape}), {names})",
         ]
+
+
+def _ordered(ids: Sequence[int]) -> tuple[list[str], str]:
+    """Returns the lines in front, and what puts an array of devices into an order: many ids are too long to read."""
+    found = as_transposed(ids) if len(ids) > _LISTED else None
+    if found is None:
+        return [f"  ids = {json.dumps(list(ids))}"], "[ids]"
+    sizes, order = (", ".join(map(str, each)) for each in found)
+    return [], f".reshape({sizes}).transpose({order})"
 
 
 def place(
