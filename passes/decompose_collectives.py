@@ -39,14 +39,17 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     summary = "replace collectives of the program by cheaper ones, level by level of the network"
     description = """
     Looks at each all_reduce, reduce_scatter, all_gather and all_to_all in the body of a manual computation, such as
-    those that `jax.shard_map` makes. Each is a redistribution of an array; where the planner's chain for it is faster on
-    the network than one collective over all levels, the chain takes its place: a sum inside the nodes, across them on
-    the part that each device has, and a gather inside; values that are the same on several devices of a node, a part
-    of them through each; an all_to_all in two hops. A chain sums in another order, so it may round otherwise.
+    those that `jax.shard_map` makes. Each is a redistribution of an array; where the planner's chain for it is faster
+    on the network than one collective over all levels, the chain takes its place: a sum inside the nodes, across them
+    on the part that each device has, and a gather inside; values that are the same on several devices of a node, a
+    part of them through each; an all_to_all in two hops. A chain sums in another order, so it may round otherwise.
 
-    Without a known network nothing changes. When the pass runs again, it leaves collectives in a chain as they are, unless
-    the planner had missed a faster chain, or the program sums or gathers what is the same on several devices. Runs
-    alone, or before synthesize-collectives.
+    What a program declares to be the same on several devices is taken to be so, also where nothing checks it, as in a
+    `jax.shard_map` with `check_vma=False`. Where devices may disagree whether they run a collective, it stays.
+
+    Without a known network nothing changes. When the pass runs again, it leaves the collectives of a chain as they are,
+    unless the planner had missed a faster chain, or the program sums or gathers what is the same on several devices.
+    Runs alone, or before synthesize-collectives.
 
     Before ==> after, on two nodes of four devices:
     ```mlir

@@ -165,7 +165,7 @@ def write_program(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
 
 
 def _write(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
-    """Inserts the operations of a tile program that is in the form for the platform, and so are the bodies of its loops.
+    """Inserts the operations of a tile program that is in the form for the platform, with the bodies of its loops.
 
     A form is made of what `tile_program.lower` writes, not of another form.
     """

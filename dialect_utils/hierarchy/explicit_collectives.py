@@ -66,7 +66,9 @@ class ExplicitCollective:
     def may_round(self) -> bool:
         """Returns whether its result depends on the order in which it reduces."""
         element = ir.RankedTensorType(self.tile_type).element_type
-        return self.in_groups.kind in REDUCING and self.reduction in _ROUNDING and not isinstance(element, ir.IntegerType)
+        return (
+            self.in_groups.kind in REDUCING and self.reduction in _ROUNDING and not isinstance(element, ir.IntegerType)
+        )
 
     def replace(self, plan: Plan, mark: Mark) -> None:
         """Writes the collectives of a plan in place of the op, which is erased."""

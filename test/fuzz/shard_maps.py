@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs in `jax.shard_map`, their collectives decomposed for random networks, against stock XLA on CPU devices.
+"""Random programs in `jax.shard_map`, whose collectives are decomposed for random networks, against stock XLA.
 
-As a script, this file is the worker of `test_shard_maps.py`: it checks seeds, and prints one JSON object for each, which
-names the seed before the programs run, since they may hang or abort.
+As a script, this file is the worker of `test_shard_maps.py`: it checks seeds, and prints one JSON object for each, and
+others that name the seed before its programs run, since they may hang or abort.
 
 python3 test/fuzz/shard_maps.py 0 100
 
@@ -162,7 +162,12 @@ def random_program(seed: int) -> Program:
     if rng.random() < 0.05 and tiles[0]:
         tiles[0] = (0, *tiles[0][1:])
     program = Program(
-        mesh, order, [_spec(rng, mesh, tile) for tile in tiles], tiles, rng.choices(DTYPES, k=count), rng.random() < 0.15
+        mesh,
+        order,
+        [_spec(rng, mesh, tile) for tile in tiles],
+        tiles,
+        rng.choices(DTYPES, k=count),
+        rng.random() < 0.15,
     )
     writer = Writer(rng, mesh)
     program.body = writer.steps(rng.randint(2, 7), frozenset(mesh))
@@ -181,7 +186,7 @@ def _spec(rng: random.Random, mesh: dict[str, int], tile: tuple[int, ...]) -> tu
 
 @dataclass
 class Writer:
-    """Draws steps. All of a step but shapes is drawn when it is written, so that a program is the same at each trace."""
+    """Draws steps. All but shapes is drawn when a step is written, so that a program is the same at each trace."""
 
     rng: random.Random
     mesh: dict[str, int]
@@ -259,12 +264,12 @@ class Writer:
 
         def step(tile):
             tile = tile.astype(jnp.int32) if tile.dtype == bool else tile
-            dim = next((i % tile.ndim for i in range(at, at + tile.ndim) if tile.shape[i % tile.ndim] % count == 0), None)
+            dim = next(
+                (i % tile.ndim for i in range(at, at + tile.ndim) if tile.shape[i % tile.ndim] % count == 0), None
+            )
             if dim is None:
                 return None
-            return _tame(
-                lax.psum_scatter(tile, axes, scatter_dimension=dim, tiled=True, axis_index_groups=groups)
-            )
+            return _tame(lax.psum_scatter(tile, axes, scatter_dimension=dim, tiled=True, axis_index_groups=groups))
 
         return step
 
@@ -328,7 +333,11 @@ class Writer:
         axis = self.rng.choice(sorted(self.mesh))
 
         def step(tile):
-            return tile ^ (lax.axis_index(axis) == 1) if tile.dtype == bool else tile + lax.axis_index(axis).astype(tile.dtype)
+            return (
+                tile ^ (lax.axis_index(axis) == 1)
+                if tile.dtype == bool
+                else tile + lax.axis_index(axis).astype(tile.dtype)
+            )
 
         return step
 
@@ -347,7 +356,7 @@ class Writer:
         return run
 
     def _told(self, may: frozenset[str]) -> tuple[str | None, frozenset[str]]:
-        """Returns an axis along which devices decide differently, if any, and the axes that are left for collectives."""
+        """Returns an axis along which devices decide differently, if any, and the axes left for collectives."""
         axis = self.rng.choice([None, *sorted(may)])
         return axis, may - {axis}
 
@@ -405,7 +414,9 @@ def _tame(tile):
 def _whole(tile):
     """Returns numbers that every type has."""
     tile = tile.real if jnp.iscomplexobj(tile) else tile
-    return jnp.abs(jnp.nan_to_num(tile, nan=1, posinf=2, neginf=1)) if jnp.issubdtype(tile.dtype, jnp.floating) else tile
+    return (
+        jnp.abs(jnp.nan_to_num(tile, nan=1, posinf=2, neginf=1)) if jnp.issubdtype(tile.dtype, jnp.floating) else tile
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -466,7 +477,7 @@ def _run_pass(module: ir.Module, network: Topology, outcome: dict, options: dict
 
 
 def _reduces_the_same(module: ir.Module) -> bool:
-    """Returns whether a collective is along axes along which all devices have the same: then a second run knows more."""
+    """Returns whether a collective is along axes on which nothing differs: then a second run knows more."""
     meshes = module_meshes(module)
     for island in ops_in(module.operation):
         if island.name != "sdy.manual_computation":

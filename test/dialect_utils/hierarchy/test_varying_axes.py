@@ -28,11 +28,11 @@ GLOBAL = f"{CHANNEL}, use_global_device_ids"
 
 
 def summed(operand: str, listed: str, more: str = f", {GLOBAL}") -> str:
-    return f'''"stablehlo.all_reduce"({operand}) <{{replica_groups = {listed}{more}}}> ({{
+    return f""""stablehlo.all_reduce"({operand}) <{{replica_groups = {listed}{more}}}> ({{
         ^bb0(%l: tensor<f32>, %r: tensor<f32>):
           %t = stablehlo.add %l, %r : tensor<f32>
           stablehlo.return %t : tensor<f32>
-        }}) : ({T}) -> {T}'''
+        }}) : ({T}) -> {T}"""
 
 
 @pytest.fixture
@@ -50,7 +50,8 @@ def module_of(context):
           sdy.mesh @mesh = <["x"=2, "y"=2, "z"=2]>
           func.func @main(%0: tensor<8xf32>, %1: tensor<8xf32>, %2: {T}, %3: {T}) -> tensor<32xf32> {{
             %4 = sdy.manual_computation(%0, %1, %2, %3)
-                in_shardings=[<@mesh, [{{"x"}}]>, <@mesh, [{{"y"}}]>, <@mesh, [{{}}]>, <@mesh, [{{}}], unreduced={{"z"}}>]
+                in_shardings=[<@mesh, [{{"x"}}]>, <@mesh, [{{"y"}}]>, <@mesh, [{{}}]>,
+                              <@mesh, [{{}}], unreduced={{"z"}}>]
                 out_shardings=[<@mesh, [{{"x", "y", "z"}}]>] manual_axes={{"x", "y", "z"}}
                 (%a: {T}, %b: {T}, %c: {T}, %s: {T}) {{
               %zero = stablehlo.constant dense<0> : {INT}
@@ -97,9 +98,7 @@ def alone(name: str, operand: str) -> str:
             id="the number of the device",
         ),
         pytest.param(f"%out = func.call @same(%c) : ({T}) -> {T}", EVERYWHERE, id="a call"),
-        pytest.param(
-            f"%out = stablehlo.custom_call @any(%c) : ({T}) -> {T}", EVERYWHERE, id="a call of unknown code"
-        ),
+        pytest.param(f"%out = stablehlo.custom_call @any(%c) : ({T}) -> {T}", EVERYWHERE, id="a call of unknown code"),
         pytest.param(
             f'%out = "stablehlo.collective_permute"(%c) <{{source_target_pairs = {groups("01", "10")}, {CHANNEL}}}> '
             f": ({T}) -> {T}",
@@ -128,7 +127,9 @@ def test_a_sum_ends_the_difference_along_whole_axes(module_of, operand, listed, 
     assert axes_of(module_of(f"%out = {summed(operand, listed, more)}")) == expected
 
 
-@pytest.mark.parametrize("listed, expected", [(groups("01", "23"), "x"), (groups("02", "13"), "x"), (groups("0123"), "")])
+@pytest.mark.parametrize(
+    "listed, expected", [(groups("01", "23"), "x"), (groups("02", "13"), "x"), (groups("0123"), "")]
+)
 def test_a_sum_over_half_an_axis_ends_no_difference(context, listed, expected):
     module = ir.Module.parse(f"""
       sdy.mesh @mesh = <["x"=4]>
@@ -145,25 +146,25 @@ def test_a_sum_over_half_an_axis_ends_no_difference(context, listed, expected):
 
 @pytest.mark.parametrize("operand, expected", [("%a", "x"), ("%b", "xy"), ("%c", "x")])
 def test_a_scattered_sum_differs_along_its_axes(module_of, operand, expected):
-    body = f'''%r = "stablehlo.reduce_scatter"({operand}) <{{replica_groups = {ALONG_X}, scatter_dimension = 0 : i64,
+    body = f"""%r = "stablehlo.reduce_scatter"({operand}) <{{replica_groups = {ALONG_X}, scatter_dimension = 0 : i64,
           {GLOBAL}}}> ({{
         ^bb0(%l: tensor<f32>, %r: tensor<f32>):
           %t = stablehlo.add %l, %r : tensor<f32>
           stablehlo.return %t : tensor<f32>
         }}) : ({T}) -> tensor<2xf32>
-        %out = stablehlo.concatenate %r, %r, dim = 0 : (tensor<2xf32>, tensor<2xf32>) -> {T}'''
+        %out = stablehlo.concatenate %r, %r, dim = 0 : (tensor<2xf32>, tensor<2xf32>) -> {T}"""
     assert axes_of(module_of(body)) == expected
 
 
 @pytest.mark.parametrize("operand, expected", [("%a", "x"), ("%b", "xy"), ("%c", "x")])
 def test_parts_that_are_sent_differ_along_the_axes_of_their_groups(module_of, operand, expected):
-    body = f'''%out = "stablehlo.all_to_all"({operand}) <{{replica_groups = {ALONG_X}, split_dimension = 0 : i64,
-        concat_dimension = 0 : i64, split_count = 2 : i64, {CHANNEL}}}> : ({T}) -> {T}'''
+    body = f"""%out = "stablehlo.all_to_all"({operand}) <{{replica_groups = {ALONG_X}, split_dimension = 0 : i64,
+        concat_dimension = 0 : i64, split_count = 2 : i64, {CHANNEL}}}> : ({T}) -> {T}"""
     assert axes_of(module_of(body)) == expected
 
 
 def test_a_reduction_takes_the_values_that_its_region_captures(module_of):
-    body = f'''%f = stablehlo.constant dense<0.0> : tensor<f32>
+    body = f"""%f = stablehlo.constant dense<0.0> : tensor<f32>
         %i = stablehlo.slice %b [0:1] : ({T}) -> tensor<1xf32>
         %j = stablehlo.reshape %i : (tensor<1xf32>) -> tensor<f32>
         %k = "stablehlo.reduce"(%c, %f) <{{dimensions = array<i64: 0>}}> ({{
@@ -172,7 +173,7 @@ def test_a_reduction_takes_the_values_that_its_region_captures(module_of):
           %t = stablehlo.add %m, %r : tensor<f32>
           stablehlo.return %t : tensor<f32>
         }}) : ({T}, tensor<f32>) -> tensor<f32>
-        %out = stablehlo.broadcast_in_dim %k, dims = [] : (tensor<f32>) -> {T}'''
+        %out = stablehlo.broadcast_in_dim %k, dims = [] : (tensor<f32>) -> {T}"""
     assert axes_of(module_of(body)) == "y"
 
 

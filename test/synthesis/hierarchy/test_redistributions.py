@@ -156,7 +156,9 @@ def test_factors_of_finds_pieces_of_one_axis_in_any_order(data):
     size = mesh.axis_size("x")
     cut = data.draw(st.sampled_from([each for each in range(2, size) if size % each == 0]))
     pieces = [Factor("x", 1, cut), Factor("x", cut, size // cut)]
-    along = tuple(data.draw(st.permutations([*pieces, *(Factor("y", 1, 2) for name in mesh.axis_names if name == "y")])))
+    along = tuple(
+        data.draw(st.permutations([*pieces, *(Factor("y", 1, 2) for name in mesh.axis_names if name == "y")]))
+    )
     listed = tuple(map(tuple, groups(mesh, along).tolist()))
     found = factors_of(mesh, listed)
     assert found is not None and tuple(map(tuple, groups(mesh, found).tolist())) == listed
