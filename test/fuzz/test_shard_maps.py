@@ -40,7 +40,9 @@ def assert_right(outcomes: list[dict]) -> None:
 
 @pytest.mark.parametrize("seed", FOUND, ids=str)
 def test_programs_that_once_failed(seed):
-    assert_right(checked(seed))
+    outcomes = checked(seed)
+    assert_right(outcomes)
+    assert outcomes[0]["again"] == 0
 
 
 def test_random_programs_give_the_same():
