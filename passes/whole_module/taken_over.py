@@ -108,6 +108,6 @@ def _taken_over(planned: bytes, pipeline: Pipeline, form: str, session: Session)
     except DiagnosedError as error:
         return TakenOver(None, error.diagnostics[0].message)
     rows = tuple(own.results.report_rows)
-    if not rows:
+    if all(row["kind"] == "collective" for row in rows):  # the program's own, which are decomposed in any form
         return TakenOver(None, "no layout changes in it")
     return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The module written per device as a whole, as a candidate of the whole-module check."""
 
+import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -334,3 +336,29 @@ class TestWrongValuesOfStock:
         monkeypatch.setattr(values_check, "problem_of_stock", lambda *given, **_: asked.append(given))
         run(ROW)
         assert not asked
+
+
+def test_a_module_whose_own_collectives_alone_are_decomposed_is_not_taken_over():
+    text = """
+      sdy.mesh @mesh = <["x"=8]>
+      func.func @main(%0: tensor<1048576xf32>) -> tensor<1048576xf32> {
+        %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{}]>] out_shardings=[<@mesh, [{}]>]
+            manual_axes={"x"} (%a: tensor<1048576xf32>) {
+          %2 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>,
+              channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+          ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+            %3 = stablehlo.add %l, %r : tensor<f32>
+            stablehlo.return %3 : tensor<f32>
+          }) : (tensor<1048576xf32>) -> tensor<1048576xf32>
+          sdy.return %2 : tensor<1048576xf32>
+        } : (tensor<1048576xf32>) -> tensor<1048576xf32>
+        return %1 : tensor<1048576xf32>
+      }"""
+    network = Path(__file__).parent.parent / "Inputs" / "two_nodes_of_four.toml"
+    pipeline = Pipeline.emitting("auto", {"topology": str(network)})
+    with make_context() as context, ir.Location.unknown(context):
+        module, session, planned = ir.Module.parse(text), Session(), io.BytesIO()
+        Pipeline.parse("find-mismatches,plan-sites").run(module, session)
+        module.operation.write_bytecode(planned)
+        (found,) = take_over(planned.getvalue(), pipeline, session)
+    assert found.module is None and found.problem == "no layout changes in it"
