@@ -4,10 +4,10 @@
     python -m benchmarks.networks.reduction_tables [--topologies a2mega:2,a2mega:4,v100:2,v100:4] [--mib 256]
         [--rings-alone] [--out FILE.md]
 
-A case is a network, the sizes of two or three axes, and the axes that are summed over. Under each placement of the axes
-the *default* is one all_reduce, as the library runs it, and *ours* is the planner's chain; times are modelled. P² (arXiv
-2110.10548) measures on 2 and 4 hosts of 16 A100 and of 8 V100: its best program beats the default in 69 % of the
-placements, 1.27 times on average and 2.04 at most, and one placement takes up to 448 times as long as another.
+A case is a network, the sizes of two or three axes, and the axes that are summed over. Under each placement of the
+axes the *default* is one all_reduce, as the library runs it, and *ours* is the planner's chain; times are modelled. P²
+(arXiv 2110.10548) measures on 2 and 4 hosts of 16 A100 and of 8 V100: its best program beats the default in 69 % of
+the placements, 1.27 times on average and 2.04 at most; one placement takes up to 448 times as long as another.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     networks = [replace(each, trees=each.trees and not options.rings_alone) for each in networks]
     cases = [case for network in networks for case in cases_of(network, elements)]
     replace_line("")
-    text = markdown_table(_HEADINGS, map(_cells, cases), "lll" + "r" * 8) + "\n\n" + summary(cases)
+    text = markdown_table(_HEADINGS, [_cells(case) for case in cases], "lll" + "r" * 8) + "\n\n" + summary(cases)
     print(text)
     if options.out:
         options.out.write_text(f"{text}\n", encoding="utf-8")
@@ -130,8 +130,8 @@ def summary(cases: list[Case]) -> str:
     spread = max(max(case.default_s) / min(case.default_s) for case in cases)
     geomean = math.exp(statistics.mean(map(math.log, gains)))
     return (
-        f"{len(gains)} pairs of placement and sum in {len(cases)} cases: ours is faster in {len(better) / len(gains):.0%}, "
-        f"{statistics.mean(better or [1.0]):.2f} times on average where it is, {max(gains):.2f} at most; "
+        f"{len(gains)} pairs of placement and sum in {len(cases)} cases: ours is faster in "
+        f"{len(better) / len(gains):.0%}, {statistics.mean(better or [1.0]):.2f} times on average where it is, {max(gains):.2f} at most; "
         f"geomean over all {geomean:.2f}; one placement takes up to {spread:.0f} times as long as another"
     )
 

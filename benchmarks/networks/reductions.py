@@ -17,7 +17,6 @@ stays slower.
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import itertools
 import json
@@ -122,7 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--on", type=lambda text: text.split(","), default=[*NETWORKS], help="default: all")
-    parser.add_argument("--kib", type=lambda text: [int(each) for each in text.split(",")], default=[16, 64, 256, 1024, 2048])
+    parser.add_argument(
+        "--kib", type=lambda text: [int(each) for each in text.split(",")], default=[16, 64, 256, 1024, 2048]
+    )
     parser.add_argument("--others", type=int, default=10, help="programs beside flat and ours; default %(default)s")
     parser.add_argument("--turns", type=int, default=5, help="runs of each program; default %(default)s")
     parser.add_argument("--state", type=Path, help="where topologies and answers are kept; default: the user's cache")
@@ -189,7 +190,9 @@ def problem_of(pair: Pair, topology: Topology, others: int) -> Problem:
     if flat_s > _seconds(ours, topology):
         modelled[OURS], programs[OURS] = _seconds(ours, topology), text_of(pair, ours)
     known = {ours.chain_text}
-    ranked = sorted(((_seconds(each, topology), each.chain_text, each) for each in chains(pair, topology)), key=lambda x: x[:2])
+    ranked = sorted(
+        ((_seconds(each, topology), each.chain_text, each) for each in chains(pair, topology)), key=lambda x: x[:2]
+    )
     for seconds, text, each in ranked:
         if text not in known and len(programs) < others + 2 and each.collectives > 1:
             known.add(text)
@@ -204,12 +207,10 @@ def _seconds(found: Plan, topology: Topology) -> float:
 
 
 def chains(pair: Pair, topology: Topology) -> Iterator[Plan]:
-    """Yields the sums that are sequences of reduce_scatters and all_reduces over parts of the groups, then all_gathers."""
+    """Yields the sums that reduce_scatters and all_reduces over parts of the groups make, with all_gathers behind."""
     asked = redistribution_of(pair.mesh, pair.collective, pair.mesh.axis_names)
     problem = refine(pair.mesh, asked.shape, asked.source, asked.target, into_primes=True)
-    request = Request.of(
-        pair.mesh, asked.shape, BITS, asked.source, asked.target, topology=topology, objective="time"
-    )
+    request = Request.of(pair.mesh, asked.shape, BITS, asked.source, asked.target, topology=topology, objective="time")
     costing = Costing(request, Pricing(topology, pair.mesh, BITS))
     dim = len(asked.shape) - 1
     for parts in _ordered_partitions(problem.source.unreduced):
@@ -221,7 +222,9 @@ def chains(pair: Pair, topology: Topology) -> Iterator[Plan]:
                     if not is_scattered:
                         chain = chain.then(AllReduce(part))
                         continue
-                    ends = list(itertools.accumulate((factor.size for factor in part), initial=start, func=lambda a, b: a * b))
+                    ends = list(
+                        itertools.accumulate((factor.size for factor in part), initial=start, func=lambda a, b: a * b)
+                    )
                     chain = chain.then(
                         ReduceScatter(tuple((f, Slot(dim, a, b)) for f, a, b in zip(part, ends, ends[1:])))
                     )
@@ -364,18 +367,21 @@ def report(timed: Sequence[tuple[Problem, dict[str, float]]], wrong: Sequence[st
     unlike = [ratio for (problem, _), ratio in zip(timed, ratios) if OURS in problem.programs]
     nearly = sum(_is_found(*each) for each in timed)
     ranks = [
-        rank_correlation([problem.modelled[name] for name in problem.programs], [seconds[name] for name in problem.programs])
+        rank_correlation(
+            [problem.modelled[name] for name in problem.programs], [seconds[name] for name in problem.programs]
+        )
         for problem, seconds in timed
         if len(problem.programs) > 3
     ]
     every = [(problem.modelled[name], seconds[name]) for problem, seconds in timed for name in problem.programs]
     lines = [
-        f"{len(timed)} pairs, {len(unlike)} with another program than flat; wrong or failed: {'; '.join(wrong) or 'none'}",
+        f"{len(timed)} pairs, {len(unlike)} with another program than flat; "
+        f"wrong or failed: {'; '.join(wrong) or 'none'}",
         f"flat / ours: geomean {_geomean(ratios):.3f} over all, {_geomean(unlike):.3f} over those that differ; "
         f"least {min(ratios):.3f}; below {SLOWER}: {sum(ratio < SLOWER for ratio in ratios)}",
         f"the fastest program, within 5 %, is flat, or ours, or among the model's best, in {nearly} of {len(timed)}; "
         f"ours itself is within 5 % of the fastest in {sum(_is_fastest(*each) for each in timed)}",
-        f"rank correlation of modelled and measured times: {rank_correlation(*zip(*every)):.3f} over all "
+        f"rank correlation of modelled and measured times: {rank_correlation([one for one, _ in every], [other for _, other in every]):.3f} over all "
         f"{len(every)} programs; median within a pair {statistics.median(ranks or [1.0]):.3f}",
     ]
     return rows + "\n\n" + "\n".join(f"- {line}" for line in lines)
@@ -399,7 +405,8 @@ def _cells(problem: Problem, seconds: dict[str, float]) -> tuple[str, ...]:
     pair = problem.pair
     return (
         pair.network,
-        " x ".join(f"{name}={size}" for name, size in pair.mesh.axes) + (f" {pair.mesh.device_ids}" if pair.mesh.device_ids else ""),
+        " x ".join(f"{name}={size}" for name, size in pair.mesh.axes)
+        + (f" {pair.mesh.device_ids}" if pair.mesh.device_ids else ""),
         " ".join(pair.summed),
         str(pair.elements * BITS // 8 // 1024),
         milliseconds(seconds[FLAT]),

@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from benchmarks.programs.conversions import CONVERSIONS
+from benchmarks.programs.manual.shard_maps import SHARD_MAPS
 from benchmarks.programs.mixed_gpt import MIXED_GPT
 from benchmarks.programs.program import SIZES, Program, Setup
-from benchmarks.programs.manual.shard_maps import SHARD_MAPS
 
 
 def _setup_of(name: str) -> Callable[[Mesh, str], Setup]:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Level, Topology
 
-_TPU_KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}  # by preset
+_TPU_KINDS = {
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}  # by preset
 
 
 @dataclass(frozen=True, slots=True)

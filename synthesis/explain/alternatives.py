@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..common.numbers import bandwidth, bytes_text, time_text, times
 from ..layouts.layout import LayoutError, layout_of
@@ -151,7 +152,7 @@ class _Ways:
             replace(self.request, objective=other, with_exchange=self.request.with_exchange and self.is_small)
         )
 
-    def _refined(self, **options: bool) -> Problem:
+    def _refined(self, **options: Any) -> Problem:
         asked = self.request
         return refine(
             asked.mesh, asked.shape, asked.source, asked.target, tile_limit=asked.tile_limit_elements, **options

@@ -108,9 +108,7 @@ def redistribution_of(mesh: Mesh, collective: InGroups, varying: Collection[str]
     if not others:
         return Redistribution(shape, Sharding(before, unreduced=unreduced), Sharding(after))
     count = math.prod(axis.resolve(mesh)[1] for axis in others)
-    return Redistribution(
-        (count, *shape), Sharding((others, *before), unreduced=unreduced), Sharding((others, *after))
-    )
+    return Redistribution((count, *shape), Sharding((others, *before), unreduced=unreduced), Sharding((others, *after)))
 
 
 def _inside(collective: InGroups, axes: Axes) -> tuple[Shape, tuple[Axes, ...], tuple[Axes, ...]]:

@@ -50,6 +50,7 @@ PAGES = (
             "emission",
             "fix-warnings",
             "glossary",
+            "hierarchies",
             "inputs",
             "jax",
             "miscompilations",

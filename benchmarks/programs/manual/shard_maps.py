@@ -39,7 +39,10 @@ CONFIGS = {
 
 def _weights(c: Config) -> list[tuple[jax.Array, jax.Array]]:
     return [
-        (normal(2 * i, c.width, c.hidden, scale=c.width**-0.5), normal(2 * i + 1, c.hidden, c.width, scale=c.hidden**-0.5))
+        (
+            normal(2 * i, c.width, c.hidden, scale=c.width**-0.5),
+            normal(2 * i + 1, c.hidden, c.width, scale=c.hidden**-0.5),
+        )
         for i in range(c.layers)
     ]
 

@@ -9,7 +9,9 @@ from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.placement.recognition import placement_of
 
 
-@pytest.mark.parametrize("topology", ["v5p:2x2x4", "v4:2x2x4", "v5e:4x4", "v6e:4x4", "h100:2x8", "v5e:2x4*2", "tpu7x:2x2x2"])
+@pytest.mark.parametrize(
+    "topology", ["v5p:2x2x4", "v4:2x2x4", "v5e:4x4", "v6e:4x4", "h100:2x8", "v5e:2x4*2", "tpu7x:2x2x2"]
+)
 @pytest.mark.parametrize("axes", ["x=16", "x=4,y=4", "x=2,y=8", "x=2,y=2,z=4"])
 def test_an_order_has_each_device_once(topology, axes):
     mesh, network = Mesh.parse(axes), Topology.parse(topology)

@@ -221,7 +221,9 @@ def test_every_field_is_a_key_and_is_written():
     chip = Level("chip", 4, "torus", 2e9, 3e-6, dims=(2, 2), wrap=(True, False), wrap_multiple_of=2, wrap_together=True)
     device = Level("device", 2, "bus", 1e9, copies_own=True)
     order, rings = tuple(reversed(range(16))), ("all_gather",)
-    whole = Topology("all", (switch, chip, device), 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", True, True)
+    whole = Topology(
+        "all", (switch, chip, device), 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", True, True
+    )
     missing = {field.name for field in fields(whole) if getattr(whole, field.name) == field.default}
     assert not missing and Topology.parse(whole.to_toml()) == whole
     keys = {line.partition(" = ")[0] for line in whole.to_toml().splitlines() if " = " in line}

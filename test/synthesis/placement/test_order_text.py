@@ -10,7 +10,9 @@ from reshard.synthesis.placement.enumeration import placements
 from reshard.synthesis.placement.order_text import as_transposed
 
 
-@pytest.mark.parametrize("topology, axes", [("h100:4x8", "x=4,y=2,z=4"), ("v5p:2x2x4", "x=8,y=2"), ("h100:2x6", "x=3,y=4")])
+@pytest.mark.parametrize(
+    "topology, axes", [("h100:4x8", "x=4,y=2,z=4"), ("v5p:2x2x4", "x=8,y=2"), ("h100:2x6", "x=3,y=4")]
+)
 def test_every_placement_is_a_transpose(topology, axes):
     for each in placements(Topology.parse(topology), Mesh.parse(axes)):
         found = as_transposed(each.device_ids)
