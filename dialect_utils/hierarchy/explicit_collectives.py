@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
@@ -20,6 +20,7 @@ from reshard.synthesis.programs.traffic import Collective
 
 from ..emission.mini_modules import bits_of
 from ..emission.tile_emission import Mark, write_program
+from ..ir.functions import functions_of, is_public, symbol
 from ..ir.ops import manual_axes, ops_around, ops_in, shape_of, short_name
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, sdy, stablehlo
@@ -86,31 +87,69 @@ def explicit_collectives(root: ir.Operation) -> Iterator[tuple[ir.Operation, Exp
 
     Or the reason why no plan can take its place.
     """
-    meshes = module_meshes(root)
+    ops = ops_in(root)
+    meshes, functions = module_meshes(root), {symbol(each): each for each in functions_of(root)}
+    callers = _Callers(ops)
     known: dict[ir.Operation, VaryingAxes] = {}
-    for op in ops_in(root):
+    for op in ops:
         if op.name not in OPS:
             continue
-        island = next((each for each in ops_around(op) if each.name == _MANUAL), None)
         try:
-            yield op, _read(op, island, meshes, known)
+            island = callers.island_of(op)
+            mesh = _mesh_of(island, meshes)
+            if island not in known:
+                known[island] = varying_axes(island, mesh, functions)
+            yield op, _read(op, mesh, known[island])
         except NotPlannable as reason:
             yield op, reason
 
 
-def _read(
-    op: ir.Operation, island: ir.Operation | None, meshes: dict[str, Mesh], known: dict[ir.Operation, VaryingAxes]
-) -> ExplicitCollective:
-    if island is None:
-        raise NotPlannable("it is in no manual computation, so its mesh is unknown")
+class _Callers:
+    """From where functions are called: the manual computations, and None for a place that is in none.
+
+    State: `_calls` has the calls of each function, by its name; `_islands` what was found.
+    """
+
+    def __init__(self, ops: Iterable[ir.Operation]):
+        self._calls: dict[str, list[ir.Operation]] = {}
+        self._islands: dict[ir.Operation, frozenset[ir.Operation | None]] = {}
+        for op in ops:
+            if op.name == "func.call":
+                self._calls.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, []).append(op)
+
+    def island_of(self, op: ir.Operation) -> ir.Operation:
+        """Returns the manual computation in which an op runs. Raises: NotPlannable if it is not one alone."""
+        found = self._around(op)
+        if len(found) > 1:
+            raise NotPlannable("its function is called in several manual computations, or outside of them")
+        (island,) = found or {None}
+        if island is None:
+            raise NotPlannable("it is in no manual computation, so its mesh is unknown")
+        return island
+
+    def _around(self, op: ir.Operation) -> frozenset[ir.Operation | None]:
+        for each in ops_around(op):
+            if each.name == _MANUAL:
+                return frozenset({each})
+            if each.name == "func.func":
+                return self._of_function(each)
+        return frozenset({None})
+
+    def _of_function(self, function: ir.Operation) -> frozenset[ir.Operation | None]:
+        if function not in self._islands:
+            self._islands[function] = frozenset()  # of a function that calls itself, its other calls count
+            calls = self._calls.get(symbol(function), [])
+            outside = {None} if is_public(function) else set()
+            self._islands[function] = frozenset(outside).union(*map(self._around, calls))
+        return self._islands[function]
+
+
+def _read(op: ir.Operation, mesh: Mesh, known: VaryingAxes) -> ExplicitCollective:
     if len(op.operands) != 1:
         raise NotPlannable("it takes several arrays")
     if not ir.RankedTensorType(op.operands[0].type).has_static_shape:
         raise NotPlannable("the size of its tile is unknown")
-    mesh = _mesh_of(island, meshes)
-    if island not in known:
-        known[island] = varying_axes(island, mesh)
-    if apart := known[island].around(op):
+    if apart := known.around(op):
         raise NotPlannable(f"devices may disagree along {', '.join(sorted(apart))} whether they run it")
     groups = groups_of(op)
     factors = None if groups is None else factors_of(mesh, groups)
@@ -122,7 +161,7 @@ def _read(
     dim = _integer(op, _DIM[kind]) if kind in _DIM else 0
     joined = _integer(op, "concat_dimension") if kind == "all_to_all" else 0
     in_groups = InGroups(kind, tile, factors, dim, joined)
-    found = redistribution_of(mesh, in_groups, known[island].of(op.operands))
+    found = redistribution_of(mesh, in_groups, known.of(op.operands))
     return ExplicitCollective(op, mesh, in_groups, groups, found, _bits(op), reduction)
 
 

@@ -23,6 +23,7 @@ from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
 from reshard.synthesis.layouts.layout import unreduced_factors, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 
+from ..ir.functions import has_body
 from ..ir.ops import LOOPS, blocks_of, ops_around, terminator_of
 from ..platform.bindings import ir, sdy
 from ..shardings.sdy_shardings import sharding_from_attr
@@ -36,8 +37,9 @@ _TELL_APART = frozenset(
         *("partition_id", "replica_id", "rng", "infeed", "recv", "create_token", "custom_call", "composite"),
         *("collective_permute", "collective_broadcast"),
     )
-) | {"func.call", "sdy.manual_computation"}
+) | {"sdy.manual_computation"}
 _IN_GROUPS = frozenset({"stablehlo.reduce_scatter", "stablehlo.all_to_all"})
+_CALL = "func.call"
 _BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
 
 
@@ -57,16 +59,22 @@ def groups_of(op: ir.Operation) -> Groups | None:
     return tuple(tuple(map(int, group)) for group in listed.tolist()) if listed.min(initial=0) >= 0 else None
 
 
-def varying_axes(island: ir.Operation, mesh: Mesh) -> VaryingAxes:
-    """Returns for the values in a manual computation over all axes the axes along which they may differ."""
-    found = VaryingAxes(mesh)
+def varying_axes(
+    island: ir.Operation, mesh: Mesh, functions: Mapping[str, ir.Operation] | None = None
+) -> VaryingAxes:
+    """Returns for the values in a manual computation over all axes the axes along which they may differ.
+
+    Args:
+      functions: those that it may call, by name; what others return differs along all axes.
+    """
+    found = VaryingAxes(mesh, functions or {})
     shardings = sdy.TensorShardingPerValueAttr(island.attributes["in_shardings"]).shardings
     block = island.regions[0].blocks[0]
     for argument, attr in zip(block.arguments, shardings, strict=True):
         sharding = sharding_from_attr(attr)
         dims = (*whole_factors(mesh, sharding), unreduced_factors(mesh, sharding))
         found.join(argument, frozenset(factor.axis for factors in dims for factor in factors))
-    found.follow(block)
+    found.follow_to_the_end(block)
     return found
 
 
@@ -74,14 +82,23 @@ def varying_axes(island: ir.Operation, mesh: Mesh) -> VaryingAxes:
 class VaryingAxes:
     """The axes of values, and those of decisions. They only become more.
 
+    A function that is called at several places has the axes of all calls together.
+
     State:
       known: the axes of each value that was followed.
-      decided: for each op with control flow the axes along which devices may run its regions differently.
+      decided: for each op with control flow, and each function that is called, the axes along which devices may run its
+        regions differently.
+      followed: the functions that were followed since nothing grew in them; running: those that are being followed.
+      grew: whether any axes became more.
     """
 
     mesh: Mesh
+    functions: Mapping[str, ir.Operation] = field(default_factory=dict)
     known: dict[ir.Value, Axes] = field(default_factory=dict)
     decided: dict[ir.Operation, Axes] = field(default_factory=dict)
+    followed: set[ir.Operation] = field(default_factory=set)
+    running: list[ir.Operation] = field(default_factory=list)
+    grew: bool = False
 
     def of(self, values: Iterable[ir.Value]) -> Axes:
         """Returns the axes along which some of the values may differ; all axes for a value that was not followed."""
@@ -99,7 +116,17 @@ class VaryingAxes:
         """Adds axes to those of a value; returns whether it had not all of them."""
         before = self.known.get(value)
         self.known[value] = axes | (before or NONE)
-        return before is None or not axes <= before
+        is_more = before is None or not axes <= before
+        self.grew |= is_more
+        return is_more
+
+    def follow_to_the_end(self, block: ir.Block) -> None:
+        """Follows a block until nothing grows: a later call of a function may add to what an earlier one made."""
+        self.grew = True
+        while self.grew:
+            self.grew = False
+            self.followed.clear()
+            self.follow(block)
 
     def follow(self, block: ir.Block) -> None:
         """Follows the ops of a block; its arguments are known."""
@@ -109,6 +136,8 @@ class VaryingAxes:
                 self._loop(op)
             elif op.name in _BRANCHES:
                 self._branches(op)
+            elif op.name == _CALL:
+                self._call(op)
             else:
                 self._join_all(op.results, self._made_by(op))
 
@@ -153,6 +182,25 @@ class VaryingAxes:
             self.follow(block)
             for result, value in zip(op.results, terminator_of(block).operands, strict=True):
                 self.join(result, self.of([value]) | chosen)
+
+
+    def _call(self, op: ir.Operation) -> None:
+        """Follows the function that is called, once for each time that its arguments have more axes."""
+        function = self.functions.get(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
+        if function is None or not has_body(function) or function in self.running:
+            self._join_all(op.results, self.all_axes)
+            return
+        block = function.regions[0].blocks[0]
+        apart, before = self.around(op), self.decided.get(function, NONE)
+        self.decided[function] = apart | before
+        has_more = [self.join(argument, self.of([each])) for argument, each in zip(block.arguments, op.operands)]
+        if any(has_more) or not apart <= before or function not in self.followed:
+            self.followed.add(function)
+            self.running.append(function)
+            self.follow(block)
+            self.running.pop()
+        for result, value in zip(op.results, terminator_of(block).operands, strict=True):
+            self.join(result, self.of([value]))
 
 
 def _captured(op: ir.Operation) -> list[ir.Value]:
