@@ -471,7 +471,9 @@ def _run_pass(module: ir.Module, network: Topology, outcome: dict, options: dict
     assert module.operation.verify()
     for name in ("decomposed", "kept", "left"):
         outcome[name] = session.results.statistics[PASS, name]
-    reasons = [str(each.message).split(" as it is: ")[1] for each in session.remarks]
+    reasons = [
+        each.message.partition(" as it is: ")[2] for each in session.remarks if "no chain is faster" not in each.message
+    ]
     outcome["reasons"] = reasons
     return outcome["decomposed"]
 
@@ -516,7 +518,7 @@ def _too_large(module: ir.Module) -> list[str]:
     for ops in chains.values():
         made = {value for op in ops for value in op.results}
         taken = [value for op in ops for value in op.operands if value not in made and not _is_inside(value, ops)]
-        given = [value for value in made if any(use.owner.operation not in ops for use in value.uses)]
+        given = [value for value in made if all(use.owner.operation not in ops for use in value.uses)]  # or unused
         most = max(_elements(value.type) for value in (*taken, *given))
         found += [f"{op}"[:300] for op in ops if any(_elements(each.type) > most for each in op.results)]
     return found
