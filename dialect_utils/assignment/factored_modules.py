@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Tensor
-from reshard.synthesis.assignment.lives import Region, lives_of
+from reshard.synthesis.assignment.lives import Region, schedule_of
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
@@ -148,13 +148,16 @@ class _Reader:
             for number, tensor in enumerate(arguments)
             if tensor is not None and attributes and any(name in attributes[number] for name in _DONATED)
         }
+        schedule = schedule_of(self.tensors, self.ops, Region(tuple(self.items)), given, donated, made, self.views)
         program = FactoredProgram(
             tuple(self.tensors),
             tuple(self.ops),
             given,
             made,
             tuple(sorted(self.pinned.items())),
-            lives_of(self.tensors, self.ops, Region(tuple(self.items)), given, donated, made, self.views),
+            schedule.lives,
+            schedule.moments,
+            schedule.loops,
         )
         places = {tensor: tuple(each) for tensor, each in self.places.items()}
         return FactoredModule(

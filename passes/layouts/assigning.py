@@ -159,7 +159,7 @@ def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topolog
 def _infeasible(module: ir.Module, problem: LayoutProblem, error: InfeasibleError) -> DiagnosedError:
     if problem.memory_limit is None:
         return error_at(module.operation, f"{error} on {problem.mesh}")
-    least = problem.least_memory()
+    least = problem.memory.least()
     limit = f"{mebibytes(problem.memory_limit, 1)} MiB"
     said = f"no layout was found that fits into {limit}; {mebibytes(least, 1)} MiB is the least that any may need"
     if least > problem.memory_limit:

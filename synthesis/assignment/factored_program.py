@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Dims = tuple[tuple[int, ...], ...]  # for each dimension of a tensor its factors, major to minor
+Span = tuple[int, int]  # the first and the last of several moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ class FactoredProgram:
       pinned: (tensor, for each dimension the axes that split it): layouts that somebody has fixed; None for a dimension
         that is free.
       lives: of the tensors that are in memory as a whole.
+      moments: for each op the moment at which it runs; None for one that makes nothing in memory, since it is a view or
+        a part of the ops that take what it makes. Empty if nothing is known of it.
+      loops: from the first moment of each loop to its last.
     """
 
     tensors: tuple[Tensor, ...]
@@ -103,3 +107,5 @@ class FactoredProgram:
     results: tuple[int, ...] = ()
     pinned: tuple[tuple[int, tuple[tuple[str, ...] | None, ...]], ...] = ()
     lives: tuple[Interval, ...] = ()
+    moments: tuple[int | None, ...] = ()
+    loops: tuple[Span, ...] = ()

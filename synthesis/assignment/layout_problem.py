@@ -7,7 +7,7 @@ are conversions, from a cluster to what an op's way needs of an operand, and fro
 A tensor that several ops take has a node of its own between, so that they share a conversion.
 
 The cost is in seconds of one run: conversions by the planner; ops by their roofline on tiles. Nothing overlaps, as in
-`program_time`. With a memory limit, the tensors that are alive at the fullest moments have to fit.
+`program_time`. With a memory limit, what is in memory at the fullest moments has to fit (`memory`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,10 +24,11 @@ from ..layouts.mesh import Mesh
 from ..layouts.sharding import AxisRef, Sharding
 from ..network.topology import Topology
 from .clusters import Clusters, clusters_of
-from .factored_program import Dims, FactoredOp, FactoredProgram
+from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
+from .memory import Copy, CopySpans, Memory, Tile, hills
 from .moves import NOWHERE, PARTIAL, prices_for
-from .pairwise import Limit, PairwiseProblem
+from .pairwise import PairwiseProblem
 from .roles import Roles
 from .solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
 from .tactics import FREE, SHARDS, Tactic
@@ -127,13 +128,29 @@ class LayoutProblem:
         for number, op in enumerate(self.program.ops):
             if number not in self.clusters.ties:
                 self._add_op(number, op)
-        self._add_limits()
+        self._limited: set[int] = set()  # moments
+        if self.memory_limit is not None:
+            self._limit(hills(self.memory.whole(), MOMENTS))
 
     def solve(
         self, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP, below_s: float = math.inf
     ) -> Assignment:
-        """Returns the best layouts. Raises: InfeasibleError, NotBelowError as `solve`."""
-        return self.assignment(solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s))
+        """Returns the best layouts. Raises: InfeasibleError, NotBelowError as `solve`.
+
+        Where a solution is above the memory limit at other moments, these are limited too, and it is solved anew.
+        """
+        while True:
+            found = solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s)
+            if not (above := self._above(found.states)):
+                return self.assignment(found)
+            self._limit(above)
+
+    def _above(self, states: Sequence[int]) -> list[int]:
+        """Returns the fullest moments that are above the memory limit."""
+        if self.memory_limit is None:
+            return []
+        used = self.memory.used(states)
+        return [each for each in hills(used, len(used)) if used[each] > self.memory_limit][:MOMENTS]
 
     def assignment(self, solution: Solution) -> Assignment:
         """Returns a solution in words of the program."""
@@ -149,7 +166,7 @@ class LayoutProblem:
         moves = sorted(self._moves(states), key=lambda move: -move.seconds)
         moving = sum(move.seconds for move in moves)
         return Assignment(
-            layouts, ways, tuple(moves), solution, len(self.problem.costs), solution.cost - moving, self._peak(states)
+            layouts, ways, tuple(moves), solution, len(self.problem.costs), solution.cost - moving, self.memory.peak(states)
         )
 
     # ---- nodes
@@ -229,15 +246,21 @@ class LayoutProblem:
             found[self.clusters.of[tensor]] += self.program.tensors[tensor].bytes * runs[tensor]
         return found
 
-    def _shared_nodes(self) -> dict[int, tuple[int, np.ndarray]]:
-        """Adds a node for each tensor that several ops take; returns tensor -> (node, layouts)."""
-        uses: dict[int, list[tuple[int, int]]] = {}
+    @functools.cached_property
+    def _takers(self) -> dict[int, list[int]]:
+        """Returns for each tensor the ops that take it and do not tie."""
+        found: dict[int, list[int]] = {}
         for number, op in enumerate(self.program.ops):
             for tensor in () if number in self.clusters.ties else dict.fromkeys(op.operands):
-                uses.setdefault(tensor, []).append(self._conversion_runs(op, tensor))
+                found.setdefault(tensor, []).append(number)
+        return found
+
+    def _shared_nodes(self) -> dict[int, tuple[int, np.ndarray]]:
+        """Adds a node for each tensor that several ops take; returns tensor -> (node, layouts)."""
         found = {}
-        for tensor, runs in uses.items():
+        for tensor, ops in self._takers.items():
             value = self.program.tensors[tensor]
+            runs = [self._conversion_runs(self.program.ops[op], tensor) for op in ops]
             if len(runs) > 1 and value.bytes >= _LEAST_SHARED_BYTES and {*runs} == {(value.runs, value.runs)}:
                 layouts = _layouts(value.shape, self.mesh)
                 found[tensor] = self.problem.add(np.zeros(len(layouts))), layouts
@@ -351,63 +374,42 @@ class LayoutProblem:
 
     # ---- memory
 
-    def _weights(self, tensor: int) -> tuple[int, np.ndarray]:
-        cluster = self.clusters.of[tensor]
-        return cluster, self.program.tensors[tensor].bytes / self.prices.shards(self._spaces[cluster])
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What is in memory, by the states of the nodes."""
+        spans = CopySpans(self.program)
+        copies = (self._copy(edge, spans) for edge in self._edges)
+        return Memory(tuple(map(self._tile, self.program.lives)), tuple(each for each in copies if each is not None))
 
-    def _moments(self) -> list[int]:
-        """Returns the moments at which most bytes are alive, as if nothing were split, one per hill."""
-        alive = self._alive_bytes(lambda tensor: self.program.tensors[tensor].bytes)
-        hills = [
-            at
-            for at, size in enumerate(alive)
-            if size == max(alive[max(0, at - 1) : at + 2]) and (at == 0 or alive[at - 1] < size)
-        ]
-        return sorted(hills, key=lambda at: -alive[at])[:MOMENTS]
+    def _tile(self, life: Interval) -> Tile:
+        cluster, size = self.clusters.of[life.tensor], self.program.tensors[life.tensor].bytes
+        span = life.first, life.last
+        if cluster < 0:
+            return Tile(span, None, np.full(1, float(size)))
+        return Tile(span, cluster, size / self.prices.shards(self._spaces[cluster]))
 
-    def _alive_bytes(self, bytes_of: Callable[[int], float]) -> np.ndarray:
-        end = max((each.last for each in self.program.lives), default=-1) + 2
-        change = np.zeros(end + 1)
-        for each in self.program.lives:
-            size = bytes_of(each.tensor)
-            change[each.first] += size
-            change[each.last + 1] -= size
-        return np.cumsum(change)[:end]
+    def _copy(self, edge: _Edges, spans: CopySpans) -> Copy | None:
+        """Returns what a conversion adds to memory; None if nothing needs it."""
+        op, tensor = edge.op, edge.tensor
+        is_result = op is not None and edge.source == self._op_nodes[op]
+        if op is not None and self.program.ops[op].name == "copy" and spans.makes(op):
+            return None  # it is the result, which has a tile
+        if op is None:
+            span = spans.of_shared(tensor, self._takers[tensor])
+        elif is_result:
+            span = spans.of_result(op, tensor)
+        else:
+            span = spans.of_operand(op, tensor, edge.runs_if_larger < self.program.ops[op].runs)
+        if span is None:
+            return None
+        is_source = is_result and spans.makes(op)
+        sizes = self.program.tensors[tensor].bytes / self.prices.shards(edge.sources if is_source else edge.targets)
+        return Copy(span, edge.source, edge.target, edge.sources, edge.targets, sizes, is_source)
 
-    def _add_limits(self) -> None:
-        if self.memory_limit is None:
-            return
-        for moment in self._moments():
-            weights: dict[int, np.ndarray] = {}
-            fixed = 0.0
-            for each in self.program.lives:
-                if not each.first <= moment <= each.last:
-                    continue
-                if self.clusters.of[each.tensor] < 0:
-                    fixed += self.program.tensors[each.tensor].bytes
-                    continue
-                cluster, bytes_ = self._weights(each.tensor)
-                weights[cluster] = weights.get(cluster, 0.0) + bytes_
-            self.problem.limits.append(Limit(weights, self.memory_limit - fixed))
-
-    def least_memory(self) -> int:
-        """Returns a bound on the memory of all layouts, in bytes per device: each tensor split as far as it can be."""
-
-        def least(tensor: int) -> float:
-            if self.clusters.of[tensor] < 0:
-                return self.program.tensors[tensor].bytes
-            return float(self._weights(tensor)[1].min())
-
-        return int(self._alive_bytes(least).max(initial=0.0))
-
-    def _peak(self, states: Sequence[int]) -> int:
-        def tile(tensor: int) -> float:
-            if self.clusters.of[tensor] < 0:
-                return self.program.tensors[tensor].bytes
-            cluster, weights = self._weights(tensor)
-            return float(weights[states[cluster]])
-
-        return int(self._alive_bytes(tile).max(initial=0.0))
+    def _limit(self, moments: Iterable[int]) -> None:
+        assert self.memory_limit is not None
+        self._limited.update(moments)
+        self.problem.limits += [self.memory.limit(moment, self.memory_limit) for moment in moments]
 
     # ---- solutions
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .factored_program import FactoredOp, Interval, Tensor
+from .factored_program import FactoredOp, Interval, Span, Tensor
 from .scheduling import Step, order_of, peak_of
 
 IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})  # write what they are given into their first operand
@@ -23,6 +23,15 @@ _WHOLE = frozenset(
 _MOST_ROOTS = 16  # of a fused op
 _ALIKE = 1.25  # times the bytes of a result that may be kept alive to make it again instead
 _MAKE = frozenset(("copy", "reduce", *IN_PLACE))  # write their results, and fuse with what makes their operands
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What is in memory and what runs; the attributes are those of `FactoredProgram`."""
+
+    lives: tuple[Interval, ...]
+    moments: tuple[int | None, ...]
+    loops: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,21 @@ def lives_of(
       body: all ops. arguments: tensors that are there at the begin, to the end unless they are `donated`.
       views: numbers of ops whose result is their operand, whatever their names are.
     """
+    return schedule_of(tensors, ops, body, arguments, donated, results, views).lives
+
+
+def schedule_of(
+    tensors: Sequence[Tensor],
+    ops: Sequence[FactoredOp],
+    body: Region,
+    arguments: Collection[int],
+    donated: Collection[int] = (),
+    results: Collection[int] = (),
+    views: Collection[int] = (),
+) -> Schedule:
+    """Returns the tensors that are in memory, and the ops, with their moments; the arguments are those of `lives_of`."""
     some = (frozenset(each) for each in (arguments, donated, results, views))
-    return _Lives(tensors, ops, body, *some).intervals()
+    return _Lives(tensors, ops, body, *some).schedule()
 
 
 @dataclass
@@ -68,6 +90,8 @@ class _Lives:
     is_view: list[bool] = field(init=False)  # by op
 
     def __post_init__(self) -> None:
+        self._moments: dict[int, int] = {}  # of ops that make something in memory
+        self._loops: list[Span] = []
         self._regions: list[Region] = []
         self._inside: dict[int, set[int]] = {}  # number of a region -> numbers of it and those inside
         self._region_of: dict[int, int] = {}
@@ -232,7 +256,7 @@ class _Lives:
 
     # ---- intervals
 
-    def intervals(self) -> tuple[Interval, ...]:
+    def schedule(self) -> Schedule:
         touched: Counter[int] = Counter()
         for number in self._makers():
             step = self._step(number)
@@ -243,7 +267,9 @@ class _Lives:
         for tensor in self.kept:
             first.setdefault(tensor, 0)
             last[tensor] = end
-        return tuple(Interval(each, first[each], max(first[each], last[each])) for each in sorted(first))
+        lives = tuple(Interval(each, first[each], max(first[each], last[each])) for each in sorted(first))
+        moments = tuple(self._moments.get(number) for number in range(len(self.ops)))
+        return Schedule(lives, moments, tuple(self._loops))
 
     def _run(self, region: _Ordered, moment: int, first: dict[int, int], last: dict[int, int]) -> int:
         entered = moment
@@ -256,6 +282,7 @@ class _Lives:
                 continue
             number, step = part
             moment += 1
+            self._moments[number] = moment
             reuses = not self._is_whole(self.ops[number])  # writes where an operand was, if nobody needs that later
             for tensor in step.takes:
                 first.setdefault(tensor, moment)
@@ -268,6 +295,7 @@ class _Lives:
             for tensor, at in last.items():
                 if first[tensor] <= entered < at:  # alive until the last iteration ends
                     last[tensor] = moment
+            self._loops.append((entered + 1, moment))
         return moment
 
 

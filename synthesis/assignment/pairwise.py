@@ -35,14 +35,33 @@ _DIFFERENCES = 1 << 18  # numbers that are subtracted at once
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on a sum over nodes, such as memory in bytes.
+    """A limit on a sum over nodes and pairs of nodes, such as memory in bytes.
 
     Attributes:
       weights: node -> the weight of each of its states. most: the largest sum.
+      pairs: (node, larger node) -> weights with a row per state of the first, a column per state of the second; there
+        is an edge between them.
     """
 
     weights: Mapping[int, np.ndarray]
     most: float
+    pairs: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+    def used(self, states: Sequence[int]) -> float:
+        """Returns the sum for a solution."""
+        return sum(float(each[states[node]]) for node, each in self.weights.items()) + sum(
+            float(matrix[states[one], states[other]]) for (one, other), matrix in self.pairs.items()
+        )
+
+    def around(self) -> dict[int, list[tuple[int | None, np.ndarray]]]:
+        """Returns for each node its weights: one row per state; with the other node, None if there is none."""
+        found: dict[int, list[tuple[int | None, np.ndarray]]] = {}
+        for node, each in self.weights.items():
+            found.setdefault(node, []).append((None, np.asarray(each, dtype=float)[:, None]))
+        for (one, other), matrix in self.pairs.items():
+            found.setdefault(one, []).append((other, matrix))
+            found.setdefault(other, []).append((one, matrix.T))
+        return found
 
 
 @dataclass
@@ -80,15 +99,11 @@ class PairwiseProblem:
 
     def shares(self, states: Sequence[int]) -> list[float]:
         """Returns what a solution takes of each limit, as a share of it."""
-        return [
-            sum(float(w[states[node]]) for node, w in each.weights.items()) / max(each.most, 1.0)
-            for each in self.limits
-        ]
+        return [each.used(states) / max(each.most, 1.0) for each in self.limits]
 
     def excess(self, states: Sequence[int]) -> float:
         """Returns by how much a solution is above a limit, at most; 0 if it keeps all of them."""
-        sums = (sum(w[states[node]] for node, w in each.weights.items()) - each.most for each in self.limits)
-        return max(0.0, *sums) if self.limits else 0.0
+        return max((0.0, *(each.used(states) - each.most for each in self.limits)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +132,10 @@ class Reduction:
         self.around: list[dict[int, np.ndarray]] = [{} for _ in problem.costs]
         for (one, other), matrix in problem.edges.items():
             self.around[one][other], self.around[other][one] = matrix, matrix.T
-        self.weights: dict[int, list[np.ndarray]] = {}
+        self.weights: dict[int, list[list[np.ndarray]]] = {}  # node -> for each limit on it those it adds up
         for limit in problem.limits:
-            for node, each in limit.weights.items():
-                self.weights.setdefault(node, []).append(np.asarray(each, dtype=float))
+            for node, some in limit.around().items():
+                self.weights.setdefault(node, []).append([each for _, each in some])
         self.constant = 0.0
         self._folds: list[_Fold] = []
         self._left = set(range(len(problem.costs)))
@@ -214,8 +229,7 @@ class Reduction:
         worse = np.where(np.isnan(worse), np.inf, worse)
         never = worse <= 0
         for weights in self.weights.get(node, ()):
-            kept = weights[self.states[node]]
-            never &= kept[:, None] <= kept[None, :]
+            never &= sum(_largest_difference(each[self.states[node]]) for each in weights) <= 0
         np.fill_diagonal(never, False)
         both = never & never.T  # of states that never differ, the first stays
         never &= ~both | np.tri(count, dtype=bool).T

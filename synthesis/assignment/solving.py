@@ -35,12 +35,12 @@ _FEW = 15_000_000  # entries of tables up to which elimination is faster than th
 class InfeasibleError(ValueError):
     """No solution keeps the limits, or none was found in time, if `is_proved` is false.
 
-    `excess` is by how much the best one that was found is above; None if it is not known.
+    `closest` has the states that are the least above the limits, of those that were found; None if there are none.
     """
 
-    def __init__(self, message: str, excess: float | None = None, is_proved: bool = True):
+    def __init__(self, message: str, is_proved: bool = True, closest: tuple[int, ...] | None = None):
         super().__init__(message)
-        self.excess, self.is_proved = excess, is_proved
+        self.is_proved, self.closest = is_proved, closest
 
 
 class NotBelowError(ValueError):
@@ -99,7 +99,8 @@ def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: fl
     if not problem.limits and (order := _order(reduction, core)) is not None:
         costs = {node: reduction.costs[node] for node in core}
         return _checked(problem, reduction.solution(eliminated(costs, _edges(reduction), order)), math.inf, len(core))
-    relaxed = _Relaxation(problem, time_limit_s * 2 / 3, gap, below).solution() if problem.limits else None
+    relaxation = _Relaxation(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
+    relaxed = relaxation and relaxation.solution()
     if relaxed is not None and relaxed.gap <= gap:
         return relaxed
     try:
@@ -109,6 +110,7 @@ def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: fl
             return relaxed
         greedy = _descended(problem, tuple(int(costs.argmin()) for costs in problem.costs))
         if error.is_proved or not math.isfinite(problem.cost(greedy)) or problem.excess(greedy) > 0:
+            error.closest = relaxation and relaxation.closest
             raise
         return Solution(greedy, problem.cost(greedy), -math.inf, len(core))
     states = reduction.solution(found)
@@ -154,6 +156,11 @@ class _Relaxation:
             best = self._best
             self._best = mixed if mixed is not None and (best is None or mixed.cost < best.cost) else best
         return self._best and replace(self._best, bound=min(self._best.cost, self._bound))
+
+    @property
+    def closest(self) -> tuple[int, ...] | None:
+        """Returns the solution that is the least above the limits; None if there is none."""
+        return min(self._seen, key=self._problem.excess, default=None)
 
     @property
     def _is_close(self) -> bool:
@@ -223,7 +230,11 @@ def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit
     """Returns the best solution in which each node has one of the states that it has in one of several solutions."""
     states = [np.unique(each) for each in np.array(seen).T]
     limits = [
-        Limit({node: np.asarray(w)[states[node]] for node, w in limit.weights.items()}, limit.most)
+        Limit(
+            {node: np.asarray(w)[states[node]] for node, w in limit.weights.items()},
+            limit.most,
+            {(a, b): matrix[np.ix_(states[a], states[b])] for (a, b), matrix in limit.pairs.items()},
+        )
         for limit in problem.limits
     ]
     small = PairwiseProblem(
@@ -245,11 +256,14 @@ def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit
 
 def _priced(problem: PairwiseProblem, price: float, limits: Collection[int]) -> PairwiseProblem:
     """Returns the problem without limits, at a price for each of some limits as a whole."""
-    costs = [each.copy() for each in problem.costs]
+    costs, edges = [each.copy() for each in problem.costs], dict(problem.edges)
     for limit in (problem.limits[each] for each in sorted(limits)):
+        unit = price / max(limit.most, 1.0)
         for node, weights in limit.weights.items():
-            costs[node] = costs[node] + price * np.asarray(weights) / max(limit.most, 1.0)
-    return PairwiseProblem(costs, problem.edges)
+            costs[node] = costs[node] + unit * np.asarray(weights)
+        for pair, weights in limit.pairs.items():
+            edges[pair] = edges[pair] + unit * weights
+    return PairwiseProblem(costs, edges)
 
 
 def _checked(problem: PairwiseProblem, states: tuple[int, ...], bound: float, core: int) -> Solution:
@@ -257,7 +271,7 @@ def _checked(problem: PairwiseProblem, states: tuple[int, ...], bound: float, co
     if not math.isfinite(cost):
         raise InfeasibleError("no layout is possible")
     if excess > 0:
-        raise InfeasibleError("no layout keeps the limit", excess)
+        raise InfeasibleError("no layout keeps the limit", closest=states)
     return Solution(states, cost, min(cost, bound), core)
 
 
@@ -310,8 +324,10 @@ class _LinearProgram:
             self._low.append(1.0)
             self._high.append(1.0)
         start = self._states_end
+        self._pairs: dict[tuple[int, int], tuple[int, np.ndarray, np.ndarray]] = {}  # edge -> first column, its states
         for (one, other), matrix in _edges(reduction).items():
             rows, columns = np.nonzero(np.isfinite(matrix))
+            self._pairs[one, other] = start, rows, columns
             costs.append(matrix[rows, columns])
             self._pair(start, one, rows, matrix.shape[0])
             self._pair(start, other, columns, matrix.shape[1])
@@ -319,17 +335,30 @@ class _LinearProgram:
         self._costs = np.concatenate(costs)
 
     def limit(self, limit: Limit) -> None:
-        """Adds a row: the weights of the states stay below the limit."""
-        fixed, row, scale = 0.0, len(self._low), max(limit.most, 1.0)
+        """Adds a row: the weights of the states and pairs stay below the limit."""
+        row, scale = len(self._low), max(limit.most, 1.0)
+        states, fixed = self._reduction.states, 0.0
         for node, weights in limit.weights.items():
-            kept = np.asarray(weights, dtype=float)[self._reduction.states[node]] / scale
-            if node in self._first:
-                columns = self._first[node] + np.arange(len(kept))
-                self._entries.append((np.full(len(kept), row), columns, kept))
+            fixed += self._weigh(row, node, np.asarray(weights, dtype=float)[states[node]] / scale)
+        for (one, other), matrix in limit.pairs.items():
+            kept = matrix[np.ix_(states[one], states[other])] / scale
+            if (one, other) in self._pairs:
+                start, rows, columns = self._pairs[one, other]
+                self._entries.append((np.full(len(rows), row), start + np.arange(len(rows)), kept[rows, columns]))
+            elif one in self._first:
+                fixed += self._weigh(row, one, kept[:, 0])
             else:
-                fixed += float(kept[0])
+                fixed += self._weigh(row, other, kept[0])
         self._low.append(-np.inf)
         self._high.append(limit.most / scale - fixed)
+
+    def _weigh(self, row: int, node: int, weights: np.ndarray) -> float:
+        """Adds the weights of a node's states to a row; returns that of a node with one state, which has no column."""
+        if node not in self._first:
+            return float(weights[0])
+        columns = self._first[node] + np.arange(len(weights))
+        self._entries.append((np.full(len(weights), row), columns, weights))
+        return 0.0
 
     def solved(self, time_limit_s: float, gap: float) -> tuple[dict[int, int], float]:
         """Returns the state of each node, and a bound. Raises: InfeasibleError."""
@@ -379,20 +408,22 @@ def _descended(problem: PairwiseProblem, states: tuple[int, ...]) -> tuple[int, 
         around.setdefault(one, []).append((other, matrix))
         around.setdefault(other, []).append((one, matrix.T))
     found = list(states)
-    sums = [sum(float(w[states[node]]) for node, w in limit.weights.items()) for limit in problem.limits]
+    limits = [(limit.most, limit.around()) for limit in problem.limits]
+    sums = [limit.used(states) for limit in problem.limits]
     for _ in itertools.count():
         changed = False
         for node, costs in enumerate(problem.costs):
             total = costs + sum(matrix[:, found[other]] for other, matrix in around.get(node, ()))
-            for limit, used in zip(problem.limits, sums, strict=True):
-                if node in limit.weights:
-                    weights = np.asarray(limit.weights[node])
-                    total = np.where(used - weights[found[node]] + weights > limit.most, np.inf, total)
+            more: dict[int, np.ndarray] = {}  # limit -> by how much each state is above the one that the node has
+            for number, (most, parts) in enumerate(limits):
+                if node in parts:
+                    used = sum(each[:, 0 if other is None else found[other]] for other, each in parts[node])
+                    more[number] = used - used[found[node]]
+                    total = np.where(sums[number] + more[number] > most, np.inf, total)
             best = int(np.argmin(total))
             if total[best] < total[found[node]] * (1 - 1e-9):
-                for number, limit in enumerate(problem.limits):
-                    if node in limit.weights:
-                        sums[number] += float(limit.weights[node][best] - limit.weights[node][found[node]])
+                for number, each in more.items():
+                    sums[number] += float(each[best])
                 found[node], changed = best, True
         if not changed:
             return tuple(found)

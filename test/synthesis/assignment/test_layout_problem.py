@@ -66,7 +66,7 @@ def test_an_impossible_limit_is_refused_and_the_least_memory_is_known():
     problem = LayoutProblem(mlp(1024, 1024, 1024), MESH, NETWORK, memory_limit=1000)
     with pytest.raises(InfeasibleError):
         problem.solve()
-    assert problem.least_memory() == 6 * 2 * 1024 * 1024 // 8
+    assert problem.memory.least() == 6 * 2 * 1024 * 1024 // 8
 
 
 def test_pinned_layouts_are_kept_and_a_conversion_leads_out_of_them():

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in memory at each moment, by the states of the nodes of a pairwise problem.
+
+A tensor takes its tile in the layout of its cluster, while it lives. A conversion takes a copy beside it: where an op
+needs another layout, the tile in that layout is in memory while the op runs; where several ops share the conversion,
+from the first of them to the last; where it is made in front of a loop, while the loop runs. A result that is made in
+another layout than it is kept in is in memory in both when it is made, such as partial sums that are then scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .factored_program import FactoredProgram, Span
+from .pairwise import Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tensor that is in memory.
+
+    Attributes:
+      span: its first and last moment. node: that decides on its layout; None if its layout is fixed.
+      sizes: in bytes, by the state of the node.
+    """
+
+    span: Span
+    node: int | None
+    sizes: np.ndarray
+
+    def size(self, states: Sequence[int]) -> float:
+        """Returns the bytes in a solution."""
+        return float(self.sizes[0 if self.node is None else states[self.node]])
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a conversion adds to memory: nothing where both its ends have the same layout.
+
+    Attributes:
+      span: the first and last moment. source, target: the nodes at its ends.
+      sources, targets: the layouts by state. sizes: of the tile that is added, in bytes, by the state of one end.
+      is_source: whether that is the source.
+    """
+
+    span: Span
+    source: int
+    target: int
+    sources: np.ndarray
+    targets: np.ndarray
+    sizes: np.ndarray
+    is_source: bool = False
+
+    def size(self, states: Sequence[int]) -> float:
+        """Returns the bytes in a solution."""
+        source, target = states[self.source], states[self.target]
+        if (self.sources[source] == self.targets[target]).all():
+            return 0.0
+        return float(self.sizes[source if self.is_source else target])
+
+    def weights(self) -> np.ndarray:
+        """Returns the bytes for each pair of states, one row per state of the source."""
+        differs = (self.sources[:, None, :] != self.targets[None, :, :]).any(axis=2)
+        return np.where(differs, self.sizes[:, None] if self.is_source else self.sizes[None, :], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The tiles and copies of a program."""
+
+    tiles: tuple[Tile, ...]
+    copies: tuple[Copy, ...] = ()
+
+    def used(self, states: Sequence[int]) -> np.ndarray:
+        """Returns the bytes at each moment in a solution."""
+        return self._summed((piece.span, piece.size(states)) for piece in (*self.tiles, *self.copies))
+
+    def peak(self, states: Sequence[int]) -> int:
+        """Returns the bytes at the fullest moment of a solution."""
+        return int(self.used(states).max(initial=0.0))
+
+    def least(self) -> int:
+        """Returns a bound on the peak of all solutions: each tensor in its smallest tile, and nothing is converted."""
+        return int(self._summed((tile.span, float(tile.sizes.min())) for tile in self.tiles).max(initial=0.0))
+
+    def whole(self) -> np.ndarray:
+        """Returns the bytes at each moment with each tensor in its largest tile, and nothing converted."""
+        return self._summed((tile.span, float(tile.sizes.max())) for tile in self.tiles)
+
+    def limit(self, moment: int, most: float) -> Limit:
+        """Returns the limit on what is in memory at a moment."""
+        weights: dict[int, np.ndarray] = {}
+        pairs: dict[tuple[int, int], np.ndarray] = {}
+        for tile in self.tiles:
+            if not _has(tile.span, moment):
+                continue
+            if tile.node is None:
+                most -= float(tile.sizes[0])
+            else:
+                weights[tile.node] = weights.get(tile.node, 0.0) + tile.sizes
+        for copy in self.copies:
+            if not _has(copy.span, moment):
+                continue
+            pair, added = (copy.source, copy.target), copy.weights()
+            pair, added = (pair, added) if pair[0] < pair[1] else (pair[::-1], added.T)
+            if added.any():
+                pairs[pair] = pairs.get(pair, 0.0) + added
+        return Limit(weights, most, pairs)
+
+    def _summed(self, pieces: Iterable[tuple[Span, float]]) -> np.ndarray:
+        end = max((piece.span[1] for piece in (*self.tiles, *self.copies)), default=-1) + 2
+        change = np.zeros(end + 1)
+        for (first, last), size in pieces:
+            change[first] += size
+            change[last + 1] -= size
+        return np.cumsum(change)[:end]
+
+
+def hills(sizes: np.ndarray, most: int) -> list[int]:
+    """Returns the moments at which most bytes are in memory, one per hill, the highest first.
+
+    Example:
+      >>> hills(np.array([1.0, 3.0, 2.0, 5.0, 5.0, 0.0]), 8)
+      [3, 1]
+    """
+    found = [
+        at
+        for at, size in enumerate(sizes)
+        if size == max(sizes[max(0, at - 1) : at + 2]) and (at == 0 or sizes[at - 1] < size)
+    ]
+    return sorted(found, key=lambda at: -sizes[at])[:most]
+
+
+class CopySpans:
+    """When the copies that conversions make are in memory.
+
+    `_spans` has for each op when its operands are needed: when it runs or, if it makes nothing in memory by itself,
+    when those ops run that take what it makes; None if nothing does.
+    """
+
+    def __init__(self, program: FactoredProgram):
+        self._program = program
+        self._born = {each.tensor: each.first for each in program.lives}
+        self._end = max((each.last for each in program.lives), default=0)
+        self._takers: dict[int, list[int]] = {}
+        for number, op in enumerate(program.ops):
+            for tensor in op.operands:
+                self._takers.setdefault(tensor, []).append(number)
+        self._spans: dict[int, Span | None] = {}
+        for number in reversed(range(len(program.moments))):
+            moment = program.moments[number]
+            self._spans[number] = self._of_made(number) if moment is None else (moment, moment)
+
+    def makes(self, op: int) -> bool:
+        """Returns whether an op makes something in memory by itself."""
+        return op < len(self._program.moments) and self._program.moments[op] is not None
+
+    def of_operand(self, op: int, tensor: int, is_hoisted: bool) -> Span | None:
+        """Returns when a converted operand is needed; `is_hoisted` if it is converted in front of the loops around."""
+        span = self._spans.get(op)
+        if span is None or not is_hoisted or tensor not in self._born:
+            return span
+        loops = (loop for loop in self._program.loops if _has(loop, span[0]) and not _has(loop, self._born[tensor]))
+        return _hull((span, *loops))
+
+    def of_shared(self, tensor: int, ops: Iterable[int]) -> Span | None:
+        """Returns when a tensor is needed by some of the ops that take it."""
+        kept = [(self._end, self._end)] if tensor in self._program.results else []
+        return _hull((*kept, *(self._spans.get(op) for op in ops)))
+
+    def of_result(self, op: int, tensor: int) -> Span | None:
+        """Returns when a result is in memory twice: when it is made, or needed if the op makes nothing by itself."""
+        return self._spans.get(op) if self.makes(op) else self.of_shared(tensor, self._takers.get(tensor, ()))
+
+    def _of_made(self, op: int) -> Span | None:
+        made = self._program.ops[op].results
+        return _hull(self.of_shared(tensor, self._takers.get(tensor, ())) for tensor in made)
+
+
+def _has(span: Span, moment: int) -> bool:
+    return span[0] <= moment <= span[1]
+
+
+def _hull(spans: Iterable[Span | None]) -> Span | None:
+    """Returns the first and the last moment of several spans; None if there is none."""
+    some = [each for each in spans if each is not None]
+    return (min(first for first, _ in some), max(last for _, last in some)) if some else None
