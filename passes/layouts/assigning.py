@@ -31,7 +31,7 @@ _KEPT = 8  # modules whose layouts are remembered
 
 
 class MemoryLimitError(DiagnosedError):
-    """No layout keeps the memory limit, by the model; `least_bytes` is a bound on what any needs."""
+    """No layout keeps the memory limit, by the model; `least_bytes` is the least that layouts which were found need."""
 
     least_bytes: int = 0
 
@@ -160,13 +160,14 @@ def _infeasible(module: ir.Module, problem: LayoutProblem, error: InfeasibleErro
     if problem.memory_limit is None:
         return error_at(module.operation, f"{error} on {problem.mesh}")
     least = problem.memory.least()
+    closest = least if error.closest is None else problem.memory.peak(error.closest)
     limit = f"{mebibytes(problem.memory_limit, 1)} MiB"
-    said = f"no layout was found that fits into {limit}; {mebibytes(least, 1)} MiB is the least that any may need"
+    said = f"no layout was found that fits into {limit}; {mebibytes(closest, 1)} MiB is the least that was found"
     if least > problem.memory_limit:
         said = (
             f"no layout fits into {limit}: with every tensor split over all of {problem.mesh} that can be, at least "
             f"{mebibytes(least, 1)} MiB are alive at once; use more devices, a smaller batch, or donate arguments"
         )
     found = MemoryLimitError(error_at(module.operation, said).diagnostics)
-    found.least_bytes = least
+    found.least_bytes = closest
     return found
