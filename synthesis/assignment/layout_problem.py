@@ -26,7 +26,7 @@ from ..network.topology import Topology
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
-from .memory import Copy, CopySpans, Memory, Tile, hills
+from .memory import Copy, Timeline, Memory, Tile, hills
 from .moves import NOWHERE, PARTIAL, prices_for
 from .pairwise import PairwiseProblem
 from .roles import Roles
@@ -377,32 +377,33 @@ class LayoutProblem:
     @functools.cached_property
     def memory(self) -> Memory:
         """What is in memory, by the states of the nodes."""
-        spans = CopySpans(self.program)
-        copies = (self._copy(edge, spans) for edge in self._edges)
-        return Memory(tuple(map(self._tile, self.program.lives)), tuple(each for each in copies if each is not None))
+        timeline = Timeline(self.program)
+        tiles = (self._tile(each, timeline) for each in self.program.lives)
+        copies = (self._copy(edge, timeline) for edge in self._edges)
+        return Memory(tuple(tiles), tuple(each for each in copies if each is not None))
 
-    def _tile(self, life: Interval) -> Tile:
+    def _tile(self, life: Interval, timeline: Timeline) -> Tile:
         cluster, size = self.clusters.of[life.tensor], self.program.tensors[life.tensor].bytes
-        span = life.first, life.last
+        span = timeline.of_moments(life.first, life.last)
         if cluster < 0:
             return Tile(span, None, np.full(1, float(size)))
         return Tile(span, cluster, size / self.prices.shards(self._spaces[cluster]))
 
-    def _copy(self, edge: _Edges, spans: CopySpans) -> Copy | None:
+    def _copy(self, edge: _Edges, timeline: Timeline) -> Copy | None:
         """Returns what a conversion adds to memory; None if nothing needs it."""
         op, tensor = edge.op, edge.tensor
         is_result = op is not None and edge.source == self._op_nodes[op]
-        if op is not None and self.program.ops[op].name == "copy" and spans.makes(op):
+        if op is not None and self.program.ops[op].name == "copy" and timeline.makes(op):
             return None  # it is the result, which has a tile
         if op is None:
-            span = spans.of_shared(tensor, self._takers[tensor])
+            span = timeline.of_shared(tensor, self._takers[tensor])
         elif is_result:
-            span = spans.of_result(op, tensor)
+            span = timeline.of_result(op, tensor)
         else:
-            span = spans.of_operand(op, tensor, edge.runs_if_larger < self.program.ops[op].runs)
+            span = timeline.of_operand(op, tensor, edge.runs_if_larger < self.program.ops[op].runs)
         if span is None:
             return None
-        is_source = is_result and spans.makes(op)
+        is_source = is_result and timeline.makes(op)
         sizes = self.program.tensors[tensor].bytes / self.prices.shards(edge.sources if is_source else edge.targets)
         return Copy(span, edge.source, edge.target, edge.sources, edge.targets, sizes, is_source)
 

@@ -9,6 +9,7 @@ another layout than it is kept in is in memory in both when it is made, such as 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -134,50 +135,89 @@ def hills(sizes: np.ndarray, most: int) -> list[int]:
     return sorted(found, key=lambda at: -sizes[at])[:most]
 
 
-class CopySpans:
-    """When the copies that conversions make are in memory.
+class Timeline:
+    """When tensors, and the copies that conversions make, are in memory: by the places of the ops as they run.
 
-    `_spans` has for each op when its operands are needed: when it runs or, if it makes nothing in memory by itself,
-    when those ops run that take what it makes; None if nothing does.
+    An op that makes nothing in memory by itself has its place in front of the first op that it is a part of, behind
+    those that are in front of it in the program. What is converted for it is needed until those run that take what it
+    makes. `_places` has the place of each op that is needed, `_of_moment` the first and the last place of each moment.
     """
 
     def __init__(self, program: FactoredProgram):
         self._program = program
-        self._born = {each.tensor: each.first for each in program.lives}
-        self._end = max((each.last for each in program.lives), default=0)
         self._takers: dict[int, list[int]] = {}
         for number, op in enumerate(program.ops):
             for tensor in op.operands:
                 self._takers.setdefault(tensor, []).append(number)
-        self._spans: dict[int, Span | None] = {}
-        for number in reversed(range(len(program.moments))):
-            moment = program.moments[number]
-            self._spans[number] = self._of_made(number) if moment is None else (moment, moment)
+        self._born = {each.tensor: each.first for each in program.lives}
+        self._end = max((*(each.last for each in program.lives), *filter(None, program.moments)), default=0)
+        at_moment: dict[int, list[int]] = {}
+        for op, moment in self._moments().items():
+            at_moment.setdefault(moment, []).append(op)
+        self._places: dict[int, int] = {}
+        self._of_moment: list[Span] = []
+        place = 0
+        for moment in range(self._end + 1):
+            ops = sorted(at_moment.get(moment, ()), key=lambda op: (self.makes(op), op))
+            self._places |= {op: place + number for number, op in enumerate(ops)}
+            self._of_moment.append((place, place + max(1, len(ops)) - 1))
+            place += max(1, len(ops))
 
     def makes(self, op: int) -> bool:
         """Returns whether an op makes something in memory by itself."""
         return op < len(self._program.moments) and self._program.moments[op] is not None
 
+    def of_moments(self, first: int, last: int) -> Span:
+        """Returns the places from the first moment to the last."""
+        return self._of_moment[first][0], self._of_moment[last][1]
+
     def of_operand(self, op: int, tensor: int, is_hoisted: bool) -> Span | None:
         """Returns when a converted operand is needed; `is_hoisted` if it is converted in front of the loops around."""
-        span = self._spans.get(op)
+        span = self._of_op(op)
         if span is None or not is_hoisted or tensor not in self._born:
             return span
-        loops = (loop for loop in self._program.loops if _has(loop, span[0]) and not _has(loop, self._born[tensor]))
-        return _hull((span, *loops))
+        born, _ = self.of_moments(self._born[tensor], self._born[tensor])
+        loops = (self.of_moments(*loop) for loop in self._program.loops)
+        return _hull((span, *(loop for loop in loops if _has(loop, span[0]) and not _has(loop, born))))
 
     def of_shared(self, tensor: int, ops: Iterable[int]) -> Span | None:
-        """Returns when a tensor is needed by some of the ops that take it."""
-        kept = [(self._end, self._end)] if tensor in self._program.results else []
-        return _hull((*kept, *(self._spans.get(op) for op in ops)))
+        """Returns when a tensor is needed by some of the ops that take it, or after the last one."""
+        return _hull((*self._after(tensor), *(self._of_op(op) for op in ops)))
 
     def of_result(self, op: int, tensor: int) -> Span | None:
         """Returns when a result is in memory twice: when it is made, or needed if the op makes nothing by itself."""
-        return self._spans.get(op) if self.makes(op) else self.of_shared(tensor, self._takers.get(tensor, ()))
+        return self._of_op(op) if self.makes(op) else self.of_shared(tensor, self._takers.get(tensor, ()))
 
-    def _of_made(self, op: int) -> Span | None:
+    def _of_op(self, op: int) -> Span | None:
+        """Returns when the operands of an op are needed; None if nothing needs what it makes."""
+        if op not in self._places:
+            return None
+        own = self._places[op], self._places[op]
+        if self.makes(op):
+            return own
         made = self._program.ops[op].results
-        return _hull(self.of_shared(tensor, self._takers.get(tensor, ())) for tensor in made)
+        takers = [self._places[each] for tensor in made for each in self._takers.get(tensor, ()) if each in self._places]
+        return _hull((own, *zip(takers, takers), *(span for tensor in made for span in self._after(tensor))))
+
+    def _after(self, tensor: int) -> list[Span]:
+        """Returns the last place, for a result of the program."""
+        return [self.of_moments(self._end, self._end)] if tensor in self._results else []
+
+    @functools.cached_property
+    def _results(self) -> frozenset[int]:
+        return frozenset(self._program.results)
+
+    def _moments(self) -> dict[int, int]:
+        """Returns for each op that is needed its moment, or the first moment of those that it is a part of."""
+        found: dict[int, int] = {}
+        for op in reversed(range(len(self._program.moments))):
+            made = self._program.ops[op].results
+            takers = [found[each] for tensor in made for each in self._takers.get(tensor, ()) if each in found]
+            takers += [self._end for tensor in made if tensor in self._results]
+            moment = self._program.moments[op]
+            if moment is not None or takers:
+                found[op] = min(takers) if moment is None else moment
+        return found
 
 
 def _has(span: Span, moment: int) -> bool:
