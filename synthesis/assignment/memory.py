@@ -181,12 +181,14 @@ class Timeline:
         return _hull((span, *(loop for loop in loops if _has(loop, span[0]) and not _has(loop, born))))
 
     def of_shared(self, tensor: int, ops: Iterable[int]) -> Span | None:
-        """Returns when a tensor is needed by some of the ops that take it, or after the last one."""
-        return _hull((*self._after(tensor), *(self._of_op(op) for op in ops)))
+        """Returns when some of the ops that take a tensor need it."""
+        return _hull(self._of_op(op) for op in ops)
 
     def of_result(self, op: int, tensor: int) -> Span | None:
         """Returns when a result is in memory twice: when it is made, or needed if the op makes nothing by itself."""
-        return self._of_op(op) if self.makes(op) else self.of_shared(tensor, self._takers.get(tensor, ()))
+        if self.makes(op):
+            return self._of_op(op)
+        return _hull((self.of_shared(tensor, self._takers.get(tensor, ())), *self._after(tensor)))
 
     def _of_op(self, op: int) -> Span | None:
         """Returns when the operands of an op are needed; None if nothing needs what it makes."""

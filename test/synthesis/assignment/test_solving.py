@@ -67,6 +67,41 @@ def test_a_limit_binds_and_an_impossible_one_is_refused():
     assert tight > 10  # the limit changed the solution
 
 
+@pytest.mark.parametrize("few", [0, solving._FEW])
+def test_a_limit_on_pairs_binds_too(few, monkeypatch):
+    monkeypatch.setattr(solving, "_FEW", few)
+    tight = refused = 0
+    for seed in range(120):
+        problem = random_problem(seed, most_nodes=5)
+        rng = np.random.default_rng(seed + 2000)
+        for _ in range(2):
+            weights = {node: rng.integers(0, 4, len(costs)).astype(float) for node, costs in enumerate(problem.costs)}
+            pairs = {pair: rng.integers(0, 6, matrix.shape).astype(float) for pair, matrix in problem.edges.items()}
+            kept = {pair: matrix for pair, matrix in pairs.items() if rng.random() < 0.7}
+            problem.limits.append(Limit(weights, float(rng.integers(0, 5 * len(weights))), kept))
+        best, unlimited = least(problem), least(PairwiseProblem(problem.costs, problem.edges))
+        tight += unlimited < best < math.inf
+        if math.isinf(best):
+            refused += 1
+            with pytest.raises(InfeasibleError):
+                solve(problem, gap=0)
+        else:
+            found = solve(problem, gap=0)
+            assert found.cost == pytest.approx(best) and problem.excess(found.states) == 0
+            assert found.bound <= best + 1e-6
+    assert tight > 10 and refused > 10
+
+
+def test_a_refusal_has_the_solution_that_is_closest():
+    problem = PairwiseProblem()
+    one, other = problem.add([1.0, 2.0]), problem.add([1.0, 2.0])
+    problem.join(one, other, np.zeros((2, 2)))
+    problem.limits.append(Limit({one: np.array([8.0, 2.0])}, 2.0, {(one, other): np.array([[0.0, 9.0], [9.0, 1.0]])}))
+    with pytest.raises(InfeasibleError) as refused:
+        solve(problem)
+    assert refused.value.closest == (1, 1)
+
+
 def test_trees_and_dominated_states_are_reduced_away():
     chain = PairwiseProblem()
     nodes = [chain.add([0.0, 1.0, 5.0]) for _ in range(50)]
