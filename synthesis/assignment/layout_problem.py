@@ -26,7 +26,7 @@ from ..network.topology import Topology
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
-from .memory import Copy, Timeline, Memory, Tile, hills
+from .memory import Copy, Memory, Tile, Timeline, hills
 from .moves import NOWHERE, PARTIAL, prices_for
 from .pairwise import PairwiseProblem
 from .roles import Roles
@@ -128,9 +128,8 @@ class LayoutProblem:
         for number, op in enumerate(self.program.ops):
             if number not in self.clusters.ties:
                 self._add_op(number, op)
-        self._limited: set[int] = set()  # moments
         if self.memory_limit is not None:
-            self._limit(hills(self.memory.whole(), MOMENTS))
+            self._limit(hills(self.memory.whole(), MOMENTS), self.memory_limit)
 
     def solve(
         self, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP, below_s: float = math.inf
@@ -141,16 +140,10 @@ class LayoutProblem:
         """
         while True:
             found = solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s)
-            if not (above := self._above(found.states)):
+            used, limit = self.memory.used(found.states), self.memory_limit
+            if limit is None or used.max(initial=0.0) <= limit:
                 return self.assignment(found)
-            self._limit(above)
-
-    def _above(self, states: Sequence[int]) -> list[int]:
-        """Returns the fullest moments that are above the memory limit."""
-        if self.memory_limit is None:
-            return []
-        used = self.memory.used(states)
-        return [each for each in hills(used, len(used)) if used[each] > self.memory_limit][:MOMENTS]
+            self._limit([each for each in hills(used, MOMENTS) if used[each] > limit], limit)
 
     def assignment(self, solution: Solution) -> Assignment:
         """Returns a solution in words of the program."""
@@ -164,10 +157,9 @@ class LayoutProblem:
             for number, node in self._op_nodes.items()
         }
         moves = sorted(self._moves(states), key=lambda move: -move.seconds)
-        moving = sum(move.seconds for move in moves)
-        return Assignment(
-            layouts, ways, tuple(moves), solution, len(self.problem.costs), solution.cost - moving, self.memory.peak(states)
-        )
+        local_s = solution.cost - sum(move.seconds for move in moves)
+        nodes, memory = len(self.problem.costs), self.memory.peak(states)
+        return Assignment(layouts, ways, tuple(moves), solution, nodes, local_s, memory)
 
     # ---- nodes
 
@@ -407,10 +399,8 @@ class LayoutProblem:
         sizes = self.program.tensors[tensor].bytes / self.prices.shards(edge.sources if is_source else edge.targets)
         return Copy(span, edge.source, edge.target, edge.sources, edge.targets, sizes, is_source)
 
-    def _limit(self, moments: Iterable[int]) -> None:
-        assert self.memory_limit is not None
-        self._limited.update(moments)
-        self.problem.limits += [self.memory.limit(moment, self.memory_limit) for moment in moments]
+    def _limit(self, places: Iterable[int], limit: int) -> None:
+        self.problem.limits += [self.memory.limit(place, limit) for place in places]
 
     # ---- solutions
 

@@ -73,7 +73,7 @@ def schedule_of(
     results: Collection[int] = (),
     views: Collection[int] = (),
 ) -> Schedule:
-    """Returns the tensors that are in memory, and the ops, with their moments; the arguments are those of `lives_of`."""
+    """Returns what is in memory and what runs, and when; the arguments are those of `lives_of`."""
     some = (frozenset(each) for each in (arguments, donated, results, views))
     return _Lives(tensors, ops, body, *some).schedule()
 

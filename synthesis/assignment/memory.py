@@ -24,7 +24,7 @@ class Tile:
     """A tensor that is in memory.
 
     Attributes:
-      span: its first and last moment. node: that decides on its layout; None if its layout is fixed.
+      span: its first and last place (`Timeline`). node: that decides on its layout; None if its layout is fixed.
       sizes: in bytes, by the state of the node.
     """
 
@@ -42,7 +42,7 @@ class Copy:
     """What a conversion adds to memory: nothing where both its ends have the same layout.
 
     Attributes:
-      span: the first and last moment. source, target: the nodes at its ends.
+      span: the first and last place. source, target: the nodes at its ends.
       sources, targets: the layouts by state. sizes: of the tile that is added, in bytes, by the state of one end.
       is_source: whether that is the source.
     """
@@ -76,11 +76,11 @@ class Memory:
     copies: tuple[Copy, ...] = ()
 
     def used(self, states: Sequence[int]) -> np.ndarray:
-        """Returns the bytes at each moment in a solution."""
+        """Returns the bytes at each place of the timeline in a solution."""
         return self._summed((piece.span, piece.size(states)) for piece in (*self.tiles, *self.copies))
 
     def peak(self, states: Sequence[int]) -> int:
-        """Returns the bytes at the fullest moment of a solution."""
+        """Returns the bytes at the fullest place of a solution."""
         return int(self.used(states).max(initial=0.0))
 
     def least(self) -> int:
@@ -88,22 +88,22 @@ class Memory:
         return int(self._summed((tile.span, float(tile.sizes.min())) for tile in self.tiles).max(initial=0.0))
 
     def whole(self) -> np.ndarray:
-        """Returns the bytes at each moment with each tensor in its largest tile, and nothing converted."""
+        """Returns the bytes at each place with each tensor in its largest tile, and nothing converted."""
         return self._summed((tile.span, float(tile.sizes.max())) for tile in self.tiles)
 
-    def limit(self, moment: int, most: float) -> Limit:
-        """Returns the limit on what is in memory at a moment."""
+    def limit(self, place: int, most: float) -> Limit:
+        """Returns the limit on what is in memory at a place."""
         weights: dict[int, np.ndarray] = {}
         pairs: dict[tuple[int, int], np.ndarray] = {}
         for tile in self.tiles:
-            if not _has(tile.span, moment):
+            if not _has(tile.span, place):
                 continue
             if tile.node is None:
                 most -= float(tile.sizes[0])
             else:
                 weights[tile.node] = weights.get(tile.node, 0.0) + tile.sizes
         for copy in self.copies:
-            if not _has(copy.span, moment):
+            if not _has(copy.span, place):
                 continue
             pair, added = (copy.source, copy.target), copy.weights()
             pair, added = (pair, added) if pair[0] < pair[1] else (pair[::-1], added.T)
@@ -121,7 +121,7 @@ class Memory:
 
 
 def hills(sizes: np.ndarray, most: int) -> list[int]:
-    """Returns the moments at which most bytes are in memory, one per hill, the highest first.
+    """Returns the places at which most bytes are in memory, one per hill, the highest first.
 
     Example:
       >>> hills(np.array([1.0, 3.0, 2.0, 5.0, 5.0, 0.0]), 8)
@@ -198,8 +198,9 @@ class Timeline:
         if self.makes(op):
             return own
         made = self._program.ops[op].results
-        takers = [self._places[each] for tensor in made for each in self._takers.get(tensor, ()) if each in self._places]
-        return _hull((own, *zip(takers, takers), *(span for tensor in made for span in self._after(tensor))))
+        takers = [each for tensor in made for each in self._takers.get(tensor, ()) if each in self._places]
+        spans = [(self._places[each], self._places[each]) for each in takers]
+        return _hull((own, *spans, *(span for tensor in made for span in self._after(tensor))))
 
     def _after(self, tensor: int) -> list[Span]:
         """Returns the last place, for a result of the program."""
@@ -222,8 +223,8 @@ class Timeline:
         return found
 
 
-def _has(span: Span, moment: int) -> bool:
-    return span[0] <= moment <= span[1]
+def _has(span: Span, place: int) -> bool:
+    return span[0] <= place <= span[1]
 
 
 def _hull(spans: Iterable[Span | None]) -> Span | None:

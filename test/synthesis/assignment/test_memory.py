@@ -42,9 +42,7 @@ def program(ops, arguments, results, pinned=None, body=None) -> FactoredProgram:
     tensors = (Tensor((SIZE, SIZE), 8),) * count
     found = schedule_of(tensors, ops, body or Region(tuple(range(len(ops)))), arguments, (), results)
     pinned = tuple((tensor, layout) for tensor, layout in sorted((pinned or {}).items()))
-    return FactoredProgram(
-        tensors, tuple(ops), arguments, results, pinned, found.lives, found.moments, found.loops
-    )
+    return FactoredProgram(tensors, tuple(ops), arguments, results, pinned, found.lives, found.moments, found.loops)
 
 
 WHOLE, ROWS, COLUMNS = ((), ()), (("x",), ()), ((), ("x",))
@@ -125,79 +123,88 @@ def programs(draw, most_ops=6):
     return found
 
 
-def replayed(problem: LayoutProblem, states) -> float:
-    """Returns the most bytes in memory while ops run one after the other: another way to come to the peak.
+class Replay:
+    """Ops that run one after the other, and what is in memory meanwhile: another way to come to the peak.
 
-    Each op counts what is alive at its moment, and holds what is converted for it; it lets go of that when it, or the
-    ops that take what it makes if it is a part of them, have run.
+    Each op finds what is alive at its moment, and what is held: an op holds what is converted for it until it has run,
+    or, if it is a part of others, until those ops have run that take what it makes. `END` is after all of them.
     """
-    given = problem.program
-    moments = dict(enumerate(given.moments))
-    takers = {t: [n for n, op in enumerate(given.ops) if t in op.operands] for t in range(len(given.tensors))}
-    end = max(each.last for each in given.lives)
 
-    def moment_of(number):
-        if moments[number] is not None:
-            return moments[number]
-        made = given.ops[number].results
-        found = [moment_of(user) for tensor in made for user in takers[tensor]]
-        return min((each for each in found if each is not None), default=end if set(made) & {*given.results} else None)
+    END = -1
 
-    def needed_until(number):
-        """Returns the ops that have to run before an op's operands may go; None stands for the end."""
-        if moments[number] is not None:
-            return {number}
-        made = given.ops[number].results
-        ends = {user for tensor in made for user in takers[tensor] if moment_of(user) is not None} | {number}
-        return ends | {None} if set(made) & {*given.results} else ends
+    def __init__(self, problem: LayoutProblem):
+        self.problem, self.program = problem, problem.program
+        self.takers = {t: [n for n, op in enumerate(self.program.ops) if t in op.operands] for t in self._tensors()}
+        self.end = max(each.last for each in self.program.lives)
+        known = [(self.moment_of(number), self.runs(number), number) for number in range(len(self.program.ops))]
+        empty = {*range(self.end + 1)} - {moment for moment, *_ in known}
+        known += [(moment, True, self.END) for moment in empty]
+        self.steps = [(moment, op) for moment, _, op in sorted(each for each in known if each[0] is not None)]
+        self.place = {op: at for at, (_, op) in enumerate(self.steps)} | {self.END: len(self.steps) - 1}
 
-    held = []  # [the op that begins to hold it; None: before all; the ops that still need it; bytes]
-    for edge in problem._edges:
+    def _tensors(self):
+        return range(len(self.program.tensors))
+
+    def runs(self, op: int) -> bool:
+        return self.program.moments[op] is not None
+
+    def moment_of(self, op: int):
+        """Returns when an op runs, or the first op that it is a part of; None if nobody needs it."""
+        if self.runs(op):
+            return self.program.moments[op]
+        (made,) = self.program.ops[op].results
+        found = [self.moment_of(user) for user in self.takers[made]]
+        found += [self.end] if made in self.program.results else []
+        return min((each for each in found if each is not None), default=None)
+
+    def needed_until(self, op: int) -> set[int]:
+        if self.runs(op):
+            return {op}
+        return {op, *self.users(*self.program.ops[op].results)}
+
+    def users(self, tensor: int) -> set[int]:
+        found = {each for each in self.takers[tensor] if self.moment_of(each) is not None}
+        return found | ({self.END} if tensor in self.program.results else set())
+
+    def held(self, edge, states):
+        """Yields the ops that need what a conversion makes, those that have to run before it may go, and its bytes."""
         source, target = edge.sources[states[edge.source]], edge.targets[states[edge.target]]
         if (source == target).all():
-            continue
-        before, after = (given.tensors[edge.tensor].bytes / problem.prices.shards(each[None])[0] for each in (source, target))
-        users = [each for each in takers[edge.tensor] if moment_of(each) is not None]
+            return
+        size = self.program.tensors[edge.tensor].bytes
+        before, after = (size / self.problem.prices.shards(each[None])[0] for each in (source, target))
+        is_result = edge.op is not None and edge.source == self.problem._op_nodes[edge.op]
+        if is_result and self.runs(edge.op):
+            yield {edge.op}, {edge.op}, before
+            return
+        users = self.users(edge.tensor) if is_result or edge.op is None else {edge.op}
         if edge.op is None:
-            users = [each for each in users if each in problem._op_nodes]
-            held.append((set(users), set().union(*map(needed_until, users)), after))
-        elif edge.source == problem._op_nodes[edge.op] and moments[edge.op] is not None:
-            held.append(({edge.op}, {edge.op}, before))
-        elif edge.source == problem._op_nodes[edge.op]:
-            kept = {None} & {None if edge.tensor in given.results else edge.op}
-            held.append(({*users, *kept}, set().union(kept, *map(needed_until, users)), after))
-        elif moment_of(edge.op) is not None:
-            held.append(({edge.op}, needed_until(edge.op), after))
-    order = sorted((n for n in moments if moment_of(n) is not None), key=lambda n: (moment_of(n), moments[n] is not None, n))
-    tile = {each.tensor: problem.memory.tiles[number].size(states) for number, each in enumerate(given.lives)}
+            users = {each for each in users if each in self.problem._op_nodes}
+        users = {each for each in users if each == self.END or self.moment_of(each) is not None}
+        if users:
+            yield users, {end for each in users for end in ({each} if each < 0 else self.needed_until(each))}, after
 
-    def alive(moment):
-        return sum(tile[each.tensor] for each in given.lives if each.first <= moment <= each.last)
-
-    steps = [(moment_of(number), number) for number in order]
-    empty = set(range(end + 1)) - {moment for moment, _ in steps}
-    steps = sorted([*steps, *((moment, None) for moment in empty)], key=lambda step: step[0])
-    place = {number: at for at, (_, number) in enumerate(steps) if number is not None}
-    last = max(at for at, (moment, _) in enumerate(steps) if moment == end)
-    first_of_end = min(at for at, (moment, _) in enumerate(steps) if moment == end)
-    most = 0.0
-    for at, (moment, _) in enumerate(steps):
-        size = alive(moment)
-        for begins, needs, num_bytes in held:
-            starts = [place[each] if each is not None else first_of_end for each in begins]
-            stops = [place[each] if each is not None else last for each in needs]
-            size += num_bytes if starts and min(starts) <= at <= max(stops) else 0
-        most = max(most, size)
-    return most
+    def peak(self, states) -> float:
+        held = [each for edge in self.problem._edges for each in self.held(edge, states)]
+        lives = list(zip(self.program.lives, (tile.size(states) for tile in self.problem.memory.tiles)))
+        most = 0.0
+        for at, (moment, _) in enumerate(self.steps):
+            size = sum(each for life, each in lives if life.first <= moment <= life.last)
+            for users, ends, num_bytes in held:
+                if min(map(self.place.get, users)) <= at <= max(map(self.place.get, ends)):
+                    size += num_bytes
+            most = max(most, size)
+        return most
 
 
 @settings(deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
 def test_the_peak_is_that_of_a_replay(drawn, random):
     problem = LayoutProblem(drawn, Mesh.parse("x=2,y=4"), NETWORK)
+    replay = Replay(problem)
     for _ in range(4):
         states = tuple(random.randrange(len(costs)) for costs in problem.problem.costs)
-        assert problem.memory.peak(states) == int(replayed(problem, states))
+        assert problem.memory.peak(states) == int(replay.peak(states))
         limits = [problem.memory.limit(at, 0.0).used(states) for at in range(len(problem.memory.used(states)))]
         assert np.allclose(limits, problem.memory.used(states)), "what is limited is what is counted"
 
