@@ -168,7 +168,7 @@ class LayoutProblem:
         members = set(self.clusters.all[cluster].members)
         may_be_partial = len(members) == 1 and members <= self.clusters.partial
         sizes = self.clusters.all[cluster].sizes
-        found = _places_of(sizes, range(len(sizes)), self.mesh, may_be_partial)
+        found = _places_of(sizes, range(len(sizes)), self.mesh, may_be_partial, self._uneven.get(cluster, frozenset()))
         kept = np.ones(len(found), dtype=bool)
         for tensor, pinned in self.program.pinned:
             if tensor in members:
@@ -179,6 +179,22 @@ class LayoutProblem:
         if members & self.roles.parameters:
             kept &= self._keeps_tactics(found, kept)
         return found[kept]
+
+    @functools.cached_property
+    def _uneven(self) -> dict[int, frozenset[int]]:
+        """Returns for each cluster the named dimensions that tiles may split unevenly: elements move along them anyway.
+
+        Arguments and results are split evenly.
+        """
+        held = {self.clusters.of[each] for each in (*self.program.arguments, *self.program.results)}
+        found: dict[int, set[int]] = {}
+        for op in self.program.ops:
+            for tensor, dims in (*zip(op.operands, op.operand_dims), *zip(op.results, op.result_dims)):
+                if self.clusters.of[tensor] not in held:
+                    named = self.clusters.dims[tensor]
+                    moved = {name for name, factors in zip(named, dims) if name >= 0 and op.moved.issuperset(factors)}
+                    found.setdefault(self.clusters.of[tensor], set()).update(moved)
+        return {cluster: frozenset(each) for cluster, each in found.items()}
 
     def _keeps_tactics(self, layouts: np.ndarray, possible: np.ndarray) -> np.ndarray:
         """Returns which layouts of state keep the tactics, for each axis as far as any possible one does."""
@@ -337,10 +353,31 @@ class LayoutProblem:
             if self._moves_bytes(op, tensor):
                 moved += tile
             if tensor in op.operands and along.any():
-                exchanged = self.prices.of_step("all_to_all", along @ (1 << np.arange(ways.shape[1])), tile)
+                bordering = tile * self._border(op, tensor, dims, ways)
+                exchanged = self.prices.of_step("all_to_all", along @ (1 << np.arange(ways.shape[1])), bordering)
                 halo = np.maximum(halo, np.where(along.any(axis=1), exchanged, 0.0))
         local = np.maximum(computing, moved / self.topology.memory_bandwidth_bytes_per_s)
         return op.runs * (local + halo)
+
+    def _border(self, op: FactoredOp, tensor: int, dims: Dims, ways: np.ndarray) -> np.ndarray:
+        """Returns which share of an operand's tile other devices need, by way.
+
+        What is cut off or added along a dimension shifts the blocks by as much at most, and no more than is left moves.
+        """
+        sizes = self._sizes_alone(tensor, dims)
+        made = self._sizes_alone(op.results[0], op.result_dims[0]) if op.results else {}
+        share = np.zeros(len(ways))
+        for factor in op.moved & sizes.keys():
+            size, left = sizes[factor], made.get(factor, 0)
+            shift = min(abs(size - left), left) or size
+            shards = np.prod(np.where(ways == factor, self.prices.sizes, 1), axis=1)
+            share = np.where(shards > 1, np.maximum(share, np.minimum(1.0, shift * shards / size)), share)
+        return share
+
+    def _sizes_alone(self, tensor: int, dims: Dims) -> dict[int, int]:
+        """Returns the sizes of the dimensions that are made of one factor, by factor."""
+        sizes = zip(dims, self.program.tensors[tensor].shape, strict=True)
+        return {factors[0]: size for factors, size in sizes if len(factors) == 1}
 
     def _forbidden(self, op: FactoredOp, ways: np.ndarray) -> np.ndarray:
         """Returns infinity for the ways of a matrix product that no tactic allows, else 0."""
@@ -442,12 +479,18 @@ def _layouts(sizes: Sequence[int], mesh: Mesh) -> np.ndarray:
     return _places_of(sizes, range(len(sizes)), mesh)
 
 
-def _places_of(sizes: Sequence[int], able: Sequence[int], mesh: Mesh, may_be_partial: bool = False) -> np.ndarray:
+def _places_of(
+    sizes: Sequence[int],
+    able: Sequence[int],
+    mesh: Mesh,
+    may_be_partial: bool = False,
+    uneven: frozenset[int] = frozenset(),
+) -> np.ndarray:
     some = [
         [
             NOWHERE,
             *([PARTIAL] if may_be_partial and size > 1 else []),
-            *(dim for dim in able if size > 1 and sizes[dim] % size == 0 and sizes[dim] > 1),
+            *(dim for dim in able if size > 1 and sizes[dim] > 1 and (dim in uneven or sizes[dim] % size == 0)),
         ]
         for _, size in mesh.axes
     ]
@@ -455,8 +498,20 @@ def _places_of(sizes: Sequence[int], able: Sequence[int], mesh: Mesh, may_be_par
     kept = np.ones(len(found), dtype=bool)
     axis_sizes = np.array([size for _, size in mesh.axes], dtype=np.int64)
     for dim in able:
-        kept &= sizes[dim] % np.prod(np.where(found == dim, axis_sizes, 1), axis=1) == 0
+        counts = np.prod(np.where(found == dim, axis_sizes, 1), axis=1)
+        kept &= _may_split(sizes[dim], counts, dim in uneven)
     return found[kept]
+
+
+def _may_split(size: int, counts: np.ndarray, is_uneven: bool) -> np.ndarray:
+    """Returns whether a dimension may be split into so many tiles: even ones, or uneven ones of which none is empty.
+
+    Example:
+      >>> _may_split(9, np.array([1, 3, 2, 8]), True).tolist(), _may_split(9, np.array([1, 3, 2, 8]), False).tolist()
+      ([True, True, True, False], [True, True, False, False])
+    """
+    is_even = size % counts == 0
+    return is_even | (-(-size // counts) * (counts - 1) < size) if is_uneven else is_even
 
 
 def _ways(op: FactoredOp, mesh: Mesh, is_sum_of_sums: bool = False) -> np.ndarray:
@@ -471,7 +526,7 @@ def _ways(op: FactoredOp, mesh: Mesh, is_sum_of_sums: bool = False) -> np.ndarra
         for factor in [each for each in factors if op.sizes[each] > 1][1:]
     }
     able = [factor for factor in range(len(op.sizes)) if factor not in op.whole and factor not in behind]
-    return _places_of(op.sizes, able, mesh, is_sum_of_sums)
+    return _places_of(op.sizes, able, mesh, is_sum_of_sums, op.moved)
 
 
 def _places(ways: np.ndarray, dims: Dims, op: FactoredOp) -> np.ndarray:
