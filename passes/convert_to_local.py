@@ -84,7 +84,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             pin_results(module, found.open_results)
             strip_findings(module)
         refuse_unfit(module, self.network, session.options.compile_for)
-        written = local_modules.convert(module, self.platform, stay=self.stay, **self._planning())
+        written = local_modules.convert(module, self.written_for, stay=self.stay, **self._planning())
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")

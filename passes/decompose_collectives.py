@@ -117,7 +117,7 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
             session.count("decomposed" if is_written else "left")
             if is_written:
                 op = each.collective.op
-                each.collective.replace(each.chain, Mark(channels, f"reshard/{number}", op.location, self.platform))
+                each.collective.replace(each.chain, Mark(channels, f"reshard/{number}", op.location, self.written_for))
                 written += 1
         return written
 

@@ -105,13 +105,13 @@ class SynthesizeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
             )
             return
         left_alone = self.numbers_left
-        rewriter = _Rewriter(module, session, self.emit, self.platform, self.network, self.numbers_only)
+        rewriter = _Rewriter(module, session, self.emit, self.written_for, self.network, self.numbers_only)
         rewriter.rewrite([edge for edge in found.edges if edge.site not in left_alone])
         done = {id(edge) for edge in rewriter.rewritten}
         remaining = [edge for edge in found.edges if id(edge) not in done]
         if rewriter.rewritten:
             pin_results(module, found.open_results)
-            _keep_apart(module, self.emit, self.platform)
+            _keep_apart(module, self.emit, self.written_for)
         left = dataclasses.replace(found, edges=tuple(remaining))
         if rewriter.rewritten or session.handed_on.findings is None:  # ops with older findings may be erased
             write_findings(module, left)

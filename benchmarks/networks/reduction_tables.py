@@ -131,8 +131,9 @@ def summary(cases: list[Case]) -> str:
     geomean = math.exp(statistics.mean(map(math.log, gains)))
     return (
         f"{len(gains)} pairs of placement and sum in {len(cases)} cases: ours is faster in "
-        f"{len(better) / len(gains):.0%}, {statistics.mean(better or [1.0]):.2f} times on average where it is, {max(gains):.2f} at most; "
-        f"geomean over all {geomean:.2f}; one placement takes up to {spread:.0f} times as long as another"
+        f"{len(better) / len(gains):.0%}, {statistics.mean(better or [1.0]):.2f} times on average where it is, "
+        f"{max(gains):.2f} at most; geomean over all {geomean:.2f}; one placement takes up to {spread:.0f} times as "
+        "long as another"
     )
 
 

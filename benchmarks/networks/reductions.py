@@ -40,6 +40,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.passes.layouts.choosing import products
 from reshard.synthesis.common.numbers import milliseconds
 from reshard.synthesis.common.text_table import markdown_table
+from reshard.synthesis.forms.platforms import GLOO
 from reshard.synthesis.hierarchy.redistributions import InGroups, redistribution_of
 from reshard.synthesis.layouts.layout import Factor, Slot, groups
 from reshard.synthesis.layouts.mesh import Mesh
@@ -283,7 +284,7 @@ def text_of(pair: Pair, chain: Plan) -> str:
         ((_, found),) = explicit_collectives(module.operation)
         if isinstance(found, NotPlannable):
             raise found
-        found.replace(chain, Mark(unused_channels(module), "reshard", ir.Location.unknown()))
+        found.replace(chain, Mark(unused_channels(module), "reshard", ir.Location.unknown(), GLOO))
         return str(module)
 
 
@@ -374,6 +375,7 @@ def report(timed: Sequence[tuple[Problem, dict[str, float]]], wrong: Sequence[st
         if len(problem.programs) > 3
     ]
     every = [(problem.modelled[name], seconds[name]) for problem, seconds in timed for name in problem.programs]
+    overall = rank_correlation([one for one, _ in every], [other for _, other in every])
     lines = [
         f"{len(timed)} pairs, {len(unlike)} with another program than flat; "
         f"wrong or failed: {'; '.join(wrong) or 'none'}",
@@ -381,8 +383,8 @@ def report(timed: Sequence[tuple[Problem, dict[str, float]]], wrong: Sequence[st
         f"least {min(ratios):.3f}; below {SLOWER}: {sum(ratio < SLOWER for ratio in ratios)}",
         f"the fastest program, within 5 %, is flat, or ours, or among the model's best, in {nearly} of {len(timed)}; "
         f"ours itself is within 5 % of the fastest in {sum(_is_fastest(*each) for each in timed)}",
-        f"rank correlation of modelled and measured times: {rank_correlation([one for one, _ in every], [other for _, other in every]):.3f} over all "
-        f"{len(every)} programs; median within a pair {statistics.median(ranks or [1.0]):.3f}",
+        f"rank correlation of modelled and measured times: {overall:.3f} over all {len(every)} programs; "
+        f"median within a pair {statistics.median(ranks or [1.0]):.3f}",
     ]
     return rows + "\n\n" + "\n".join(f"- {line}" for line in lines)
 

@@ -215,13 +215,13 @@ def resized(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     """Returns a value with another shape: cut to its leading part, and padded with zeros at the end, as needed."""
     kept = tuple(map(min, shape, _shape(value)))
     if kept != _shape(value):
-        value = stablehlo.SliceOp(value, _sizes([0] * len(kept)), _sizes(kept), _sizes([1] * len(kept))).result
+        value = stablehlo.SliceOp(value, int64s([0] * len(kept)), int64s(kept), int64s([1] * len(kept))).result
     high = [new - old for new, old in zip(shape, kept, strict=True)]
     return _pad(value, [0] * len(high), high) if any(high) else value
 
 
 def _pad(value: ir.Value, low, high) -> ir.Value:
-    return stablehlo.PadOp(value, zeros(value, ()), _sizes(low), _sizes(high), _sizes([0] * len(low))).result
+    return stablehlo.PadOp(value, zeros(value, ()), int64s(low), int64s(high), int64s([0] * len(low))).result
 
 
 def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
@@ -242,7 +242,8 @@ def _constant(text: str, tensor_type: ir.Type) -> ir.Value:
     return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {tensor_type}")).result
 
 
-def _sizes(values) -> ir.DenseI64ArrayAttr:
+def int64s(values) -> ir.DenseI64ArrayAttr:
+    """Returns numbers as an attribute."""
     return ir.DenseI64ArrayAttr.get([int(value) for value in values])
 
 
@@ -294,7 +295,7 @@ class _TileWriter:
     def _window(self, tile: ir.Value, devices, first, shape: tuple[int, ...]) -> ir.Value:
         if shape == _shape(tile):
             return tile
-        return stablehlo.DynamicSliceOp(tile, self._starts(devices, first), _sizes(shape)).result
+        return stablehlo.DynamicSliceOp(tile, self._starts(devices, first), int64s(shape)).result
 
     def _starts(self, devices, first) -> list[ir.Value]:
         return [self.numbers.value(devices, first[:, dim]) for dim in range(first.shape[1])]
@@ -306,7 +307,7 @@ class _TileWriter:
         by = each.found_at - each.placed_at
         low, high = np.maximum(0, -by.min(axis=0)), np.maximum(0, by.max(axis=0))
         wide = _pad(piece, low, high)
-        return stablehlo.DynamicSliceOp(wide, self._starts(each.receivers, by + low), _sizes(each.piece_shape)).result
+        return stablehlo.DynamicSliceOp(wide, self._starts(each.receivers, by + low), int64s(each.piece_shape)).result
 
     def _valid(self, each: Round, piece: ir.Value) -> ir.Value | None:
         """Returns the mask of the window's elements that the piece fills; None if it fills all on every device."""
@@ -318,7 +319,7 @@ class _TileWriter:
             index = stablehlo.IotaOp(index_type, dim).result
             for offset, direction in ((0, "GE"), (each.extent, "LT")):
                 bound = self.numbers.value(each.receivers, (each.placed_at + offset)[:, dim], others=0)
-                bound = stablehlo.BroadcastInDimOp(index_type, bound, _sizes([])).result
+                bound = stablehlo.BroadcastInDimOp(index_type, bound, int64s([])).result
                 inside = _compared(index, bound, direction)
                 is_valid = inside if is_valid is None else stablehlo.AndOp(is_valid, inside).result
         return is_valid
@@ -423,11 +424,11 @@ class _PerDevice:
     def _look_up(self, table: np.ndarray) -> ir.Value:
         """Returns the current device's row of a table."""
         constant = stablehlo.ConstantOp(dense_elements(np.ascontiguousarray(table, dtype=np.int32))).result
-        return stablehlo.DynamicSliceOp(constant, [self._own(), int32_constant(0)], _sizes([1, table.shape[1]])).result
+        return stablehlo.DynamicSliceOp(constant, [self._own(), int32_constant(0)], int64s([1, table.shape[1]])).result
 
     def _column(self, full: np.ndarray) -> ir.Value:
         at = self._columns[full.tobytes()]
-        entry = stablehlo.SliceOp(present(self._row), _sizes([0, at]), _sizes([1, at + 1]), _sizes([1, 1])).result
+        entry = stablehlo.SliceOp(present(self._row), int64s([0, at]), int64s([1, at + 1]), int64s([1, 1])).result
         return _reshaped(entry, ())
 
 

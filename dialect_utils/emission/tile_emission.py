@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from reshard.synthesis.forms.in_place import for_platform
-from reshard.synthesis.forms.platforms import CPU, FORMS
+from reshard.synthesis.forms.platforms import CPU, FORMS, Forms
 from reshard.synthesis.layouts.layout import Factor, groups
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.padding import whole_shape
@@ -51,10 +51,10 @@ from reshard.synthesis.programs.tile_program import (
 )
 
 from ..ir.ops import dense_elements, int32_constant, ops_in
-from ..ir.reductions import neutral_element, write_reducer
+from ..ir.reductions import neutral_element, reducing_op, write_reducer
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
 from ..platform.typed import present
-from .exchange_emission import OnTiles, Side, emit_between, emit_on_stacks, resized, write_rounds, zeros
+from .exchange_emission import OnTiles, Side, emit_between, emit_on_stacks, int64s, resized, write_rounds, zeros
 
 
 def unused_channels(module: ir.Module) -> Iterator[int]:
@@ -169,7 +169,7 @@ def _write(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
 
     A form is made of what `tile_program.lower` writes, not of another form.
     """
-    writer = _TileWriter(program.mesh, tile, mark.channels, program.reduction, FORMS[mark.platform].has_barriers)
+    writer = _TileWriter(program.mesh, tile, mark.channels, program.reduction, FORMS[mark.platform])
     for step, operations in program.steps:
         here = replace(mark, name=f"{mark.name}/{steps.name(step)}")
         with ir.Location.name(here.name, here.location):
@@ -203,7 +203,7 @@ class _TileWriter:
     tile: ir.Value
     channels: Iterator[int]
     reduction: str
-    has_barriers: bool = True
+    forms: Forms = FORMS[CPU]
     coordinate_of: dict[Factor, ir.Value] = field(default_factory=dict)
 
     def write(self, operation: Operation) -> None:
@@ -291,7 +291,7 @@ class _TileWriter:
 
     def _swap(self, factors, axis: int) -> None:
         members = groups(self.mesh, factors)
-        if self.has_barriers and _is_as_it_came(self.tile):
+        if self.forms.has_barriers and _is_as_it_came(self.tile):
             self.tile = stablehlo.OptimizationBarrierOp([self.tile]).results[0]
         swap = stablehlo.AllToAllOp(
             [self.tile], axis, axis, members.shape[1], _integers(members), channel_handle=self._channel()
@@ -312,12 +312,38 @@ class _TileWriter:
 
     def _reduce_own(self, factors, axis: int) -> None:
         members = groups(self.mesh, factors)
+        if not self.forms.has_reduce_scatter:
+            self._swap_and_sum(members, axis)
+            return
         result = self._type(shape_after(ReduceOwn(factors, axis), self.shape))
         scatter = stablehlo.ReduceScatterOp(
             result, self.tile, axis, _integers(members), channel_handle=self._channel(), use_global_device_ids=True
         )
         write_reducer(scatter.operation, self._element_type, self.reduction)
         self.tile = scatter.result
+
+    def _swap_and_sum(self, members: np.ndarray, axis: int) -> None:
+        """Inserts what a reduce_scatter does: a device gets its part of all tiles, and reduces them in their order."""
+        count, shape = members.shape[1], self.shape
+        parts = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
+        tile = stablehlo.ReshapeOp(self._type(parts), self.tile).result
+        if self.forms.has_barriers and _is_as_it_came(self.tile):
+            tile = stablehlo.OptimizationBarrierOp([tile]).results[0]
+        swapped = stablehlo.AllToAllOp([tile], axis, axis, count, _integers(members), channel_handle=self._channel())
+        starts, strides = [0] * len(parts), [1] * len(parts)
+        terms = []
+        for member in range(count):
+            starts[axis], ends = member, [*parts]
+            ends[axis] = member + 1
+            terms.append(stablehlo.SliceOp(swapped.results[0], *map(int64s, (starts, ends, strides))).result)
+        total = terms[0]
+        for term in terms[1:]:
+            total = ir.Operation.create(
+                reducing_op(self.reduction), results=[term.type], operands=[total, term]
+            ).results[0]
+        self.tile = stablehlo.ReshapeOp(
+            self._type((*shape[:axis], shape[axis] // count, *shape[axis + 1 :])), total
+        ).result
 
     def _put_own(self, factors) -> None:
         sizes = tuple(factor.size for factor in factors)

@@ -59,9 +59,7 @@ def groups_of(op: ir.Operation) -> Groups | None:
     return tuple(tuple(map(int, group)) for group in listed.tolist()) if listed.min(initial=0) >= 0 else None
 
 
-def varying_axes(
-    island: ir.Operation, mesh: Mesh, functions: Mapping[str, ir.Operation] | None = None
-) -> VaryingAxes:
+def varying_axes(island: ir.Operation, mesh: Mesh, functions: Mapping[str, ir.Operation] | None = None) -> VaryingAxes:
     """Returns for the values in a manual computation over all axes the axes along which they may differ.
 
     Args:
@@ -182,7 +180,6 @@ class VaryingAxes:
             self.follow(block)
             for result, value in zip(op.results, terminator_of(block).operands, strict=True):
                 self.join(result, self.of([value]) | chosen)
-
 
     def _call(self, op: ir.Operation) -> None:
         """Follows the function that is called, once for each time that its arguments have more axes."""

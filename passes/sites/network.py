@@ -17,7 +17,7 @@ from reshard.dialect_utils.ir.diagnostics import error_at
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.passes.driver.base import OptionError, option
-from reshard.synthesis.forms.platforms import CPU, PLATFORMS
+from reshard.synthesis.forms.platforms import CPU, GLOO, PLATFORMS
 
 if TYPE_CHECKING:  # loading them loads numpy
     from reshard.dialect_utils.xla.child import Compiled
@@ -184,6 +184,19 @@ class NetworkOptions:
 
     topology: str
     memory_limit: int
+    platform: str = CPU
+
+    @property
+    def written_for(self) -> str:
+        """Returns the platform in whose forms collectives are written: gloo's for a network between CPU devices.
+
+        CPU devices of one process have a memory in common, and a topology with a level that `copies_own`.
+        """
+        if self.platform != CPU or not self.network.is_known:
+            return self.platform
+        topology = self.network.topology
+        is_network = topology.platform == CPU and not any(level.copies_own for level in topology.levels)
+        return GLOO if is_network else CPU
 
     @property
     def network(self) -> SiteNetwork:

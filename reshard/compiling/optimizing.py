@@ -32,7 +32,7 @@ from reshard.passes.results.result_cache import Output
 from reshard.passes.sites.network import UNKNOWN
 from reshard.planning import device_networks
 from reshard.planning.byte_sizes import byte_size
-from reshard.synthesis.forms.platforms import CPU, platform_of
+from reshard.synthesis.forms.platforms import CPU, GLOO, platform_of
 
 if TYPE_CHECKING:
     import jax
@@ -228,7 +228,7 @@ def optimized_module(
     if devices and settings["topology"] is None:
         settings = {**settings, "topology": device_networks.topology_of(devices)}
     if devices:
-        settings = {**settings, "platform": platform_of(devices[0].platform)}
+        settings = {**settings, "platform": _platform_of(devices)}
     session, pipeline, checks = _session(settings), _pipeline(settings), _Checks.of(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
 
@@ -409,6 +409,13 @@ def _text(content: bytes, locations: bool = True) -> str:
 
 def _text_of(module: ir.Module, locations: bool = True) -> str:
     return module_files.as_text(module, enable_debug_info=locations)
+
+
+def _platform_of(devices: Sequence[Any]) -> str:
+    """Returns the platform in whose forms collectives between some devices are written."""
+    platform = platform_of(devices[0].platform)
+    is_in_one_process = len({each.process_index for each in devices}) == 1
+    return platform if platform != CPU or is_in_one_process else GLOO
 
 
 def _pipeline(settings: Mapping[str, Any]) -> Pipeline:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CPU, TPU, GPU = "cpu", "tpu", "gpu"
-PLATFORMS = (CPU, TPU, GPU)
+GLOO = "gloo"  # CPU devices of several processes, between which gloo carries the data
+PLATFORMS = (CPU, TPU, GPU, GLOO)
 
 
 _OF_COMPILERS = {"cuda": GPU, "gpu": GPU, "rocm": GPU, "tpu": TPU}
@@ -30,14 +31,19 @@ class Forms:
       is_in_place: whether collectives work on the axis where their digits lie, and transposes keep dimensions apart;
         else collectives work on the leading axis, with transposes of as few axes as possible around them.
       has_barriers: whether optimization barriers keep an all_to_all apart from what feeds it: see `island_barriers`.
+      has_reduce_scatter: whether its library's reduce_scatter is right. That of gloo overwrites a part of the tile that
+        it may still be sending, so over a slow link the receiver may get other data: see docs/miscompilations.md. There
+        an all_to_all brings the parts together, which receives as many bytes, and each device sums its own.
     """
 
     is_in_place: bool
     has_barriers: bool
+    has_reduce_scatter: bool = True
 
 
 FORMS = {
     CPU: Forms(is_in_place=False, has_barriers=True),
     TPU: Forms(is_in_place=True, has_barriers=False),
     GPU: Forms(is_in_place=True, has_barriers=True),
+    GLOO: Forms(is_in_place=False, has_barriers=True, has_reduce_scatter=False),
 }
