@@ -420,19 +420,17 @@ class LayoutProblem:
 
     def _copy(self, edge: _Edges, timeline: Timeline) -> Copy | None:
         """Returns what a conversion adds to memory; None if nothing needs it."""
-        op, tensor = edge.op, edge.tensor
-        is_result = op is not None and edge.source == self._op_nodes[op]
-        if op is not None and self.program.ops[op].name == "copy" and timeline.makes(op):
-            return None  # it is the result, which has a tile
+        op, tensor, is_source = edge.op, edge.tensor, False
         if op is None:
             span = timeline.of_shared(tensor, self._takers[tensor])
-        elif is_result:
-            span = timeline.of_result(op, tensor)
+        elif self.program.ops[op].name == "copy" and timeline.makes(op):
+            return None  # it is the result, which has a tile
+        elif edge.source == self._op_nodes[op]:
+            span, is_source = timeline.of_result(op, tensor), timeline.makes(op)
         else:
             span = timeline.of_operand(op, tensor, edge.runs_if_larger < self.program.ops[op].runs)
         if span is None:
             return None
-        is_source = is_result and timeline.makes(op)
         sizes = self.program.tensors[tensor].bytes / self.prices.shards(edge.sources if is_source else edge.targets)
         return Copy(span, edge.source, edge.target, edge.sources, edge.targets, sizes, is_source)
 

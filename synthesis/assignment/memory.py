@@ -106,7 +106,8 @@ class Memory:
             if not _has(copy.span, place):
                 continue
             pair, added = (copy.source, copy.target), copy.weights()
-            pair, added = (pair, added) if pair[0] < pair[1] else (pair[::-1], added.T)
+            if copy.source > copy.target:
+                pair, added = (copy.target, copy.source), added.T
             if added.any():
                 pairs[pair] = pairs.get(pair, 0.0) + added
         return Limit(weights, most, pairs)

@@ -417,7 +417,9 @@ def _descended(problem: PairwiseProblem, states: tuple[int, ...]) -> tuple[int, 
             more: dict[int, np.ndarray] = {}  # limit -> by how much each state is above the one that the node has
             for number, (most, parts) in enumerate(limits):
                 if node in parts:
-                    used = sum(each[:, 0 if other is None else found[other]] for other, each in parts[node])
+                    used = np.zeros(len(costs))
+                    for other, each in parts[node]:
+                        used = used + each[:, 0 if other is None else found[other]]
                     more[number] = used - used[found[node]]
                     total = np.where(sums[number] + more[number] > most, np.inf, total)
             best = int(np.argmin(total))
