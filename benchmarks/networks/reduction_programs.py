@@ -38,8 +38,8 @@ from reshard.synthesis.programs.tile_program import collectives_by_step
 BITS = 32
 FLAT = "flat"
 _MOST_AXES = 3
-_MOST_REJECTED = 8
-_MOST_BESIDE_ALIKE = 4
+_MOST_REJECTED = 5
+_MOST_BESIDE_ALIKE = 3
 _SUM, _OWNED, _WHOLE = range(3)  # of a level: its tiles are partial sums, parts of the sum, or the sum
 _FROM = {"all_reduce": _SUM, "reduce_scatter": _SUM, "all_gather": _OWNED}
 _TO = {"all_reduce": _WHOLE, "reduce_scatter": _OWNED, "all_gather": _WHOLE}
@@ -170,7 +170,7 @@ def programs_of(problem: Problem) -> dict[str, Plan]:
     for each in (problem.ours, problem.planned, *kept, *others):
         if signature(each) not in known:
             known.add(signature(each))
-            plans[each.chain_text] = each
+            plans.setdefault(each.chain_text, each)
     return plans
 
 
