@@ -201,7 +201,7 @@ def levels_of(reduction: Reduction) -> list[tuple[Factor, ...]]:
 
 
 def programs_over(levels: int) -> Iterator[tuple[Instruction, ...]]:
-    """Yields all programs that turn partial sums along some levels into sums, in a fixed order.
+    """Yields all programs that turn partial sums along some levels into sums; a collective goes along neighbouring ones.
 
     Example:
       >>> for program in programs_over(1):
@@ -216,12 +216,12 @@ def _completed(state: tuple[int, ...], before: tuple[Instruction, ...]) -> Itera
     if all(each == _WHOLE for each in state):
         yield before
         return
+    spans = sorted(itertools.combinations(range(len(state) + 1), 2), key=lambda span: span[1] - span[0])
     for kind in _FROM:
-        ready = [level for level, each in enumerate(state) if each == _FROM[kind]]
-        for count in range(1, len(ready) + 1):
-            for along in itertools.combinations(ready, count):
-                after = tuple(_TO[kind] if level in along else each for level, each in enumerate(state))
-                yield from _completed(after, (*before, (kind, along)))
+        for first, stop in spans:
+            if all(each == _FROM[kind] for each in state[first:stop]):
+                after = (*state[:first], *[_TO[kind]] * (stop - first), *state[stop:])
+                yield from _completed(after, (*before, (kind, tuple(range(first, stop)))))
 
 
 def typed_steps(program: Sequence[Instruction], levels: Sequence[tuple[Factor, ...]], dim: int) -> Iterator[Step]:
