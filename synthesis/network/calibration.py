@@ -218,11 +218,13 @@ def fit(
     good_enough = min(shape.error for shape in shapes) * (1 + _ALIKE) + _WORTH_S
     shape = next(shape for shape in shapes if shape.error <= good_enough)
     fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
-    topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
+    at = memory_bandwidth_bytes_per_s, name
+    topology = _topology(mesh, shape, fitted, start_s, *at)
+    rings = _with_rings(mesh, _with_pairs(mesh, topology, shape.axes, measured, start_s), measured, start_s).rings
+    if rings:  # a ring has more steps, so the latency of one is another
+        topology = _topology(mesh, shape, fitted, start_s, *at, rings)
     topology = _with_pairs(mesh, topology, shape.axes, measured, start_s)
-    topology = replace(
-        _with_rings(mesh, topology, measured, start_s), slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s
-    )
+    topology = replace(topology, slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s)
     return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
 
 
@@ -377,12 +379,18 @@ class _Equations:
     """
 
     def __init__(
-        self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float, late: tuple[str, ...] = ()
+        self,
+        mesh: Mesh,
+        levels: tuple[Level, ...],
+        measured,
+        start_s: float,
+        late: tuple[str, ...] = (),
+        rings: tuple[str, ...] = (),
     ):
         self.times = np.array([seconds for _, seconds in measured])
         self.wanted = self.times - start_s
         patterns = {_pattern(probe): probe.collective for probe, _ in measured}  # the same at every size
-        known = {pattern: _steps_and_shares(mesh, levels, collective) for pattern, collective in patterns.items()}
+        known = {pattern: _steps_and_shares(mesh, levels, each, rings) for pattern, each in patterns.items()}
         found = [known[_pattern(probe)] for probe, _ in measured]
         steps = np.array([[steps for steps, _ in row] for row in found])
         self.steps = np.cumsum(steps, axis=1)
@@ -443,23 +451,32 @@ def _pattern(probe: Probe) -> tuple[tuple[str, ...], str]:
     return probe.axes, probe.text
 
 
-def _steps_and_shares(mesh: Mesh, levels: Sequence[Level], collective: Collective) -> list[tuple[float, float]]:
+def _steps_and_shares(
+    mesh: Mesh, levels: Sequence[Level], collective: Collective, rings: tuple[str, ...]
+) -> list[tuple[float, float]]:
     """Returns for each level the steps of latency and the bytes that cross it per byte of tile, by the cost model."""
     found = []
     for at in range(len(levels)):
         quick = {"bandwidth_bytes_per_s": _FAST, "latency_s": 0.0, "shared_bandwidth_bytes_per_s": None}
         others = [replace(level, **quick) for level in levels]
-        alone = Topology("alone", (*others[:at], levels[at], *others[at + 1 :]), 1.0, device_order=mesh.device_ids)
+        one = *others[:at], levels[at], *others[at + 1 :]
+        alone = Topology("alone", one, 1.0, device_order=mesh.device_ids, rings=rings)
         steps, share = coefficients(alone, mesh.size, collective.kind, collective.groups, collective.pairs)
         found.append((steps, share if share > mesh.size**2 / _FAST else 0.0))
     return found
 
 
 def _topology(
-    mesh: Mesh, shape: _Shape, fitted, start_s: float, memory_bandwidth_bytes_per_s: float, name: str
+    mesh: Mesh,
+    shape: _Shape,
+    fitted,
+    start_s: float,
+    memory_bandwidth_bytes_per_s: float,
+    name: str,
+    rings: tuple[str, ...] = (),
 ) -> Topology:
-    late = _late_kinds(mesh, shape, fitted, start_s)
-    equations = _Equations(mesh, shape.levels, fitted, start_s, late)
+    late = _late_kinds(mesh, shape, fitted, start_s, rings)
+    equations = _Equations(mesh, shape.levels, fitted, start_s, late, rings)
     per_byte = dict(zip(equations.pairs, equations.solved()[0]))
     levels = []
     for at, level in enumerate(shape.levels):
@@ -469,7 +486,8 @@ def _topology(
                 f'times along "{", ".join(shape.axes[at])}" do not grow with the size; measure larger --sizes'
             )
         levels.append(_with_rates(level, rates))
-    topology = Topology(name, tuple(levels), memory_bandwidth_bytes_per_s, device_order=mesh.device_ids)
+    found = {"device_order": mesh.device_ids, "rings": rings}
+    topology = Topology(name, tuple(levels), memory_bandwidth_bytes_per_s, **found)
     seconds = np.array([collective_time_s(topology, mesh.size, probe.collective) for probe, _ in fitted])
     launch, latencies, further = equations.latencies(seconds)
     levels = [replace(level, latency_s=latency) for level, latency in zip(levels, latencies)]
@@ -477,7 +495,7 @@ def _topology(
     return replace(topology, levels=tuple(levels), launch_latency_s=launch, further_launch_s=further_launch_s)
 
 
-def _late_kinds(mesh: Mesh, shape: _Shape, fitted, start_s: float) -> tuple[str, ...]:
+def _late_kinds(mesh: Mesh, shape: _Shape, fitted, start_s: float, rings: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the kinds whose own times are clearly better explained if they start later than the others, sorted.
 
     One after the other, first the kind that gains most: beside a kind that is late but not known to be, others seem
@@ -487,10 +505,10 @@ def _late_kinds(mesh: Mesh, shape: _Shape, fitted, start_s: float) -> tuple[str,
     of_kind = {kind: np.array([probe.collective.kind == kind for probe, _ in fitted]) for kind in sorted(kinds)}
     late: tuple[str, ...] = ()
     while True:
-        before = _Equations(mesh, shape.levels, fitted, start_s, late)
+        before = _Equations(mesh, shape.levels, fitted, start_s, late, rings)
         errors = {}
         for kind in sorted(kinds - {*late}):
-            after = _Equations(mesh, shape.levels, fitted, start_s, (*late, kind))
+            after = _Equations(mesh, shape.levels, fitted, start_s, (*late, kind), rings)
             pair = after.error_of(of_kind[kind]), before.error_of(of_kind[kind])
             if _is_better(*pair):
                 errors[kind] = pair
