@@ -149,7 +149,7 @@ def problems_of(reductions: Iterable[Reduction]) -> list[Problem]:
     plans: dict[tuple, tuple[Plan, Plan, Plan]] = {}
     for each in reductions:
         request = each.request()
-        flat, best = _plan(request, (AllReduce(each.factors),)), planned(request)
+        flat, best = plan_of_steps(request, (AllReduce(each.factors),)), planned(request)
         ours = best if best.time_s <= (1 - LEAST_GAIN) * flat.time_s else flat
         key = each.is_alike, each.elements, signature(flat), signature(ours)
         found.setdefault(key, []).append(each)
@@ -180,7 +180,8 @@ def signature(plan: Plan) -> tuple:
     return tuple((each.kind, each.bytes_before, tuple(sorted(each.groups or each.pairs))) for each in runs)
 
 
-def _plan(request: Request, typed: tuple[Step, ...]) -> Plan:
+def plan_of_steps(request: Request, typed: tuple[Step, ...]) -> Plan:
+    """Returns the plan of some steps that fulfil a request. Raises: RuleError if they do not."""
     return chain_plan(request, Chain(in_pieces(layout_of(request.mesh, request.shape, request.source), typed), typed))
 
 
@@ -191,7 +192,7 @@ def _level_by_level(reduction: Reduction, request: Request) -> Iterator[Plan]:
         return
     dim = len(request.shape) - 1
     for program in programs_over(len(levels)):
-        yield _plan(request, tuple(typed_steps(program, levels, dim)))
+        yield plan_of_steps(request, tuple(typed_steps(program, levels, dim)))
 
 
 def levels_of(reduction: Reduction) -> list[tuple[Factor, ...]]:
