@@ -129,7 +129,9 @@ class Measured:
     @property
     def best_of_model(self) -> float:
         """Returns the time of the program that the model has for the fastest, in units of the fastest of all."""
-        return self.seconds[min(self.seconds, key=lambda name: self.job.plans[name].time_s)] / self.seconds[self.fastest]
+        return (
+            self.seconds[min(self.seconds, key=lambda name: self.job.plans[name].time_s)] / self.seconds[self.fastest]
+        )
 
     @property
     def correlation(self) -> float:

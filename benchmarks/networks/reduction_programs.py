@@ -202,7 +202,7 @@ def levels_of(reduction: Reduction) -> list[tuple[Factor, ...]]:
 
 
 def programs_over(levels: int) -> Iterator[tuple[Instruction, ...]]:
-    """Yields all programs that turn partial sums along some levels into sums; a collective goes along neighbouring ones.
+    """Yields all programs that turn partial sums along some levels into sums; each collective is along neighbours.
 
     Example:
       >>> for program in programs_over(1):

@@ -143,7 +143,9 @@ def job_of(problem: Problem, number: int, turns: int) -> Job:
 
 def report(rows: Sequence[Row]) -> str:
     """Returns the tables, what the model ranks, and the worst and best of all, as Markdown."""
-    failed = [f"failed: {row.network}, {row.measured.job.title}: {text}" for row in rows for text in row.measured.problems]
+    failed = [
+        f"failed: {row.network}, {row.measured.job.title}: {text}" for row in rows for text in row.measured.problems
+    ]
     timed = [row for row in rows if not row.measured.problems]
     if not timed:
         return "\n".join(failed)
@@ -180,7 +182,7 @@ def _line(title: str, rows: Sequence[Row]) -> tuple[str, ...]:
     is_flat = sum(len(row.problem.reductions) for row in rows if row.problem.is_flat)
     counts = str(len(gains)), str(len(rows)), str(is_flat)
     places = gains[0], statistics.median(gains), gains[-1]
-    cells = *(f"{each:.2f}" for each in (geomean(gains), geomean(differ) if differ else 1.0, *places)),
+    cells = (*(f"{each:.2f}" for each in (geomean(gains), geomean(differ) if differ else 1.0, *places)),)
     return title, *counts, *cells, str(sum(gain < SLOWER for gain in gains))
 
 
@@ -212,7 +214,8 @@ def _placements(rows: Sequence[Row]) -> Iterator[str]:
             times.setdefault(key, []).append((seconds[FLAT], seconds[row.measured.job.ours]))
     spreads = [[max(each) / min(each) for each in zip(*found)] for found in times.values() if len(found) > 1]
     for what, spread in zip((FLAT, "ours"), zip(*spreads)):
-        yield f"the slowest placement beside the fastest, {what}: geomean {geomean(spread):.2f}, at most {max(spread):.2f}"
+        found = f"geomean {geomean(spread):.2f}, at most {max(spread):.2f}"
+        yield f"the slowest placement beside the fastest, {what}: {found}"
 
 
 def _extremes(rows: Sequence[Row]) -> Iterator[str]:

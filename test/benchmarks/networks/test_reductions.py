@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions on networks: what is drawn, that every program sums, what counts in the report, and what a worker checks."""
+"""Reductions on networks: the draw, that every program sums, what the report counts, and what a worker checks."""
 
 import math
 from dataclasses import replace
