@@ -8,6 +8,7 @@ Each leading dimension is split so that every device has its own tile. The resul
 
 from __future__ import annotations
 
+from reshard.synthesis.forms.platforms import CPU
 from reshard.synthesis.layouts.layout import leftover_axes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -36,11 +37,12 @@ def leading_sizes(mesh: Mesh, side: Sharding) -> tuple[int, ...]:
     return stacked(mesh, side).shards(mesh)[: len(side.unreduced) + 1]
 
 
-def tile_module(tensor_type: str, plan: Plan) -> str:
+def tile_module(tensor_type: str, plan: Plan, platform: str = CPU) -> str:
     """Returns the module whose one island carries out a plan on the stack of the source's tiles.
 
     Args:
       tensor_type: the type of the array in MLIR's text; its dimensions divide.
+      platform: one of `platforms.PLATFORMS`, in whose forms the island is written.
     Raises: UnsupportedReduction if the type of element does not have the plan's reduction.
     """
     shape, element = parts_of(tensor_type)
@@ -57,7 +59,7 @@ def tile_module(tensor_type: str, plan: Plan) -> str:
         with ir.InsertionPoint(module.body):
             function = _function(types, layouts)
         with ir.InsertionPoint(function.regions[0].blocks[0]):
-            result = _island(plan, function.regions[0].blocks[0].arguments[0], types[1], layouts, module)
+            result = _island(plan, function.regions[0].blocks[0].arguments[0], types[1], layouts, module, platform)
             ir.Operation.create("func.return", operands=[result])
         return str(module)
 
@@ -80,7 +82,9 @@ def _function(types: list[str], layouts: list[Sharding]) -> ir.Operation:
     return function
 
 
-def _island(plan: Plan, value: ir.Value, result_type: str, layouts: list[Sharding], module: ir.Module) -> ir.Value:
+def _island(
+    plan: Plan, value: ir.Value, result_type: str, layouts: list[Sharding], module: ir.Module, platform: str
+) -> ir.Value:
     """Inserts the island and returns its result. On one device, a stack is the device's tile, reshaped."""
     program, element = plan.tile_program, ir.RankedTensorType(value.type).element_type
     ones = ((1,) * len(leading_sizes(plan.mesh, side)) for side in (plan.source, plan.target))
@@ -96,6 +100,6 @@ def _island(plan: Plan, value: ir.Value, result_type: str, layouts: list[Shardin
     body = island.operation.regions[0].blocks.append(ir.RankedTensorType.get(taken, element))
     with ir.InsertionPoint(body):
         tile = stablehlo.ReshapeOp(ir.RankedTensorType.get(program.in_shape, element), body.arguments[0]).result
-        tile = write_program(program, tile, Mark(unused_channels(module), "reshard", ir.Location.unknown()))
+        tile = write_program(program, tile, Mark(unused_channels(module), "reshard", ir.Location.unknown(), platform))
         sdy.ReturnOp([stablehlo.ReshapeOp(ir.RankedTensorType.get(given, element), tile).result])
     return island.operation.results[0]

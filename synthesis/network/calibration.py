@@ -14,6 +14,7 @@ how well the model predicts times that it has not seen.
 
     time = launch + steps · latency of the level + bytes · share · (1 / bandwidth, times slowdown of the kind)
 
+and a further launch for a kind whose times clearly say so (`Topology.further_launch_s`),
 where the cost model itself gives steps and share, for a latency and a bandwidth of one. For each shape the unknowns are
 found by least squares of relative errors; they are not negative, and outliers have less weight. A message between units
 also passes what is inside them, so the latency of a level is that of the level inside it and more: the unknown is how
@@ -217,11 +218,13 @@ def fit(
     good_enough = min(shape.error for shape in shapes) * (1 + _ALIKE) + _WORTH_S
     shape = next(shape for shape in shapes if shape.error <= good_enough)
     fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
-    topology = _topology(mesh, shape, fitted, start_s, memory_bandwidth_bytes_per_s, name)
+    at = memory_bandwidth_bytes_per_s, name
+    topology = _topology(mesh, shape, fitted, start_s, *at)
+    rings = _with_rings(mesh, _with_pairs(mesh, topology, shape.axes, measured, start_s), measured, start_s).rings
+    if rings:  # a ring has more steps, so the latency of one is another
+        topology = _topology(mesh, shape, fitted, start_s, *at, rings)
     topology = _with_pairs(mesh, topology, shape.axes, measured, start_s)
-    topology = replace(
-        _with_rings(mesh, topology, measured, start_s), slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s
-    )
+    topology = replace(topology, slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s)
     return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
 
 
@@ -372,20 +375,29 @@ class _Equations:
     (measurement, level): column i counts the steps along level i and the levels around it, the first of which is the
     outermost, since it belongs to the latency that level i has more than the level inside it; if `is_free`, the steps
     along level i alone. `loads` has a column of
-    bytes for each (level, kind) in `pairs`.
+    bytes for each (level, kind) in `pairs`, and `late` one for each kind that starts later than the others.
     """
 
-    def __init__(self, mesh: Mesh, levels: tuple[Level, ...], measured, start_s: float):
+    def __init__(
+        self,
+        mesh: Mesh,
+        levels: tuple[Level, ...],
+        measured,
+        start_s: float,
+        late: tuple[str, ...] = (),
+        rings: tuple[str, ...] = (),
+    ):
         self.times = np.array([seconds for _, seconds in measured])
         self.wanted = self.times - start_s
         patterns = {_pattern(probe): probe.collective for probe, _ in measured}  # the same at every size
-        known = {pattern: _steps_and_shares(mesh, levels, collective) for pattern, collective in patterns.items()}
+        known = {pattern: _steps_and_shares(mesh, levels, each, rings) for pattern, each in patterns.items()}
         found = [known[_pattern(probe)] for probe, _ in measured]
         steps = np.array([[steps for steps, _ in row] for row in found])
         self.steps = np.cumsum(steps, axis=1)
         share = np.array([[share for _, share in row] for row in found])
         num_bytes = np.array([probe.collective.bytes_before for probe, _ in measured])
         kinds = [probe.collective.kind for probe, _ in measured]
+        self.late = np.array([[kind == each for each in late] for kind in kinds], float).reshape(len(kinds), len(late))
         self.pairs = sorted({(at, kind) for row, kind in zip(share, kinds) for at in np.flatnonzero(row).tolist()})
         self.loads = np.stack(
             [share[:, at] * num_bytes * [k == kind for k in kinds] for at, kind in self.pairs], axis=1
@@ -404,44 +416,68 @@ class _Equations:
         return steps if _is_better(free_error, error) else None
 
     def solved(self) -> tuple[np.ndarray, float]:
-        """Returns (launch, more latency of each level, seconds per byte of `pairs`) and the mean relative error.
+        """Returns the seconds per byte of `pairs` and the mean relative error.
 
         An error counts as 1 at most.
         """
-        matrix = np.column_stack([np.ones(len(self.times)), self.steps, self.loads]) / self.times[:, None]
+        found, errors = self._solved()
+        return found[len(found) - len(self.pairs) :], float(errors.mean())
+
+    def error_of(self, rows: np.ndarray) -> float:
+        """Returns the mean relative error of some of the measurements, given as a mask."""
+        return float(self._solved()[1][rows].mean())
+
+    def _solved(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (launch, more latency of each level, further launches, seconds per byte of `pairs`), the errors."""
+        matrix = np.column_stack([self._latencies, self.loads]) / self.times[:, None]
         wanted = self.wanted / self.times
         found = robust_nonnegative(matrix, wanted)
-        return found, float(np.minimum(np.abs(matrix @ found - wanted), 1).mean())
+        return found, np.minimum(np.abs(matrix @ found - wanted), 1)
 
-    def latencies(self, seconds_of_bytes: np.ndarray) -> np.ndarray:
-        """Returns launch and latencies, given the time that the bytes take in each measurement."""
-        matrix = np.column_stack([np.ones(len(self.times)), self.steps]) / self.times[:, None]
-        launch, *found = robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times)
-        return np.array([launch, *(found if self.is_free else np.cumsum(found[::-1])[::-1])])
+    @property
+    def _latencies(self) -> np.ndarray:
+        """Returns the columns of unknowns that do not grow with the bytes: launch, levels, further launches."""
+        return np.column_stack([np.ones(len(self.times)), self.steps, self.late])
+
+    def latencies(self, seconds_of_bytes: np.ndarray) -> tuple[float, list[float], list[float]]:
+        """Returns launch, latencies and further launches, given the time that the bytes take in each measurement."""
+        matrix, levels = self._latencies / self.times[:, None], self.steps.shape[1]
+        launch, *found = robust_nonnegative(matrix, (self.wanted - seconds_of_bytes) / self.times).tolist()
+        more, further = found[:levels], found[levels:]
+        return launch, more if self.is_free else np.cumsum(more[::-1])[::-1].tolist(), further
 
 
 def _pattern(probe: Probe) -> tuple[tuple[str, ...], str]:
     return probe.axes, probe.text
 
 
-def _steps_and_shares(mesh: Mesh, levels: Sequence[Level], collective: Collective) -> list[tuple[float, float]]:
+def _steps_and_shares(
+    mesh: Mesh, levels: Sequence[Level], collective: Collective, rings: tuple[str, ...]
+) -> list[tuple[float, float]]:
     """Returns for each level the steps of latency and the bytes that cross it per byte of tile, by the cost model."""
     found = []
     for at in range(len(levels)):
         quick = {"bandwidth_bytes_per_s": _FAST, "latency_s": 0.0, "shared_bandwidth_bytes_per_s": None}
         others = [replace(level, **quick) for level in levels]
-        alone = Topology("alone", (*others[:at], levels[at], *others[at + 1 :]), 1.0, device_order=mesh.device_ids)
+        one = *others[:at], levels[at], *others[at + 1 :]
+        alone = Topology("alone", one, 1.0, device_order=mesh.device_ids, rings=rings)
         steps, share = coefficients(alone, mesh.size, collective.kind, collective.groups, collective.pairs)
         found.append((steps, share if share > mesh.size**2 / _FAST else 0.0))
     return found
 
 
 def _topology(
-    mesh: Mesh, shape: _Shape, fitted, start_s: float, memory_bandwidth_bytes_per_s: float, name: str
+    mesh: Mesh,
+    shape: _Shape,
+    fitted,
+    start_s: float,
+    memory_bandwidth_bytes_per_s: float,
+    name: str,
+    rings: tuple[str, ...] = (),
 ) -> Topology:
-    equations = _Equations(mesh, shape.levels, fitted, start_s)
-    found, _ = equations.solved()
-    per_byte = dict(zip(equations.pairs, found[1 + len(shape.levels) :]))
+    late = _late_kinds(mesh, shape, fitted, start_s, rings)
+    equations = _Equations(mesh, shape.levels, fitted, start_s, late, rings)
+    per_byte = dict(zip(equations.pairs, equations.solved()[0]))
     levels = []
     for at, level in enumerate(shape.levels):
         rates = {kind: 1 / each for (where, kind), each in per_byte.items() if where == at and each > 0}
@@ -450,11 +486,35 @@ def _topology(
                 f'times along "{", ".join(shape.axes[at])}" do not grow with the size; measure larger --sizes'
             )
         levels.append(_with_rates(level, rates))
-    topology = Topology(name, tuple(levels), memory_bandwidth_bytes_per_s, device_order=mesh.device_ids)
+    found = {"device_order": mesh.device_ids, "rings": rings}
+    topology = Topology(name, tuple(levels), memory_bandwidth_bytes_per_s, **found)
     seconds = np.array([collective_time_s(topology, mesh.size, probe.collective) for probe, _ in fitted])
-    launch, *latencies = equations.latencies(seconds).tolist()
+    launch, latencies, further = equations.latencies(seconds)
     levels = [replace(level, latency_s=latency) for level, latency in zip(levels, latencies)]
-    return replace(topology, levels=tuple(levels), launch_latency_s=launch)
+    further_launch_s = tuple((kind, each) for kind, each in zip(late, further) if each > 0)
+    return replace(topology, levels=tuple(levels), launch_latency_s=launch, further_launch_s=further_launch_s)
+
+
+def _late_kinds(mesh: Mesh, shape: _Shape, fitted, start_s: float, rings: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the kinds whose own times are clearly better explained if they start later than the others, sorted.
+
+    One after the other, first the kind that gains most: beside a kind that is late but not known to be, others seem
+    late, too. gloo's reduce_scatter is one: on a network of 1 ms a message it takes 20 ms, whatever it sends.
+    """
+    kinds = {probe.collective.kind for probe, _ in fitted}
+    of_kind = {kind: np.array([probe.collective.kind == kind for probe, _ in fitted]) for kind in sorted(kinds)}
+    late: tuple[str, ...] = ()
+    while True:
+        before = _Equations(mesh, shape.levels, fitted, start_s, late, rings)
+        errors = {}
+        for kind in sorted(kinds - {*late}):
+            after = _Equations(mesh, shape.levels, fitted, start_s, (*late, kind), rings)
+            pair = after.error_of(of_kind[kind]), before.error_of(of_kind[kind])
+            if _is_better(*pair):
+                errors[kind] = pair
+        if not errors:
+            return tuple(sorted(late))
+        late = (*late, min(errors, key=lambda kind: errors[kind][0] - errors[kind][1]))
 
 
 def _with_pairs(mesh: Mesh, topology: Topology, axes_of_levels, measured, start_s: float) -> Topology:

@@ -258,7 +258,7 @@ def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[floa
         latency_s += steps * view.level.latency_s
     if not latency_s and not seconds_per_byte:
         return 0.0, 0.0
-    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+    return network.topology.launch_s(kind) + latency_s, seconds_per_byte
 
 
 def _meeting_parts(network: Network, positions, group, sizes) -> Iterator[tuple[_View, _Parts]]:
@@ -297,7 +297,7 @@ def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple
     following = np.arange(1, len(positions) + 1)
     following[stops - 1] = stops - sizes
     latency_s, seconds_per_byte = _permute(network, np.column_stack([positions, positions[following]]), kind)
-    size, launch_s = int(sizes.max()), network.topology.launch_latency_s
+    size, launch_s = int(sizes.max()), network.topology.launch_s(kind)
     if size == 1:
         return 0.0, 0.0
     passed = _GATHERS[kind] * (size - 1)
@@ -322,7 +322,7 @@ def _along_trees(network: Network, positions, group, sizes) -> tuple[float, floa
             level_s = max(level_s, busiest / level.shared_bandwidth_bytes_per_s)
         seconds_per_byte = max(seconds_per_byte, level_s * level.slowdown_of("all_reduce"))
         latency_s += 2 * steps * level.latency_s
-    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+    return network.topology.launch_s("all_reduce") + latency_s, seconds_per_byte
 
 
 def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> tuple[float, float] | None:
@@ -356,7 +356,7 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
         seconds_per_byte = max(seconds_per_byte, rounds * level_s * level.slowdown_of(kind))
         latency_s += rounds * math.ceil(math.log2(share)) * level.latency_s
         members = around
-    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+    return network.topology.launch_s(kind) + latency_s, seconds_per_byte
 
 
 def stride(mesh: Mesh, factor: Factor) -> int:
@@ -574,7 +574,7 @@ def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permut
         latency_s = max(latency_s, hops * view.level.latency_s)
     if not len(pairs):
         return 0.0, 0.0
-    return network.topology.launch_latency_s + latency_s, seconds_per_byte
+    return network.topology.launch_s(kind) + latency_s, seconds_per_byte
 
 
 def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tuple[float, int]:

@@ -204,6 +204,8 @@ class Topology:
       free_before_all_to_all: the share of a relayout or slice that costs nothing right before an all_to_all, because
         the all_to_all copies its parts out of the tile anyway.
       launch_latency_s: the time that every collective takes before the first byte moves.
+      further_launch_s: pairs (kind of collective, seconds): what a library takes besides to start one of this kind,
+        however many steps it has.
       platform: "cpu", "gpu" or "tpu", the platform of the devices; empty if it is not said.
       summary: one line that describes the network.
       source: where the figures were published, and which of them are estimates.
@@ -228,6 +230,7 @@ class Topology:
     platform: str = ""
     rings_by_place: bool = False
     trees: bool = False
+    further_launch_s: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self):
         if self.platform not in ("", *_PLATFORMS):
@@ -261,6 +264,11 @@ class Topology:
             raise TopologyError(f"free_before_all_to_all = {self.free_before_all_to_all}; a share is between 0 and 1")
         if not 0 <= self.launch_latency_s < math.inf:
             raise TopologyError(f"launch_latency_s = {self.launch_latency_s}; latencies are not negative")
+        for kind, seconds in self.further_launch_s:
+            if kind not in COLLECTIVES:
+                raise TopologyError(f'further_launch_s has "{kind}"; known: {", ".join(COLLECTIVES)}')
+            if not 0 <= seconds < math.inf:
+                raise TopologyError(f"further_launch_s is {seconds} for {kind}; latencies are not negative")
 
     def _check_device_order(self, order: tuple[int, ...]):
         if sorted(order) != list(range(len(order))):
@@ -272,6 +280,10 @@ class Topology:
     def size(self) -> int:
         """Returns the number of devices, 0 if a level is open."""
         return math.prod(level.size for level in self.levels)
+
+    def launch_s(self, kind: str) -> float:
+        """Returns the time that a collective of `kind` takes before the first byte moves."""
+        return self.launch_latency_s + next((each for name, each in self.further_launch_s if name == kind), 0.0)
 
     @property
     def pod(self) -> int | None:

@@ -219,6 +219,7 @@ _TOPOLOGY_KEYS = (
     _Key("summary", _WORDS, is_written=_always),
     _Key("source", _WORDS, is_written=_always),
     _Key("launch_latency_s", _NUMBER, is_written=_always),
+    _Key("further_launch_s", _FACTORS),
     _Key("memory_bandwidth_bytes_per_s", _NUMBER, is_required=True, is_written=_always),
     _Key("slice_bandwidth_bytes_per_s", _NUMBER),
     _Key("flops_per_s", _NUMBER),

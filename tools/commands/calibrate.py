@@ -294,7 +294,8 @@ def as_text(mesh: Mesh, measured: Measured, found: Calibration) -> str:
     free = found.topology.free_before_all_to_all
     folded = f"; right before an all_to_all {percent(free)} of that is free" if free else ""
     memory = f"memory: {bandwidth(found.topology.memory_bandwidth_bytes_per_s, _DIGITS)} in relayouts, {sliced}{folded}"
-    launch = f"launch: {found.topology.launch_latency_s * 1e6:.1f} us"
+    further = (f"{each * 1e6:.1f} us more for {kind}" for kind, each in found.topology.further_launch_s)
+    launch = ", ".join([f"launch: {found.topology.launch_latency_s * 1e6:.1f} us", *further])
     parts = [
         f"{where}\n{start}; {memory}; {launch}",
         _kinds_table(found),

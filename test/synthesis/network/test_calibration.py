@@ -146,6 +146,28 @@ def test_rings_across_levels_are_found(rings):
     assert found.topology.rings == rings and np.median(found.errors(is_fitted=False)) < 0.05
 
 
+def test_the_latency_of_a_step_around_a_ring_is_found():
+    """An all_reduce of 4 takes 6 steps around a ring, where it would take 4 otherwise."""
+    mesh, rings = Mesh.parse("node=2,host=4"), ("all_gather", "all_reduce")
+    levels = Level("node", 2, "switch", 1.2e7, 1e-3, 1.2e7), Level("host", 4, "switch", 1.2e8, 1e-3)
+    network = Topology("made up", levels, MEMORY, 2e-3, rings=rings)
+    found = fit(mesh, times(network, mesh, noise=0.01), MEMORY).topology
+    assert found.rings == rings
+    assert near(found.launch_latency_s, 2e-3, 0.2) and near(found.levels[1].latency_s, 1e-3, 0.2)
+
+
+@pytest.mark.parametrize("further", [(), (("reduce_scatter", 2e-2),), (("all_to_all", 5e-3), ("reduce_scatter", 2e-2))])
+def test_kinds_that_start_later_than_the_others_are_found(further):
+    mesh = Mesh.parse("node=2,host=4")
+    levels = Level("node", 2, "switch", 1.2e7, 1e-3, 1.2e7), Level("host", 4, "switch", 1.2e8, 1e-3)
+    network = Topology("made up", levels, MEMORY, further_launch_s=further)
+    for seed in range(3):
+        found = fit(mesh, times(network, mesh, noise=0.05, seed=seed), MEMORY)
+        assert dict(found.topology.further_launch_s) == pytest.approx(dict(further), rel=0.15)
+        assert np.median(found.errors()) < 0.06 and not found.topology.levels[0].slowdown
+    assert Topology.parse(found.topology.to_toml()) == found.topology
+
+
 @pytest.mark.parametrize("in_pairs", [(("all_gather", 1.5),), (("all_gather", 1.5), ("all_to_all", 1.8))])
 def test_groups_of_two_that_are_not_as_slow_as_swaps_are_found(in_pairs):
     mesh = Mesh.parse("node=2,host=8")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import GB, US, random_topology, switch, topology
 
-from reshard.synthesis.layouts.layout import groups, whole_factors
+from reshard.synthesis.layouts.layout import Factor, groups, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network import cost
@@ -20,6 +20,7 @@ from reshard.synthesis.network.cost import (
     relayout_time_s,
     slice_time_s,
 )
+from reshard.synthesis.network.pricing import Pricing
 from reshard.synthesis.network.topology import MAY_BE_RINGS, Level, Topology, TopologyError
 from reshard.synthesis.network.topology_text import preset_names
 from reshard.synthesis.programs.traffic import GROUPED_KINDS, Collective
@@ -456,3 +457,18 @@ def test_trees_never_carry_more_than_a_ring(rng):
     ring = replace(random_topology(rng, n), rings=MAY_BE_RINGS, trees=False)
     with_trees = coefficients(replace(ring, trees=True), n, "all_reduce")[1]
     assert with_trees <= coefficients(ring, n, "all_reduce")[1]
+
+
+def test_a_kind_that_starts_late_pays_once_whatever_its_steps():
+    """Around a ring and level by level, in the formulas for regular groups and in those for any."""
+    levels = switch("node", 2, 1), switch("host", 4, 10)
+    for rings in ((), ("reduce_scatter",)):
+        usual = Topology("t", levels, 1e12, 1e-6, rings=rings)
+        late = replace(usual, further_launch_s=(("reduce_scatter", 1e-3),))
+        for factors in ((Factor("x", 1, 8),), (Factor("x", 1, 2),), (Factor("x", 2, 4),)):
+            for kind, more in (("reduce_scatter", 1e-3), ("all_gather", 0.0)):
+                pricings = [Pricing(each, Mesh.parse("x=8"), 32) for each in (usual, late)]
+                before, after = (each.coefficients(kind, factors) for each in pricings)
+                assert after == pytest.approx((before[0] + more, before[1]))
+                listed = groups(Mesh.parse("x=8"), factors)
+                assert coefficients(late, 8, kind, listed) == pytest.approx(after)

@@ -182,6 +182,14 @@ def edited(old: str, new: str) -> str:
             'rings has "all_to_all"; known: all_gather, reduce_scatter',
         ),
         (
+            edited('name = "lab"', 'name = "lab"\nfurther_launch_s = { swap = 1e-3 }'),
+            'further_launch_s has "swap"; known: collective_permute',
+        ),
+        (
+            edited('name = "lab"', 'name = "lab"\nfurther_launch_s = { all_gather = -1e-3 }'),
+            "further_launch_s is -0.001 for all_gather; latencies are not negative",
+        ),
+        (
             edited('name = "lab"', 'name = "lab"\nrings = "all_gather"'),
             'rings = "all_gather"; a list of strings is meant',
         ),
@@ -220,10 +228,9 @@ def test_every_field_is_a_key_and_is_written():
     )
     chip = Level("chip", 4, "torus", 2e9, 3e-6, dims=(2, 2), wrap=(True, False), wrap_multiple_of=2, wrap_together=True)
     device = Level("device", 2, "bus", 1e9, copies_own=True)
-    order, rings = tuple(reversed(range(16))), ("all_gather",)
-    whole = Topology(
-        "all", (switch, chip, device), 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", True, True
-    )
+    order, rings, later = tuple(reversed(range(16))), ("all_gather",), (("reduce_scatter", 1e-3),)
+    levels, flags = (switch, chip, device), (True, True)
+    whole = Topology("all", levels, 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", *flags, later)
     missing = {field.name for field in fields(whole) if getattr(whole, field.name) == field.default}
     assert not missing and Topology.parse(whole.to_toml()) == whole
     keys = {line.partition(" = ")[0] for line in whole.to_toml().splitlines() if " = " in line}
