@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Really runs reductions on networks of two levels: one flat all_reduce, ours and other programs, in turns.
 
-    python -m benchmarks.networks.reductions [--on 2x4,4x2] [--sizes 16KiB,128KiB,1MiB]
+    python -m benchmarks.networks.reductions [--on 2x4,4x2] [--sizes 16KiB,128KiB,512KiB]
 
 The networks are of `networks/testbed.py`, which needs root: 2 nodes of 4 processes and 4 nodes of 2, with 1000 Mbit/s
 for a process and 100 Mbit/s for a node; gloo carries the data. Pairs of a placement and a reduction are drawn as P² has
@@ -95,10 +95,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sizes",
         type=lambda text: [byte_size(each) // 4 for each in text.split(",")],
-        default=[1 << 12, 1 << 15, 1 << 18],
-        help="of a tile, default 16KiB,128KiB,1MiB",
+        default=[1 << 12, 1 << 15, 1 << 17],
+        help="of a tile, default 16KiB,128KiB,512KiB",
     )
-    parser.add_argument("--turns", type=int, default=3, help="of a program; twice as many of a short one")
+    parser.add_argument("--turns", type=int, default=2, help="of a program; twice as many of a short one")
     parser.add_argument("--topology", type=Path, help="a calibrated topology; without it, the network is measured")
     parser.add_argument("--state", type=Path, default=default_folder() / "reductions", help="the folder for answers")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to this file")
