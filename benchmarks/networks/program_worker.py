@@ -118,7 +118,8 @@ def is_wrong(result: np.ndarray, job: dict, rank: int) -> bool:
 
 def rounding(tiles: Sequence[np.ndarray]) -> np.ndarray:
     """Returns for each element the largest error of a sum of float32 in any order."""
-    return (len(tiles) - 1) * math.ldexp(1, -23) * np.sum(np.abs(tiles), axis=0, dtype=np.float64)
+    sums = np.asarray(np.sum(np.abs(tiles), axis=0, dtype=np.float64))
+    return np.asarray(sums * ((len(tiles) - 1) * math.ldexp(1, -23)))
 
 
 def _parts(tiles: Sequence[np.ndarray], number: int) -> np.ndarray:
