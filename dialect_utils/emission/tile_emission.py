@@ -195,6 +195,18 @@ def write_exchange_into(program: TileProgram, tile: ir.Value, into: ir.Value, ma
         return write_rounds(rounds.exchange, tile, mark.channels, into)
 
 
+def _widened(value: ir.Value) -> ir.Value:
+    """Returns a tensor of floating-point numbers narrower than float32 as one of float32, any other as it is."""
+    kind = ir.RankedTensorType(value.type)
+    if not isinstance(kind.element_type, ir.FloatType) or kind.element_type.width >= 32:
+        return value
+    return stablehlo.ConvertOp(ir.RankedTensorType.get(kind.shape, ir.F32Type.get()), value).result
+
+
+def _reduced(reduction: str, one: ir.Value, other: ir.Value) -> ir.Value:
+    return ir.Operation.create(reducing_op(reduction), results=[one.type], operands=[one, other]).results[0]
+
+
 @dataclass(slots=True)
 class _TileWriter:
     """Writes operations one after the other. State: `tile` is the result of the last operation."""
@@ -323,7 +335,10 @@ class _TileWriter:
         self.tile = scatter.result
 
     def _swap_and_sum(self, members: np.ndarray, axis: int) -> None:
-        """Inserts what a reduce_scatter does: a device gets its part of all tiles, and reduces them in their order."""
+        """Inserts what a reduce_scatter does: a device gets its part of all tiles, and reduces them in their order.
+
+        Narrow floating-point numbers are reduced as float32, as XLA does it for CPU devices.
+        """
         count, shape = members.shape[1], self.shape
         parts = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
         tile = stablehlo.ReshapeOp(self._type(parts), self.tile).result
@@ -331,16 +346,15 @@ class _TileWriter:
             tile = stablehlo.OptimizationBarrierOp([tile]).results[0]
         swapped = stablehlo.AllToAllOp([tile], axis, axis, count, _integers(members), channel_handle=self._channel())
         starts, strides = [0] * len(parts), [1] * len(parts)
-        terms = []
+        total = None
         for member in range(count):
             starts[axis], ends = member, [*parts]
             ends[axis] = member + 1
-            terms.append(stablehlo.SliceOp(swapped.results[0], *map(int64s, (starts, ends, strides))).result)
-        total = terms[0]
-        for term in terms[1:]:
-            total = ir.Operation.create(
-                reducing_op(self.reduction), results=[term.type], operands=[total, term]
-            ).results[0]
+            term = stablehlo.SliceOp(swapped.results[0], *map(int64s, (starts, ends, strides))).result
+            term = _widened(term)
+            total = term if total is None else _reduced(self.reduction, total, term)
+        one = self._type((*shape[:axis], 1, shape[axis] // count, *shape[axis + 1 :]))
+        total = present(total) if present(total).type == one else stablehlo.ConvertOp(one, present(total)).result
         self.tile = stablehlo.ReshapeOp(
             self._type((*shape[:axis], shape[axis] // count, *shape[axis + 1 :])), total
         ).result

@@ -18,11 +18,13 @@ from jax.sharding import PartitionSpec as P
 from benchmarks.programs.program import Program, Setup, layout, normal
 
 RATE = 0.01
+PARTS = 8  # of the batch
+EXPERTS = 32
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the model, and of the batch of one device."""
+    """Sizes of the model, and of an eighth of the batch."""
 
     width: int
     hidden: int
@@ -31,7 +33,7 @@ class Config:
 
 
 CONFIGS = {
-    "small": Config(width=32, hidden=64, layers=2, rows=4),
+    "small": Config(width=32, hidden=64, layers=2, rows=32),
     "demo": Config(width=384, hidden=1536, layers=2, rows=64),
     "large": Config(width=4096, hidden=16384, layers=4, rows=4096),
 }
@@ -59,8 +61,7 @@ def _step(mesh: Mesh, body, c: Config, weights_spec: P, rows_spec: P) -> Setup:
     specs = [(weights_spec, weights_spec)] * c.layers
     mapped = jax.shard_map(body, mesh=mesh, in_specs=(specs, rows_spec), out_specs=specs, check_vma=False)
     at = jax.tree.map(lambda spec: layout(mesh, *spec), (specs, rows_spec), is_leaf=lambda each: isinstance(each, P))
-    rows = c.rows * mesh.size
-    return Setup(jax.jit(mapped), lambda: (_weights(c), normal(99, rows, c.width)), at)
+    return Setup(jax.jit(mapped), lambda: (_weights(c), normal(99, PARTS * c.rows, c.width)), at)
 
 
 def data_parallel(mesh: Mesh, size: str) -> Setup:
@@ -88,24 +89,24 @@ def fully_sharded(mesh: Mesh, size: str) -> Setup:
 
 
 def expert_dispatch(mesh: Mesh, size: str) -> Setup:
-    """Each device has the weights of one expert; rows go to the devices of all experts alike, and back."""
-
-    def body(weights, x):
-        (up, down) = weights[0]
-        sent = lax.all_to_all(x, "expert", 0, 0, tiled=True)
-        return lax.all_to_all(jnp.tanh(sent @ up) @ down, "expert", 0, 0, tiled=True)
-
+    """Experts are split over the devices; every eighth row goes to the device of the same expert, and back."""
     c = CONFIGS[size]
-    mapped = jax.shard_map(
-        body, mesh=mesh, in_specs=([(P("expert"), P("expert"))], P("expert")), out_specs=P("expert"), check_vma=False
-    )
-    at = [(layout(mesh, "expert"), layout(mesh, "expert"))], layout(mesh, "expert")
+
+    def body(up, down, x):
+        by_expert = x.reshape(-1, EXPERTS, c.width).swapaxes(0, 1)
+        sent = lax.all_to_all(by_expert, "expert", 0, 1, tiled=True)
+        made = jnp.einsum("erh,ehw->erw", jnp.tanh(jnp.einsum("erw,ewh->erh", sent, up)), down)
+        back = lax.all_to_all(made, "expert", 1, 0, tiled=True)
+        return back.swapaxes(0, 1).reshape(x.shape)
+
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=(P("expert"),) * 3, out_specs=P("expert"), check_vma=False)
 
     def initial():
-        up, down = normal(0, mesh.size * c.width, c.hidden), normal(1, mesh.size * c.hidden, c.width)
-        return [(up * c.width**-0.5, down * c.hidden**-0.5)], normal(99, c.rows * mesh.size, c.width)
+        up = normal(0, EXPERTS, c.width, 2 * c.width, scale=c.width**-0.5)
+        down = normal(1, EXPERTS, 2 * c.width, c.width, scale=(2 * c.width) ** -0.5)
+        return up, down, normal(99, PARTS * c.rows, c.width)
 
-    return Setup(jax.jit(mapped), initial, at)
+    return Setup(jax.jit(mapped), initial, (layout(mesh, "expert"),) * 3)
 
 
 SHARD_MAPS = (

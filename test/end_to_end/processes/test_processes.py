@@ -78,11 +78,16 @@ def test_two_processes_share_a_program(job):
     [("issue_21562", 2, 0), ("issue_21562", 4, 0), ("llama_train_step", 4, 2e-5)],
 )
 def test_equals_the_program_in_one_process(job, tmp_path, name, processes, tolerance):
-    """The values are bit-equal if nothing is summed; gloo adds in another order than the devices of one process."""
+    """If nothing is summed, the program is the same and the values are bit-equal.
+
+    Gloo adds in another order than the devices of one process, and plans do not use its reduce_scatter.
+    """
     (single,) = job(name, 1)
     told = job(name, processes, variables={"RESHARD_CACHE_DIR": str(tmp_path / "other_cache")})
     assert_same_in_all(told)
-    assert told[0]["is_rewritten"] and told[0]["module"] == single["module"] and told[0]["report"] == single["report"]
+    assert told[0]["is_rewritten"]
+    if not tolerance:
+        assert told[0]["module"] == single["module"] and told[0]["report"] == single["report"]
     expected, found = shards(tmp_path, name, 1), shards(tmp_path, name, processes)
     assert expected.keys() == found.keys()
     for part, values in expected.items():
