@@ -188,9 +188,18 @@ class _Searches:
             better, least = search.run(self.found.cost, max_edges * self.effort), None
         except SearchLimit as stopped:
             better, least = stopped.best, stopped.least_cost
-        if better is not None:
+        if better is not None and self._is_as_cheap_as_found(better):
             self.found = better
         return self.found.cost if least is None else min(least, self.found.cost)
+
+    def _is_as_cheap_as_found(self, better: Found) -> bool:
+        """Returns whether a chain, priced step by step, is no dearer than the one that is known.
+
+        On networks with rings a search may take a chain for one with its gathers in another order.
+        """
+        if self.pricing is None:
+            return True
+        return priced(better.problem, better.chain, self.pricing).cost[0] <= self.found.cost[0]
 
     def _chain_or_none(self, problem: Problem, max_edges: int, greed: int = 1) -> Found | None:
         return _run_or_none(Search(problem, self.pricing), max_edges, greed)
@@ -271,4 +280,8 @@ def _picoseconds(before: Layout, step: Step, after: Layout, pricing: Pricing) ->
             return pricing.permute_picoseconds(before, after, before.tile_elements)
         case steps.Slice():
             return pricing.slice_picoseconds(after.tile_elements)
+        case steps.ReduceScatter():
+            return pricing.picoseconds("reduce_scatter", step.factors, before.tile_elements)
+        case steps.AllReduce(factors):
+            return pricing.picoseconds("all_reduce", factors, before.tile_elements)
     return 0
