@@ -195,6 +195,12 @@ class Network:
         """Returns whether the library runs this kind around one ring and there are several levels."""
         return len(self.views) > 1 and kind in self.topology.rings
 
+    def run_as(self, kind: str) -> str:
+        """Returns the kind that does the work: between CPU devices without a common memory, no plan has gloo's
+        reduce_scatter, and an all_to_all takes its place (`forms.platforms`)."""
+        is_gloo = self.topology.platform == "cpu" and not any(view.level.copies_own for view in self.views)
+        return "all_to_all" if is_gloo and kind == "reduce_scatter" else kind
+
     @property
     def has_trees(self) -> bool:
         """Returns whether the library has trees for an all_reduce; they are of ports on switches."""
@@ -246,6 +252,7 @@ class _Parts:
 
 
 def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+    kind = network.run_as(kind)
     if network.goes_around(kind):
         around = _around_rings(network, kind, positions, group, sizes)
         if kind != "all_reduce" or not network.has_trees:
@@ -331,6 +338,7 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
     Only levels of more than one unit count, outer to inner. Returns None if the groups cross a ring or torus, because
     there the places of the members matter.
     """
+    kind = network.run_as(kind)
     if network.goes_around(kind):
         return None
     size, seconds_per_byte, latency_s = math.prod(shares), 0.0, 0.0
