@@ -22,7 +22,7 @@ from benchmarks.harness.arguments import among
 from benchmarks.harness.journal import Journal, default_folder
 from benchmarks.networks.program_runs import FLAT, NETWORKS, SLOWER, Job, Measured, calibrated, run_all
 from benchmarks.networks.program_worker import PARTS
-from benchmarks.networks.reduction_programs import BITS, plan_of_steps
+from benchmarks.networks.reduction_programs import BITS, plan_of_steps, signature
 from benchmarks.networks.testbed import CannotShape, Testbed
 from reshard.passes.decompose_collectives import LEAST_GAIN
 from reshard.planning.byte_sizes import byte_size
@@ -89,7 +89,7 @@ def job_of(topology: Topology, tile_bytes: int, turns: int) -> Job:
         ACROSS_FIRST: plan_of_steps(request, (AllToAll(moves[:1]), AllToAll(moves[1:]))),
     }
     best = planned(request)
-    same = next((name for name, plan in plans.items() if plan.chain_text == best.chain_text), PLANNED)
+    same = next((name for name, plan in plans.items() if signature(plan) == signature(best)), PLANNED)
     plans.setdefault(same, best)
     ours = same if plans[same].time_s <= (1 - LEAST_GAIN) * plans[FLAT].time_s else FLAT
     everyone = tuple(range(devices))

@@ -27,6 +27,12 @@ def test_every_way_moves_the_right_parts(sizes):
                 interpreter.check(plan.tile_program, plan.shape, plan.source, plan.target)
 
 
+def test_no_way_runs_twice():
+    for sizes in ((2, 4), (4, 2)):
+        plans = job_of(network(*sizes), 1 << 20, 3).plans.values()
+        assert len({plan.tile_program.operations for plan in plans}) == len(plans)
+
+
 def test_the_report_counts_right_decisions():
     job = replace(job_of(network(2, 4), 1024, 3), ours=FLAT)
     seconds = dict.fromkeys(job.plans, 1.0)
