@@ -25,7 +25,8 @@ from ..ir.ops import manual_axes, ops_around, ops_in, shape_of, short_name
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, sdy, stablehlo
 from ..shardings.sdy_shardings import mesh_of, module_meshes
-from .varying_axes import VaryingAxes, groups_of, varying_axes
+from .collective_groups import groups_of
+from .varying_axes import VaryingAxes, varying_axes
 
 OPS = frozenset(f"stablehlo.{kind}" for kind in KINDS)
 _MANUAL = "sdy.manual_computation"
@@ -98,8 +99,8 @@ def explicit_collectives(root: ir.Operation) -> Iterator[tuple[ir.Operation, Exp
             island = callers.island_of(op)
             mesh = _mesh_of(island, meshes)
             if island not in known:
-                known[island] = varying_axes(island, mesh, functions)
-            yield op, _read(op, mesh, known[island])
+                known[island] = varying_axes(island, mesh, functions, meshes)
+            yield op, _read(op, known[island])
         except NotPlannable as reason:
             yield op, reason
 
@@ -144,14 +145,14 @@ class _Callers:
         return self._islands[function]
 
 
-def _read(op: ir.Operation, mesh: Mesh, known: VaryingAxes) -> ExplicitCollective:
+def _read(op: ir.Operation, known: VaryingAxes) -> ExplicitCollective:
     if len(op.operands) != 1:
         raise NotPlannable("it takes several arrays")
     if not ir.RankedTensorType(op.operands[0].type).has_static_shape:
         raise NotPlannable("the size of its tile is unknown")
     if apart := known.around(op):
         raise NotPlannable(f"devices may disagree along {', '.join(sorted(apart))} whether they run it")
-    groups = groups_of(op)
+    mesh, groups = known.mesh, groups_of(op, known.meshes)
     factors = None if groups is None else factors_of(mesh, groups)
     if groups is None or factors is None:
         raise NotPlannable("its groups are along no axes of the mesh")

@@ -17,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
+from reshard.synthesis.hierarchy.device_groups import factors_of
 from reshard.synthesis.layouts.layout import unreduced_factors, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 
@@ -27,6 +25,7 @@ from ..ir.functions import has_body
 from ..ir.ops import LOOPS, blocks_of, ops_around, terminator_of
 from ..platform.bindings import ir, sdy
 from ..shardings.sdy_shardings import sharding_from_attr
+from .collective_groups import groups_of
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
@@ -43,29 +42,19 @@ _CALL = "func.call"
 _BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
 
 
-def groups_of(op: ir.Operation) -> Groups | None:
-    """Returns the groups of device ids of a collective; None if its groups are no lists of devices.
-
-    Without a channel, or without global ids where the op has both kinds, groups list replicas of the whole program.
-    """
-    attributes = op.attributes
-    is_global = op.name == "stablehlo.all_to_all" or "use_global_device_ids" in attributes
-    if "channel_handle" not in attributes or not is_global:
-        return None
-    try:
-        listed = np.array(ir.DenseIntElementsAttr(attributes["replica_groups"]))
-    except ValueError:  # jax may name the axes of a mesh instead
-        return None
-    return tuple(tuple(map(int, group)) for group in listed.tolist()) if listed.min(initial=0) >= 0 else None
-
-
-def varying_axes(island: ir.Operation, mesh: Mesh, functions: Mapping[str, ir.Operation] | None = None) -> VaryingAxes:
+def varying_axes(
+    island: ir.Operation,
+    mesh: Mesh,
+    functions: Mapping[str, ir.Operation] | None = None,
+    meshes: Mapping[str, Mesh] | None = None,
+) -> VaryingAxes:
     """Returns for the values in a manual computation over all axes the axes along which they may differ.
 
     Args:
       functions: those that it may call, by name; what others return differs along all axes.
+      meshes: those whose axes its collectives may name, by symbol name.
     """
-    found = VaryingAxes(mesh, functions or {})
+    found = VaryingAxes(mesh, functions or {}, meshes or {})
     shardings = sdy.TensorShardingPerValueAttr(island.attributes["in_shardings"]).shardings
     block = island.regions[0].blocks[0]
     for argument, attr in zip(block.arguments, shardings, strict=True):
@@ -92,6 +81,7 @@ class VaryingAxes:
 
     mesh: Mesh
     functions: Mapping[str, ir.Operation] = field(default_factory=dict)
+    meshes: Mapping[str, Mesh] = field(default_factory=dict)
     known: dict[ir.Value, Axes] = field(default_factory=dict)
     decided: dict[ir.Operation, Axes] = field(default_factory=dict)
     followed: set[ir.Operation] = field(default_factory=set)
@@ -149,7 +139,7 @@ class VaryingAxes:
             return self.all_axes
         if op.name not in _ALIKE_AFTER | _IN_GROUPS:
             return taken
-        groups = groups_of(op)
+        groups = groups_of(op, self.meshes)
         factors = None if groups is None else factors_of(self.mesh, groups)
         if factors is None:
             return self.all_axes

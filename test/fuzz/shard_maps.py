@@ -28,8 +28,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from reshard.dialect_utils.hierarchy.collective_groups import groups_of
 from reshard.dialect_utils.hierarchy.explicit_collectives import OPS
-from reshard.dialect_utils.hierarchy.varying_axes import groups_of, varying_axes
+from reshard.dialect_utils.hierarchy.varying_axes import varying_axes
 from reshard.dialect_utils.ir.ops import name_of, ops_in
 from reshard.dialect_utils.platform.bindings import ir, sdy
 from reshard.dialect_utils.shardings.sdy_shardings import mesh_of, module_meshes
@@ -487,9 +488,9 @@ def _reduces_the_same(module: ir.Module) -> bool:
         if island.name != "sdy.manual_computation":
             continue
         mesh = mesh_of(sdy.TensorShardingPerValueAttr(island.attributes["out_shardings"]).shardings[0], meshes)
-        found = varying_axes(island, mesh)
+        found = varying_axes(island, mesh, meshes=meshes)
         for op in ops_in(island):
-            factors = factors_of(mesh, groups_of(op) or ()) if op.name in OPS else None
+            factors = factors_of(mesh, groups_of(op, meshes) or ()) if op.name in OPS else None
             if factors and not {factor.axis for factor in factors} <= found.of(op.operands):
                 return True
     return False
