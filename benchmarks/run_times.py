@@ -30,7 +30,6 @@ import argparse
 import hashlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -43,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.calibration import rank_correlation  # noqa: E402
 from benchmarks.conversions.pairs import Pair, random_pairs  # noqa: E402
 from benchmarks.harness.progress import shown  # noqa: E402
-from benchmarks.networks.testbed import CannotShape, Failed, Network, Testbed, run_together  # noqa: E402
+from benchmarks.networks.testbed import Failed, Network, Testbed, run_together, status_of  # noqa: E402
 from reshard.compiling.optimizing import optimize  # noqa: E402
 from reshard.dialect_utils.emission.mini_modules import rewritten_pair, stock_pair  # noqa: E402
 from reshard.dialect_utils.xla.child import shared_child  # noqa: E402
@@ -122,15 +121,7 @@ class Timed:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the network would stay and block the next one
-    try:
-        return _measure(options)
-    except CannotShape as reason:
-        print(f"skipped: {reason}", file=sys.stderr)
-        return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return 130
+    return status_of(lambda: _measure(options))
 
 
 def _measure(options: argparse.Namespace) -> int:

@@ -13,7 +13,6 @@ what the pass decompose-collectives takes.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from benchmarks.harness.journal import Journal, default_folder
 from benchmarks.networks.program_runs import FLAT, NETWORKS, SLOWER, Job, Measured, calibrated, run_all
 from benchmarks.networks.program_worker import PARTS
 from benchmarks.networks.reduction_programs import BITS, plan_of_steps, signature
-from benchmarks.networks.testbed import CannotShape, Testbed
+from benchmarks.networks.testbed import Testbed, status_of
 from reshard.passes.decompose_collectives import LEAST_GAIN
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.common.numbers import bytes_text, milliseconds
@@ -51,15 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=9, help="of each program, default %(default)s")
     parser.add_argument("--state", type=Path, default=default_folder() / "reductions", help="the folder for answers")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the network would stay and block the next one
-    try:
-        found = [(name, each) for name in options.on for each in _measured(name, options)]
-    except CannotShape as reason:
-        print(f"skipped: {reason}", file=sys.stderr)
-        return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return 130
+    return status_of(lambda: _measure(options))
+
+
+def _measure(options: argparse.Namespace) -> int:
+    found = [(name, each) for name in options.on for each in _measured(name, options)]
     print(report(found))
     return int(any(each.problems for _, each in found))
 

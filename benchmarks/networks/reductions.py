@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +43,7 @@ from benchmarks.networks.program_runs import (
     turns_for,
 )
 from benchmarks.networks.reduction_programs import FLAT, Problem, drawn, problems_of, programs_of
-from benchmarks.networks.testbed import CannotShape, Testbed
+from benchmarks.networks.testbed import Testbed, status_of
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.common.numbers import bytes_text, milliseconds
 from reshard.synthesis.common.text_table import markdown_table
@@ -73,15 +72,11 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the network would stay and block the next one
-    try:
-        rows = [row for name in options.on for row in _measured(name, options)]
-    except CannotShape as reason:
-        print(f"skipped: {reason}", file=sys.stderr)
-        return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return 130
+    return status_of(lambda: _measure(options))
+
+
+def _measure(options: argparse.Namespace) -> int:
+    rows = [row for name in options.on for row in _measured(name, options)]
     text = report(rows)
     print(text)
     if options.out:

@@ -24,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,19 @@ def why_not() -> str | None:
         return "this kernel or container allows no network namespaces"
     subprocess.run(["ip", "netns", "del", probe], capture_output=True)
     return None
+
+
+def status_of(measure: Callable[[], int]) -> int:
+    """Returns the exit status of a benchmark: that of `measure`, 0 if there is no such network here, 130 if stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the network would stay and block the next one
+    try:
+        return measure()
+    except CannotShape as reason:
+        print(f"skipped: {reason}", file=sys.stderr)
+        return 0
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 130
 
 
 class Testbed:

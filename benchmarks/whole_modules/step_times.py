@@ -26,7 +26,6 @@ import functools
 import hashlib
 import json
 import pickle
-import signal
 import statistics
 import sys
 import tempfile
@@ -38,7 +37,7 @@ import reshard
 from benchmarks.calibration import rank_correlation
 from benchmarks.harness.journal import Journal, default_folder
 from benchmarks.harness.progress import shown
-from benchmarks.networks.testbed import CannotShape, Failed, Network, Testbed, run_together
+from benchmarks.networks.testbed import Failed, Network, Testbed, run_together, status_of
 from benchmarks.programs.__main__ import use_devices
 from benchmarks.run_times import MORE_TURNS, NETWORKS, PORT, calibrate_on, one_device
 from benchmarks.whole_modules.policies import known, text_of
@@ -135,15 +134,7 @@ class Step:
 def main(arguments: list[str] | None = None) -> int:
     use_devices(DEVICES)
     options = _parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the network would stay and block the next one
-    try:
-        return _measure(options)
-    except CannotShape as reason:
-        print(f"skipped: {reason}; --on {UNSHAPED} needs no network", file=sys.stderr)
-        return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return 130
+    return status_of(lambda: _measure(options))
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -245,7 +245,7 @@ class _TileWriter:
             case Gather(factors, axis):
                 self._gather(factors, axis)
             case Swap(factors, axis):
-                self._swap(factors, axis)
+                self._swap(groups(self.mesh, factors), axis)
             case Rounds(exchange):
                 self.tile = write_rounds(exchange, self.tile, self.channels)
             case Reduce(factors):
@@ -301,8 +301,7 @@ class _TileWriter:
         )
         self.tile = gather.results[0]
 
-    def _swap(self, factors, axis: int) -> None:
-        members = groups(self.mesh, factors)
+    def _swap(self, members: np.ndarray, axis: int) -> None:
         if self.forms.has_barriers and _is_as_it_came(self.tile):
             self.tile = stablehlo.OptimizationBarrierOp([self.tile]).results[0]
         swap = stablehlo.AllToAllOp(
@@ -340,24 +339,20 @@ class _TileWriter:
         Narrow floating-point numbers are reduced as float32, as XLA does it for CPU devices.
         """
         count, shape = members.shape[1], self.shape
-        parts = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
-        tile = stablehlo.ReshapeOp(self._type(parts), self.tile).result
-        if self.forms.has_barriers and _is_as_it_came(self.tile):
-            tile = stablehlo.OptimizationBarrierOp([tile]).results[0]
-        swapped = stablehlo.AllToAllOp([tile], axis, axis, count, _integers(members), channel_handle=self._channel())
+        part = (shape[axis] // count, *shape[axis + 1 :])
+        parts, one, own = ((*shape[:axis], *rest) for rest in ((count, *part), (1, *part), part))
+        self.tile = stablehlo.ReshapeOp(self._type(parts), self.tile).result
+        self._swap(members, axis)
         starts, strides = [0] * len(parts), [1] * len(parts)
-        total = None
+        terms = []
         for member in range(count):
             starts[axis], ends = member, [*parts]
             ends[axis] = member + 1
-            term = stablehlo.SliceOp(swapped.results[0], *map(int64s, (starts, ends, strides))).result
-            term = _widened(term)
-            total = term if total is None else _reduced(self.reduction, total, term)
-        one = self._type((*shape[:axis], 1, shape[axis] // count, *shape[axis + 1 :]))
-        total = present(total) if present(total).type == one else stablehlo.ConvertOp(one, present(total)).result
-        self.tile = stablehlo.ReshapeOp(
-            self._type((*shape[:axis], shape[axis] // count, *shape[axis + 1 :])), total
-        ).result
+            terms.append(_widened(stablehlo.SliceOp(self.tile, *map(int64s, (starts, ends, strides))).result))
+        total = functools.reduce(functools.partial(_reduced, self.reduction), terms)
+        if total.type != self._type(one):
+            total = stablehlo.ConvertOp(self._type(one), total).result
+        self.tile = stablehlo.ReshapeOp(self._type(own), total).result
 
     def _put_own(self, factors) -> None:
         sizes = tuple(factor.size for factor in factors)

@@ -188,15 +188,9 @@ class NetworkOptions:
 
     @property
     def written_for(self) -> str:
-        """Returns the platform in whose forms collectives are written: gloo's for a network between CPU devices.
-
-        CPU devices of one process have a memory in common, and a topology with a level that `copies_own`.
-        """
-        if self.platform != CPU or not self.network.is_known:
-            return self.platform
-        topology = self.network.topology
-        is_network = topology.platform == CPU and not any(level.copies_own for level in topology.levels)
-        return GLOO if is_network else CPU
+        """Returns the platform in whose forms collectives are written: gloo's between processes of CPU devices."""
+        is_gloo = self.platform == CPU and self.network.is_known and self.network.topology.has_processes
+        return GLOO if is_gloo else self.platform
 
     @property
     def network(self) -> SiteNetwork:

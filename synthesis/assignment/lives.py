@@ -46,24 +46,6 @@ class Region:
     carries: frozenset[int] = frozenset()
 
 
-def lives_of(
-    tensors: Sequence[Tensor],
-    ops: Sequence[FactoredOp],
-    body: Region,
-    arguments: Collection[int],
-    donated: Collection[int] = (),
-    results: Collection[int] = (),
-    views: Collection[int] = (),
-) -> tuple[Interval, ...]:
-    """Returns the tensors that are in memory as a whole, and when.
-
-    Args:
-      body: all ops. arguments: tensors that are there at the begin, to the end unless they are `donated`.
-      views: numbers of ops whose result is their operand, whatever their names are.
-    """
-    return schedule_of(tensors, ops, body, arguments, donated, results, views).lives
-
-
 def schedule_of(
     tensors: Sequence[Tensor],
     ops: Sequence[FactoredOp],
@@ -73,7 +55,12 @@ def schedule_of(
     results: Collection[int] = (),
     views: Collection[int] = (),
 ) -> Schedule:
-    """Returns what is in memory and what runs, and when; the arguments are those of `lives_of`."""
+    """Returns which tensors are in memory as a whole and which ops run, and when.
+
+    Args:
+      body: all ops. arguments: tensors that are there at the begin, to the end unless they are `donated`.
+      views: numbers of ops whose result is their operand, whatever their names are.
+    """
     some = (frozenset(each) for each in (arguments, donated, results, views))
     return _Lives(tensors, ops, body, *some).schedule()
 

@@ -196,10 +196,9 @@ class Network:
         return len(self.views) > 1 and kind in self.topology.rings
 
     def run_as(self, kind: str) -> str:
-        """Returns the kind that does the work: between CPU devices without a common memory, no plan has gloo's
-        reduce_scatter, and an all_to_all takes its place (`forms.platforms`)."""
-        is_gloo = self.topology.platform == "cpu" and not any(view.level.copies_own for view in self.views)
-        return "all_to_all" if is_gloo and kind == "reduce_scatter" else kind
+        """Returns the kind that does the work: between processes of CPU devices an all_to_all takes the place of gloo's
+        reduce_scatter (`forms.platforms`)."""
+        return "all_to_all" if kind == "reduce_scatter" and self.topology.has_processes else kind
 
     @property
     def has_trees(self) -> bool:

@@ -296,6 +296,17 @@ class Topology:
         return next((at for at, level in enumerate(self.levels) if level.kind == "torus"), None)
 
     @property
+    def has_processes(self) -> bool:
+        """Returns whether its devices are CPU devices of several processes: at some level they share no memory.
+
+        Example:
+          >>> own = Topology("own", (Level("host", 4, "switch", 1e8),), 1e10, platform="cpu")
+          >>> [each.has_processes for each in (own, Topology.parse("cpu:8"), Topology.parse("h100:4"))]
+          [True, False, False]
+        """
+        return self.platform == "cpu" and any(level.size != 1 and not level.copies_own for level in self.levels)
+
+    @property
     def is_one_switch(self) -> bool:
         """Returns whether one switch or bus connects all devices, so that any two of them may change places.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
+from ..hierarchy.device_groups import factors_of
+from ..layouts.mesh import Mesh
 
 Sizes = tuple[int, ...]
 
@@ -17,18 +18,8 @@ def as_transposed(ids: Sequence[int]) -> tuple[Sizes, tuple[int, ...]] | None:
       >>> as_transposed([0, 4, 1, 5, 2, 6, 3, 7])
       ((2, 4), (1, 0))
     """
-    digits: list[tuple[int, int]] = []  # stride and size, minor first
-    places = np.asarray(ids)
-    passed = 1
-    while passed < len(places):
-        steps = places[::passed] - places[0]
-        stride = int(steps[1])
-        count = int(np.argmin(np.append(steps == stride * np.arange(len(steps)), False)))
-        digits.append((stride, count))
-        passed *= count
-    sizes = tuple(size for _, size in sorted(digits, reverse=True))
-    order = tuple(sorted(digits, reverse=True).index(each) for each in reversed(digits))
-    if int(np.prod(sizes)) != len(places) or sorted(order) != list(range(len(sizes))):
+    factors = factors_of(Mesh((("device", len(ids)),)), (tuple(ids),))
+    if factors is None:
         return None
-    found = np.arange(len(places)).reshape(sizes).transpose(order).ravel()
-    return (sizes, order) if (found == places).all() else None
+    rows = sorted(factors, key=lambda factor: factor.pre)
+    return tuple(factor.size for factor in rows), tuple(rows.index(factor) for factor in factors)

@@ -35,7 +35,7 @@ from ..layouts.refinement import Problem
 from ..network.pricing import PER_SECOND, Pricing
 from .cost_to_go import CostToGo, Made
 from .digits import FIXED, REPLICATED, UNREDUCED, Digits, State
-from .found import Found, Kind, chain_through
+from .found import Found, Kind, chain_through, with_fewest_copies
 
 STEPS_TO_PRICE = 5  # pricing a collective device by device counts as so many steps
 LOCAL = ("slice", "to_unreduced")  # steps without traffic
@@ -278,7 +278,8 @@ class Search:
             states.append(state)
             kinds.append(kind)
         layouts = [self.digits.layout(state) for state in reversed(states)]
-        return Found(self.problem, chain_through(layouts, kinds[::-1]), self._unpacked(cost))
+        chain = with_fewest_copies(chain_through(layouts, kinds[::-1]), self.pricing_of_pairs)
+        return Found(self.problem, chain, self._unpacked(cost))
 
     # Edges
 

@@ -9,22 +9,17 @@ after a time, so that every process finds the same chain. A lower bound on all c
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ..layouts.layout import Layout
 from ..layouts.refinement import NoPlanError, Problem, orders_of_primes, refine
 from ..network.bounds import received_elements_bound
-from ..network.pricing import PER_SECOND, Pricing
+from ..network.pricing import Pricing
 from ..plans.objective import objective
 from ..plans.request import Request
-from ..programs import steps
-from ..programs.chain import Chain, is_joint_gather
-from ..programs.steps import Step
 from .best_first import Search, SearchLimit, cheapest_chain
 from .budget import BUDGET
 from .direct import chain_at_once, have_one_prime
-from .found import Cost, Found
+from .found import Cost, Found, priced
 from .leading_axes import leading_axes_chain
 from .reduced_ends import completed, frozen, has_sums, reduced_first
 
@@ -188,18 +183,9 @@ class _Searches:
             better, least = search.run(self.found.cost, max_edges * self.effort), None
         except SearchLimit as stopped:
             better, least = stopped.best, stopped.least_cost
-        if better is not None and self._is_as_cheap_as_found(better):
+        if better is not None:
             self.found = better
         return self.found.cost if least is None else min(least, self.found.cost)
-
-    def _is_as_cheap_as_found(self, better: Found) -> bool:
-        """Returns whether a chain, priced step by step, is no dearer than the one that is known.
-
-        On networks with rings a search may take a chain for one with its gathers in another order.
-        """
-        if self.pricing is None:
-            return True
-        return priced(better.problem, better.chain, self.pricing).cost[0] <= self.found.cost[0]
 
     def _chain_or_none(self, problem: Problem, max_edges: int, greed: int = 1) -> Found | None:
         return _run_or_none(Search(problem, self.pricing), max_edges, greed)
@@ -258,30 +244,3 @@ def _run_or_none(search: Search, max_edges: int, greed: int) -> Found | None:
         return search.run(None, max_edges, greed)
     except SearchLimit as stopped:
         return stopped.best
-
-
-def priced(problem: Problem, chain: Chain, pricing: Pricing | None) -> Found:
-    """Returns a chain of slices, gathers, all_to_alls and permutes with its cost as the searches count it."""
-    cost = chain.received_elements, chain.collectives
-    if pricing is not None:
-        cost = (sum(_picoseconds(*move, pricing) for move in chain.moves), *cost)
-    return Found(problem, chain, cost)
-
-
-def _picoseconds(before: Layout, step: Step, after: Layout, pricing: Pricing) -> int:
-    match step:
-        case steps.AllGather(factors):
-            is_joint = is_joint_gather(before, step)
-            copied = math.ceil(pricing.relayout_seconds(after.tile_elements) * PER_SECOND) if is_joint else 0
-            return copied + pricing.picoseconds("all_gather", factors, before.tile_elements)
-        case steps.AllToAll():
-            return pricing.picoseconds("all_to_all", step.factors, before.tile_elements)
-        case steps.Permute():
-            return pricing.permute_picoseconds(before, after, before.tile_elements)
-        case steps.Slice():
-            return pricing.slice_picoseconds(after.tile_elements)
-        case steps.ReduceScatter():
-            return pricing.picoseconds("reduce_scatter", step.factors, before.tile_elements)
-        case steps.AllReduce(factors):
-            return pricing.picoseconds("all_reduce", factors, before.tile_elements)
-    return 0

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..layouts.layout import Layout
 from ..layouts.refinement import Problem
+from ..network.pricing import PER_SECOND, Pricing
 from ..programs import steps
-from ..programs.chain import Chain
+from ..programs.chain import Chain, is_joint_gather
 from ..programs.steps import Step
 
 Cost = tuple[int, ...]  # (received elements, collectives); by time the picoseconds come before them
@@ -58,6 +60,49 @@ class Found:
         return self.cost[0] / self.least_cost[0] if self.least_cost[0] else None
 
 
+def priced(problem: Problem, chain: Chain, pricing: Pricing | None) -> Found:
+    """Returns a chain with its cost as the searches count it."""
+    cost = chain.received_elements, chain.collectives
+    if pricing is not None:
+        cost = (_picoseconds(chain, pricing), *cost)
+    return Found(problem, chain, cost)
+
+
+def _picoseconds(chain: Chain, pricing: Pricing) -> int:
+    return sum(_picoseconds_of_step(*move, pricing) for move in chain.moves)
+
+
+def _picoseconds_of_step(before: Layout, step: Step, after: Layout, pricing: Pricing) -> int:
+    match step:
+        case steps.AllGather(factors):
+            is_joint = is_joint_gather(before, step)
+            copied = math.ceil(pricing.relayout_seconds(after.tile_elements) * PER_SECOND) if is_joint else 0
+            return copied + pricing.picoseconds("all_gather", factors, before.tile_elements)
+        case steps.AllToAll() | steps.ReduceScatter():
+            return pricing.picoseconds(steps.name(step), step.factors, before.tile_elements)
+        case steps.AllReduce(factors):
+            return pricing.picoseconds("all_reduce", factors, before.tile_elements)
+        case steps.Permute():
+            return pricing.permute_picoseconds(before, after, before.tile_elements)
+        case steps.Slice():
+            return pricing.slice_picoseconds(after.tile_elements)
+    return 0
+
+
+def with_fewest_copies(chain: Chain, pricing: Pricing | None) -> Chain:
+    """Returns a chain with its consecutive gathers in the order that copies least, unless that is dearer.
+
+    Which devices send to which matters on a network with levels: there the slow level comes first, with small tiles.
+
+    Args:
+      pricing: None where all pairs of devices are alike.
+    """
+    ordered = chain.with_last_dimension_first()
+    if pricing is None or ordered.steps == chain.steps:
+        return ordered
+    return ordered if _picoseconds(ordered, pricing) <= _picoseconds(chain, pricing) else chain
+
+
 def chain_through(layouts: Sequence[Layout], kinds: Sequence[Kind]) -> Chain:
     """Returns the chain that leads through layouts by steps of given kinds; slices in a row are one step."""
     typed: list[Step] = []
@@ -67,7 +112,7 @@ def chain_through(layouts: Sequence[Layout], kinds: Sequence[Kind]) -> Chain:
             typed[-1] = steps.Slice(typed[-1].moves + step.moves)
         else:
             typed.append(step)
-    return Chain(layouts[0], tuple(typed)).with_last_dimension_first()
+    return Chain(layouts[0], tuple(typed))
 
 
 def _step(kind: Kind, before: Layout, after: Layout) -> Step:

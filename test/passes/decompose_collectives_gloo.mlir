@@ -8,10 +8,10 @@ func.func @a_part_of_each_tile_and_their_sum(%arg0: tensor<8x1048576xf32>) -> te
   // CHECK: %[[SWAPPED:.+]] = "stablehlo.all_to_all"(%{{.+}}) <{{.*}}split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x1x262144xf32>) -> tensor<4x1x262144xf32>
   // CHECK-NEXT: %[[A:.+]] = stablehlo.slice %[[SWAPPED]] [0:1, 0:1, 0:262144]
   // CHECK-NEXT: %[[B:.+]] = stablehlo.slice %[[SWAPPED]] [1:2, 0:1, 0:262144]
-  // CHECK-NEXT: %[[AB:.+]] = stablehlo.add %[[A]], %[[B]]
   // CHECK-NEXT: %[[C:.+]] = stablehlo.slice %[[SWAPPED]] [2:3, 0:1, 0:262144]
-  // CHECK-NEXT: %[[ABC:.+]] = stablehlo.add %[[AB]], %[[C]]
   // CHECK-NEXT: %[[D:.+]] = stablehlo.slice %[[SWAPPED]] [3:4, 0:1, 0:262144]
+  // CHECK-NEXT: %[[AB:.+]] = stablehlo.add %[[A]], %[[B]]
+  // CHECK-NEXT: %[[ABC:.+]] = stablehlo.add %[[AB]], %[[C]]
   // CHECK-NEXT: stablehlo.add %[[ABC]], %[[D]]
   // CHECK: "stablehlo.all_reduce"
   // CHECK: "stablehlo.all_gather"

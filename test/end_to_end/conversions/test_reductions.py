@@ -12,13 +12,21 @@ from benchmarks.conversions.pairs import Pair, random_reductions
 from reshard.dialect_utils.emission.tile_modules import leading_sizes, tile_module
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.dialect_utils.xla.worker import numpy_dtype
+from reshard.synthesis.forms.platforms import CPU, GLOO
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.planner.entry import Plan, pareto, plan
 from reshard.synthesis.programs.interpreter import UFUNCS
 
 
-def check(pair: Pair, element: str = "i32", bits: int = 32, reduction: str = "sum", found: Plan | None = None) -> Plan:
+def check(
+    pair: Pair,
+    element: str = "i32",
+    bits: int = 32,
+    reduction: str = "sum",
+    found: Plan | None = None,
+    platform: str = CPU,
+) -> Plan:
     """Runs the pair's plan, or `found`, on partial sums of random integers, and asserts that the target is right."""
     found = found or plan(pair.mesh, pair.shape, bits, pair.source, pair.target, reduction=reduction)
     dtype, reduce = numpy_dtype(element), UFUNCS[reduction].reduce
@@ -28,9 +36,8 @@ def check(pair: Pair, element: str = "i32", bits: int = 32, reduction: str = "su
     )
     given = np.ascontiguousarray(np.broadcast_to(sums, (*sizes, *pair.shape)))
     array = reduce(sums.reshape(-1, *pair.shape), axis=0)
-    ran = shared_child().run(
-        tile_module(f"tensor<{'x'.join(map(str, (*pair.shape, element)))}>", found), [given], pair.mesh.size
-    )
+    tensor = f"tensor<{'x'.join(map(str, (*pair.shape, element)))}>"
+    ran = shared_child().run(tile_module(tensor, found, platform), [given], pair.mesh.size)
     assert ran.status == "ok", ran.message
     tiles = ran.outputs[0].astype(dtype).reshape(-1, leading_sizes(pair.mesh, pair.target)[-1], *pair.shape)
     assert (tiles == tiles[:, :1]).all(), "replicas differ"
@@ -78,6 +85,7 @@ STEPS = {
     [
         ("i32", 32, "sum"),
         ("f32", 32, "sum"),
+        ("bf16", 16, "sum"),
         ("i32", 32, "prod"),
         ("i32", 32, "min"),
         ("f32", 32, "max"),
@@ -87,14 +95,16 @@ STEPS = {
         ("i1", 8, "and"),
     ],
 )
-def test_each_step_and_reduction(step, element, bits, reduction):
-    found = check(pair_of(MESH, (4, 8), *STEPS[step]), element, bits, reduction)
+@pytest.mark.parametrize("platform", (CPU, GLOO))
+def test_each_step_and_reduction(step, element, bits, reduction, platform):
+    found = check(pair_of(MESH, (4, 8), *STEPS[step]), element, bits, reduction, platform=platform)
     assert step in [planned.op for planned in found.steps]
 
 
 @pytest.mark.parametrize("pair", random_reductions(31, 12, (4, 6, 8)), ids=str)
-def test_random_pair(pair):
-    check(pair)
+@pytest.mark.parametrize("platform", (CPU, GLOO))
+def test_random_pair(pair, platform):
+    check(pair, platform=platform)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.decompose_collectives import DecomposeCollectivesPass
 from reshard.passes.driver.base import OptionError
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork, of_target, option_text, refuse_unfit, topology_of
-from reshard.synthesis.network.topology import Topology, TopologyError
+from reshard.synthesis.network.topology import Level, Topology, TopologyError
 from reshard.synthesis.network.topology_text import to_toml
 from reshard.synthesis.programs.traffic import Collective
 
@@ -128,3 +129,20 @@ def test_the_error_names_the_target_if_the_topology_is_its_own():
     said = "the module is for 8 devices, the target has 4"
     assert said in refused(EIGHT, "cpu:4", "cpu:4")
     assert said not in refused(EIGHT, "h100:2x2", "cpu:4")
+
+
+def test_collectives_are_written_for_gloo_where_cpu_devices_are_in_several_processes():
+    def written_for(network: Topology, platform: str = "cpu") -> str:
+        found = Pipeline.parse("decompose-collectives").with_options(
+            {"topology": option_text(network), "platform": platform}
+        )
+        (planned,) = found.passes
+        assert isinstance(planned, DecomposeCollectivesPass)
+        return planned.written_for
+
+    cores = Level("core", 4, "switch", 1e10, copies_own=True)
+    processes = Topology("job", (Level("host", 2, "switch", 1e8), cores), 1e10, platform="cpu")
+    assert written_for(processes) == "gloo"
+    assert written_for(processes, "gpu") == "gpu"
+    assert written_for(Topology("alone", (cores,), 1e10, platform="cpu")) == "cpu"
+    assert written_for(Topology.parse("uniform")) == "cpu"

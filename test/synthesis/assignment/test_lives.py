@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.synthesis.assignment.factored_program import FactoredOp, Tensor
-from reshard.synthesis.assignment.lives import Region, _Lives, lives_of
+from reshard.synthesis.assignment.lives import Region, _Lives, schedule_of
 
 DIMS = ((0,),)
 
@@ -24,7 +24,7 @@ def dot(takes, makes) -> FactoredOp:
 def lives(sizes, ops, body=None, arguments=(0,), donated=(), results=()):
     tensors = [Tensor((size,), 8) for size in sizes]
     items = body or Region(tuple(range(len(ops))))
-    found = lives_of(tensors, ops, items, arguments, donated, results)
+    found = schedule_of(tensors, ops, items, arguments, donated, results).lives
     return {each.tensor: (each.first, each.last) for each in found}
 
 

@@ -184,6 +184,16 @@ def test_within_one_memory_a_devices_own_part_takes_as_long_as_the_others():
     assert [ns_per_byte(nodes, 8, kind) for kind in kinds] == [8, 0.5, 1, 2]
 
 
+def test_between_processes_of_cpu_devices_a_reduce_scatter_costs_what_an_all_to_all_does():
+    levels = switch("host", 2, 1, slowdown=(("all_to_all", 3.0),)), switch("core", 4, 1, copies_own=True)
+    nodes = topology(*levels)
+    jobs = replace(nodes, platform="cpu")
+    assert ns_per_byte(nodes, 8, "reduce_scatter") != ns_per_byte(nodes, 8, "all_to_all")
+    assert ns_per_byte(jobs, 8, "reduce_scatter") == ns_per_byte(jobs, 8, "all_to_all") > 0
+    alone = replace(topology(replace(levels[0], size=1), levels[1]), platform="cpu")
+    assert ns_per_byte(alone, 4, "reduce_scatter") == ns_per_byte(replace(alone, platform=""), 4, "reduce_scatter")
+
+
 def test_slices_are_free_unless_the_topology_says_what_they_take():
     assert slice_time_s(topology(switch("gpu", 8, 1)), 1 << 30) == 0
     assert slice_time_s(replace(topology(switch("gpu", 8, 1)), slice_bandwidth_bytes_per_s=2e9), 3_000_000_000) == 3

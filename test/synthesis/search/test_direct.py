@@ -15,7 +15,8 @@ from reshard.synthesis.programs import steps
 from reshard.synthesis.search.arranged import one_permute_chains
 from reshard.synthesis.search.best_first import Search, cheapest_chain
 from reshard.synthesis.search.direct import chain_at_once, have_one_prime
-from reshard.synthesis.search.find_chain import find_chain, priced
+from reshard.synthesis.search.find_chain import find_chain
+from reshard.synthesis.search.found import priced
 from reshard.synthesis.search.leading_axes import leading_axes_chain
 
 FLAT = Topology.parse("uniform")

@@ -2,10 +2,11 @@
 """The searches of a request in order: what each of them proves, and what there is where they find nothing."""
 
 import dataclasses
+import random
 
 import pytest
 
-from benchmarks.conversions.pairs import random_pairs
+from benchmarks.conversions.pairs import random_pairs, random_reductions
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.refinement import NoPlanError, refine
 from reshard.synthesis.layouts.sharding import Sharding
@@ -16,7 +17,9 @@ from reshard.synthesis.plans.request import Request
 from reshard.synthesis.programs.steps import name
 from reshard.synthesis.search import find_chain as searches
 from reshard.synthesis.search.best_first import cheapest_chain
-from reshard.synthesis.search.find_chain import find_chain, priced
+from reshard.synthesis.search.find_chain import find_chain
+from reshard.synthesis.search.found import priced
+from test.synthesis.network.random_networks import random_topology, switch, topology
 
 FLAT = Topology.parse("uniform")
 
@@ -55,6 +58,25 @@ def test_a_chain_is_priced_as_the_search_prices_it(pair):
     for given in (None, pricing):
         chain = cheapest_chain(problem, pricing=given)
         assert priced(problem, chain.chain, given).cost == chain.cost
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_chain_is_dearer_step_by_step_than_its_search_says_whatever_the_network(seed):
+    rng = random.Random(seed)
+    for pair in (*random_pairs(48 + seed, 20, (8, 12)), *random_reductions(48 + seed, 20, (8, 12))):
+        network = random_topology(rng, pair.mesh.size)
+        pricing = Pricing(network, pair.mesh, 32)
+        ends = pair.source, pair.target
+        request = Request.of(pair.mesh, pair.shape, 32, *ends, objective="time", topology=network)
+        chain = find_chain(request, pricing)
+        assert priced(chain.problem, chain.chain, pricing).cost[0] <= chain.cost[0], f"{pair} on {network}"
+
+
+def test_of_gathers_in_a_row_the_one_across_the_slow_level_is_first():
+    network = dataclasses.replace(topology(switch("host", 2, 1), switch("node", 4, 100)), rings=("all_gather",))
+    ends = '[{"across"}, {"inside"}]', "[{}, {}]"
+    chain = found("across=2,inside=4", (512, 512), *ends, objective="time", topology=network)
+    assert [[factor.axis for factor in step.factors] for step in chain.chain] == [["across"], ["inside"]]
 
 
 def test_a_budget_of_nothing_leaves_the_chain_on_leading_axes_and_proves_less(monkeypatch):
