@@ -9,9 +9,9 @@ MIB = 1 << 20
 def schedule(cycles: float, *, computation: int = 7, per_us: float = 1500, spans=()) -> str:
     """Returns the part of a schedule about one computation, as XLA dumps it."""
     lines = ["computation_schedules {", f"  computation_id: {computation}"]
-    for start, end in spans:
+    for start, end in spans or [(0, cycles)]:
         lines += ["  instructions {", f"    start_timestamp_cycles: {start}", f"    end_timestamp_cycles: {end}", "  }"]
-    lines += ["  scheduler_statistics {", "    total_wasted_cycles: 5", f"    total_cycles: {cycles}", "  }"]
+    lines += ["  scheduler_statistics {", "    total_wasted_cycles: 5", f"    total_cycles: {cycles + 5}", "  }"]
     return "\n".join([*lines, f"  cycles_per_microsecond: {per_us}", "}", ""])
 
 
@@ -30,10 +30,16 @@ def test_a_total_that_no_network_could_bring_about_is_none():
     assert estimated_seconds(dumped(schedule(21)), 0) == 1.4e-8
 
 
-def test_no_entry_or_no_statistics_is_none():
+def test_what_runs_beside_other_work_takes_no_time_of_its_own():
+    """The statistics add up the collective and the product beside it; the schedule has them at the same time."""
+    text = dumped(schedule(3000, per_us=1, spans=[(0, 1), (1, 2000), (2000, 2001)]))
+    assert estimated_seconds(text, MIB) == 2.001e-3
+
+
+def test_no_entry_or_no_instructions_is_none():
     assert estimated_seconds("", 0) is None
     assert estimated_seconds(dumped(schedule(1000, computation=3)), 0) is None
-    assert estimated_seconds(dumped(schedule(1000).replace("total_cycles", "memory_pressure_peak")), 0) is None
+    assert estimated_seconds(dumped(schedule(1000).replace("end_timestamp_cycles", "memory_pressure_peak")), 0) is None
     assert estimated_seconds(dumped(schedule(0)), 0) is None
 
 
