@@ -28,6 +28,7 @@ PASSES = {
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",
     "strip-findings": "reshard.passes.strip_findings:StripFindingsPass",
     "convert-to-local": "reshard.passes.convert_to_local:ConvertToLocalPass",
+    "overlap-collectives": "reshard.passes.overlap_collectives:OverlapCollectivesPass",
 }
 
 # A pipeline's name may stand wherever a pass may.

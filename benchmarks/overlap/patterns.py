@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small programs in shard_map of one collective and one product each, by size and by the ratio of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+AXIS = "x"
+NAMES = {
+    "gather_rows": "all_gather, product: rows of activations",
+    "gather_inner": "all_gather, product: the contracted dimension of weights",
+    "scatter": "product, reduce_scatter",
+    "combine": "product, all_to_all: experts, rows back",
+    "dispatch": "all_to_all, product: rows to experts",
+}
+GRAIN = 128  # of sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A program on some devices. Of `size` S and `width` w a device multiplies [S, S] by [S, w], or [S, w] by [w, S].
+
+    The larger tile of an all_gather or a reduce_scatter is [S, S], and so is that of an all_to_all.
+
+    Attributes:
+      function: from the tiles of a device. specs, out: of its arguments and its result. shapes: of the arguments.
+    """
+
+    name: str
+    devices: int
+    function: Callable
+    specs: tuple[PartitionSpec, ...]
+    out: PartitionSpec
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str = "bfloat16"
+
+    def lowered(self, *, has_marker: bool = False) -> jax.stages.Lowered:
+        """Returns the lowered program. With a marker there is one tiny permute beside, so that a compiler which writes
+        schedules of asynchronous programs alone writes one."""
+        jax.clear_caches()
+        mesh = Mesh(np.array(jax.devices()[: self.devices]), (AXIS,))
+        function, specs, out = self.function, self.specs, self.out
+        arguments = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]
+        if has_marker:
+            ring = [(device, (device + 1) % self.devices) for device in range(self.devices)]
+            specs, out = (*specs, PartitionSpec(AXIS)), (out, PartitionSpec(AXIS))
+            arguments.append(jax.ShapeDtypeStruct((self.devices * GRAIN,), "float32"))
+
+            def function(*tiles):
+                return self.function(*tiles[:-1]), lax.ppermute(tiles[-1], AXIS, ring)
+
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+        return jax.jit(mapped, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs)).lower(*arguments)
+
+
+def pattern(name: str, devices: int, size: int, width: int, dtype: str = "bfloat16") -> Pattern:
+    """Returns the pattern of a name."""
+    rows, columns = PartitionSpec(AXIS, None), PartitionSpec(None, AXIS)
+    tall, wide = (size * devices, size), (size, width * devices)
+    function, specs, out, shapes = {
+        "gather_rows": (_gather_rows, (rows, columns), columns, ((size, size), wide)),
+        "gather_inner": (_gather_inner, (rows, rows), rows, ((width * devices, size), (size, size))),
+        "scatter": (_scatter, (columns, rows), rows, (wide, (width * devices, size))),
+        "combine": (_combine, (rows, rows), rows, ((size * devices, width), (width * devices, size))),
+        "dispatch": (_dispatch, (rows, rows), rows, (tall, (size * devices, width))),
+    }[name]
+    return Pattern(name, devices, function, specs, out, shapes, dtype)
+
+
+def _gather_rows(x, w):
+    return lax.all_gather(x, AXIS, tiled=True) @ w
+
+
+def _gather_inner(x, w):
+    return x @ lax.all_gather(w, AXIS, tiled=True)
+
+
+def _scatter(x, w):
+    return lax.psum_scatter(x @ w, AXIS, scatter_dimension=0, tiled=True)
+
+
+def _combine(x, w):
+    return lax.all_to_all(x @ w, AXIS, 0, 0, tiled=True)
+
+
+def _dispatch(x, w):
+    return lax.all_to_all(x, AXIS, 0, 0, tiled=True) @ w

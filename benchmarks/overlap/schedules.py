@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedules of TPU compilers for products next to collectives: as programs have them, and as pipelines.
+
+    python -m benchmarks.overlap.schedules [--targets tpu:v5e:2x4,tpu:v5p:2x2x2] [--patterns NAME,...]
+        [--sizes 4096,8192,16384] [--ratios 4,1,0.25] [--random 0] [--flags] [--out FILE.md]
+
+Each pattern is compiled ahead of time: stock, as the pass overlap-collectives leaves it, and with the pipeline whatever
+the pass says. A ratio is the time of the product by that of the collective, both by the compiler's own prices: those of
+one product and one all_gather alone, from which the width of a product is chosen. Times are the ends of the compiler's
+schedules. It has no price for a reduce_scatter that the program has; ours is added: that of an all_gather of as many
+bytes, by the compiler's price. With `--flags`, stock is also compiled with the compiler's own options for overlap; with
+`--random N`, N random shapes take the place of the sizes and ratios.
+
+The exit status is 1 if what the pass leaves is longer than stock by more than 3 %, or has more temporaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.progress import shown
+from benchmarks.programs.__main__ import use_devices
+from reshard.dialect_utils.xla.child import Compiled, shared_child
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.sites.network import of_target
+from reshard.synthesis.common.text_table import markdown_table
+
+if TYPE_CHECKING:  # it loads jax, whose number of devices is set first
+    from benchmarks.overlap.patterns import Pattern
+
+LONGER = 1.03
+_REFERENCE = 8192
+_HEADINGS = (
+    "target", "pattern", "size", "width", "product : collective", "stock in us", "pipeline in us", "stock / pipeline",
+    "bound / pipeline", "the pass takes", "temporaries in MB, stock", "pipeline",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pattern on a target. Times in us: of the program as it is, its collective alone, and as a pipeline."""
+
+    target: str
+    name: str
+    size: int
+    width: int
+    stock_us: float
+    collective_us: float
+    pipeline_us: float
+    takes: bool
+    stock_temp: int
+    pipeline_temp: int
+
+    @property
+    def product_us(self) -> float:
+        return self.stock_us - self.collective_us
+
+    @property
+    def bound_us(self) -> float:
+        """Returns the time of what takes longer, the product or the collective."""
+        return max(self.product_us, self.collective_us)
+
+    @property
+    def ours_us(self) -> float:
+        return self.pipeline_us if self.takes else self.stock_us
+
+    @property
+    def is_right(self) -> bool:
+        """Returns whether the pass takes what is faster; within 3 % both are."""
+        fast, slow = sorted((self.stock_us, self.pipeline_us))
+        return slow <= LONGER * fast or self.takes == (self.pipeline_us == fast)
+
+    def cells(self) -> list[str]:
+        return [
+            self.target,
+            self.name,
+            str(self.size),
+            str(self.width),
+            f"{self.product_us / self.collective_us:.2f}",
+            f"{self.stock_us:,.0f}",
+            f"{self.pipeline_us:,.0f}",
+            f"{self.stock_us / self.pipeline_us:.2f}",
+            f"{self.bound_us / self.pipeline_us:.2f}",
+            "the pipeline" if self.takes else "stock",
+            f"{self.stock_temp / 1e6:,.0f}",
+            f"{self.pipeline_temp / 1e6:,.0f}",
+        ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--targets", default="tpu:v5e:2x4,tpu:v5p:2x2x2")
+    parser.add_argument("--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch")
+    parser.add_argument("--sizes", default="4096,8192,16384")
+    parser.add_argument("--ratios", default="4,1,0.25", help="of the product's time to the collective's")
+    parser.add_argument("--random", type=int, default=0, help="random shapes per target, in place of sizes and ratios")
+    parser.add_argument("--out", type=Path, help="a file for the table besides stdout")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    use_devices(max(Target.parse(each).devices for each in options.targets.split(",")))
+    cases = list(_random_cases(options) if options.random else _cases(options))
+    rows = [measured(*case) for case in shown(cases, "patterns")]
+    text = report(rows)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+    return int(any(row.ours_us > LONGER * row.stock_us for row in rows))
+
+
+def _cases(options: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
+    from benchmarks.overlap.patterns import GRAIN
+
+    for target in options.targets.split(","):
+        for name in options.patterns.split(","):
+            for size in map(int, options.sizes.split(",")):
+                for ratio in map(float, options.ratios.split(",")):
+                    width = width_for(target, name, ratio)
+                    yield target, name, size, max(GRAIN, round(width / GRAIN) * GRAIN)
+
+
+def _random_cases(options: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
+    draw = random.Random(0)
+    for target in options.targets.split(","):
+        for _ in range(options.random):
+            name = draw.choice(options.patterns.split(","))
+            size = 128 * 8 * 2 ** draw.randint(0, 3) * draw.choice((1, 1, 3)) // draw.choice((1, 1, 2))
+            yield target, name, size, 128 * draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 32, 64))
+
+
+@cache
+def _prices(target: str) -> tuple[float, float, float]:
+    """Returns the compiler's seconds for an operation of a product, a gathered byte, and an exchanged one."""
+    from benchmarks.overlap.patterns import pattern
+
+    devices, size = Target.parse(target).devices, _REFERENCE
+    whole = {name: _compiled(pattern(name, devices, size, 1024), target) for name in ("gather_rows", "dispatch")}
+    half = _compiled(pattern("gather_rows", devices, size, 512), target)
+    per_column = (_seconds(whole["gather_rows"]) - _seconds(half)) / 512
+    gather, exchange = (_seconds(each) - 1024 * per_column for each in whole.values())
+    return per_column / (2 * size * size), gather / (2 * size * size), exchange / (2 * size * size)
+
+
+def width_for(target: str, name: str, ratio: float) -> float:
+    """Returns the width for which the product takes so many times as long as the collective."""
+    operation, gathered, exchanged = _prices(target)
+    return ratio * (exchanged if name in ("combine", "dispatch") else gathered) / operation
+
+
+def measured(target: str, name: str, size: int, width: int) -> Row:
+    """Returns a pattern's row."""
+    from benchmarks.overlap.patterns import pattern
+
+    program = pattern(name, Target.parse(target).devices, size, width)
+    stock, pipeline = (_compiled(program, target, policy) for policy in ("", "always"))
+    is_taken = _overlapped(program, target, "better")[1]
+    _, gathered, exchanged = _prices(target)
+    collective = (exchanged if name in ("combine", "dispatch") else gathered) * 2 * size * size
+    unpriced = collective if name == "scatter" else 0.0
+    return Row(
+        target, name, size, width, 1e6 * (_seconds(stock) + unpriced), 1e6 * collective, 1e6 * _seconds(pipeline),
+        is_taken, stock.temp_bytes or 0, pipeline.temp_bytes or 0,
+    )  # fmt: skip
+
+
+def _overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
+    """Returns the module after the pass, and whether a pipeline is in it."""
+    module = program.lowered(has_marker=True).compiler_ir("stablehlo")
+    session = Session()
+    if policy:
+        options = {"topology": of_target(Target.parse(target)), "policy": policy, "platform": "tpu"}
+        Pipeline.parse("overlap-collectives").with_options(options).run(module, session)
+    return str(module), bool(session.results.statistics.get(("overlap-collectives", "overlapped")))
+
+
+def _compiled(program: Pattern, target: str, policy: str = "") -> Compiled:
+    text, _ = _overlapped(program, target, policy)
+    compiled = shared_child().compile(text, program.devices, target=Target.parse(target), with_estimate=True)
+    if not compiled.is_ok:
+        raise SystemExit(f"error: {program.name} on {target}: {compiled.message}")
+    return compiled
+
+
+def _seconds(compiled: Compiled) -> float:
+    if compiled.estimated_seconds is None:
+        raise SystemExit("error: the compiler has written no schedule")
+    return compiled.estimated_seconds
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Returns the table and what it comes to."""
+    right = sum(row.is_right for row in rows)
+    worst = max((row.ours_us / row.stock_us for row in rows), default=1.0)
+    return "\n".join(
+        (
+            markdown_table(_HEADINGS, [row.cells() for row in rows], "ll" + "r" * 7 + "lrr"),
+            "",
+            f"The pass takes what is faster, within 3 %, in {right} of {len(rows)}; the longest program that it leaves "
+            f"is {worst:.2f} times as long as stock's.",
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

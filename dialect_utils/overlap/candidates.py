@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives whose tile is the operand or the result of products, and the modelled time of both as a pipeline.
+
+| pattern                | travels                   | of the product, block by block              |
+|------------------------|---------------------------|---------------------------------------------|
+| all_gather, product    | the tile, around a ring   | an operand: each block when it is there     |
+| all_to_all, product    | a part of the tile each   | an operand: each part when it is there      |
+| product, reduce_scatter| a sum, around a ring      | the result: the term for where the sum goes |
+| product, all_to_all    | a part of the result each | the result: the part for who gets it        |
+
+Between the two there may be conversions of floating-point numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reshard.synthesis.hierarchy.redistributions import REDUCING
+from reshard.synthesis.network.cost import collective_time_s, crossed_level
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.overlap.pipelines import gathered_s, scattered_s, swapped_s
+from reshard.synthesis.overlap.rings import Hops, Rings, nearest
+from reshard.synthesis.programs.traffic import Collective
+
+from ..hierarchy.explicit_collectives import ExplicitCollective, NotPlannable, explicit_collectives
+from ..ir.ops import producer_of, short_name
+from ..platform.bindings import ir
+from ..platform.typed import present
+from .products import DotProduct, Role, Shape
+
+_GRIDS = frozenset({"ring", "torus"})  # each direction of a connection carries its own blocks
+_CHAINS = 2
+_CONVERT, _DOT = "stablehlo.convert", "stablehlo.dot_general"
+_AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A product, and its operand that a collective makes."""
+
+    product: DotProduct
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A collective, and the products that take its tile or the one that makes it.
+
+    Attributes:
+      uses: the products that take it; empty if `made_by` is the one that makes it.
+      conversions: the ops between, in the order of the data.
+    """
+
+    collective: ExplicitCollective
+    uses: tuple[Use, ...] = ()
+    made_by: DotProduct | None = None
+    conversions: tuple[ir.Operation, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.collective.in_groups.kind
+
+    @property
+    def members(self) -> int:
+        return self.collective.in_groups.members
+
+    @property
+    def dim(self) -> int:
+        """Returns the dimension of the tile along which blocks are apart: of the operand, or of the result."""
+        found = self.collective.in_groups
+        return found.joined if self.uses and self.kind == "all_to_all" else found.dim
+
+    @property
+    def may_round(self) -> bool:
+        """Returns whether floating-point numbers are added in another order."""
+        if self.kind in REDUCING:
+            return self.collective.may_round
+        is_summed = any(self.role(use).kind == "contracted" for use in self.uses)
+        return is_summed and any(not isinstance(use.product.element_type, ir.IntegerType) for use in self.uses)
+
+    def role(self, use: Use) -> Role:
+        return use.product.role(use.operand, self.dim)
+
+    @property
+    def text(self) -> str:
+        """Returns the pattern in words."""
+        products = "product" if len(self.uses) < 2 else f"{len(self.uses)} products"
+        return f"{self.kind}, {products}" if self.uses else f"product, {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a candidate is cut.
+
+    Attributes:
+      rings: of members. hops: of blocks around them; None if members swap blocks directly.
+      chains: the number of parts in which a sum travels.
+      whole_s, pipelined_s: modelled times of the collective and its products, one after the other and as a pipeline.
+      received_bytes: by a device.
+    """
+
+    candidate: Candidate
+    rings: Rings
+    hops: Hops | None
+    chains: int
+    whole_s: float
+    pipelined_s: float
+    received_bytes: int
+
+
+def candidates(root: ir.Operation) -> Iterator[tuple[ir.Operation, Candidate | NotPlannable]]:
+    """Yields the collectives in manual computations of a module that are next to products, or why they cannot be cut.
+
+    A product between two collectives is in the first candidate alone that has it.
+    """
+    taken: set[ir.Operation] = set()
+    for op, found in list(explicit_collectives(root)):
+        near = _near(op)
+        if not near or taken.intersection(near):
+            continue
+        if isinstance(found, NotPlannable):
+            yield op, found
+            continue
+        try:
+            yield op, _candidate(found)
+            taken.update(near)
+        except NotPlannable as reason:
+            yield op, reason
+
+
+def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
+    """Returns how a candidate is cut on a network, with the modelled times."""
+    collective = candidate.collective
+    devices, block_bytes = collective.mesh.devices, _block_bytes(candidate)
+    flat_s = collective_time_s(topology, devices, collective.flat)
+
+    def hop_s(pairs) -> float:
+        return collective_time_s(
+            topology, devices, Collective("collective_permute", block_bytes, block_bytes, pairs=pairs)
+        )
+
+    block_s, whole_s = _products_s(candidate, topology)
+    n, chains, hops = candidate.members, 1, None
+    if candidate.kind == "all_to_all":
+        rings = Rings(collective.groups, tuple(range(n)))
+        sends = [hop_s(rings.pairs(offset)) for offset in range(1, n)]
+        pipelined_s = swapped_s(block_s, sends, is_sent=not candidate.uses)
+    else:
+        rings = nearest(collective.groups, hop_s)
+        level = crossed_level(topology, devices, collective.flat)
+        hops = Hops.of(n, both_ways=level is not None and level.kind in _GRIDS)
+        if candidate.uses:
+            pipelined_s = gathered_s(hops, block_s, hop_s(rings.pairs(1)))
+        else:
+            chains = 1 if collective.in_groups.result[candidate.dim] % _CHAINS else _CHAINS
+            add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s
+            pipelined_s = scattered_s(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
+    return Pipeline(candidate, rings, hops, chains, flat_s + whole_s, pipelined_s, block_bytes * (n - 1))
+
+
+def _near(op: ir.Operation) -> list[ir.Operation]:
+    """Returns the products whose operand or result is the tile of a collective."""
+    kind = short_name(op)
+    if kind in _AFTER:
+        tile, _ = _after(op.results[0])
+        products = [user for user in _users(tile) if user.name == _DOT]
+        if products:
+            return products
+    if kind in _BEFORE and len(op.operands) == 1:
+        tile, _ = _before(op.operands[0])
+        producer = producer_of(tile)
+        return [producer] if producer is not None and producer.name == _DOT else []
+    return []
+
+
+def _after(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
+    """Returns what conversions make of a value, as long as nothing else uses it, and these ops."""
+    users = _users(value)
+    if len(users) != 1 or users[0].name != _CONVERT or not _is_float(value):
+        return value, ()
+    last, ops = _after(users[0].results[0])
+    return last, (users[0], *ops)
+
+
+def _before(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
+    """Returns the value that conversions make a value of, and these ops."""
+    producer = producer_of(value)
+    if producer is None or producer.name != _CONVERT or not _is_float(producer.operands[0]):
+        return value, ()
+    first, ops = _before(producer.operands[0])
+    return first, (*ops, producer)
+
+
+def _users(value: ir.Value) -> list[ir.Operation]:
+    return [use.owner.operation for use in value.uses]
+
+
+def _is_float(value: ir.Value) -> bool:
+    return isinstance(ir.RankedTensorType(value.type).element_type, ir.FloatType)
+
+
+def _candidate(collective: ExplicitCollective) -> Candidate:
+    """Returns the candidate of a collective next to products. Raises: NotPlannable."""
+    if collective.in_groups.members < 2:
+        raise NotPlannable("its groups are single devices")
+    if collective.in_groups.kind in REDUCING and collective.reduction != "sum":
+        raise NotPlannable("its reduction is no sum")
+    tile, conversions = _after(collective.op.results[0])
+    if collective.in_groups.kind in _AFTER and any(user.name == _DOT for user in _users(tile)):
+        return Candidate(collective, _uses(tile, collective.op), None, conversions)
+    tile, conversions = _before(collective.op.operands[0])
+    product = present(producer_of(tile))
+    if any(len(_users(each.results[0])) > 1 for each in (*conversions, product)):
+        raise NotPlannable("the product is used as a whole, too")
+    if product.block != collective.op.block:
+        raise NotPlannable("the product is in another block")
+    return Candidate(collective, (), DotProduct(product), conversions)
+
+
+def _uses(tile: ir.Value, op: ir.Operation) -> tuple[Use, ...]:
+    """Returns the products that use a tile. Raises: NotPlannable if something else does."""
+    found = []
+    for use in tile.uses:
+        owner = use.owner.operation
+        if owner.name != _DOT or owner.block != op.block:
+            raise NotPlannable("its tile is used as a whole, too")
+        found.append(Use(DotProduct(owner), use.operand_number))
+    if len({use.product.op for use in found}) < len(found):
+        raise NotPlannable("a product multiplies its tile with itself")
+    return tuple(reversed(found))  # the uses of a value begin with the last
+
+
+def _block_bytes(candidate: Candidate) -> int:
+    """Returns the bytes of what is sent at once."""
+    flat = candidate.collective.flat
+    parts = 1 if candidate.kind == "all_gather" else candidate.members
+    return -(-flat.bytes_before // parts)
+
+
+def _products_s(candidate: Candidate, topology: Topology) -> tuple[float, float]:
+    """Returns the time of the products of one block, and of those as the program has them."""
+    block_s = whole_s = 0.0
+    for use in candidate.uses:
+        product, role = use.product, candidate.role(use)
+        whole_s += product.sized(*product.shapes).seconds(topology)
+        shapes = list(product.shapes)
+        shapes[use.operand] = _part(shapes[use.operand], candidate.dim, candidate.members)
+        if role.other is not None:
+            shapes[1 - use.operand] = _part(shapes[1 - use.operand], role.other, candidate.members)
+        block = product.sized(*shapes)
+        block_s += block.seconds(topology, 2 * block.result_bytes)  # a sum so far, or what it is written into
+    if candidate.made_by is not None:
+        product = candidate.made_by
+        whole_s += product.sized(*product.shapes).seconds(topology)
+        shapes = list(product.shapes)
+        for operand, dim in product.origins(candidate.dim):
+            shapes[operand] = _part(shapes[operand], dim, candidate.members)
+        block_s += product.sized(*shapes).seconds(topology)
+    return block_s, whole_s
+
+
+def _part(shape: Shape, dim: int, parts: int) -> Shape:
+    return (*shape[:dim], shape[dim] // parts, *shape[dim + 1 :])

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass overlap-collectives: collectives next to products, as pipelines whose blocks travel meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.ir.ops import short_name
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.driver.base import Pass, Session, option
+from reshard.passes.sites.network import NetworkOptions, platform_option, refuse_unfit, topology_option
+from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, micros
+from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
+from reshard.synthesis.common.numbers import counted
+from reshard.synthesis.forms.platforms import CPU
+
+if TYPE_CHECKING:  # loading them loads numpy
+    from reshard.dialect_utils.overlap.candidates import Pipeline
+
+LEAST_GAIN = 0.05  # share of the modelled time of a collective and its products; below, the model may be wrong about it
+_POLICIES = {
+    BETTER: "write the pipelines that are faster by their modelled time",
+    ALWAYS: "write every pipeline that there can be",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
+    """Cuts collectives and the products next to them into blocks, so that some travel while others are multiplied."""
+
+    name = "overlap-collectives"
+    summary = "let blocks of collectives travel while products of other blocks are computed"
+    description = """
+    Looks at the bodies of manual computations, such as those that `jax.shard_map` makes and those of the islands that
+    `convert-to-local` writes, for an all_gather or all_to_all whose tile only products take, and for a product that
+    only a reduce_scatter or all_to_all takes. A pipeline takes their place if it is faster on the network: blocks go
+    around a ring of neighbours by collective_permutes, in both directions where the network is a torus, or directly to
+    who gets them, and each is multiplied when it is there, or leaves when it is computed. No device holds the gathered
+    tile, or the whole product, any more.
+
+    A sum that is scattered, and a product over a gathered dimension, are added up in another order, so they may round
+    otherwise; `keep-sums` leaves them. Whether a pipeline is faster is decided by a model: of the products, a roofline
+    with the figures of the topology; of each hop, the planner's cost; and who waits for whom. On CPU devices of one
+    process nothing runs beside a collective, so nothing changes. Runs alone, or after synthesize-collectives or
+    convert-to-local.
+
+    Before ==> after, on two devices:
+    ```mlir
+    %1 = "stablehlo.all_gather"(%0) <{all_gather_dim = 0 : i64, ...}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0] : ... -> tensor<8x16xf32>
+    ```
+    ```mlir
+    %1 = "stablehlo.collective_permute"(%0) <{source_target_pairs = dense<[[0, 1], [1, 0]]>, ...}> : ...
+    %2 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] : ... -> tensor<4x16xf32>
+    %3 = stablehlo.dynamic_update_slice %zeros, %2, %own, %c0 : ... -> tensor<8x16xf32>
+    %4 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0] : ... -> tensor<4x16xf32>
+    %5 = stablehlo.dynamic_update_slice %3, %4, %other, %c0 : ... -> tensor<8x16xf32>
+    ```
+    """
+    guarantees = (
+        "a device receives as many bytes as before",
+        "the types, functions and arguments of the module are what they were",
+    )
+    statistics = {
+        "overlapped": "collectives replaced by a pipeline",
+        "kept": "collectives next to products that no pipeline is faster than",
+        "left": "collectives next to products that cannot be cut, or that options leave as they are",
+    }
+
+    platform: str = platform_option()
+    topology: str = topology_option()
+    policy: str = option(
+        BETTER, "; ".join(f"{name}: {meaning}" for name, meaning in _POLICIES.items()), choices=tuple(_POLICIES)
+    )
+    keep_sums: bool = option(False, "leave sums of floating-point numbers in the order that XLA gives them")
+    only: str = only_option()
+    leave: str = leave_option()
+    memory_limit = 0
+
+    def run(self, module: ir.Module, session: Session) -> None:
+        refuse_unfit(module, self.network, session.options.compile_for)
+        written = self._overlap(module, session) if self._is_asynchronous or self.policy == ALWAYS else 0
+        session.running.is_module_valid = not written
+        session.running.is_module_unchanged &= not written
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        """Returns whether something can run beside a collective, and the topology says how fast it is."""
+        if not self.network.is_known:
+            return False
+        topology = self.network.topology
+        return topology.flops_per_s is not None and (topology.platform != CPU or topology.has_processes)
+
+    def _overlap(self, module: ir.Module, session: Session) -> int:
+        """Writes pipelines, counts and reports; returns the number of collectives that are replaced."""
+        from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels  # loads the writers
+        from reshard.dialect_utils.overlap.pipeline_emission import write_pipeline
+
+        found = self._pipelines(module, session)
+        faster = [each for each in found if self.policy == ALWAYS or _is_faster(each)]
+        if kept := len(found) - len(faster):
+            session.count("kept", kept)
+            stay = "stays as it is" if kept == 1 else "stay as they are"
+            said = f"no pipeline is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
+            session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
+        channels = unused_channels(module)
+        first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
+        written = 0
+        for number, each in enumerate(faster, first):
+            is_written = number in self.numbers_only if self.only else number not in self.numbers_left
+            session.results.report_rows.append(_row(number, each, is_written, session))
+            session.count("overlapped" if is_written else "left")
+            if is_written:
+                op = each.candidate.collective.op
+                write_pipeline(each, Mark(channels, f"reshard/{number}", op.location, self.platform))
+                written += 1
+        return written
+
+    def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline]:
+        """Returns the pipelines that there can be; of the others a remark says why."""
+        from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
+        from reshard.dialect_utils.overlap.candidates import candidates, pipeline_of
+
+        found = []
+        for op, candidate in candidates(module.operation):
+            reason = str(candidate) if isinstance(candidate, NotPlannable) else ""
+            if not isinstance(candidate, NotPlannable) and self.keep_sums and candidate.may_round:
+                reason = "in another order its sum may round otherwise"
+            if isinstance(candidate, NotPlannable) or reason:
+                session.count("left")
+                session.remark(op, f"{short_name(op)} next to a product stays as it is: {reason}")
+            else:
+                found.append(pipeline_of(candidate, self.network.topology))
+        return found
+
+
+def _is_faster(pipeline: Pipeline) -> bool:
+    """Returns whether a pipeline is faster by more than the model may be wrong."""
+    return pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
+
+
+def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) -> dict[str, Any]:
+    """Returns the report row of a pipeline, in the form that plan-sites uses."""
+    collective = pipeline.candidate.collective
+    asked = collective.redistribution
+    place = diagnostics.place_of(collective.op.location)
+    if place is not None and place.file == "-":
+        place = dataclasses.replace(place, file=session.options.input)
+    return {
+        "site": number,
+        "group": f"{pipeline.candidate.text} {collective.in_groups}",
+        "location": str(place) if place else "",
+        "kind": "overlap",
+        "op": collective.op.name,
+        "type": str(collective.tile_type),
+        "source": str(asked.source),
+        "target": str(asked.target),
+        "source_spec": None,
+        "target_spec": None,
+        "why": f"{pipeline.candidate.text}: blocks may travel while others are multiplied",
+        "verdict": REWRITE if is_written else KEEP,
+        "reason": f"modelled time {micros(pipeline.pipelined_s)} as a pipeline, {micros(pipeline.whole_s)} as it is",
+        "chain": _text(pipeline),
+        "bytes_received": pipeline.received_bytes,
+        "bound_bytes": pipeline.received_bytes,
+        "largest_tile_bytes": None,
+        "collectives": pipeline.candidate.members - 1,
+        "stock_bytes": pipeline.received_bytes,
+        "stock_temp_bytes": None,
+        "our_bytes": pipeline.received_bytes,
+        "our_temp_bytes": None,
+        "stock_us": round(pipeline.whole_s * 1e6, 3),
+        "our_us": round(pipeline.pipelined_s * 1e6, 3),
+        "possible": STRICT,
+        "is_rewritten": is_written,
+    }
+
+
+def _text(pipeline: Pipeline) -> str:
+    """Returns in words how blocks travel."""
+    if pipeline.hops is None:
+        return f"{counted(pipeline.candidate.members - 1, 'block')} to and from each member"
+    backward = f", {pipeline.hops.backward} back" if pipeline.hops.backward else ""
+    return f"around a ring of {pipeline.candidate.members}: {counted(pipeline.hops.forward, 'hop')}{backward}"

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modelled time of products whose blocks travel meanwhile.
+
+A device multiplies one block at a time, in the order of the pipeline. Each direction of a ring carries one block at a
+time. A block is multiplied when it is there, or, if its product is what travels, leaves when it is computed. What is
+left is who waits for whom:
+
+- **gather**: the own block is multiplied while the first ones come. Hop h ends at h hops; products wait for their
+  block.
+- **scatter**: a sum leaves after its product. At each hop it waits for the next term, or the term for the sum; then they
+  are added, and meanwhile this sum does not travel. So there should be several: one goes each way, or blocks travel in
+  parts. The own term comes last.
+- **swap**: all blocks are for other members at once. The connection of a device carries one after the other. On the way
+  in they are multiplied as they come; on the way out each leaves when it is computed, the own block is computed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..network.topology import Topology
+from .rings import Hops
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of matrices on one device, batched: its sizes, and the bytes of an element of each operand and of the
+    result."""
+
+    batch: int
+    rows: int
+    columns: int
+    inner: int
+    bits: tuple[int, int, int]
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.rows * self.columns * self.inner
+
+    @property
+    def bytes(self) -> int:
+        sizes = self.rows * self.inner, self.inner * self.columns, self.rows * self.columns
+        return self.batch * sum(size * bits for size, bits in zip(sizes, self.bits)) // 8
+
+    @property
+    def result_bytes(self) -> int:
+        return self.batch * self.rows * self.columns * self.bits[2] // 8
+
+    def seconds(self, topology: Topology, more_bytes: int = 0) -> float:
+        """Returns the time of a roofline, and of a start. more_bytes: read and written beside the product."""
+        computing = self.flops / topology.flops_per_s if topology.flops_per_s else 0.0
+        moving = (self.bytes + more_bytes) / topology.memory_bandwidth_bytes_per_s
+        return max(computing, moving) + topology.launch_latency_s
+
+
+def gathered_s(hops: Hops, block_s: float, hop_s: float) -> float:
+    """Returns the time of products of blocks that come around a ring.
+
+    Example: three of four products run while blocks come, or the other way round.
+      >>> gathered_s(Hops(3, 0), 4.0, 1.0), gathered_s(Hops(3, 0), 1.0, 4.0), gathered_s(Hops(2, 1), 1.0, 4.0)
+      (16.0, 13.0, 9.0)
+    """
+    now = block_s
+    for hop, offsets in enumerate(hops.rounds(), 1):
+        for _ in offsets:
+            now = max(now, hop * hop_s) + block_s
+    return now
+
+
+def scattered_s(hops: Hops, block_s: float, add_s: float, hop_s: float, chains: int = 1) -> float:
+    """Returns the time of a sum of products that is scattered around a ring.
+
+    Args:
+      add_s: the time in which a term is added to the sum of a block.
+      chains: the number of parts in which each block travels and is computed, one after the other.
+
+    Example: the last of four terms waits for the sum. While one part of a block travels, another is added up.
+      >>> scattered_s(Hops(3, 0), 4.0, 0.0, 1.0), scattered_s(Hops(3, 0), 1.0, 0.0, 4.0)
+      (16.0, 13.0)
+      >>> scattered_s(Hops(3, 0), 1.0, 1.0, 2.0), scattered_s(Hops(3, 0), 1.0, 1.0, 2.0, chains=2)
+      (10.0, 8.5)
+    """
+    now, links = 0.0, [0.0, 0.0]
+    arrives: dict[tuple[int, int], float] = {}
+
+    def added(chain: int, ways: Sequence[int]) -> float:
+        """Returns when a term is computed, and added to what arrives."""
+        time = now + block_s / chains
+        for way in ways:
+            if (way, chain) in arrives:
+                time = max(time, arrives[way, chain]) + add_s / chains
+        return time
+
+    for hop in range(max(hops.forward, hops.backward)):
+        for chain in range(chains):
+            for way, count in enumerate((hops.forward, hops.backward)):
+                if hop < count:
+                    now = added(chain, (way,))
+                    links[way] = arrives[way, chain] = max(now, links[way]) + hop_s / chains
+    for chain in range(chains):
+        now = added(chain, (0, 1))
+    return now
+
+
+def swapped_s(block_s: float, sends_s: Sequence[float], *, is_sent: bool) -> float:
+    """Returns the time of products of blocks that members swap.
+
+    Args:
+      sends_s: the time of each send, in the order in which they start.
+      is_sent: whether the products are sent; otherwise what arrives is multiplied.
+
+    Example:
+      >>> swapped_s(1.0, (4.0, 4.0), is_sent=False), swapped_s(1.0, (4.0, 4.0), is_sent=True)
+      (9.0, 9.0)
+    """
+    now = link = 0.0
+    if is_sent:
+        for send_s in sends_s:
+            now += block_s
+            link = max(link, now) + send_s
+        return max(now + block_s, link)
+    now = block_s
+    for send_s in sends_s:
+        link += send_s
+        now = max(now, link) + block_s
+    return now
