@@ -103,7 +103,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         if kept := len(found) - len(faster):
             session.count("kept", kept)
             stay = "stays as it is" if kept == 1 else "stay as they are"
-            said = f"no pipeline is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
+            said = f"no pipeline in as little memory is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
         channels = unused_channels(module)
         first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
@@ -137,8 +137,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
 
 def _is_faster(pipeline: Pipeline) -> bool:
-    """Returns whether a pipeline is faster by more than the model may be wrong."""
-    return pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
+    """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
+    is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
+    return is_faster and pipeline.pipelined_bytes <= pipeline.whole_bytes
 
 
 def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from .products import DotProduct, Role, Shape
 
 _GRIDS = frozenset({"ring", "torus"})  # each direction of a connection carries its own blocks
 _CHAINS = 2
+_BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
+_SUMS_BITS = 32
 _CONVERT, _DOT = "stablehlo.convert", "stablehlo.dot_general"
 _AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all")
 
@@ -82,6 +84,14 @@ class Candidate:
     def role(self, use: Use) -> Role:
         return use.product.role(use.operand, self.dim)
 
+    def sum_bytes(self, use: Use) -> int:
+        """Returns the bytes of sums beside the result: they are added up as float32 at least."""
+        if self.role(use).kind != "contracted":
+            return 0
+        result = use.product.sized(*use.product.shapes)
+        is_narrow = result.bits[2] < _SUMS_BITS
+        return 2 * result.result_bytes * _SUMS_BITS // result.bits[2] if is_narrow else result.result_bytes
+
     @property
     def text(self) -> str:
         """Returns the pattern in words."""
@@ -97,6 +107,7 @@ class Pipeline:
       rings: of members. hops: of blocks around them; None if members swap blocks directly.
       chains: the number of parts in which a sum travels.
       whole_s, pipelined_s: modelled times of the collective and its products, one after the other and as a pipeline.
+      whole_bytes, pipelined_bytes: what either holds between them: the larger tile, or blocks and sums.
       received_bytes: by a device.
     """
 
@@ -106,6 +117,8 @@ class Pipeline:
     chains: int
     whole_s: float
     pipelined_s: float
+    whole_bytes: int
+    pipelined_bytes: int
     received_bytes: int
 
 
@@ -156,7 +169,11 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
             chains = 1 if collective.in_groups.result[candidate.dim] % _CHAINS else _CHAINS
             add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s
             pipelined_s = scattered_s(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
-    return Pipeline(candidate, rings, hops, chains, flat_s + whole_s, pipelined_s, block_bytes * (n - 1))
+    held_bytes = _BLOCKS_HELD * block_bytes + sum(map(candidate.sum_bytes, candidate.uses))
+    return Pipeline(
+        candidate, rings, hops, chains, flat_s + whole_s, pipelined_s,
+        collective.flat.largest_tile_bytes, held_bytes, block_bytes * (n - 1),
+    )  # fmt: skip
 
 
 def _near(op: ir.Operation) -> list[ir.Operation]:

@@ -25,6 +25,8 @@ from ..platform.typed import present
 from .candidates import Candidate, Pipeline, Use
 from .products import DotProduct, Shape
 
+_IN_FLIGHT = 2  # parts of an all_to_all
+
 
 def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
     """Writes a pipeline in place of a collective and its products, which are erased."""
@@ -60,12 +62,14 @@ def _erase(candidate: Candidate) -> None:
 class _Writer:
     """Writes the ops of one pipeline.
 
-    State: `numbers` has where the blocks of this device lie, computed at the place of the collective.
+    State: `numbers` has where the blocks of this device lie, computed at the place of the collective; `arrived` what
+    permutes have brought so far.
     """
 
     pipeline: Pipeline
     mark: Mark
     numbers: PerDevice = field(init=False)
+    arrived: list[ir.Value] = field(default_factory=list)
 
     def __post_init__(self):
         self.numbers = PerDevice(self.candidate.collective.mesh.devices)
@@ -151,7 +155,8 @@ class _Writer:
         as it travels."""
         operands = list(product.op.operands)
         for operand, dim in product.origins(self.candidate.dim):
-            operands[operand] = self._part(operands[operand], dim, ahead, chain)
+            whole = operands[operand] if self.pipeline.hops else self._after_others(operands[operand])
+            operands[operand] = self._part(whole, dim, ahead, chain)
         return _as(product.write(operands, product.element_type), self._travelling)
 
     @staticmethod
@@ -178,7 +183,8 @@ class _Writer:
     def _moved(self, offset: int, held: dict[bool, ir.Value], tile: ir.Value) -> ir.Value:
         """Returns the block of the member `offset` positions ahead, which arrives from a neighbour or from there."""
         if self.pipeline.hops is None:
-            return self._permuted(self._part(tile, self.candidate.collective.in_groups.dim, -offset), -offset)
+            part = self._part(self._after_others(tile), self.candidate.collective.in_groups.dim, -offset)
+            return self._permuted(part, -offset)
         is_forward = offset < 0
         held[is_forward] = self._permuted(held[is_forward], 1 if is_forward else -1)
         return held[is_forward]
@@ -186,7 +192,14 @@ class _Writer:
     def _permuted(self, value: ir.Value, offset: int) -> ir.Value:
         pairs = dense_elements(np.array(self.pipeline.rings.pairs(offset), dtype=np.int64))
         channel = stablehlo.ChannelHandle.get(next(self.mark.channels), DEVICE_TO_DEVICE)
-        return stablehlo.CollectivePermuteOp(value, pairs, channel_handle=channel).result
+        self.arrived.append(stablehlo.CollectivePermuteOp(value, pairs, channel_handle=channel).result)
+        return self.arrived[-1]
+
+    def _after_others(self, tile: ir.Value) -> ir.Value:
+        """Returns a tile whose next part is cut out once few enough others travel: each takes memory at both ends."""
+        if len(self.arrived) < _IN_FLIGHT:
+            return tile
+        return stablehlo.OptimizationBarrierOp([tile, self.arrived[-_IN_FLIGHT]]).results[0]
 
     def _converted(self, block: ir.Value) -> ir.Value:
         for conversion in self.candidate.conversions:

@@ -7,9 +7,9 @@ left is who waits for whom:
 
 - **gather**: the own block is multiplied while the first ones come. Hop h ends at h hops; products wait for their
   block.
-- **scatter**: a sum leaves after its product. At each hop it waits for the next term, or the term for the sum; then they
-  are added, and meanwhile this sum does not travel. So there should be several: one goes each way, or blocks travel in
-  parts. The own term comes last.
+- **scatter**: a sum leaves after its product. At each hop it waits for the next term, or the term for the sum; while
+  they are added, this sum does not travel. So there should be several: one goes each way, or blocks travel in parts.
+  The own term comes last.
 - **swap**: all blocks are for other members at once. The connection of a device carries one after the other. On the way
   in they are multiplied as they come; on the way out each leaves when it is computed, the own block is computed last.
 """
@@ -79,7 +79,7 @@ def scattered_s(hops: Hops, block_s: float, add_s: float, hop_s: float, chains: 
       >>> scattered_s(Hops(3, 0), 4.0, 0.0, 1.0), scattered_s(Hops(3, 0), 1.0, 0.0, 4.0)
       (16.0, 13.0)
       >>> scattered_s(Hops(3, 0), 1.0, 1.0, 2.0), scattered_s(Hops(3, 0), 1.0, 1.0, 2.0, chains=2)
-      (10.0, 8.5)
+      (10.0, 7.0)
     """
     now, links = 0.0, [0.0, 0.0]
     arrives: dict[tuple[int, int], float] = {}
