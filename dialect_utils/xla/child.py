@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -31,7 +31,7 @@ from ..platform.typed import present
 from .compile_targets import Target, compiler_version
 
 if TYPE_CHECKING:  # loading them loads numpy
-    from reshard.synthesis.network.program_time import LocalWork
+    from reshard.synthesis.network.program_time import Hidden, LocalWork
     from reshard.synthesis.programs.traffic import Collective
 
 _PACKAGE = __name__.partition(".")[0]  # the child finds this package through PYTHONPATH
@@ -95,6 +95,7 @@ class Compiled:
       from_cache: whether this came from disk.
 
     Only for targets that are compiled for ahead of time; otherwise None or empty:
+      final_hidden: the collectives of the final program that run beside local work.
       final_bytes_received, final_bytes_sent, final_collectives, final_unpriced, final_moved, final_work: the same for
         the final program, which the compiler's own passes have rewritten; if asked for, of CPU devices too. Between
         slices of a TPU, traffic is send and recv there and counts as unpriced.
@@ -132,6 +133,7 @@ class Compiled:
     final_unpriced: tuple[str, ...] = ()
     final_moved: "tuple[Collective, ...]" = ()
     final_work: "tuple[LocalWork, ...]" = ()
+    final_hidden: "tuple[Hidden, ...]" = ()
     peak_memory_bytes: int | None = None
     estimated_seconds: float | None = None
     lacks_estimate: bool = False
@@ -645,14 +647,17 @@ def compiled_from(reply: dict) -> Compiled:
 
 
 @cache
-def _rows_of_fields() -> dict[str, type]:
+def _rows_of_fields() -> dict[str, Callable]:
     """Returns the fields of `Compiled` that hold objects, and their classes. In replies and on disk, each object is a
     list of its fields."""
-    from reshard.synthesis.network.program_time import LocalWork
+    from reshard.synthesis.network.program_time import Hidden, LocalWork
     from reshard.synthesis.programs.traffic import Collective
 
+    def hidden(collective: tuple, *work: int) -> Hidden:
+        return Hidden(Collective(*collective), *work)
+
     kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
-    return kinds | {f"final_{name}": kind for name, kind in kinds.items()}
+    return kinds | {f"final_{name}": kind for name, kind in kinds.items()} | {"final_hidden": hidden}
 
 
 def _frozen(value: Any) -> Any:

@@ -545,9 +545,14 @@ def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
     Args:
       reads_lines: whether local work counts whole lines of memory, as on CPU devices.
     """
+    from .hlo_collectives import collectives_in
+    from .hlo_hidden import hidden_in
+
     found = _traffic(hlo_text, reads_lines=reads_lines)
     kept = ("bytes_received", "bytes_sent", "collectives", "unpriced", "moved", "work")
-    return {f"final_{name}": found[name] for name in kept}
+    is_asynchronous = "-start(" in hlo_text
+    hidden = hidden_in(hlo_text, collectives_in(hlo_text).ops) if is_asynchronous else ()
+    return {f"final_{name}": found[name] for name in kept} | {"final_hidden": [astuple(each) for each in hidden]}
 
 
 def _kind_count(kind: str, collectives: tuple) -> tuple[str, int, int]:

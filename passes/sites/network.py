@@ -76,7 +76,9 @@ class SiteNetwork:
 
         if compiled.final_bytes_received is None or compiled.final_unpriced:
             return None
-        return program_time(self.topology, num_devices, compiled.final_moved, compiled.final_work)
+        return program_time(
+            self.topology, num_devices, compiled.final_moved, compiled.final_work, compiled.final_hidden
+        )
 
     def time_beside(self, stock: Compiled, compiled: Compiled, num_devices: int) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's.

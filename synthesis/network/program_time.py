@@ -7,8 +7,8 @@ Stock XLA's program, ours and any mixture have one measure, so that they can be 
 - **local work**: a roofline. A row of work takes as long as its operations on the matrix unit, or as its bytes through
   the memory, whichever takes longer, times its runs.
 
-Nothing overlaps in the model. A compiler that hides a collective behind other work makes both programs faster; by how
-much depends on its schedule, which is a second witness where a target's compiler gives it.
+What runs beside what is known of a scheduled program whose collectives start and end apart: local work in between hides
+as much of the collective as it takes itself. Elsewhere nothing overlaps in the model.
 """
 
 from __future__ import annotations
@@ -37,21 +37,42 @@ class LocalWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Hidden:
+    """A collective with the local work that a compiler's schedule has beside each of its runs."""
+
+    collective: Collective
+    flops: int
+    bytes_moved: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramTime:
-    """The modelled seconds of one run of a program, by what takes them."""
+    """The modelled seconds of one run of a program, by what takes them.
+
+    Attributes:
+      hidden_s: of the collectives, what runs beside local work.
+    """
 
     collectives_s: float
     local_s: float
+    hidden_s: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.collectives_s + self.local_s
+        return self.collectives_s + self.local_s - self.hidden_s
 
 
 def program_time(
-    topology: Topology, num_devices: int, collectives: Iterable[Collective], work: Iterable[LocalWork] = ()
+    topology: Topology,
+    num_devices: int,
+    collectives: Iterable[Collective],
+    work: Iterable[LocalWork] = (),
+    hidden: Iterable[Hidden] = (),
 ) -> ProgramTime:
     """Returns the modelled time of a program on a topology, which is fitted to the number of devices.
+
+    Args:
+      hidden: those of the collectives that run beside local work.
 
     Raises: TopologyError if the topology does not fit.
 
@@ -62,7 +83,15 @@ def program_time(
       (277.2, 10.0)
     """
     moved_s = sum(cost.collective_time_s(topology, num_devices, each) for each in collectives)
-    return ProgramTime(moved_s, sum(_roofline_s(topology, each) for each in work))
+    hidden_s = sum(_hidden_s(topology, num_devices, each) for each in hidden)
+    return ProgramTime(moved_s, sum(_roofline_s(topology, each) for each in work), hidden_s)
+
+
+def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:
+    """Returns the time of a collective, or of the work beside it if that is shorter."""
+    collective_s = cost.collective_time_s(topology, num_devices, hidden.collective)
+    work = LocalWork(hidden.flops, hidden.bytes_moved, hidden.collective.trip_count)
+    return min(collective_s, _roofline_s(topology, work))
 
 
 def _roofline_s(topology: Topology, work: LocalWork) -> float:
