@@ -77,6 +77,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     keep_sums: bool = option(False, "leave sums of floating-point numbers in the order that XLA gives them")
     only: str = only_option()
     leave: str = leave_option()
+    first: int = option(0, "the number of the first pipeline")
     memory_limit = 0
 
     def run(self, module: ir.Module, session: Session) -> None:
@@ -106,9 +107,8 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
             said = f"no pipeline in as little memory is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
         channels = unused_channels(module)
-        first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
         written = 0
-        for number, each in enumerate(faster, first):
+        for number, each in enumerate(faster, self.first):
             is_written = number in self.numbers_only if self.only else number not in self.numbers_left
             session.results.report_rows.append(_row(number, each, is_written, session))
             session.count("overlapped" if is_written else "left")

@@ -95,4 +95,9 @@ def checked(
         is_checked = len(session.results.checks) > before
         limits = {"most_bytes": value_bytes, "is_checked_as_a_whole": is_checked}
         module = values_check.check(parse_original(), module, pipeline, session, rows, **limits)
+    if len(session.results.checks) > before:
+        from reshard.passes.whole_module import overlap_stage
+
+        if overlap_stage.may_overlap(module, session.results.checks[-1]):
+            module = overlap_stage.overlapped(parse_original(), module, pipeline, session)
     return module

@@ -40,12 +40,14 @@ class ModuleCriterion:
       policy, network, num_devices: see `plan-sites`.
       counts_arguments: whether memory is that of arguments, results and temporaries together, for forms whose arguments
         have other shardings.
+      counts_chip: whether memory on the chip of a TPU, which the compiler's peak includes, counts as well.
     """
 
     policy: str
     network: SiteNetwork
     num_devices: int
     counts_arguments: bool = False
+    counts_chip: bool = True
 
     def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
         """Returns what is known about a form of the module in which a number of sites are rewritten."""
@@ -90,7 +92,7 @@ class ModuleCriterion:
 
     def excess_memory(self, stock: Compiled, ours: Compiled) -> float:
         """Returns the factor, at least 1, by which our form needs more memory than stock XLA's, if that is too much."""
-        _, then, now = _memory(stock, ours, self.counts_arguments)
+        _, then, now = self._memory(stock, ours)
         return now / then if then and self._memory_costs(stock, ours) else 1.0
 
     def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
@@ -116,13 +118,18 @@ class ModuleCriterion:
             worse.append(f"the compiler's own estimate in us {then:,} -> {now:,}")
         return worse
 
+    def _memory(self, stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
+        if self.counts_chip:
+            return _memory(stock, ours, self.counts_arguments)
+        return "allocated bytes", present(stock.peak_bytes), present(ours.peak_bytes)
+
     def _memory_costs(self, stock: Compiled, ours: Compiled) -> list[str]:
         """Returns the memory if it is above stock XLA's and above the caller's limit.
 
         A thousandth more is not counted: scalars and the rounding of buffers make as much.
         """
         limit, peak = self.network.memory_limit, ours.limited_bytes
-        name, then, now = _memory(stock, ours, self.counts_arguments)
+        name, then, now = self._memory(stock, ours)
         slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
             return []

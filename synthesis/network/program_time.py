@@ -50,7 +50,7 @@ class ProgramTime:
     """The modelled seconds of one run of a program, by what takes them.
 
     Attributes:
-      hidden_s: of the collectives, what runs beside local work.
+      collectives_s: in which a device does nothing else. hidden_s: of collectives that run beside local work, more.
     """
 
     collectives_s: float
@@ -59,7 +59,7 @@ class ProgramTime:
 
     @property
     def seconds(self) -> float:
-        return self.collectives_s + self.local_s - self.hidden_s
+        return self.collectives_s + self.local_s
 
 
 def program_time(
@@ -84,7 +84,7 @@ def program_time(
     """
     moved_s = sum(cost.collective_time_s(topology, num_devices, each) for each in collectives)
     hidden_s = sum(_hidden_s(topology, num_devices, each) for each in hidden)
-    return ProgramTime(moved_s, sum(_roofline_s(topology, each) for each in work), hidden_s)
+    return ProgramTime(moved_s - hidden_s, sum(_roofline_s(topology, each) for each in work), hidden_s)
 
 
 def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:

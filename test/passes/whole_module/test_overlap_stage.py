@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last stage of the whole-module check: pipelines are written if a target's compiler agrees, and only then."""
+
+import dataclasses
+
+import pytest
+
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import RunOptions, Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.whole_module.overlap_stage import may_overlap, overlapped
+from reshard.passes.whole_module.whole_module_check import Check
+from reshard.synthesis.programs.traffic import Collective
+
+GROUPS = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids"
+CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+GATHER = f'"stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {CHANNEL}, {GROUPS}}}>'
+MODULE = f"""module attributes {{mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32}} {{
+  sdy.mesh @mesh = <["x"=4]>
+  func.func public @main(%a: tensor<4096x8192xbf16>, %b: tensor<8192x8192xbf16>) -> tensor<4096x8192xbf16> {{
+    %0 = sdy.manual_computation(%a, %b) in_shardings=[<@mesh, [{{"x"}}, {{}}]>, <@mesh, [{{}}, {{"x"}}]>]
+        out_shardings=[<@mesh, [{{}}, {{"x"}}]>] manual_axes={{"x"}}
+        (%x: tensor<1024x8192xbf16>, %w: tensor<8192x2048xbf16>) {{
+      %1 = {GATHER} : (tensor<1024x8192xbf16>) -> tensor<4096x8192xbf16>
+      %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0]
+          : (tensor<4096x8192xbf16>, tensor<8192x2048xbf16>) -> tensor<4096x2048xbf16>
+      sdy.return %2 : tensor<4096x2048xbf16>
+    }} : (tensor<4096x8192xbf16>, tensor<8192x8192xbf16>) -> tensor<4096x8192xbf16>
+    return %0 : tensor<4096x8192xbf16>
+  }}
+}}"""
+SLOW, FAST = (Collective("all_gather", size, 4 * size, groups=((0, 1, 2, 3),)) for size in (1 << 24, 1 << 23))
+
+
+def compiled(collective: Collective, **changes) -> Compiled:
+    """Returns the answer of a compiler for a program of one collective."""
+    answer = Compiled(
+        "ok", bytes_received=1, bytes_sent=1, largest_collective_tile_bytes=1, moved=(collective,),
+        argument_bytes=100, output_bytes=100, temp_bytes=100, alias_bytes=0, peak_memory_bytes=300,
+        final_bytes_received=1, final_bytes_sent=1, final_moved=(collective,), estimated_seconds=1e-3,
+    )  # fmt: skip
+    return dataclasses.replace(answer, **changes)
+
+
+class Child:
+    """A compiler that gives the same answer for every module, and keeps what it is asked."""
+
+    def __init__(self, answer: Compiled):
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def compile(self, module, num_devices, *, target, with_estimate):
+        self.asked.append(module)
+        return self.answer
+
+
+def run(answer: Compiled, pipeline: str = "reshard", topology: str = "v5e:2x2"):
+    """Returns the session after the stage, the text of its result, and how often the compiler was asked."""
+    child = Child(answer)
+    target = Target.parse("tpu:v5e:2x2")
+    session = Session(RunOptions(compile_for=target, xla_child=child))  # type: ignore[arg-type]
+    stock = compiled(SLOW)
+    session.results.checks.append(Check(stock, stock, (), False, target, topology))
+    with make_context():
+        original = ir.Module.parse(MODULE)
+        module = ir.Module.parse(MODULE)
+        if may_overlap(module, session.results.checks[-1]):
+            module = overlapped(original, module, Pipeline.parse(pipeline), session)
+        return session, str(module), len(child.asked)
+
+
+def test_a_shorter_program_is_handed_over_with_its_rows():
+    session, module, asked = run(compiled(FAST))
+    assert "stablehlo.all_gather" not in module and module.count("collective_permute") == 3 and asked == 1
+    (row,) = session.results.report_rows
+    assert row["kind"] == "overlap" and row["is_rewritten"] and row["site"] == 0
+    (check,) = session.results.checks
+    assert check.is_rewritten and check.ours.final_moved == (FAST,)
+    assert check.our_time is not None and check.our_time.hidden_s == 0
+    assert "1 collective overlap" in session.remarks[-1].message
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (compiled(SLOW), "modelled time"),
+        (compiled(FAST, temp_bytes=10_000), "allocated bytes 300 -> 10,200"),
+        (compiled(FAST, estimated_seconds=1.1e-3), "the compiler's own estimate"),
+        (Compiled("error", "no"), "XLA fails: no"),
+    ],
+    ids=("no shorter", "more memory", "longer by the compiler", "refused"),
+)
+def test_what_is_worse_stays_as_it_was_and_the_row_says_why(answer, problem):
+    session, module, _ = run(answer)
+    assert "stablehlo.all_gather" in module and "collective_permute" not in module
+    (row,) = session.results.report_rows
+    assert not row["is_rewritten"] and problem in row["reason"]
+    assert not session.results.checks[-1].is_rewritten
+
+
+def test_memory_on_the_chip_does_not_count():
+    _, module, _ = run(compiled(FAST, peak_memory_bytes=3000))
+    assert "collective_permute" in module
+
+
+@pytest.mark.parametrize(
+    "options", [{"topology": ""}, {"pipeline": "plan-sites{policy=strict}"}, {"pipeline": "plan-sites{policy=always}"}]
+)
+def test_nobody_is_asked_without_a_network_or_under_another_policy(options):
+    session, module, asked = run(compiled(FAST), **options)
+    assert asked == 0 and "collective_permute" not in module and not session.results.report_rows
