@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.progress import shown
 from benchmarks.programs.__main__ import use_devices
@@ -174,7 +174,7 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
 
 def _overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
     """Returns the module after the pass, and whether a pipeline is in it."""
-    module = program.lowered(has_marker=True).compiler_ir("stablehlo")
+    module: Any = program.lowered(has_marker=True).compiler_ir("stablehlo")
     session = Session()
     if policy:
         options = {"topology": of_target(Target.parse(target)), "policy": policy, "platform": "tpu"}

@@ -6,9 +6,10 @@ import pytest
 from reshard.dialect_utils.xla.hlo_collectives import collectives_in
 from reshard.dialect_utils.xla.hlo_hidden import hidden_in
 from reshard.synthesis.network.program_time import LocalWork, program_time
-from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.network.topology import Level, Topology
 
-PERMUTE = "(f32[64,64]{1,0}, f32[64,64]{1,0}) collective-permute-start(%a), source_target_pairs=%s"
+PERMUTE = "(f32[64,64]{1,0}, f32[64,64]{1,0}) collective-permute-start(%a), channel_id=1, source_target_pairs=%s"
+LINE = Topology("line", (Level("chip", 4, "ring", 1e9),), 1e12)
 AHEAD, BACK = "{{0,1},{1,2},{2,3},{3,0}}", "{{1,0},{2,1},{3,2},{0,3}}"
 FLOPS = 2 * 64**3
 
@@ -60,12 +61,11 @@ def test_a_program_without_a_schedule_hides_nothing():
 
 
 def test_a_collective_is_hidden_as_far_as_the_work_beside_it_goes():
-    topology = Topology.parse("v5e:2x2").fitted(4)
     text = program(start("s"), product("x"), done("s"))
     ops, work = collectives_in(text), [LocalWork(FLOPS, 0)]
-    alone = program_time(topology, 4, ops.collectives, work)
-    beside = program_time(topology, 4, ops.collectives, work, hidden_in(text, ops.ops))
+    alone = program_time(LINE, 4, ops.collectives, work)
+    beside = program_time(LINE, 4, ops.collectives, work, hidden_in(text, ops.ops))
     (hidden,) = hidden_in(text, ops.ops)
-    assert beside.hidden_s == hidden.bytes_moved / topology.memory_bandwidth_bytes_per_s
+    assert beside.hidden_s == hidden.bytes_moved / LINE.memory_bandwidth_bytes_per_s
     assert beside.collectives_s == alone.collectives_s - beside.hidden_s
     assert beside.seconds == pytest.approx(alone.seconds - beside.hidden_s)

@@ -23,7 +23,7 @@ def ran(monkeypatch) -> list[tuple]:
 
     def compiled(original, module, pipeline, session, rows, **_):
         found.append(("compiled", original, module))
-        session.results.checks.append(SimpleNamespace(taken_over=""))
+        session.results.checks.append(SimpleNamespace(taken_over="", target=None))
         return "compiled module"
 
     def run(original, module, pipeline, session, rows, **limits):
