@@ -33,6 +33,7 @@ _GRIDS = frozenset({"ring", "torus"})  # each direction of a connection carries 
 _CHAINS = 2
 _BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
 _SUMS_BITS = 32
+_BLOCKS_SLOWER = 1.1  # than the same operations in one product: compilers tile large ones better, and fuse more
 _CONVERT, _DOT = "stablehlo.convert", "stablehlo.dot_general"
 _AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all")
 
@@ -154,6 +155,7 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
         )
 
     block_s, whole_s = _products_s(candidate, topology)
+    block_s *= _BLOCKS_SLOWER
     n, chains, hops = candidate.members, 1, None
     if candidate.kind == "all_to_all":
         rings = Rings(collective.groups, tuple(range(n)))

@@ -30,7 +30,7 @@ def hidden_in(hlo_text: str, ops: Iterable[CollectiveOp]) -> tuple[Hidden, ...]:
       >>> text = '''HloModule m, is_scheduled=true, num_partitions=2
       ... ENTRY %main (a: f32[8,8]) -> f32[8,8] {
       ...   %a = f32[8,8]{1,0} parameter(0)
-      ...   %s = (f32[8,8]{1,0}, f32[8,8]{1,0}) collective-permute-start(%a), channel_id=1, source_target_pairs={{0,1},{1,0}}
+      ...   %s = (f32[8,8]{1,0}, f32[8,8]{1,0}) collective-permute-start(%a), source_target_pairs={{0,1},{1,0}}
       ...   %d = f32[8,8]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
       ...   %e = f32[8,8]{1,0} collective-permute-done(%s)
       ...   ROOT %r = f32[8,8]{1,0} add(%d, %e)
