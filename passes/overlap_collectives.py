@@ -42,9 +42,8 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
     A sum that is scattered, and a product over a gathered dimension, are added up in another order, so they may round
     otherwise; `keep-sums` leaves them. Whether a pipeline is faster is decided by a model: of the products, a roofline
-    with the figures of the topology; of each hop, the planner's cost; and who waits for whom. On CPU devices of one
-    process nothing runs beside a collective, so nothing changes. Runs alone, or after synthesize-collectives or
-    convert-to-local.
+    with the figures of the topology; of each hop, the planner's cost; and who waits for whom. On CPU devices nothing
+    runs beside a collective, so nothing changes. Runs alone, or after synthesize-collectives or convert-to-local.
 
     Before ==> after, on two devices:
     ```mlir
@@ -92,7 +91,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         if not self.network.is_known:
             return False
         topology = self.network.topology
-        return topology.flops_per_s is not None and (topology.platform != CPU or topology.has_processes)
+        return topology.flops_per_s is not None and topology.platform != CPU
 
     def _overlap(self, module: ir.Module, session: Session) -> int:
         """Writes pipelines, counts and reports; returns the number of collectives that are replaced."""

@@ -9,6 +9,7 @@ WINGS = (
     "forms",
     "network",
     "hierarchy",
+    "overlap",
     "placement",
     "plans",
     "search",

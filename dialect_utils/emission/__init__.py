@@ -2,8 +2,10 @@
 """Code for modules: islands, exchanges, and small modules as questions to XLA."""
 
 __all__ = [
+    "exchange_emission",
     "island_barriers",
     "mini_modules",
+    "per_device",
     "sdy_chains",
     "shared_windows",
     "tile_emission",

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole module: its cost, the choice of the sites that make it cheapest, and the check that compiles both ways."""
 
-__all__ = ["joint_choice", "module_cost", "whole_module_check"]
+__all__ = ["joint_choice", "module_cost", "overlap_stage", "whole_module_check"]
