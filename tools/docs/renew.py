@@ -51,6 +51,7 @@ PAGES = (
             "fix-warnings",
             "glossary",
             "hierarchies",
+            "overlap",
             "inputs",
             "jax",
             "miscompilations",
