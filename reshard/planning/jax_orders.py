@@ -45,12 +45,13 @@ def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
       >>> jax_order(Topology.parse("h100:2x2"), Mesh.parse("x=2,y=2"))
       (0, 1, 2, 3)
     """
-    kind = _TPU_KINDS.get(topology.name.partition(":")[0])
+    kind = _tpu_kind(topology)
     order = topology.device_order or tuple(range(mesh.size))
     if kind is None or topology.pod is None:
         return tuple(range(mesh.size))
     slices, chips, cores = _parts(topology, topology.pod)
     devices = [_tpu(order[at], kind, at, chips.dims, cores) for at in range(mesh.size)]
+    devices.sort(key=_place_of_jax)
     try:
         from jax.experimental import mesh_utils
 
@@ -67,6 +68,20 @@ def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
     return tuple(device.id for device in found.flat)
 
 
+def is_by_coordinates(topology: Topology) -> bool:
+    """Returns whether the network numbers its devices by the coordinates of a TPU's chips, which have other ids.
+
+    Example:
+      >>> [is_by_coordinates(Topology.parse(text)) for text in ("v5p:2x2x4", "h100:2x2")]
+      [True, False]
+    """
+    return _tpu_kind(topology) is not None and topology.device_order is None
+
+
+def _tpu_kind(topology: Topology) -> str | None:
+    return _TPU_KINDS.get(topology.name.partition(":")[0])
+
+
 def _parts(topology: Topology, pod: int) -> tuple[int, Level, int]:
     """Returns the number of slices, the level of chips, and the number of devices on a chip."""
     outer, inner = topology.levels[:pod], topology.levels[pod + 1 :]
@@ -74,14 +89,19 @@ def _parts(topology: Topology, pod: int) -> tuple[int, Level, int]:
 
 
 def _tpu(number: int, kind: str, at: int, dims: tuple[int, ...], cores: int) -> _Device:
-    """Returns the device at a position of the network; coordinates are x, y, z, and x changes fastest."""
+    """Returns the device at a position of the network, row-major over the coordinates x, y, z and the core."""
     at, core = divmod(at, cores)
     slice_index, inside = divmod(at, math.prod(dims))
     coords = []
     for size in reversed(dims):
         inside, coord = divmod(inside, size)
         coords.append(coord)
-    return _Device(number, "tpu", kind, tuple(coords + [0] * (3 - len(coords))), core, slice_index)
+    return _Device(number, "tpu", kind, (*reversed(coords), *[0] * (3 - len(coords))), core, slice_index)
+
+
+def _place_of_jax(device: _Device) -> tuple[int, ...]:
+    """Returns what the devices of a TPU are sorted by in `jax.devices()`: x changes fastest but for the core."""
+    return device.slice_index, *reversed(device.coords), device.core_on_chip
 
 
 def _across(shape: list[int], slices: int) -> list[int] | None:
