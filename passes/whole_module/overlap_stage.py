@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PASS = "overlap-collectives"
 LEAST_GAIN = 0.005  # share of the module's modelled time
+MOST_ATTEMPTS = 3  # compilations
 _BESIDE = frozenset({"stablehlo.all_gather", "stablehlo.reduce_scatter", "stablehlo.all_to_all"})
 
 
@@ -52,7 +53,9 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
     keeps_sums = any(getattr(each, "keep_sums", False) for each in pipeline.passes)
     stage = _Stage(original, module, session, keeps_sums)
     numbers = stage.promising()
-    while numbers:
+    for _ in range(MOST_ATTEMPTS):
+        if not numbers:
+            break
         written, rows, problem = stage.tried(numbers)
         if not problem:
             stage.hand_over(written, rows)
@@ -81,9 +84,13 @@ class _Stage:
         )
 
     def promising(self) -> list[int]:
-        """Returns the numbers of the pipelines that the pass would write, those that promise most first."""
+        """Returns the numbers of the pipelines that the pass would write, those that promise most first; none if all of
+        them together promise too little."""
         _, self.rows = self._run("")
         gains = {row["site"]: row["stock_us"] - row["our_us"] for row in self.rows}
+        self.problem = f"all pipelines together promise less than {LEAST_GAIN:.1%} of the module's time"
+        if sum(gains.values()) < LEAST_GAIN * 1e6 * self.criterion.time(self.check.ours, self.check.ours).seconds:
+            return []
         return sorted(gains, key=lambda number: (-gains[number], number))
 
     def tried(self, numbers: list[int]) -> tuple[ir.Module, list[dict], str]:
@@ -115,7 +122,7 @@ class _Stage:
     def tell_why_not(self) -> None:
         for row in self.rows:
             row["verdict"], row["is_rewritten"] = KEEP, False
-            row["reason"] = f"with it the whole module is worse: {self.problem}"
+            row["reason"] = f"left as it is: {self.problem}"
         self.session.results.report_rows += self.rows
 
     def _run(self, only: str) -> tuple[ir.Module, list[dict]]:
