@@ -2,16 +2,15 @@
 """The schedules of TPU compilers for products next to collectives: as programs have them, and as pipelines.
 
     python -m benchmarks.overlap.schedules [--targets tpu:v5e:2x4,tpu:v5p:2x2x2] [--patterns NAME,...]
-        [--sizes 4096,8192,16384] [--ratios 4,1,0.25] [--random 0] [--flags] [--out FILE.md]
+        [--sizes 4096,8192,16384] [--ratios 4,1,0.25] [--random 0] [--out FILE.md]
 
 Each pattern is compiled ahead of time: stock, as the pass overlap-collectives leaves it, and with the pipeline whatever
 the pass says. A ratio is the time of the product by that of the collective, both by the compiler's own prices: those of
 one product and one all_gather alone, from which the width of a product is chosen. Times are the ends of the compiler's
 schedules. It has no price for a reduce_scatter that the program has; ours is added: that of an all_gather of as many
-bytes, by the compiler's price. With `--flags`, stock is also compiled with the compiler's own options for overlap; with
-`--random N`, N random shapes take the place of the sizes and ratios.
+bytes, by the compiler's price. With `--random N`, N random shapes take the place of the sizes and ratios.
 
-The exit status is 1 if what the pass leaves is longer than stock by more than 3 %, or has more temporaries.
+The exit status is 1 if what the pass leaves is longer than stock by more than 3 %.
 """
 
 from __future__ import annotations
