@@ -18,6 +18,7 @@ NAMES = {
     "scatter": "product, reduce_scatter",
     "combine": "product, all_to_all: experts, rows back",
     "dispatch": "all_to_all, product: rows to experts",
+    "layer": "all_gather, two products, reduce_scatter: a layer whose rows are split outside of it",
 }
 GRAIN = 128  # of sizes
 
@@ -69,6 +70,7 @@ def pattern(name: str, devices: int, size: int, width: int, dtype: str = "bfloat
         "scatter": (_scatter, (columns, rows), rows, (wide, (width * devices, size))),
         "combine": (_combine, (rows, rows), rows, ((size * devices, width), (width * devices, size))),
         "dispatch": (_dispatch, (rows, rows), rows, (tall, (size * devices, width))),
+        "layer": (_layer, (rows, columns, rows), rows, ((size, size), wide, (width * devices, size))),
     }[name]
     return Pattern(name, devices, function, specs, out, shapes, dtype)
 
@@ -91,3 +93,8 @@ def _combine(x, w):
 
 def _dispatch(x, w):
     return lax.all_to_all(x, AXIS, 0, 0, tiled=True) @ w
+
+
+def _layer(x, up, down):
+    hidden = jax.nn.gelu(lax.all_gather(x, AXIS, tiled=True) @ up)
+    return x + lax.psum_scatter(hidden @ down, AXIS, scatter_dimension=0, tiled=True)

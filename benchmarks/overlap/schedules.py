@@ -99,7 +99,7 @@ class Row:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--targets", default="tpu:v5e:2x4,tpu:v5p:2x2x2")
-    parser.add_argument("--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch")
+    parser.add_argument("--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch,layer")
     parser.add_argument("--sizes", default="4096,8192,16384")
     parser.add_argument("--ratios", default="4,1,0.25", help="of the product's time to the collective's")
     parser.add_argument("--random", type=int, default=0, help="random shapes per target, in place of sizes and ratios")
@@ -164,7 +164,8 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
     is_taken = _overlapped(program, target, "better")[1]
     _, gathered, exchanged = _prices(target)
     collective = (exchanged if name in ("combine", "dispatch") else gathered) * 2 * size * size
-    unpriced = collective if name == "scatter" else 0.0
+    unpriced = collective if name in ("scatter", "layer") else 0.0
+    collective *= 2 if name == "layer" else 1
     return Row(
         target, name, size, width, 1e6 * (_seconds(stock) + unpriced), 1e6 * collective, 1e6 * _seconds(pipeline),
         is_taken, stock.temp_bytes or 0, pipeline.temp_bytes or 0,

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of schedules: its patterns are what the pass looks for, and its rows say what is right."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.overlap.on_network import Row as RunRow
+from benchmarks.overlap.on_network import report as report_of_runs
+from benchmarks.overlap.schedules import Row, report
+
+ROOT = Path(__file__).resolve().parents[3]
+CHECK = """
+from benchmarks.overlap.patterns import NAMES, pattern
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+for name in NAMES:
+    for has_marker in (False, True):
+        module = pattern(name, 8, 16, 4).lowered(has_marker=has_marker).compiler_ir("stablehlo")
+        session = Session()
+        Pipeline.parse("overlap-collectives{policy=always}").run(module, session)
+        print(name, session.results.statistics["overlap-collectives", "overlapped"])
+"""
+
+
+def test_every_pattern_is_one_that_the_pass_finds():
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    ran = subprocess.run(
+        [sys.executable, "-c", CHECK], cwd=ROOT, env={**os.environ, **flags}, capture_output=True, text=True, check=True
+    )
+    found = dict(line.split() for line in ran.stdout.splitlines())
+    assert found == {
+        **dict.fromkeys(("gather_rows", "gather_inner", "scatter", "combine", "dispatch"), "1"),
+        "layer": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("stock", "pipeline", "takes", "is_right"),
+    [(100, 50, True, True), (100, 50, False, False), (100, 120, True, False), (100, 102, True, True)],
+)
+def test_what_is_faster_is_right_and_within_three_percent_both_are(stock, pipeline, takes, is_right):
+    row = Row("tpu:v5e:2x4", "scatter", 8192, 768, stock, 40, pipeline, takes, 0, 0)
+    assert row.is_right == is_right
+    assert (row.product_us, row.bound_us) == (60, 60)
+    assert row.ours_us == (pipeline if takes else stock)
+
+
+def test_the_report_has_the_longest_program_that_is_left():
+    rows = [Row("tpu:v5e:2x4", "scatter", 8192, 768, 100, 40, each, True, 0, 0) for each in (50, 110)]
+    assert "in 1 of 2; the longest program that it leaves is 1.10 times as long" in report(rows)
+
+
+def test_runs_with_other_values_are_marked():
+    rows = [RunRow("uniform", "scatter", 1024, 256, 0.2, 0.1, True), RunRow("2x4", "scatter", 1024, 256, 1, 1, False)]
+    told = report_of_runs(rows)
+    assert "| 2.00 |" in told and "1.00, values differ" in told and "uniform: 2.00 times as fast" in told
