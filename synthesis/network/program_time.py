@@ -62,9 +62,10 @@ def program_time(
       (277.2, 10.0)
     """
     moved_s = sum(cost.collective_time_s(topology, num_devices, each) for each in collectives)
-    return ProgramTime(moved_s, sum(_roofline_s(topology, each) for each in work))
+    return ProgramTime(moved_s, sum(roofline_s(topology, each) for each in work))
 
 
-def _roofline_s(topology: Topology, work: LocalWork) -> float:
+def roofline_s(topology: Topology, work: LocalWork) -> float:
+    """Returns the modelled time of a row of work, all its runs together."""
     computing_s = work.flops / topology.flops_per_s if topology.flops_per_s else 0.0
     return work.runs * max(computing_s, work.bytes_moved / topology.memory_bandwidth_bytes_per_s)
