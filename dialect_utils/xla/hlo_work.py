@@ -28,6 +28,7 @@ executable. Collectives are not counted here: their operands and results cost no
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd, log2, prod
 
@@ -92,14 +93,27 @@ def work_in(hlo_text: str, *, reads_lines: bool = False) -> tuple[LocalWork, ...
       (LocalWork(flops=128, bytes_moved=224, runs=1),)
     """
     module = parse_module(hlo_text)
-    rows = _Walk(module, reads_lines).work(Scope(module, module.entry, ()))
+    rows = ProgramWork(module, reads_lines).work(Scope(module, module.entry, ()))
     return tuple(LocalWork(*each, runs) for each, runs in sorted(rows.items()))
 
 
 _Rows = Counter[tuple[int, int]]  # (FLOPs, bytes) -> runs
 
 
-class _Walk:
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The work that is one row: an op, or a loop that a compiler makes of several ops; see W4.
+
+    Fields:
+      names: of its instructions, in the order of the text.
+    """
+
+    names: tuple[str, ...]
+    flops: int
+    bytes_moved: int
+
+
+class ProgramWork:
     """Adds up the work of the computations that a module runs; see W1."""
 
     def __init__(self, module: HloModule, reads_lines: bool):
@@ -126,6 +140,10 @@ class _Walk:
                         _add(found, self.work(callee))
         return found
 
+    def heaviest(self, scopes: list[Scope]) -> Scope:
+        """Returns the branch of a conditional that `work` counts: the one with the most work."""
+        return max(scopes, key=lambda each: _weight(self.work(each)))
+
 
 def _add(rows: _Rows, more: _Rows, runs: int = 1) -> None:
     for row, count in more.items():
@@ -137,15 +155,24 @@ def _weight(rows: _Rows) -> int:
 
 
 def _work_of(module: HloModule, computation: Computation, reads_lines: bool) -> _Rows:
+    return Counter((each.flops, each.bytes_moved) for each in pieces_of(module, computation, reads_lines=reads_lines))
+
+
+def pieces_of(module: HloModule, computation: Computation, *, reads_lines: bool = False) -> list[Piece]:
     """Returns the work of a computation without that of the computations that it runs, fusions excepted."""
     loops = _Loops(computation, is_fused=not module.is_scheduled)
-    rows = [(0, moved) for moved in loops.bytes_moved()]
+    found = loops.pieces()
     for each in computation.instructions.values():
         if each.opcode == "fusion":
-            rows.append(_work_of_fusion(module, each, reads_lines))
+            found.append(Piece((each.name,), *_work_of_fusion(module, each, reads_lines)))
         elif each.opcode not in _FREE and not loops.has(each.name):
-            rows.append((flops_of(computation, each), loops.bytes_of(each)))
-    return Counter(row for row in rows if any(row))
+            found.append(Piece((each.name,), flops_of(computation, each), loops.bytes_of(each)))
+    return [each for each in found if each.flops or each.bytes_moved]
+
+
+def operands_of(module: HloModule, computation: Computation) -> dict[str, list[str]]:
+    """Returns the instructions of a computation that are no views, in order, each with its operands behind views."""
+    return _Body(computation, has_views=not module.is_scheduled).operands
 
 
 def work_of(module: HloModule, computation: Computation, instruction: Instruction) -> tuple[int, int]:
@@ -376,8 +403,8 @@ class _Loops:
         )
         return sum(min(moved, body.size(operand)[1]) for operand, moved in reads.items()), written
 
-    def bytes_moved(self) -> list[int]:
-        """Returns the bytes that each loop reads and writes."""
+    def pieces(self) -> list[Piece]:
+        """Returns the loops with the bytes that each reads and writes."""
         parents = {name: name for name in self._needed}
         reads = self._reads(parents)
         moved: Counter[str] = Counter()
@@ -393,7 +420,11 @@ class _Loops:
                 _read(of_loop, operand, count)
         for loop, of_loop in by_loop.items():
             moved[loop] += sum(min(count, self._body.size(operand)[1]) for operand, count in of_loop.items())
-        return list(moved.values())
+        names: dict[str, list[str]] = {}
+        for name in self._body.operands:
+            if name in self._needed:
+                names.setdefault(_find(parents, name), []).append(name)
+        return [Piece(tuple(names[loop]), 0, count) for loop, count in moved.items()]
 
     def _reads(self, parents: dict[str, str]) -> dict[str, dict[str, int]]:
         """Returns for each op in a loop the bytes that it reads of each value in memory; joins ops of one loop."""

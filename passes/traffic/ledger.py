@@ -26,6 +26,8 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.schedules.independent_work import Beside, independent_work
 from reshard.dialect_utils.schedules.kept_results import kept_bytes
 from reshard.dialect_utils.schedules.live_bytes import Moment, Timeline, timeline_of
+from reshard.dialect_utils.schedules.program_steps import Loop, Move, Work, steps_of
+from reshard.dialect_utils.schedules.program_steps import Step as HloStep
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.dialect_utils.xla.child import Compiled, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
@@ -37,8 +39,11 @@ from reshard.passes.sites.findings import Finding, read_findings
 from reshard.passes.traffic.bounds import Bound, bounds_of_sites, bytes_of, sums_bound
 from reshard.passes.traffic.causes import GRADIENT, PARTIAL_SUMS, SUMS, UNKNOWN, Cause, SiteAt, cause_of
 from reshard.passes.traffic.parameters import Parameters
+from reshard.passes.traffic.steps import LoopStep, MoveStep, Step, WorkStep
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network import cost
+from reshard.synthesis.network.occupancy import occupancy
+from reshard.synthesis.network.program_time import LocalWork, ProgramTime, program_time, roofline_s
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
@@ -145,6 +150,7 @@ class Ledger:
         run. unpriced: opcodes that move data and are not in the entries.
       memory: what a device holds at each instruction; None if the compiler gives no schedule.
       site_bounds: the bound of one run of each site's conversion, for the ledger of the rewritten program.
+      steps: of the program in order, whose times add up to `time`; empty unless asked for.
     """
 
     entries: tuple[Entry, ...]
@@ -156,6 +162,12 @@ class Ledger:
     unpriced: tuple[str, ...] = ()
     memory: Moments | None = None
     site_bounds: Mapping[int, Bound] = field(default_factory=dict, repr=False)
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+
+    @property
+    def time(self) -> ProgramTime:
+        """Returns the modelled time of the program: its collectives and its local work, one after the other."""
+        return program_time(self.topology, self.num_devices, self.compiled.moved, self.compiled.work)
 
     @property
     def seconds(self) -> float:
@@ -219,6 +231,7 @@ def ledger_of(
     finds_sites: bool = True,
     site_bounds: Mapping[int, Bound] | None = None,
     file: str = _NO_FILE,
+    keeps_steps: bool = False,
 ) -> Ledger:
     """Returns the ledger of a module as stock XLA compiles it. The module stays as it is.
 
@@ -229,6 +242,7 @@ def ledger_of(
         of sites than its original, so nobody asks for them there.
       site_bounds: of the original, `Ledger.site_bounds`, for a module that has been rewritten.
       file: the name to show for the file of a module that was read as text without one.
+      keeps_steps: whether `Ledger.steps` is wanted.
     Raises:
       TopologyError: the topology does not fit the devices.
       DiagnosedError: the module has no function @main.
@@ -238,9 +252,8 @@ def ledger_of(
     num_devices = partitions_of(module)
     topology.fitted(num_devices)
     compiled = child.compile(numbered.text, num_devices, target=target, **KEPT)
-    return ledger_from(
-        module, numbered, compiled, topology, finds_sites=finds_sites, site_bounds=site_bounds, file=file
-    )
+    how = {"finds_sites": finds_sites, "site_bounds": site_bounds, "file": file, "keeps_steps": keeps_steps}
+    return ledger_from(module, numbered, compiled, topology, **how)
 
 
 def ledger_from(
@@ -252,12 +265,13 @@ def ledger_from(
     finds_sites: bool = True,
     site_bounds: Mapping[int, Bound] | None = None,
     file: str = _NO_FILE,
+    keeps_steps: bool = False,
 ) -> Ledger:
     """Returns the ledger of a module that has been compiled.
 
     Args:
       numbered: of the module. compiled: what XLA made of `numbered.text`, with what `KEPT` asks for.
-      topology, finds_sites, site_bounds, file: as in `ledger_of`, whose errors this function raises.
+      topology, finds_sites, site_bounds, file, keeps_steps: as in `ledger_of`, whose errors this function raises.
     """
     main, num_devices = _main_of(module), partitions_of(module)
     network = topology.fitted(num_devices)
@@ -269,7 +283,8 @@ def ledger_from(
     sites, meshes, bounds = _sites(numbered, module, network) if finds_sites else ({}, meshes_of(module), {})
     bounds = bounds if site_bounds is None else site_bounds
     reader = _Reader(module, main, numbered, sites, meshes, bounds, network, found, hlo_text, file)
-    entries = sorted(reader.entries(), key=lambda entry: (-entry.seconds, -entry.bytes_received))
+    listed = reader.entries()
+    entries = sorted(listed, key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
         tuple(entries),
         network,
@@ -280,6 +295,7 @@ def ledger_from(
         found.unpriced,
         reader.memory(compiled.scheduled_text),
         bounds,
+        reader.steps(listed) if keeps_steps else (),
     )
 
 
@@ -371,7 +387,8 @@ class _Reader:
         file: str,
     ):
         num_devices, program = found.num_devices, parse_module(hlo_text)
-        self._found, self._bounds, self._parameters = found.ops, bounds, Parameters(module, main)
+        self._found, self._program = found, program
+        self._bounds, self._parameters = bounds, Parameters(module, main)
         self._beside, self._kept = independent_work(program), kept_bytes(program)
         self._file, self._return = file, list(main.regions[0].blocks[0].operations)[-1].operation
         self._numbered, self._sites, self._topology, self._num_devices = numbered, sites, topology, num_devices
@@ -382,8 +399,8 @@ class _Reader:
 
     def entries(self) -> list[Entry]:
         """Returns all entries. Those of one conversion, or of one op's sums, share a bound."""
-        entries = list(map(self.entry, self._found))
-        purposes = [self._purpose(found, entry) for found, entry in zip(self._found, entries)]
+        entries = list(map(self.entry, self._found.ops))
+        purposes = [self._purpose(found, entry) for found, entry in zip(self._found.ops, entries)]
         received: dict[tuple, int] = {}
         for purpose, entry in zip(purposes, entries):
             received[purpose] = received.get(purpose, 0) + entry.bytes_received
@@ -444,6 +461,30 @@ class _Reader:
         if cause.kind in (PARTIAL_SUMS, GRADIENT):
             return sums_bound(found.collective, self._kept.get(found.name, found.collective.bytes_after))
         return None
+
+    def steps(self, entries: Sequence[Entry]) -> tuple[Step, ...]:
+        """Returns the steps of the program; `entries` are what the method of that name returns."""
+        left: dict[tuple, list[Entry]] = {}
+        for op, entry in zip(reversed(self._found.ops), reversed(entries), strict=True):
+            left.setdefault((op.name, op.loops), []).append(entry)
+        return tuple(self._step(each, left) for each in steps_of(self._program, self._found))
+
+    def _step(self, step: HloStep, left: Mapping[tuple, list[Entry]]) -> Step:
+        """Returns a step with its line and its time; `left` has the entries of the collectives to come, last first."""
+        match step:
+            case Work():
+                ops, work = self._numbered.all_of_name(step.op_name), LocalWork(step.flops, step.bytes_moved)
+                op = short_name(ops[0]) if ops else step.opcode
+                return WorkStep(op, self._place(ops), step.ops, work, roofline_s(self._topology, work))
+            case Move():
+                entry = left[step.name, step.loops].pop()
+                return MoveStep(entry, occupancy(self._topology, self._num_devices, entry.collective))
+            case Loop():
+                condition, body = (
+                    tuple(self._step(each, left) for each in steps) for steps in (step.condition, step.body)
+                )
+                place, trips = self._place(self._numbered.all_of_name(step.op_name)), step.trip_count
+                return LoopStep(step.name, place, trips, condition, body, step.condition_runs, step.body_runs)
 
     def memory(self, scheduled_text: str | None) -> Moments | None:
         """Returns the memory over the program's instructions; None if the compiler gives no schedule."""

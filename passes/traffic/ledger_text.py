@@ -62,6 +62,7 @@ def _totals(sides: Sequence[tuple[str, Ledger]]) -> str:
     rows = [
         ("received by the busiest device", [decimal_bytes_text(each.bytes_received) for _, each in compiled]),
         ("time of the collectives", [time_text(each.seconds) for _, each in compiled]),
+        ("modelled time of the program", [time_text(each.time.seconds) for _, each in compiled]),
         ("collectives", [str(len(each.entries)) for _, each in compiled]),
         ("runs of them", [f"{sum(entry.runs for entry in each.entries):,}" for _, each in compiled]),
         ("temporaries", [decimal_bytes_text(each.compiled.temp_bytes or 0) for _, each in compiled]),
@@ -188,6 +189,7 @@ def _ledger_dict(ledger: Ledger) -> dict[str, Any]:
         "message": compiled.message,
         "bytes_received": ledger.bytes_received if compiled.is_ok else None,
         "seconds": ledger.seconds if compiled.is_ok else None,
+        "program_seconds": ledger.time.seconds if compiled.is_ok else None,
         "temp_bytes": compiled.temp_bytes,
         "explained_share": explained_share(ledger) if compiled.is_ok else None,
         "unknown_trip_counts": list(ledger.unknown_trip_counts),

@@ -17,7 +17,7 @@ from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.driver.registry import COMPARED, MANUAL
 from reshard.passes.traffic import ledger_text
 from reshard.passes.traffic.ledger import Ledger, ledger_of
-from reshard.synthesis.network.topology import DEFAULT, Topology
+from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.compile_targets import Target
@@ -61,6 +61,17 @@ class Traffic:
         from reshard.pictures.ledger_page import page_of
 
         return page_of(self.to_dict())
+
+    def trace(self) -> dict[str, Any]:
+        """Returns the modelled run of both programs in Chrome's trace event format, for `json.dump`.
+
+        Raises: TopologyError if the network is unknown; a trace shows which of its levels a collective occupies.
+        """
+        from reshard.pictures import traffic_trace
+
+        if self.stock.topology.name == DEFAULT:
+            raise TopologyError("a trace shows the levels of a known network; name it with topology, e.g. h100:2x4")
+        return traffic_trace.as_dict(self.name, self.stock, self.ours)
 
     def __str__(self) -> str:
         return self.text()
@@ -139,4 +150,5 @@ def of_source(
 
 def _ledger(source: bytes, name: str, child: XlaChild, topology: Topology, **how: Any) -> Ledger:
     with make_context() as context, ir.Location.unknown(context):
-        return ledger_of(ModuleFile(f"<{name}>", source).chunks()[0].parse(context), child, topology, **how)
+        module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        return ledger_of(module, child, topology, keeps_steps=True, **how)

@@ -9,10 +9,9 @@ for all. Times are in microseconds.
 
 from __future__ import annotations
 
-import json
-
 from reshard.pictures.drawing import title_of
 from reshard.pictures.memory import memory_of
+from reshard.synthesis.common import trace_events
 from reshard.synthesis.explain.step_costs import StepCost, step_costs
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import Plan, PlannedStep
@@ -25,7 +24,7 @@ _STEPS = 1  # the tracks: steps, then a level each, then copies
 
 def as_json(plan: Plan, topology: Topology) -> str:
     """Returns the trace as JSON text; `topology` is that of the plan. Equal plans give equal text."""
-    return json.dumps(as_dict(plan, topology), indent=1) + "\n"
+    return trace_events.as_json(as_dict(plan, topology))
 
 
 def as_dict(plan: Plan, topology: Topology) -> dict:
@@ -75,7 +74,7 @@ def as_dict(plan: Plan, topology: Topology) -> dict:
         "chain": plan.chain_text,
         "topology": plan.topology,
     }
-    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
+    return trace_events.trace_of(events, about)
 
 
 def _arguments(step: PlannedStep, parts: StepCost) -> dict:
@@ -116,17 +115,12 @@ def _chunks(step: PlannedStep, start_s: float) -> list[dict]:
 
 
 def _slice(name: str, start_s: float, length_s: float, track: int, arguments: dict) -> dict:
-    times = {"ts": _micros(start_s), "dur": _micros(length_s)}
-    return {"name": name, "cat": "reshard", "ph": "X", **times, "pid": _PROCESS, "tid": track, "args": arguments}
+    return trace_events.slice_of(name, start_s, start_s + length_s, _PROCESS, track, arguments)
 
 
 def _counter(at_s: float, num_bytes: int) -> dict:
-    return {"name": "memory per device", "ph": "C", "ts": _micros(at_s), "pid": _PROCESS, "args": {"bytes": num_bytes}}
+    return trace_events.counter("memory per device", at_s, _PROCESS, {"bytes": num_bytes})
 
 
 def _named(what: str, name: str, track: int = 0) -> dict:
-    return {"name": what, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
-
-
-def _micros(seconds: float) -> float:
-    return round(seconds * 1e6, 6)
+    return trace_events.named(what, name, _PROCESS, track)

@@ -46,10 +46,42 @@ from ..programs.tile_program import Copies
 from ..programs.traffic import KINDS, Collective
 from .topology import SWAP, Level, Topology, TopologyError
 
+RING, TREES, PHASES, DIRECT = "ring", "trees", "phases per level", "direct"  # how a collective runs
 MOST_ROUTED_PAIRS = 1 << 18  # of an all_to_all in groups that are no sub-grids; larger ones are priced as a ring
 
 _GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 _EXCHANGES = ("all_to_all", "ragged_all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPrice:
+    """What a collective takes at one level: latency_s, and seconds_per_byte · L for its bytes.
+
+    Attributes:
+      view: the level. starts_s: the seconds before its first step here: the launch, and the steps at outer levels where
+        those come before.
+    """
+
+    view: View
+    starts_s: float
+    latency_s: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a collective takes: latency_s + seconds_per_byte · L, the launch included.
+
+    Attributes:
+      algorithm: RING (around a ring of all members), TREES, PHASES (bandwidth-optimal, level by level) or DIRECT (each
+        device sends to all its partners).
+      levels: the levels at which devices meet, outer to inner; none if no device sends to another.
+    """
+
+    latency_s: float
+    seconds_per_byte: float
+    algorithm: str
+    levels: tuple[LevelPrice, ...] = ()
 
 
 def coefficients(
@@ -76,7 +108,17 @@ def coefficients(
       >>> round(latency_s * 1e6, 1), round(seconds_per_byte * 50e9, 6)
       (27.6, 3.0)
     """
-    network = network_of(topology, mesh if isinstance(mesh, int) else mesh.size)
+    found = price_on(network_of(topology, mesh if isinstance(mesh, int) else mesh.size), kind, groups, pairs)
+    return found.latency_s, found.seconds_per_byte
+
+
+def price_on(
+    network: Network,
+    kind: str,
+    groups: Sequence[Sequence[int]] | np.ndarray | None = None,
+    pairs: Sequence[tuple[int, int]] | np.ndarray | None = None,
+) -> Price:
+    """Returns what a collective takes, also at each level; the arguments and errors are those of `coefficients`."""
     if kind == "collective_permute":
         return _permute(network, network.positions_of(pairs if pairs is not None else ()).reshape(-1, 2))
     if kind not in KINDS:
@@ -95,9 +137,12 @@ def collective_time_s(topology: Topology, num_devices: int, collective: Collecti
     latency_s, seconds_per_byte = coefficients(
         topology, num_devices, collective.kind, collective.groups, collective.pairs
     )
-    is_ragged = collective.kind == "ragged_all_to_all"
-    tile_bytes = collective.largest_tile_bytes if is_ragged else collective.bytes_before
-    return collective.trip_count * (latency_s + seconds_per_byte * tile_bytes)
+    return collective.trip_count * (latency_s + seconds_per_byte * tile_bytes(collective))
+
+
+def tile_bytes(collective: Collective) -> int:
+    """Returns L, the bytes of the tile by which a collective is priced."""
+    return collective.largest_tile_bytes if collective.kind == "ragged_all_to_all" else collective.bytes_before
 
 
 def crossed_level(topology: Topology, num_devices: int, collective: Collective) -> Level | None:
@@ -154,7 +199,7 @@ def copies_time_s(topology: Topology, copies: Copies) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class View:
     """A level with the number of devices in one of its units."""
 
     level: Level
@@ -187,7 +232,7 @@ class Network:
         unit, views = 1, []
         for level in reversed(topology.levels):
             if level.size > 1:
-                views.append(_View(level, unit))
+                views.append(View(level, unit))
             unit *= level.size
         self.views = tuple(reversed(views))
 
@@ -234,7 +279,7 @@ def network_of(topology: Topology, num_devices: int) -> Network:
 
 
 @dataclass(slots=True)
-class _Parts:
+class Parts:
     """The parts of groups at one level. A part is the members of one group in one unit; parts of one group meet here.
 
     Fields with one entry per part: `units`, the unit; `members` (k), the size of the part; `around` (K), the members of
@@ -250,24 +295,33 @@ class _Parts:
     meeting: np.ndarray
 
 
-def _grouped(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
+def _grouped(network: Network, kind: str, positions, group, sizes) -> Price:
     kind = network.run_as(kind)
     if network.goes_around(kind):
         around = _around_rings(network, kind, positions, group, sizes)
         if kind != "all_reduce" or not network.has_trees:
             return around
-        return min(around, _along_trees(network, positions, group, sizes), key=lambda found: found[1])
-    seconds_per_byte, latency_s = 0.0, 0.0
-    for view, parts in _meeting_parts(network, positions, group, sizes):
-        level_s, steps = _at_level(view, kind, parts)
-        seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
-        latency_s += steps * view.level.latency_s
+        return min(around, _along_trees(network, positions, group, sizes), key=lambda found: found.seconds_per_byte)
+    launch_s, found = network.topology.launch_s(kind), []
+    for view, parts in meeting_parts(network, positions, group, sizes):
+        level_s, steps = at_level(view, kind, parts)
+        found.append((view, steps * view.level.latency_s, level_s * view.level.slowdown_of(kind)))
+    return _one_after_the_other(PHASES if kind in _GATHERS else DIRECT, launch_s, found)
+
+
+def _one_after_the_other(algorithm: str, launch_s: float, found: Sequence[tuple[View, float, float]]) -> Price:
+    """Returns a price from (level, latency, seconds per byte), if the steps at the levels follow each other."""
+    levels, latency_s, seconds_per_byte = [], 0.0, 0.0
+    for view, at_level_s, level_s in found:
+        levels.append(LevelPrice(view, launch_s + latency_s, at_level_s, level_s))
+        latency_s += at_level_s
+        seconds_per_byte = max(seconds_per_byte, level_s)
     if not latency_s and not seconds_per_byte:
-        return 0.0, 0.0
-    return network.topology.launch_s(kind) + latency_s, seconds_per_byte
+        return Price(0.0, 0.0, algorithm)
+    return Price(launch_s + latency_s, seconds_per_byte, algorithm, tuple(levels))
 
 
-def _meeting_parts(network: Network, positions, group, sizes) -> Iterator[tuple[_View, _Parts]]:
+def meeting_parts(network: Network, positions, group, sizes) -> Iterator[tuple[View, Parts]]:
     """Yields the parts of groups at each level, outer to inner, at which several parts of a group meet."""
     inside, counts = group, sizes  # the part of each member at the level before, the number of members of each part
     for view in network.views:
@@ -285,14 +339,29 @@ def _meeting_parts(network: Network, positions, group, sizes) -> Iterator[tuple[
             _, in_set = np.unique(busy, return_inverse=True)
             yield (
                 view,
-                _Parts(units[rows], here[crosses], counts[busy], in_set, sizes[group[rows]], np.bincount(in_set)),
+                Parts(units[rows], here[crosses], counts[busy], in_set, sizes[group[rows]], np.bincount(in_set)),
             )
         if view.unit > 1:
             inside, counts = index, here
 
 
-def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple[float, float]:
-    """Returns the coefficients of groups whose members form a ring, and pass everything on to the next one.
+def _around_rings(network: Network, kind: str, positions, group, sizes) -> Price:
+    """Returns the price of groups whose members form a ring, and pass everything on to the next one."""
+    step = _permute(network, ring_pairs(network, positions, group, sizes), kind)
+    size, launch_s = int(sizes.max()), network.topology.launch_s(kind)
+    if size == 1:
+        return Price(0.0, 0.0, RING)
+    passed, share = ring_steps(kind, size)
+    levels = tuple(
+        LevelPrice(each.view, launch_s, passed * each.latency_s, passed * share * each.seconds_per_byte)
+        for each in step.levels
+    )
+    latency_s = launch_s + passed * (step.latency_s - launch_s)
+    return Price(latency_s, passed * share * step.seconds_per_byte, RING, levels)
+
+
+def ring_pairs(network: Network, positions, group, sizes) -> np.ndarray:
+    """Returns the positions of each member and the next one of its group, around the ring.
 
     The order is that of the group. So a group whose neighbours are on different nodes crosses the link between them at
     every step, unless the library orders the members by their places.
@@ -302,33 +371,36 @@ def _around_rings(network: Network, kind: str, positions, group, sizes) -> tuple
     stops = np.cumsum(sizes)
     following = np.arange(1, len(positions) + 1)
     following[stops - 1] = stops - sizes
-    latency_s, seconds_per_byte = _permute(network, np.column_stack([positions, positions[following]]), kind)
-    size, launch_s = int(sizes.max()), network.topology.launch_s(kind)
-    if size == 1:
-        return 0.0, 0.0
-    passed = _GATHERS[kind] * (size - 1)
-    share = 1 if kind == "all_gather" else 1 / size
-    return launch_s + passed * (latency_s - launch_s), passed * share * seconds_per_byte
+    return np.column_stack([positions, positions[following]])
 
 
-def _along_trees(network: Network, positions, group, sizes) -> tuple[float, float]:
-    """Returns the coefficients of an all_reduce along two trees of units, each for half of the tile, chains inside.
+def ring_steps(kind: str, size: int) -> tuple[int, float]:
+    """Returns the number of steps around a ring, and the share of the tile that each step passes on."""
+    return _GATHERS[kind] * (size - 1), 1 if kind == "all_gather" else 1 / size
+
+
+def _along_trees(network: Network, positions, group, sizes) -> Price:
+    """Returns the price of an all_reduce along two trees of units, each for half of the tile, chains inside.
 
     Up and down one tree a unit receives from two others and from one; it is a leaf of the other tree. Two units send
     each other half of the tile, twice.
     """
-    seconds_per_byte, latency_s = 0.0, 0.0
-    for number, (view, parts) in enumerate(_meeting_parts(network, positions, group, sizes)):
+    found = []
+    for number, (view, parts) in enumerate(meeting_parts(network, positions, group, sizes)):
         level, meeting = view.level, int(parts.meeting.max())
-        received = 1.0 if meeting == 2 and number == 0 else 2.0
+        received = received_on_trees(meeting, is_outermost=number == 0)
         steps = math.ceil(math.log2(meeting)) if number == 0 else meeting - 1
         level_s = received / level.bandwidth_bytes_per_s
         if level.shared_bandwidth_bytes_per_s:
             busiest = np.bincount(parts.units).max() * received
             level_s = max(level_s, busiest / level.shared_bandwidth_bytes_per_s)
-        seconds_per_byte = max(seconds_per_byte, level_s * level.slowdown_of("all_reduce"))
-        latency_s += 2 * steps * level.latency_s
-    return network.topology.launch_s("all_reduce") + latency_s, seconds_per_byte
+        found.append((view, 2 * steps * level.latency_s, level_s * level.slowdown_of("all_reduce")))
+    return _one_after_the_other(TREES, network.topology.launch_s("all_reduce"), found)
+
+
+def received_on_trees(meeting: int, *, is_outermost: bool) -> float:
+    """Returns how many tiles a unit receives at a level where `meeting` parts of a group meet."""
+    return 1.0 if meeting == 2 and is_outermost else 2.0
 
 
 def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> tuple[float, float] | None:
@@ -343,7 +415,7 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
     size, seconds_per_byte, latency_s = math.prod(shares), 0.0, 0.0
     if size == 1:
         return 0.0, 0.0
-    rounds, members = _GATHERS.get(kind, 1), 1
+    rounds, members = rounds_of(kind), 1
     for view, share in zip(reversed(network.views), reversed(shares)):
         if share == 1:
             continue
@@ -373,15 +445,13 @@ def stride(mesh: Mesh, factor: Factor) -> int:
     return math.prod(sizes[axis + 1 :]) * (sizes[axis] // (factor.pre * factor.size))
 
 
-def _at_level(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
+def at_level(view: View, kind: str, parts: Parts) -> tuple[float, int]:
     """Returns (seconds per byte, steps of latency) at one level."""
-    rounds = _GATHERS.get(kind, 1)
+    rounds = rounds_of(kind)
     if view.is_grid:
         seconds, hops = _on_grid(view, kind, parts)
         return rounds * seconds, rounds * hops
-    received = _received(kind, parts)
-    if view.level.copies_own and kind != "collective_broadcast":
-        received = received * parts.around / (parts.around - parts.members)
+    received = received_at(view, kind, parts)
     if view.level.kind == "bus":
         together = np.bincount(parts.units // view.level.size, weights=received)
         seconds = together.max() / view.level.bandwidth_bytes_per_s
@@ -400,7 +470,20 @@ def _slower_by_size(level: Level, kind: str, sizes: np.ndarray) -> np.ndarray:
     return np.array([level.slowdown_of_size(kind, int(size)) for size in different])[which]
 
 
-def _received(kind: str, parts: _Parts) -> np.ndarray:
+def rounds_of(kind: str) -> int:
+    """Returns how often a collective goes through the levels: an all_reduce is a reduce_scatter and an all_gather."""
+    return _GATHERS.get(kind, 1)
+
+
+def received_at(view: View, kind: str, parts: Parts) -> np.ndarray:
+    """Returns the bytes that are written into each part at a level in one round, for tiles of one byte."""
+    received = _received(kind, parts)
+    if view.level.copies_own and kind != "collective_broadcast":
+        return received * parts.around / (parts.around - parts.members)
+    return received
+
+
+def _received(kind: str, parts: Parts) -> np.ndarray:
     """Returns the bytes that enter each part at this level in one round, for tiles of one byte."""
     if kind == "collective_broadcast":
         return np.ones(len(parts.units))
@@ -417,11 +500,11 @@ def _received_of(kind: str, members, around, group_size):
 # Rings and tori
 
 
-def _on_grid(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
+def _on_grid(view: View, kind: str, parts: Parts) -> tuple[float, int]:
     """Returns (seconds per byte, hops) of one round on a ring or torus."""
     gives = _max_per_set(_received(kind, parts) / (parts.meeting[parts.set] - 1), parts)  # from one part to another
     nodes = view.nodes(parts.units)
-    arcs = [_Arcs(view, dim, nodes, parts) for dim in range(len(nodes)) if nodes[dim].min() != nodes[dim].max()]
+    arcs = [Arcs(view, dim, nodes, parts) for dim in range(len(nodes)) if nodes[dim].min() != nodes[dim].max()]
     arcs = [arc for arc in arcs if arc.count.max() > 1]
     hops = int(np.sum([arc.hops for arc in arcs], axis=0).max())
     bandwidth = view.level.bandwidth_bytes_per_s
@@ -434,7 +517,7 @@ def _on_grid(view: _View, kind: str, parts: _Parts) -> tuple[float, int]:
     return _gather_on_grid(parts, gives, arcs) / bandwidth, hops
 
 
-def _gather_on_grid(parts: _Parts, tile: np.ndarray, arcs: list[_Arcs]) -> float:
+def _gather_on_grid(parts: Parts, tile: np.ndarray, arcs: list[Arcs]) -> float:
     """Returns the time of the bytes at a bandwidth of 1, if each dimension carries the share that its links allow.
 
     One dimension alone gathers the tiles of its line in the time of its busiest link. Pieces of the tile that pass the
@@ -449,7 +532,7 @@ def _gather_on_grid(parts: _Parts, tile: np.ndarray, arcs: list[_Arcs]) -> float
     return float(np.maximum(tile * (parts.meeting - 1) / rates, least).max())
 
 
-class _Arcs:
+class Arcs:
     """The places of each set's parts along one dimension: their distinct coordinates, and the arcs between neighbours.
 
     State: there is one row per distinct (set, coordinate), in order; `row_of` gives the row of each part. The arc of a
@@ -459,7 +542,7 @@ class _Arcs:
     ranks 1, 2 and 3, and the last arc is not used.
     """
 
-    def __init__(self, view: _View, dim: int, nodes, parts: _Parts):
+    def __init__(self, view: View, dim: int, nodes, parts: Parts):
         self.size = view.level.dims[dim]
         self.lines = view.lines(dim, parts.units, nodes)
         key, self.row_of = np.unique(parts.set * self.size + nodes[dim], return_inverse=True)
@@ -500,7 +583,7 @@ class _Arcs:
         return _busiest(self.lines, self.at[of], self.length[of], bytes_on_arc[of], self.size)
 
 
-def _along_members(view: _View, kind: str, parts: _Parts, gives: np.ndarray) -> float:
+def _along_members(view: View, kind: str, parts: Parts, gives: np.ndarray) -> float:
     """Returns the bytes on the busiest link for sets that are no sub-grid: all pairs routed, or a ring of members."""
     order = np.lexsort((parts.units, parts.set))
     units, sets = parts.units[order], parts.set[order]
@@ -520,7 +603,7 @@ def _along_members(view: _View, kind: str, parts: _Parts, gives: np.ndarray) -> 
     return _routed(view, *both, np.tile(tiles * gives[sets], 2))
 
 
-def _routed(view: _View, source: np.ndarray, target: np.ndarray, num_bytes: np.ndarray) -> float:
+def _routed(view: View, source: np.ndarray, target: np.ndarray, num_bytes: np.ndarray) -> float:
     """Returns the bytes on the busiest link if units of `source` send to those of `target` by shortest paths."""
     here, there, most = list(view.nodes(source)), view.nodes(target), 0.0
     for dim, size in enumerate(view.level.dims):
@@ -557,7 +640,7 @@ def _busiest(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes
     return float(np.cumsum(change.reshape(-1, size + 1), axis=1).max())
 
 
-def _max_per_set(values: np.ndarray, parts: _Parts) -> np.ndarray:
+def _max_per_set(values: np.ndarray, parts: Parts) -> np.ndarray:
     found = np.zeros(len(parts.meeting))
     np.maximum.at(found, parts.set, values)
     return found
@@ -566,25 +649,33 @@ def _max_per_set(values: np.ndarray, parts: _Parts) -> np.ndarray:
 # ---- collective_permute
 
 
-def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permute") -> tuple[float, float]:
-    """Returns the coefficients of transfers between pairs of positions, which are parts of a collective of `kind`."""
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permute") -> Price:
+    """Returns the price of transfers between pairs of positions, which are parts of a collective of `kind`."""
+    levels, launch_s = [], network.topology.launch_s(kind)
     seconds_per_byte, latency_s = 0.0, 0.0
+    for view, meets in meeting_pairs(network, pairs):
+        met = pairs[meets]
+        level_s, hops = permute_at_level(view, met, met // view.unit)
+        levels.append(LevelPrice(view, launch_s, hops * view.level.latency_s, level_s * view.level.slowdown_of(kind)))
+        seconds_per_byte = max(seconds_per_byte, levels[-1].seconds_per_byte)
+        latency_s = max(latency_s, levels[-1].latency_s)
+    if not levels:
+        return Price(0.0, 0.0, DIRECT)
+    return Price(launch_s + latency_s, seconds_per_byte, DIRECT, tuple(levels))
+
+
+def meeting_pairs(network: Network, pairs: np.ndarray) -> Iterator[tuple[View, np.ndarray]]:
+    """Yields each level, outer to inner, at which the ends of pairs meet, and which pairs these are."""
     for view in network.views:
         units = pairs // view.unit
         around = units // view.level.size
         meets = (around[:, 0] == around[:, 1]) & (units[:, 0] != units[:, 1])
-        if not meets.any():
-            continue
-        level_s, hops = _permute_at_level(view, pairs[meets], units[meets])
-        seconds_per_byte = max(seconds_per_byte, level_s * view.level.slowdown_of(kind))
-        latency_s = max(latency_s, hops * view.level.latency_s)
-    if not len(pairs):
-        return 0.0, 0.0
-    return network.topology.launch_s(kind) + latency_s, seconds_per_byte
+        if meets.any():
+            yield view, meets
 
 
-def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tuple[float, int]:
+def permute_at_level(view: View, pairs: np.ndarray, units: np.ndarray) -> tuple[float, int]:
+    """Returns (seconds per byte, hops) of transfers between pairs that meet at one level; `units` are their units."""
     level = view.level
     if view.is_grid:
         load = _routed(view, units[:, 0], units[:, 1], np.ones(len(units)))
@@ -592,13 +683,13 @@ def _permute_at_level(view: _View, pairs: np.ndarray, units: np.ndarray) -> tupl
     if level.kind == "bus":
         return float(np.bincount(units[:, 0] // level.size).max()) / level.bandwidth_bytes_per_s, 1
     slower = level.slowdown_of(SWAP)
-    seconds = max(_most_used(pairs), slower * _has_swaps(pairs) if slower > 1 else 0) / level.bandwidth_bytes_per_s
+    seconds = max(most_used(pairs), slower * _has_swaps(pairs) if slower > 1 else 0) / level.bandwidth_bytes_per_s
     if level.shared_bandwidth_bytes_per_s:
-        seconds = max(seconds, _most_used(units) / level.shared_bandwidth_bytes_per_s)
+        seconds = max(seconds, most_used(units) / level.shared_bandwidth_bytes_per_s)
     return seconds, 1
 
 
-def _most_used(ends: np.ndarray) -> int:
+def most_used(ends: np.ndarray) -> int:
     """Returns how often the busiest end sends or receives."""
     return int(max(np.bincount(ends[:, 0]).max(), np.bincount(ends[:, 1]).max()))
 
@@ -609,7 +700,7 @@ def _has_swaps(pairs: np.ndarray) -> bool:
     return bool(np.isin(pairs[:, 0] * span + pairs[:, 1], pairs[:, 1] * span + pairs[:, 0]).any())
 
 
-def _most_hops(view: _View, units: np.ndarray) -> int:
+def _most_hops(view: View, units: np.ndarray) -> int:
     hops = np.zeros(len(units), np.int64)
     nodes = zip(view.nodes(units[:, 0]), view.nodes(units[:, 1]))
     for (here, there), size, wraps in zip(nodes, view.level.dims, view.level.wraps):

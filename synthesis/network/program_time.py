@@ -84,16 +84,17 @@ def program_time(
     """
     moved_s = sum(cost.collective_time_s(topology, num_devices, each) for each in collectives)
     hidden_s = sum(_hidden_s(topology, num_devices, each) for each in hidden)
-    return ProgramTime(moved_s - hidden_s, sum(_roofline_s(topology, each) for each in work), hidden_s)
+    return ProgramTime(moved_s - hidden_s, sum(roofline_s(topology, each) for each in work), hidden_s)
 
 
 def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:
     """Returns the time of a collective, or of the work beside it if that is shorter."""
     collective_s = cost.collective_time_s(topology, num_devices, hidden.collective)
     work = LocalWork(hidden.flops, hidden.bytes_moved, hidden.collective.trip_count)
-    return min(collective_s, _roofline_s(topology, work))
+    return min(collective_s, roofline_s(topology, work))
 
 
-def _roofline_s(topology: Topology, work: LocalWork) -> float:
+def roofline_s(topology: Topology, work: LocalWork) -> float:
+    """Returns the modelled time of a row of work, all its runs together."""
     computing_s = work.flops / topology.flops_per_s if topology.flops_per_s else 0.0
     return work.runs * max(computing_s, work.bytes_moved / topology.memory_bandwidth_bytes_per_s)

@@ -24,6 +24,8 @@ examples:
   reshard traffic step.mlir --by line                a row for each line of the program
   reshard traffic step.mlir --topology v5e:4x4*2     on two TPU slices
   reshard traffic step.mlir --html traffic.html      a page with tables to sort and to filter
+  reshard traffic step.mlir --topology v5e:4x4*2 --trace trace.json
+                                                     the steps of both programs over time, for ui.perfetto.dev
 
 exit status: 0 stock XLA compiles the module; 1 it does not, or the file or --topology has an error; 2 the command line has an
 error.
@@ -50,6 +52,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile-for", metavar="TARGET", help="compile ahead of time, e.g. for tpu:v5e:2x4")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables to sort and to filter; - is stdout")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the modelled run of both programs as a trace for ui.perfetto.dev or chrome://tracing; - is stdout",
+    )
+    parser.set_defaults(usage_error=parser.error)
 
 
 def _rows(text: str) -> int:
@@ -71,9 +79,12 @@ def _name(flags: argparse.Namespace) -> str:
 
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
+    from reshard.dialect_utils.ir import module_files
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
+    _check(flags)
     try:
+        module_files.refuse_unwritable(flags.trace or "-")
         found = _found(flags)
     except DiagnosedError as error:
         print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
@@ -84,13 +95,29 @@ def drive(flags: argparse.Namespace) -> int:
         raise UserError(found.stock.compiled.message)
     if flags.html:
         write_output(flags.html, found.html())
-    if flags.html == "-":
-        pass  # the page has taken the place of the rest
+    if flags.trace and found.stock.compiled.is_ok:
+        write_output(flags.trace, _trace(found))
+    if "-" in (flags.html, flags.trace):
+        pass  # a page or a trace has taken the place of the rest
     elif flags.json:
         print(json.dumps({**found.to_dict(), "versions": _versions()}, indent=2))
     else:
         print(found.text(flags.by, flags.top or None), end="")
     return int(not found.stock.compiled.is_ok)
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """Ends with a message if the flags do not go together."""
+    if flags.trace and flags.topology == DEFAULT:
+        flags.usage_error("--trace needs --topology, whose levels it shows; name the network, e.g. h100:2x4")
+    if flags.trace and flags.trace == flags.html:
+        flags.usage_error(f"--trace and --html both write {flags.trace}; choose two files")
+
+
+def _trace(found: Traffic) -> str:
+    from reshard.synthesis.common import trace_events
+
+    return trace_events.as_json(found.trace())
 
 
 def _found(flags: argparse.Namespace) -> Traffic:

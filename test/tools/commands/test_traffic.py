@@ -80,6 +80,54 @@ def test_bad_input_is_one_line_and_exit_status_1(arguments, message, capsys):
     assert message in err and "Traceback" not in err
 
 
+def test_a_trace_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
+    path, known = tmp_path / "trace.json", ["--topology", "h100:2x4"]
+    assert tool.main(["traffic", EXAMPLE, *known, "--trace", str(path)]) == 0
+    assert "modelled time of the program" in capsys.readouterr().out
+    trace = json.loads(path.read_text())
+    assert {each["pid"] for each in trace["traceEvents"]} == {1, 2}  # both programs
+    assert tool.main(["traffic", EXAMPLE, *known, "--trace", "-", "--json"]) == 0
+    assert capsys.readouterr().out == path.read_text()
+    assert tool.main(["traffic", EXAMPLE, *known, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    for side in ("stock", "ours"):
+        assert trace["otherData"][side]["modelled_us"] == pytest.approx(data[side]["program_seconds"] * 1e6)
+        assert trace["otherData"][side]["in_collectives_us"] == pytest.approx(data[side]["seconds"] * 1e6)
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_compiled(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(traffic, "_found", lambda flags: pytest.fail("compiled"))
+    for path, said in ((tmp_path / "none" / "x.json", "no such directory"), (tmp_path, "is a directory")):
+        assert tool.main(["traffic", EXAMPLE, "--topology", "h100:2x4", "--trace", str(path)]) == 1
+        assert capsys.readouterr().err == f"{path}: error: cannot write: {said}\n"
+
+
+def test_no_trace_is_written_if_anything_fails(capsys, tmp_path):
+    path, module = tmp_path / "trace.json", tmp_path / "m.mlir"
+    module.write_text(RESULT.replace("return %a", "%0 = stablehlo.custom_call @nobody(%a) : (tensor<16x16x16xf32>) -> "
+                                     "tensor<16x16x16xf32>\n  return %0"))  # fmt: skip
+    assert tool.main(["traffic", str(module), "--topology", "h100:2x4", "--trace", str(path)]) == 1
+    assert tool.main(["traffic", EXAMPLE, "--topology", "h100:4x8", "--trace", str(path)]) == 1
+    page = str(tmp_path / "none" / "x.html")
+    assert tool.main(["traffic", EXAMPLE, "--topology", "h100:2x4", "--trace", str(path), "--html", page]) == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "--trace needs --topology, whose levels it shows; name the network, e.g. h100:2x4"),
+        (["--topology", "uniform"], "--trace needs --topology"),
+        (["--topology", "h100:2x4", "--html", "FILE"], "--trace and --html both write FILE; choose two files"),
+    ],
+)
+def test_a_trace_without_a_network_or_a_file_of_its_own_is_exit_status_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        tool.main(["traffic", EXAMPLE, "--trace", "FILE", *arguments])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+    assert not Path("FILE").exists()
+
+
 @pytest.mark.parametrize("arguments", [["--top", "-1"], ["--top", "many"], ["--by", "day"], ["--policy", "worse"]])
 def test_a_wrong_command_line_is_exit_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
