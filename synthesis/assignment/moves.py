@@ -22,7 +22,7 @@ import numpy as np
 
 from ..layouts.mesh import Mesh
 from ..layouts.sharding import AxisRef, Sharding
-from ..network.cost import coefficients
+from ..network.cost import coefficients, messages_time_s
 from ..network.topology import Topology
 from ..planner.entry import plan
 
@@ -74,7 +74,7 @@ class MovePrices:
     def of_step(self, kind: str, masks: np.ndarray, tile: np.ndarray) -> np.ndarray:
         """Returns the seconds of one kind of collective, over the axes of each mask, on tiles of so many bytes."""
         steps = self._steps[kind][masks]
-        return steps[..., 0] + steps[..., 1] * tile
+        return np.maximum(steps[..., 0] + steps[..., 1] * tile, steps[..., 2])
 
 
 def _disturbed(source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -88,15 +88,15 @@ def _disturbed(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return found
 
 
-def _step(topology: Topology, mesh: Mesh, kind: str, ids: np.ndarray, mask: int) -> tuple[float, float]:
-    """Returns the seconds, and the seconds per byte of the tile before, of a collective over some axes."""
+def _step(topology: Topology, mesh: Mesh, kind: str, ids: np.ndarray, mask: int) -> tuple[float, ...]:
+    """Returns the seconds, the seconds per byte of the tile before, and the least of a collective over some axes."""
     inside = [axis for axis in range(ids.ndim) if mask >> axis & 1]
     if math.prod(ids.shape[axis] for axis in inside) == 1:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     outside = [axis for axis in range(ids.ndim) if axis not in inside]
     size = math.prod(ids.shape[axis] for axis in inside)
     groups = ids.transpose(outside + inside).reshape(-1, size)
-    return coefficients(topology, mesh, kind, groups)
+    return *coefficients(topology, mesh, kind, groups), messages_time_s(topology, mesh, kind, groups)
 
 
 _REFERENCE_BYTES = (2.0**14, 2.0**20, 2.0**26, 2.0**32)  # of whole tensors for which plans are made

@@ -237,6 +237,8 @@ def _what_takes_long(plan: Plan, other: Plan) -> str:
     level = slowest.level
     assert level is not None  # a step that transfers bytes, or waits for them, crosses a level
     words = bandwidth(level.bandwidth_bytes_per_s) if part == "transfer_s" else f"{time_text(level.latency_s)} a step"
+    if part == "latency_s" and slowest.op == "all_to_all" and level.message_s:
+        words += f" and {time_text(level.message_s)} a message"
     return f"its {slowest.op} crosses {level.name}, {words}"
 
 

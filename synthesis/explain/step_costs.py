@@ -46,8 +46,10 @@ def _step_cost(plan: Plan, topology: Topology, step, own: tuple[Collective, ...]
     devices, latency_s, transfer_s = plan.devices, 0.0, 0.0
     for each in own:
         start_s, seconds_per_byte = cost.coefficients(topology, devices, each.kind, each.groups or None, each.pairs)
-        latency_s += each.trip_count * start_s
-        transfer_s += each.trip_count * seconds_per_byte * each.bytes_before
+        moved_s = seconds_per_byte * each.bytes_before
+        least_s = cost.messages_time_s(topology, devices, each.kind, each.groups or None)
+        latency_s += each.trip_count * max(start_s, least_s - moved_s)
+        transfer_s += each.trip_count * moved_s
     crossed = {level for each in own if (level := cost.crossed_level(topology, devices, each))}
     level = next((level for level in topology.fitted(devices).levels if level in crossed), None)
     rest_s = step.time_s - latency_s - transfer_s

@@ -23,6 +23,11 @@ least squares alone may leave nothing for its latency. A planner that believes i
 in many steps. Among the shapes that
 fit about as well as the best one, the shape with the fewest levels is taken: axes that behave alike become one level.
 The bandwidth of a level is then that of its fastest kinds; slower kinds have a `slowdown`.
+
+**Messages.** A library that sends a message to each partner in an all_to_all takes as long for small tiles as for none
+(`Level.message_s`). Such times are no line in the bytes. So all else is fitted as above at first. The overheads are
+then fitted to the small all_to_alls that take clearly longer than that says, those in groups of two and over all axes
+among them, and are taken if they explain all_to_alls clearly better than lines alone do.
 """
 
 from __future__ import annotations
@@ -37,12 +42,13 @@ import numpy as np
 from ..layouts.layout import Factor, groups
 from ..layouts.mesh import Mesh
 from ..programs.traffic import Collective, tile_bytes_after
-from .cost import coefficients, collective_time_s
+from .cost import coefficients, collective_time_s, messages_time_s
 from .topology import MAY_BE_RINGS, SWAP, Level, Topology
 
 KINDS = ("all_gather", "all_to_all", "collective_permute", "reduce_scatter", "all_reduce")
 ELEMENT_BYTES = 4
 
+_EXCHANGED = ("all_to_all",)
 _IN_PAIRS = ("all_gather", "all_to_all")
 _OF_ALL_AXES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 _ALIKE = 0.15  # rates of kinds that differ by less are one bandwidth; errors of shapes that differ by less are equal
@@ -217,13 +223,8 @@ def fit(
     shapes = [_shape(mesh, grouping, along_one, start_s, kinds) for grouping in _groupings(axes, kinds)]
     good_enough = min(shape.error for shape in shapes) * (1 + _ALIKE) + _WORTH_S
     shape = next(shape for shape in shapes if shape.error <= good_enough)
-    fitted = [(probe, seconds) for probe, seconds in along_one if probe.is_fitted]
     at = memory_bandwidth_bytes_per_s, name
-    topology = _topology(mesh, shape, fitted, start_s, *at)
-    rings = _with_rings(mesh, _with_pairs(mesh, topology, shape.axes, measured, start_s), measured, start_s).rings
-    if rings:  # a ring has more steps, so the latency of one is another
-        topology = _topology(mesh, shape, fitted, start_s, *at, rings)
-    topology = _with_pairs(mesh, topology, shape.axes, measured, start_s)
+    topology = _with_messages(mesh, shape, _lines(mesh, shape, measured, start_s, *at), measured, start_s)
     topology = replace(topology, slice_bandwidth_bytes_per_s=slice_bandwidth_bytes_per_s)
     return Calibration(topology, shape.axes, tuple(_rows(mesh, topology, measured, start_s)))
 
@@ -466,6 +467,29 @@ def _steps_and_shares(
     return found
 
 
+def _lines(
+    mesh: Mesh,
+    shape: _Shape,
+    measured,
+    start_s: float,
+    memory_bandwidth_bytes_per_s: float,
+    name: str,
+    on_time: tuple[str, ...] = (),
+) -> Topology:
+    """Returns the topology of a shape in which all times are lines in the bytes.
+
+    Args:
+      on_time: kinds that start with the others.
+    """
+    at = memory_bandwidth_bytes_per_s, name
+    fitted = [(probe, seconds) for probe, seconds in measured if probe.is_fitted]
+    topology = _topology(mesh, shape, fitted, start_s, *at, on_time=on_time)
+    rings = _with_rings(mesh, _with_pairs(mesh, topology, shape.axes, measured, start_s), measured, start_s).rings
+    if rings:  # a ring has more steps, so the latency of one is another
+        topology = _topology(mesh, shape, fitted, start_s, *at, rings, on_time)
+    return _with_pairs(mesh, topology, shape.axes, measured, start_s)
+
+
 def _topology(
     mesh: Mesh,
     shape: _Shape,
@@ -474,8 +498,9 @@ def _topology(
     memory_bandwidth_bytes_per_s: float,
     name: str,
     rings: tuple[str, ...] = (),
+    on_time: tuple[str, ...] = (),
 ) -> Topology:
-    late = _late_kinds(mesh, shape, fitted, start_s, rings)
+    late = _late_kinds(mesh, shape, fitted, start_s, rings, on_time)
     equations = _Equations(mesh, shape.levels, fitted, start_s, late, rings)
     per_byte = dict(zip(equations.pairs, equations.solved()[0]))
     levels = []
@@ -495,8 +520,12 @@ def _topology(
     return replace(topology, levels=tuple(levels), launch_latency_s=launch, further_launch_s=further_launch_s)
 
 
-def _late_kinds(mesh: Mesh, shape: _Shape, fitted, start_s: float, rings: tuple[str, ...]) -> tuple[str, ...]:
+def _late_kinds(
+    mesh: Mesh, shape: _Shape, fitted, start_s: float, rings: tuple[str, ...], on_time: tuple[str, ...]
+) -> tuple[str, ...]:
     """Returns the kinds whose own times are clearly better explained if they start later than the others, sorted.
+
+    Those `on_time` never do.
 
     One after the other, first the kind that gains most: beside a kind that is late but not known to be, others seem
     late, too. gloo's reduce_scatter is one: on a network of 1 ms a message it takes 20 ms, whatever it sends.
@@ -507,7 +536,7 @@ def _late_kinds(mesh: Mesh, shape: _Shape, fitted, start_s: float, rings: tuple[
     while True:
         before = _Equations(mesh, shape.levels, fitted, start_s, late, rings)
         errors = {}
-        for kind in sorted(kinds - {*late}):
+        for kind in sorted(kinds - {*late, *on_time}):
             after = _Equations(mesh, shape.levels, fitted, start_s, (*late, kind), rings)
             pair = after.error_of(of_kind[kind]), before.error_of(of_kind[kind])
             if _is_better(*pair):
@@ -539,6 +568,84 @@ def _with_pairs(mesh: Mesh, topology: Topology, axes_of_levels, measured, start_
                 in_pairs = *levels[at].slowdown_in_pairs, (kind, max(1.0, known * off))
                 levels[at] = replace(levels[at], slowdown_in_pairs=in_pairs)
     return replace(topology, levels=tuple(levels))
+
+
+def _with_messages(mesh: Mesh, shape: _Shape, lines: Topology, measured, start_s: float) -> Topology:
+    """Returns the topology with the overhead of messages, if all_to_alls are clearly not as `lines` has them.
+
+    The two largest tiles along some axes give the bandwidth; in small ones, bytes take less than half of the time.
+    """
+    exchanges = [each for each in measured if each[0].collective.kind == "all_to_all"]
+    sizes: dict[tuple[tuple[str, ...], str], list[int]] = {}
+    for probe, _ in exchanges:
+        sizes.setdefault(_pattern(probe), []).append(probe.collective.bytes_before)
+    largest = {pattern: sorted(found)[-2:] for pattern, found in sizes.items()}
+    small = [
+        (probe, seconds)
+        for probe, seconds in exchanges
+        if probe.collective.bytes_before not in largest[_pattern(probe)]
+        and _seconds_of_bytes(mesh, lines, probe.collective) < (seconds - start_s) / 2
+    ]
+    if not small:
+        return lines
+    at = lines.memory_bandwidth_bytes_per_s, lines.name
+    others = _lines(mesh, shape, _without(measured, small), start_s, *at, on_time=_EXCHANGED)
+    waiting = [
+        (probe, seconds)
+        for probe, seconds in small
+        if seconds > (1 + _ALIKE) * (start_s + collective_time_s(others, mesh.size, probe.collective))
+    ]
+    if not waiting:
+        return lines
+    others = _lines(mesh, shape, _without(measured, waiting), start_s, *at, on_time=_EXCHANGED)
+    found = _with_overheads(mesh, others, waiting, exchanges, start_s)
+    errors = (_mean_error(mesh, each, small, start_s) for each in (found, lines))
+    return found if _is_better(*errors) else lines
+
+
+def _without(measured, some):
+    return [each for each in measured if each not in some]
+
+
+def _seconds_of_bytes(mesh: Mesh, topology: Topology, moved: Collective) -> float:
+    return coefficients(topology, mesh.size, moved.kind, moved.groups)[1] * moved.bytes_before
+
+
+def _with_overheads(mesh: Mesh, topology: Topology, waiting, exchanges, start_s: float) -> Topology:
+    """Returns the topology with the `message_s` that is nearest to the times of `waiting`.
+
+    If messages would take longer than some others of `exchanges`, these count as well.
+    """
+    while True:
+        found = _nearest_overheads(mesh, topology, waiting, start_s)
+        faster = [
+            (probe, seconds)
+            for probe, seconds in _without(exchanges, waiting)
+            if start_s + messages_time_s(found, mesh.size, "all_to_all", probe.collective.groups)
+            > (1 + _ALIKE) * seconds
+        ]
+        if not faster:
+            return found
+        waiting = [*waiting, *faster]
+
+
+def _nearest_overheads(mesh: Mesh, topology: Topology, waiting, start_s: float) -> Topology:
+    times = np.array([seconds for _, seconds in waiting])
+    partners = np.array([_partners(mesh, topology.levels, probe.collective) for probe, _ in waiting])
+    wanted = times - start_s - topology.launch_s("all_to_all")
+    found = robust_nonnegative(partners / times[:, None], wanted / times).tolist()
+    levels = (replace(level, message_s=each) for level, each in zip(topology.levels, found, strict=True))
+    return replace(topology, levels=tuple(levels))
+
+
+def _partners(mesh: Mesh, levels: Sequence[Level], moved: Collective) -> list[float]:
+    """Returns for each level the partners of a device in an all_to_all, by the cost model."""
+    found = []
+    for at in range(len(levels)):
+        one = tuple(replace(level, message_s=float(at == other)) for other, level in enumerate(levels))
+        alone = Topology("alone", one, 1.0, device_order=mesh.device_ids)
+        found.append(messages_time_s(alone, mesh.size, moved.kind, moved.groups))
+    return found
 
 
 def _with_rings(mesh: Mesh, topology: Topology, measured, start_s: float) -> Topology:
@@ -590,7 +697,8 @@ def _rows(mesh: Mesh, topology: Topology, measured, start_s: float) -> Iterator[
         times = np.array([seconds for _, seconds in found])
         predicted = np.array([start_s + collective_time_s(topology, mesh.size, probe.collective) for probe, _ in found])
         first = found[0][0].collective
-        model = coefficients(topology, mesh.size, first.kind, first.groups, first.pairs)
+        latency_s, seconds_per_byte = coefficients(topology, mesh.size, first.kind, first.groups, first.pairs)
+        model = max(latency_s, messages_time_s(topology, mesh.size, first.kind, first.groups)), seconds_per_byte
         errors = tuple((np.abs(predicted - times) / times).tolist())
         yield Row(axes, text, _line(found, start_s), model, errors, found[0][0].is_fitted)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost model: the time of a collective on a topology, latency plus bytes over the slowest level it crosses.
 
-A collective on tiles of L bytes takes `latency_s + seconds_per_byte * L`. All its groups run at the same time and share
-the links. Each level has its own ports, and the levels work at the same time, so the time of the bytes is the maximum
-over the levels. At each level:
+A collective on tiles of L bytes takes `latency_s + seconds_per_byte * L`, an all_to_all maybe more. All its groups run
+at the same time and share the links. Each level has its own ports, and the levels work at the same time, so the time of
+the bytes is the maximum over the levels. At each level:
 
 - **gathering** (all_gather; reduce_scatter is its mirror image on 1/n of the tile, all_reduce both): bandwidth-optimal
   phases per level, as libraries run them. Of a group of n, a unit that has k members, in a surrounding unit that has
@@ -12,7 +12,15 @@ over the levels. At each level:
   The kinds that the topology lists as `rings` go around a ring instead: each member passes everything on to the next
   one of its group, in the order in which the group lists them, a tile or 1/n of it at a time, in n - 1 steps. A
   library may order them by their places instead (`rings_by_place`), or have trees for an all_reduce (`trees`).
-- **all_to_all**: each member exchanges L/n with every member that it meets at this level.
+- **all_to_all**: each member exchanges L/n with every member that it meets at this level. A library may send every
+  partner a message of its own. Then a device is busy with K - k messages at this level, for `message_s` each, whatever
+  their bytes, and no all_to_all is faster than that:
+
+      launch + max(sum of steps · latency_s + L · seconds_per_byte, sum of (K - k) · message_s)
+
+  Bytes are on their way meanwhile: with gloo, small tiles take about a message for each partner, large ones no longer
+  than their bytes. The messages of a device wait for one another, those of different devices do not: gloo takes longer
+  for 6 partners in other nodes of 2 devices than for 4 in another node of 4, whose devices send more of them together.
 - **collective_permute**: each pair moves L at the level where it meets.
 
 A switch limits the bytes through each port, and the bytes of all groups through the shared ports of a unit. A bus
@@ -28,7 +36,8 @@ ports within the modelled time. So the bytes that must enter a unit, divided by 
 lower bound on the time (`cut_bounds.cut_bytes_bound`); the tests hold the model to it.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH" (2005); Chan et al.,
-"Collective communication: theory, practice, and experience" (2007); dimension-ordered routing as in Dally and Towles.
+"Collective communication: theory, practice, and experience" (2007); dimension-ordered routing as in Dally and Towles;
+the overhead of a message as in Alexandrov et al., "LogGP: Incorporating Long Messages into the LogP Model" (1995).
 """
 
 from __future__ import annotations
@@ -137,12 +146,33 @@ def collective_time_s(topology: Topology, num_devices: int, collective: Collecti
     latency_s, seconds_per_byte = coefficients(
         topology, num_devices, collective.kind, collective.groups, collective.pairs
     )
-    return collective.trip_count * (latency_s + seconds_per_byte * tile_bytes(collective))
+    least_s = messages_time_s(topology, num_devices, collective.kind, collective.groups)
+    return collective.trip_count * max(latency_s + seconds_per_byte * tile_bytes(collective), least_s)
 
 
 def tile_bytes(collective: Collective) -> int:
     """Returns L, the bytes of the tile by which a collective is priced."""
     return collective.largest_tile_bytes if collective.kind == "ragged_all_to_all" else collective.bytes_before
+
+
+def messages_time_s(
+    topology: Topology, mesh: Mesh | int, kind: str, groups: Sequence[Sequence[int]] | np.ndarray | None = None
+) -> float:
+    """Returns the time that a collective takes at least, however small its tiles: that of one message to each partner.
+
+    0 if messages cost nothing, and for all kinds but all_to_alls. The arguments are those of `coefficients`.
+
+    Example: of the 7 partners of a device, 4 are in the other node.
+      >>> levels = Level("node", 2, "switch", 1e9, message_s=1e-3), Level("gpu", 4, "switch", 1e9, message_s=1e-4)
+      >>> round(messages_time_s(Topology("own", levels, 1e12), 8, "all_to_all"), 4)
+      0.0043
+    """
+    network = network_of(topology, mesh if isinstance(mesh, int) else mesh.size)
+    if not network.pays_for_messages(kind):
+        return 0.0
+    found = _meeting_parts(network, *network.members_of(groups))
+    seconds = sum(int((parts.around - parts.members).max()) * view.level.message_s for view, parts in found)
+    return topology.launch_s(network.run_as(kind)) + seconds if seconds else 0.0
 
 
 def crossed_level(topology: Topology, num_devices: int, collective: Collective) -> Level | None:
@@ -244,6 +274,10 @@ class Network:
         """Returns the kind that does the work: between processes of CPU devices an all_to_all takes the place of gloo's
         reduce_scatter (`forms.platforms`)."""
         return "all_to_all" if kind == "reduce_scatter" and self.topology.has_processes else kind
+
+    def pays_for_messages(self, kind: str) -> bool:
+        """Returns whether a collective takes some time for each partner of a device."""
+        return self.run_as(kind) in _EXCHANGES and any(view.level.message_s for view in self.views)
 
     @property
     def has_trees(self) -> bool:
@@ -436,6 +470,17 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
         latency_s += rounds * math.ceil(math.log2(share)) * level.latency_s
         members = around
     return network.topology.launch_s(kind) + latency_s, seconds_per_byte
+
+
+def regular_messages_time_s(network: Network, kind: str, shares: Sequence[int]) -> float:
+    """Returns `messages_time_s` for groups as `regular_coefficients` has them."""
+    if not network.pays_for_messages(kind):
+        return 0.0
+    seconds, members = 0.0, 1
+    for view, share in zip(reversed(network.views), reversed(shares)):
+        seconds += members * (share - 1) * view.level.message_s
+        members *= share
+    return network.topology.launch_s(network.run_as(kind)) + seconds if seconds else 0.0
 
 
 def stride(mesh: Mesh, factor: Factor) -> int:

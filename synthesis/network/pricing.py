@@ -58,6 +58,7 @@ class Pricing:
         self.least_hop_s = min((level.latency_s for level in used), default=0.0)
         self._ports_bytes_per_s = sum(map(_ports_bytes_per_s, used)) or math.inf
         self._grouped: dict[tuple[str, tuple[Factor, ...]], tuple[float, float]] = {}
+        self._messages: dict[tuple[str, tuple[Factor, ...]], int] = {}
         self._permutes: dict[tuple[Layout, Layout], tuple[float, float]] = {}
         self._shares: dict[Factor, tuple[int, ...] | None] = {}
         self._latencies: dict[tuple[int, int, float, int], float] = {}
@@ -66,7 +67,10 @@ class Pricing:
         return -(-elements * self.bits // 8)
 
     def coefficients(self, kind: str, factors: tuple[Factor, ...]) -> tuple[float, float]:
-        """Returns (latency_s, seconds_per_byte) of a step that moves `factors`; permutes only on a flat topology."""
+        """Returns (latency_s, seconds_per_byte) of a step that moves `factors`; permutes only on a flat topology.
+
+        The step takes at least `messages_picoseconds`.
+        """
         key = kind, tuple(sorted(factors))
         if key not in self._grouped:
             if kind == "permute":
@@ -85,6 +89,21 @@ class Pricing:
         latency_s, seconds_per_byte = coefficients
         members = math.prod(factor.size for factor in factors)
         return latency_s, max(seconds_per_byte - self._folded_s_per_byte, (1 - 1 / members) / self._ports_bytes_per_s)
+
+    def messages_picoseconds(self, kind: str, factors: tuple[Factor, ...]) -> int:
+        """Returns the time that a step takes at least, however small its tiles; see `cost.messages_time_s`."""
+        if not self._network.pays_for_messages(kind):
+            return 0
+        key = kind, tuple(sorted(factors))
+        if key not in self._messages:
+            shares = [known for factor in factors if (known := self.shares(factor)) is not None]
+            if len(shares) == len(factors):
+                regular = tuple(map(math.prod, zip(*shares)))
+                seconds = cost.regular_messages_time_s(self._network, kind, regular)
+            else:
+                seconds = cost.messages_time_s(self.topology, self.mesh, kind, groups(self.mesh, key[1]))
+            self._messages[key] = math.ceil(seconds * PER_SECOND)
+        return self._messages[key]
 
     def _regular(self, kind: str, factors: tuple[Factor, ...]) -> tuple[float, float] | None:
         """Returns the coefficients if the factors alone determine them, else None."""
@@ -217,7 +236,8 @@ class Pricing:
 
     def picoseconds(self, kind: str, factors: Iterable[Factor], tile: int) -> int:
         """Returns the time of a step that moves `factors`, on tiles of `tile` elements before it."""
-        return self.whole(*self.coefficients(kind, tuple(factors)), tile)
+        moved = tuple(factors)
+        return max(self.whole(*self.coefficients(kind, moved), tile), self.messages_picoseconds(kind, moved))
 
     def permute_picoseconds(self, before: Layout, after: Layout, tile: int) -> int:
         """Returns the time of the permute between two layouts, priced by its pairs of devices."""

@@ -56,6 +56,8 @@ class Level:
       kind: one of `KINDS`. The meaning of the bandwidth depends on it, see the table in the module's docstring.
       bandwidth_bytes_per_s: the bandwidth in one direction.
       latency_s: the latency of one step: a message through a switch or a bus, a hop along a ring or torus.
+      message_s: the time that a device needs in an all_to_all for each partner that it meets at this level, however few
+        bytes they exchange. It matters where a library sends a message to every partner, as gloo does.
       shared_bandwidth_bytes_per_s: the limit on the bytes that one unit as a whole sends, and receives, at this level.
         It is set where it is less than the sum over the unit's devices, as for a node with fewer network cards than
         GPUs. None means no such limit.
@@ -87,6 +89,7 @@ class Level:
     slowdown: tuple[tuple[str, float], ...] = ()
     slowdown_in_pairs: tuple[tuple[str, float], ...] = ()
     copies_own: bool = False
+    message_s: float = 0.0
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -116,6 +119,8 @@ class Level:
                 raise TopologyError(f'level "{self.name}" has {what} = {value}; bandwidths are positive')
         if not 0 <= self.latency_s < math.inf:
             raise TopologyError(f'level "{self.name}" has latency_s = {self.latency_s}; latencies are not negative')
+        if not 0 <= self.message_s < math.inf:
+            raise TopologyError(f'level "{self.name}" has message_s = {self.message_s}; times are not negative')
         if self.wrap_multiple_of < 0:
             raise TopologyError(
                 f'level "{self.name}" has wrap_multiple_of = {self.wrap_multiple_of}; 0 or more is meant'

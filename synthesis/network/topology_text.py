@@ -238,6 +238,7 @@ _LEVEL_KEYS = (
     _Key("bandwidth_bytes_per_s", _NUMBER, is_required=True, is_written=_always),
     _Key("shared_bandwidth_bytes_per_s", _NUMBER),
     _Key("latency_s", _NUMBER, is_written=_always),
+    _Key("message_s", _NUMBER),
     _Key("wrap", _FLAGS),
     _Key("wrap_multiple_of", _WHOLE),
     _Key("wrap_together", _FLAG),

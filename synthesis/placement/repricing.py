@@ -41,32 +41,31 @@ class Repriced:
     """A program, to be priced under placements.
 
     Attributes:
-      runs, bytes: by the way in which a collective groups the devices: runs of all such collectives, and the bytes of
-        all their tiles, runs counted.
+      tiles: by the way in which a collective groups the devices, the runs of all such collectives by the bytes of a
+        tile.
       work: of each device, the same wherever it is.
     """
 
     devices: int
-    runs: dict[_Pattern, int]
-    bytes: dict[_Pattern, int]
+    tiles: dict[_Pattern, dict[int, int]]
     work: tuple[LocalWork, ...] = ()
 
     @classmethod
     def of(cls, devices: int, collectives: Iterable[Collective], work: Iterable[LocalWork] = ()) -> Repriced:
         """Returns a program of so many devices, with the numbers of devices in its mesh in its collectives."""
-        runs: dict[_Pattern, int] = {}
-        moved: dict[_Pattern, int] = {}
+        tiles: dict[_Pattern, dict[int, int]] = {}
         for each in collectives:
             pattern = each.kind, each.groups, each.pairs
             tile = each.largest_tile_bytes if each.kind == "ragged_all_to_all" else each.bytes_before
-            runs[pattern] = runs.get(pattern, 0) + each.trip_count
-            moved[pattern] = moved.get(pattern, 0) + each.trip_count * tile
-        return cls(devices, runs, moved, tuple(work))
+            runs = tiles.setdefault(pattern, {})
+            runs[tile] = runs.get(tile, 0) + each.trip_count
+        return cls(devices, tiles, tuple(work))
 
     def seconds(self, topology: Topology) -> float:
         """Returns the modelled time of a run, with the devices as `topology.device_order` says."""
         total = program_time(topology, self.devices, (), self.work).seconds
-        for (kind, groups, pairs), runs in self.runs.items():
+        for (kind, groups, pairs), runs in self.tiles.items():
             latency_s, seconds_per_byte = cost.coefficients(topology, self.devices, kind, groups, pairs)
-            total += runs * latency_s + seconds_per_byte * self.bytes[kind, groups, pairs]
+            least_s = cost.messages_time_s(topology, self.devices, kind, groups)
+            total += sum(count * max(latency_s + seconds_per_byte * tile, least_s) for tile, count in runs.items())
         return total

@@ -155,6 +155,7 @@ class Search:
         self.to_go_of = CostToGo(self.digits, pricing)
         self.to_go: dict[State, int] = {}
         self.coefficients: dict[tuple[Kind, tuple[int, ...]], tuple[float, float]] = {}
+        self.messages: dict[tuple[Kind, tuple[int, ...]], int] = {}  # least picoseconds of a step
         self.steps_cost: dict[tuple, int] = {}
         self.least_steps: dict[tuple[int, int], int] = {}
         self.least_permutes: dict[tuple[float, int], int] = {}
@@ -249,8 +250,9 @@ class Search:
             if self.pricing_of_pairs and not self.is_regular:
                 self._spend(STEPS_TO_PRICE)
             self.coefficients[key] = pricing.coefficients(kind, factors)
+            self.messages[key] = pricing.messages_picoseconds(kind, factors)
         tile = self.digits.tile(state) if kind in ("all_gather", "reduce_scatter") else after_tile
-        found = pricing.whole(*self.coefficients[key], tile)
+        found = max(pricing.whole(*self.coefficients[key], tile), self.messages[key])
         if is_joint:
             found += math.ceil(pricing.relayout_seconds(after_tile) * PER_SECOND)
         return found

@@ -19,7 +19,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -80,7 +80,10 @@ def random_network(rng: random.Random, devices: int) -> Topology:
         latency /= rng.choice((1, 5))
     rings = tuple(kind for kind in MAY_BE_RINGS if rng.random() < 0.5)
     order = tuple(rng.sample(range(devices), devices)) if rng.random() < 0.1 else None
-    return Topology("random", tuple(levels), 1e12, rng.choice((0.0, 1e-8, 1e-6)), device_order=order, rings=rings)
+    launch_s = rng.choice((0.0, 1e-8, 1e-6))
+    message_s = rng.choice((0.0, 1e-6, 0.0, 1e-5))  # of an all_to_all, which then may go in hops
+    levels = [replace(level, message_s=message_s) for level in levels]
+    return Topology("random", tuple(levels), 1e12, launch_s, device_order=order, rings=rings)
 
 
 def random_options(rng: random.Random) -> dict[str, str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure the network of the devices at hand, and write it as a topology"
 _DIGITS = 3  # of a measured bandwidth
-_CPU_SIZES, _SIZES = "16KiB,256KiB,2MiB,16MiB", "64KiB,1MiB,16MiB,256MiB"
+_CPU_SIZES, _SIZES = "1KiB,4KiB,16KiB,256KiB,2MiB,16MiB", "4KiB,64KiB,1MiB,16MiB,256MiB"
 _LARGEST = 64 << 30
 _KINDS = ("switch", "bus")
 
@@ -353,6 +353,11 @@ def _remarks(measured: Measured, found: Calibration) -> list[str]:
         f'level "{level.name}": a device\'s own part takes as long as what others send, as within one memory'
         for level in found.topology.levels
         if level.copies_own
+    ]
+    lines += [
+        f'level "{level.name}": an all_to_all takes {level.message_s * 1e6:.1f} us or more for each partner of a device'
+        for level in found.topology.levels
+        if level.message_s
     ]
     if found.topology.rings:
         lines.append(

@@ -218,3 +218,36 @@ def test_the_same_tiles_are_striped_only_along_axes_that_do_not_vary(data):
     asked = redistribution_of(mesh, collective, varying)
     owned = {axis.name for dim in (*asked.source.dims, asked.source.unreduced) for axis in dim}
     assert {name for name in varying if mesh.axis_size(name) > 1} <= owned
+
+
+# ---- all_to_alls that pay for each message
+
+
+def islands(message_s: float) -> Topology:
+    levels = Level("node", 4, "switch", 1e10, 1e-5, message_s=message_s), Level("gpu", 16, "switch", 1e11, 3e-6)
+    return Topology("islands", levels, 1e12, 1e-5)
+
+
+def dispatch(mesh_text: str, tile_bytes: int, message_s: float, varying: str = ""):
+    """Returns the plan of an all_to_all over the axes of four islands of 16 devices."""
+    mesh = Mesh.parse(mesh_text)
+    along = tuple(Factor(name, 1, size) for name, size in mesh.axes if name != varying)
+    asked = redistribution_of(mesh, InGroups("all_to_all", (tile_bytes // 4,), along), {*mesh.axis_names})
+    options = {"objective": "time", "topology": islands(message_s)}
+    return plan(mesh, asked.shape, 32, asked.source, asked.target, **options)
+
+
+@pytest.mark.parametrize("mesh_text", ["node=4,gpu=16", "expert=64"])
+def test_small_tiles_go_in_two_hops_and_large_ones_at_once(mesh_text):
+    small, large = (dispatch(mesh_text, size, 2e-6) for size in (1 << 12, 1 << 22))
+    assert [step.op for step in small.steps if step.op != "relayout"] == ["all_to_all"] * 2
+    assert [step.op for step in large.steps if step.op != "relayout"] == ["all_to_all"]
+    interpreter.check(small.tile_program, small.shape, small.source, small.target)
+
+
+def test_two_hops_pay_for_their_second_launch_alone_where_messages_cost_nothing():
+    assert dispatch("node=4,gpu=16", 1 << 12, 0.0).collectives == 1
+
+
+def test_an_all_to_all_across_the_nodes_alone_has_one_hop():
+    assert dispatch("node=4,gpu=16", 1 << 12, 2e-6, varying="gpu").collectives == 1

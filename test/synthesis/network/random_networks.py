@@ -40,6 +40,8 @@ def random_topology(rng: random.Random, num_devices: int) -> Topology:
         levels = [replace(level, slowdown=(("swap", rng.choice([1.5, 2.0])),)) for level in levels]
     if rng.random() < 0.2:
         levels = [replace(level, copies_own=level.kind in ("switch", "bus")) for level in levels]
+    if rng.random() < 0.3:
+        levels = [replace(level, message_s=rng.choice([0, 1, 20]) * US) for level in levels]
     by_place, trees = rng.random() < 0.3, rng.random() < 0.3
     rest = {"device_order": order, "rings": rings, "rings_by_place": by_place, "trees": trees}
     return Topology("random", tuple(levels), 1e12, 2 * US, **rest)

@@ -18,13 +18,14 @@ from reshard.synthesis.network.cost import collective_time_s
 from reshard.synthesis.network.topology import Level, Topology
 
 SIZES = (1 << 14, 1 << 18, 1 << 22, 1 << 26)
+SMALL = (1 << 10, 1 << 12, 1 << 14, 1 << 17, 1 << 19, 1 << 21)
 MEMORY = 1e12
 
 
-def times(topology: Topology, mesh: Mesh, noise: float = 0.0, start_s: float = 0.0, seed: int = 0):
+def times(topology: Topology, mesh: Mesh, noise: float = 0.0, start_s: float = 0.0, seed: int = 0, sizes=SIZES):
     """Returns the measurements of a machine that behaves exactly as the topology predicts, with optional noise."""
     rng = np.random.default_rng(seed)
-    asked = probes(mesh, SIZES)
+    asked = probes(mesh, sizes)
     exact = [start_s + collective_time_s(topology, mesh.size, probe.collective) for probe in asked]
     return [(probe, seconds * math.exp(noise * rng.standard_normal())) for probe, seconds in zip(asked, exact)]
 
@@ -166,6 +167,58 @@ def test_kinds_that_start_later_than_the_others_are_found(further):
         assert dict(found.topology.further_launch_s) == pytest.approx(dict(further), rel=0.15)
         assert np.median(found.errors()) < 0.06 and not found.topology.levels[0].slowdown
     assert Topology.parse(found.topology.to_toml()) == found.topology
+
+
+@pytest.mark.parametrize("text", ["node=2,host=4", "node=4,host=2"])
+@pytest.mark.parametrize("messages", [(0.0, 0.0), (1e-3, 3e-4), (1e-3, 1e-3), (3e-3, 1e-3)])
+def test_the_overhead_of_each_message_of_an_all_to_all_is_found(text, messages):
+    """Small tiles tell it; without it there is none in the topology, whatever the noise."""
+    mesh = Mesh.parse(text)
+    ports = (1.2e7, 3e-4, 1.2e7), (1.2e8, 2e-4)
+    levels = (
+        Level(name, size, "switch", *port, message_s=each)
+        for (name, size), port, each in zip(mesh.axes, ports, messages, strict=True)
+    )
+    network = Topology("made up", tuple(levels), MEMORY, 3e-4, rings=("all_gather", "all_reduce"))
+    for seed in range(3):
+        found = fit(mesh, times(network, mesh, 0.05, seed=seed, sizes=SMALL), MEMORY)
+        mine = [level.message_s for level in found.topology.levels]
+        assert mine == pytest.approx(messages, rel=0.2)
+        assert not found.topology.further_launch_s and np.median(found.errors()) < 0.06
+        assert ("message_s" in found.topology.to_toml()) == any(messages)
+    assert Topology.parse(found.topology.to_toml()) == found.topology
+
+
+@pytest.mark.parametrize("messages", [(5e-4, 0.0), (5e-4, 1e-4)])
+def test_overheads_that_latencies_hide_along_one_axis_are_found_over_all_axes_together(messages):
+    mesh, (across_s, inside_s) = Mesh.parse("node=2,host=4"), messages
+    across = Level("node", 2, "switch", 1.2e7, 3e-4, 1.2e7, message_s=across_s)
+    inside = Level("host", 4, "switch", 1.2e8, 2e-4, message_s=inside_s)
+    network = Topology("made up", (across, inside), MEMORY, 3e-4)
+    for seed in range(3):
+        found = fit(mesh, times(network, mesh, 0.03, seed=seed, sizes=SMALL), MEMORY).topology
+        for probe in probes(mesh, SMALL):
+            if probe.collective.kind == "all_to_all":
+                mine, true = (collective_time_s(each, mesh.size, probe.collective) for each in (found, network))
+                assert near(mine, true, 0.2), probe
+
+
+def test_the_overhead_of_messages_is_found_along_one_axis_from_groups_of_two():
+    mesh, level = Mesh.parse("host=8"), Level("host", 8, "switch", 1e8, 2e-4, message_s=3e-4)
+    network = Topology("made up", (level,), MEMORY, 3e-4)
+    for seed in range(3):
+        found = fit(mesh, times(network, mesh, 0.05, seed=seed, sizes=SMALL), MEMORY).topology
+        assert near(found.levels[0].message_s, 3e-4, 0.2) and not found.further_launch_s
+
+
+def test_an_all_to_all_that_starts_late_is_not_taken_for_one_of_slow_messages():
+    mesh = Mesh.parse("node=2,host=4")
+    levels = Level("node", 2, "switch", 1.2e7, 3e-4, 1.2e7), Level("host", 4, "switch", 1.2e8, 2e-4)
+    network = Topology("made up", levels, MEMORY, 3e-4, further_launch_s=(("all_to_all", 2e-3),))
+    for seed in range(3):
+        found = fit(mesh, times(network, mesh, 0.05, seed=seed, sizes=SMALL), MEMORY).topology
+        assert dict(found.further_launch_s) == pytest.approx({"all_to_all": 2e-3}, rel=0.15)
+        assert not any(level.message_s for level in found.levels)
 
 
 @pytest.mark.parametrize("in_pairs", [(("all_gather", 1.5),), (("all_gather", 1.5), ("all_to_all", 1.8))])

@@ -17,6 +17,7 @@ from reshard.synthesis.network import cost
 from reshard.synthesis.network.cost import (
     coefficients,
     collective_time_s,
+    messages_time_s,
     relayout_time_s,
     slice_time_s,
 )
@@ -210,6 +211,44 @@ def test_latency_adds_up_over_levels_crossed():
     assert us(nodes, 32, "all_gather", strided(8, 4)) == 120
     assert us(nodes, 32, "all_gather") == 123
     assert us(nodes, 32, "collective_permute", pairs=[(0, 1), (0, 9)]) == 110
+
+
+def messages_us(*args) -> float:
+    return round(messages_time_s(*args) * 1e6, 9)
+
+
+def test_an_all_to_all_takes_a_message_to_each_partner_at_the_level_where_they_meet():
+    levels = switch("node", 4, 1, us=10, message_s=30 * US), switch("gpu", 8, 1, us=1, message_s=5 * US)
+    nodes = topology(*levels, launch_us=100)
+    for kind in ("all_to_all", "ragged_all_to_all"):
+        assert messages_us(nodes, 32, kind, [range(8)]) == 100 + 7 * 5
+        assert messages_us(nodes, 32, kind, strided(8, 4)) == 100 + 3 * 30
+        assert messages_us(nodes, 32, kind) == 100 + 24 * 30 + 7 * 5
+    assert messages_us(nodes, 32, "all_gather") == messages_us(nodes, 32, "collective_permute") == 0
+    assert messages_us(nodes, 32, "all_to_all", [[each] for each in range(32)]) == 0
+    without = topology(*(replace(level, message_s=0.0) for level in levels), launch_us=100)
+    assert coefficients(nodes, 32, "all_to_all") == coefficients(without, 32, "all_to_all")
+
+
+def test_bytes_are_on_their_way_while_messages_are_sent():
+    nodes = topology(switch("node", 4, 1, us=10, message_s=30 * US), launch_us=100)
+    pairs = (tuple(range(4)),)
+    times = [collective_time_s(nodes, 4, Collective("all_to_all", n, n, groups=pairs)) for n in (4, 40_000, 400_000)]
+    assert [round(each * 1e6, 3) for each in times] == [190, 190, 100 + 20 + 300]
+
+
+def test_partners_count_along_a_torus_and_in_groups_that_are_no_sub_grid():
+    chips = topology(replace(torus(4, 4), message_s=2 * US))
+    assert messages_us(chips, 16, "all_to_all") == 15 * 2
+    nodes = topology(switch("node", 2, 1, message_s=3 * US), switch("gpu", 4, 1, message_s=1 * US))
+    assert messages_us(nodes, 8, "all_to_all", [[0, 1, 2, 4], [3, 5, 6, 7]]) == 3 * 3 + 2 * 1  # busiest of each level
+
+
+def test_a_reduce_scatter_that_an_all_to_all_stands_for_pays_for_its_messages():
+    levels = switch("host", 2, 1, message_s=3 * US), switch("core", 4, 1, message_s=1 * US)
+    jobs = replace(topology(*levels), platform="cpu")
+    assert messages_us(jobs, 8, "reduce_scatter") == messages_us(jobs, 8, "all_to_all") == 4 * 3 + 3
+    assert messages_us(replace(jobs, platform=""), 8, "reduce_scatter") == 0
 
 
 def test_slowdown_of_groups_of_two():

@@ -13,6 +13,24 @@ from reshard.synthesis.network.bounds import received_elements_bound
 from reshard.synthesis.network.pricing import Pricing
 from reshard.synthesis.network.topology import Topology
 
+ONE_MESSAGE_TO_EACH = """
+launch_latency_s = 1e-5
+memory_bandwidth_bytes_per_s = 1e12
+
+[[level]]
+name = "node"
+kind = "switch"
+bandwidth_bytes_per_s = 1e9
+message_s = 3e-6
+
+[[level]]
+name = "chip"
+kind = "switch"
+size = 4
+bandwidth_bytes_per_s = 1e10
+latency_s = 1e-6
+message_s = 2e-6
+"""
 KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 CASES = [
     (mesh, topology)
@@ -22,7 +40,17 @@ CASES = [
         "x=2,y=2,z=2,w=2",
         '<["x"=4, "y"=4], device_ids=[3,1,2,0,7,5,6,4,11,9,10,8,15,13,14,12]>',
     )
-    for topology in ("uniform", "h100", "h100:4x4", "a100:2x8", "v5e:2x4*2", "v4:2x2x2*2", "cpu", "ethernet")
+    for topology in (
+        "uniform",
+        "h100",
+        "h100:4x4",
+        "a100:2x8",
+        "v5e:2x4*2",
+        "v4:2x2x2*2",
+        "cpu",
+        "ethernet",
+        ONE_MESSAGE_TO_EACH,
+    )
 ]
 
 
@@ -43,6 +71,8 @@ def test_prices_by_factors_are_those_device_by_device(mesh_text, topology):
             for kind in KINDS:
                 expected = cost.coefficients(network, mesh, kind, groups(mesh, tuple(sorted(chosen))))
                 assert pricing.coefficients(kind, chosen) == pytest.approx(expected, rel=1e-12), (kind, chosen)
+                least_s = cost.messages_time_s(network, mesh, kind, groups(mesh, tuple(sorted(chosen))))
+                assert abs(pricing.messages_picoseconds(kind, chosen) - least_s * 1e12) <= 1, (kind, chosen)
 
 
 @pytest.mark.parametrize(("mesh_text", "topology"), CASES)

@@ -137,6 +137,15 @@ def edited(old: str, new: str) -> str:
             edited("latency_s = 1e-6", "latency_s = -1e-6"),
             'level "chip" has latency_s = -1e-06; latencies are not negative',
         ),
+        (
+            edited("latency_s = 1e-6", "message_s = -1e-6"),
+            'level "chip" has message_s = -1e-06; times are not negative',
+        ),
+        (
+            edited("latency_s = 1e-6", "message_s = inf"),
+            'level "chip" has message_s = inf; times are not negative',
+        ),
+        (edited("latency_s = 1e-6", "mesage_s = 1e-6"), 'unknown key "mesage_s"; did you mean message_s?'),
         (edited("1e12", "0.0"), "memory_bandwidth_bytes_per_s = 0.0; bandwidths are positive"),
         (
             edited('name = "lab"', 'name = "lab"\nslice_bandwidth_bytes_per_s = 0.0'),
@@ -227,7 +236,7 @@ def test_every_field_is_a_key_and_is_written():
         "node", 2, "switch", 1e9, 1e-6, 5e9, slowdown=(("all_gather", 1.5),), slowdown_in_pairs=(("all_gather", 2.0),)
     )
     chip = Level("chip", 4, "torus", 2e9, 3e-6, dims=(2, 2), wrap=(True, False), wrap_multiple_of=2, wrap_together=True)
-    device = Level("device", 2, "bus", 1e9, copies_own=True)
+    device = Level("device", 2, "bus", 1e9, copies_own=True, message_s=1e-6)
     order, rings, later = tuple(reversed(range(16))), ("all_gather",), (("reduce_scatter", 1e-3),)
     levels, flags = (switch, chip, device), (True, True)
     whole = Topology("all", levels, 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", *flags, later)

@@ -43,4 +43,5 @@ def test_the_time_under_a_placement_is_that_of_the_mesh_with_its_device_ids(topo
 def test_collectives_with_the_same_groups_are_priced_once():
     mesh = Mesh.parse("a=2,b=4")
     program = Repriced.of(8, collectives(mesh, np.arange(8)) * 5)
-    assert len(program.runs) == 6 and program.runs["all_reduce", ((0, 4), (1, 5), (2, 6), (3, 7)), ()] == 10
+    across = "all_reduce", ((0, 4), (1, 5), (2, 6), (3, 7)), ()
+    assert len(program.tiles) == 6 and sum(program.tiles[across].values()) == 10

@@ -69,7 +69,7 @@ def test_the_network_is_written_and_reported(machine, tmp_path, capsys):
     assert lines[0] == '8 x Made-up 100 (gpu) as <["node"=2, "gpu"=4]>, on 2 hosts'
     row = next(line.split() for line in lines if line.startswith("gpu ") and "all_gather" in line)
     assert row == "gpu all_gather 15.2 us 15.2 us 7.0 7.0 0 % 0 %".split()
-    assert "fit: 44 times, predicted with a median error of 0 %, at most 0 %" in lines
+    assert "fit: 55 times, predicted with a median error of 0 %, at most 0 %" in lines
     assert lines[-1] == f"written: {path}" and err == "measuring\nfitting\n"
 
 
@@ -95,6 +95,15 @@ def test_a_machine_without_hierarchy_says_so(machine, capsys):
     assert run("--mesh", "a=2,b=4") == 0
     err = capsys.readouterr().err
     assert 'axes a, b behave alike: they are one level, "device"' in err and "one host, which has no hierarchy" in err
+
+
+def test_the_overhead_of_messages_is_reported_and_written(machine, tmp_path, capsys):
+    levels = (replace(level, message_s=each) for level, each in zip(Topology.parse("h100:2x4").levels, (1e-4, 4e-5)))
+    machine(replace(Topology.parse("h100:2x4"), levels=tuple(levels)).to_toml())
+    assert run("--mesh", "node=2,gpu=4", "-o", tmp_path / "net.toml") == 0
+    assert 'level "node": an all_to_all takes 100.0 us or more for each partner of a device' in capsys.readouterr().out
+    found = Topology.parse(str(tmp_path / "net.toml"))
+    assert [round(level.message_s * 1e6) for level in found.levels] == [100, 40]
 
 
 def test_an_old_file_is_replaced_and_nothing_else_is_left(machine, tmp_path, capsys):
