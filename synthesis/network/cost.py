@@ -170,7 +170,7 @@ def messages_time_s(
     network = network_of(topology, mesh if isinstance(mesh, int) else mesh.size)
     if not network.pays_for_messages(kind):
         return 0.0
-    found = _meeting_parts(network, *network.members_of(groups))
+    found = meeting_parts(network, *network.members_of(groups))
     seconds = sum(int((parts.around - parts.members).max()) * view.level.message_s for view, parts in found)
     return topology.launch_s(network.run_as(kind)) + seconds if seconds else 0.0
 

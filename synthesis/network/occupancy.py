@@ -2,7 +2,7 @@
 """Which levels of the network a collective occupies, when and for how long, and what limits it there.
 
 The figures are those of the cost model (`cost`): the time of a collective is the latency of its steps and the time of
-the bytes at the level that takes longest.
+the bytes at the level that takes longest, or of its messages if that is more, which no level shows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def occupancy(topology: Topology, num_devices: int, collective: Collective) -> O
     price = cost.price_on(network, collective.kind, collective.groups, collective.pairs)
     ports = _ports(network, price, collective) if price.levels else []
     levels = tuple(_at(each, port, size) for each, port in zip(price.levels, ports, strict=True))
-    return Occupancy(price.latency_s + price.seconds_per_byte * size, price.algorithm, levels)
+    least_s = cost.messages_time_s(topology, num_devices, collective.kind, collective.groups)
+    return Occupancy(max(price.latency_s + price.seconds_per_byte * size, least_s), price.algorithm, levels)
 
 
 def _at(price: LevelPrice, port: _Port, size: int) -> AtLevel:
