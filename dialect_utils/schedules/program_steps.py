@@ -165,14 +165,26 @@ def _ordered(module: HloModule, computation: Computation) -> list[Piece | Instru
 
 
 def _topological(needs: dict[str, set[str]], users: dict[str, list[str]], number: dict[str, int]) -> Iterable[str]:
-    """Yields names so that each comes behind what it needs, of several the one with the lowest number first."""
+    """Yields all names so that each comes behind what it needs, of several the one with the lowest number first.
+
+    A loop that is made of ops before and behind another op needs that op, which needs the loop. Of such names the one
+    with the lowest number goes first.
+    """
     missing = {name: len(each) for name, each in needs.items()}
     ready = [(number[name], name) for name, count in missing.items() if not count]
     heapq.heapify(ready)
-    while ready:
+    waiting = sorted((name for name, count in missing.items() if count), key=lambda name: -number[name])
+    while ready or waiting:
+        if not ready:
+            name = waiting.pop()
+            if not missing[name]:
+                continue
+            missing[name] = 0
+            ready = [(number[name], name)]
         _, name = heapq.heappop(ready)
         yield name
         for user in users.get(name, ()):
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, (number[user], user))
+            if missing[user]:
+                missing[user] -= 1
+                if not missing[user]:
+                    heapq.heappush(ready, (number[user], user))

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from reshard.dialect_utils.schedules.program_steps import Loop, Move, Work, steps_of
+from reshard.dialect_utils.schedules.program_steps import Loop, Move, Work, _topological, steps_of
 from reshard.dialect_utils.xla.hlo_collectives import collectives_in
 from reshard.dialect_utils.xla.hlo_text import parse_module
 from reshard.dialect_utils.xla.hlo_work import work_in
@@ -131,3 +131,11 @@ def test_a_step_comes_before_those_that_need_it():
 
 def test_a_function_that_is_called_twice_has_its_collective_twice():
     assert [each for each in steps(TWICE) if isinstance(each, Move)] == [Move("g", ())] * 2
+
+
+def test_a_loop_around_another_op_is_listed_although_each_needs_the_other():
+    """The product and the sum are one loop; the sort between them needs the one, and the other needs the sort."""
+    needs = {"loop": {"sort"}, "sort": {"loop"}, "after": {"loop"}, "alone": set()}
+    users = {"sort": ["loop"], "loop": ["sort", "after"]}
+    number = {"alone": 0, "sort": 1, "loop": 2, "after": 3}
+    assert list(_topological(needs, users, number)) == ["alone", "sort", "loop", "after"]
