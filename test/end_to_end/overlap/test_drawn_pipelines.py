@@ -59,7 +59,7 @@ def checked(seed: int) -> int:
 
 
 def test_random_products_are_the_same():
-    assert sum(map(checked, range(30))) >= 20
+    assert sum(map(checked, range(16))) >= 10
 
 
 @pytest.mark.draws
