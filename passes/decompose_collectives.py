@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.ir.ops import short_name
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session, option
@@ -20,8 +19,9 @@ from reshard.passes.sites.network import (
     refuse_unfit,
     topology_option,
 )
-from reshard.passes.sites.oracle import BETTER, KEEP, POLICIES, REWRITE, STRICT, micros
+from reshard.passes.sites.oracle import BETTER, POLICIES, STRICT, micros
 from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
+from reshard.passes.sites.site_rows import row_of_collective
 from reshard.synthesis.common.numbers import counted
 
 if TYPE_CHECKING:  # loading them loads numpy
@@ -207,22 +207,13 @@ class _Planned:
 def _row(number: int, faster: _Planned, is_written: bool, session: Session) -> dict[str, Any]:
     """Returns the report row of a collective, in the form that plan-sites uses."""
     chain, collective = faster.chain, faster.collective
-    place = diagnostics.place_of(collective.op.location)
-    if place is not None and place.file == "-":
-        place = dataclasses.replace(place, file=session.options.input)
-    return {
-        "site": number,
+    row = row_of_collective(number, collective, is_written, session, stock_s=faster.flat_s, our_s=faster.chain_s)
+    return row | {
         "group": f"{collective.in_groups} {chain.source} {chain.target}",
-        "location": str(place) if place else "",
         "kind": "collective",
-        "op": collective.op.name,
-        "type": str(collective.tile_type),
         "source": str(chain.source),
         "target": str(chain.target),
-        "source_spec": None,
-        "target_spec": None,
         "why": f"the program has one {collective.in_groups.kind} over all levels of the network",
-        "verdict": REWRITE if is_written else KEEP,
         "reason": f"modelled time {micros(faster.chain_s)} as a chain, {micros(faster.flat_s)} as it is",
         "chain": chain.chain_text,
         "bytes_received": chain.bytes_received,
@@ -230,11 +221,6 @@ def _row(number: int, faster: _Planned, is_written: bool, session: Session) -> d
         "largest_tile_bytes": chain.largest_tile_bytes,
         "collectives": chain.collectives,
         "stock_bytes": faster.flat_bytes,
-        "stock_temp_bytes": None,
         "our_bytes": chain.bytes_received,
-        "our_temp_bytes": None,
-        "stock_us": round(faster.flat_s * 1e6, 3),
-        "our_us": round(faster.chain_s * 1e6, 3),
         "possible": STRICT if faster.is_strict else BETTER,
-        "is_rewritten": is_written,
     }

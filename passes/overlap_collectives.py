@@ -6,13 +6,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.ir.ops import short_name
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites.network import NetworkOptions, platform_option, refuse_unfit, topology_option
-from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, micros
+from reshard.passes.sites.oracle import ALWAYS, BETTER, STRICT, micros
 from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_option
+from reshard.passes.sites.site_rows import row_of_collective
 from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.forms.platforms import CPU
 
@@ -145,36 +145,24 @@ def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) ->
     """Returns the report row of a pipeline, in the form that plan-sites uses."""
     collective = pipeline.candidate.collective
     asked = collective.redistribution
-    place = diagnostics.place_of(collective.op.location)
-    if place is not None and place.file == "-":
-        place = dataclasses.replace(place, file=session.options.input)
-    return {
-        "site": number,
+    row = row_of_collective(
+        number, collective, is_written, session, stock_s=pipeline.whole_s, our_s=pipeline.pipelined_s
+    )
+    return row | {
         "group": f"{pipeline.candidate.text} {collective.in_groups}",
-        "location": str(place) if place else "",
         "kind": "overlap",
-        "op": collective.op.name,
-        "type": str(collective.tile_type),
         "source": str(asked.source),
         "target": str(asked.target),
-        "source_spec": None,
-        "target_spec": None,
         "why": f"{pipeline.candidate.text}: blocks may travel while others are multiplied",
-        "verdict": REWRITE if is_written else KEEP,
         "reason": f"modelled time {micros(pipeline.pipelined_s)} as a pipeline, {micros(pipeline.whole_s)} as it is",
         "chain": _text(pipeline),
         "bytes_received": pipeline.received_bytes,
         "bound_bytes": pipeline.received_bytes,
         "largest_tile_bytes": None,
-        "collectives": pipeline.candidate.members - 1,
+        "collectives": (pipeline.candidate.members - 1) * pipeline.chains,
         "stock_bytes": pipeline.received_bytes,
-        "stock_temp_bytes": None,
         "our_bytes": pipeline.received_bytes,
-        "our_temp_bytes": None,
-        "stock_us": round(pipeline.whole_s * 1e6, 3),
-        "our_us": round(pipeline.pipelined_s * 1e6, 3),
         "possible": STRICT,
-        "is_rewritten": is_written,
     }
 
 

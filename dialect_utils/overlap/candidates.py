@@ -227,14 +227,28 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
         raise NotPlannable("its reduction is no sum")
     tile, conversions = _after(collective.op.results[0])
     if collective.in_groups.kind in _AFTER and any(user.name == _DOT for user in _users(tile)):
-        return Candidate(collective, _uses(tile, collective.op), None, conversions)
+        return _checked(Candidate(collective, _uses(tile, collective.op), None, conversions))
     tile, conversions = _before(collective.op.operands[0])
     product = present(producer_of(tile))
     if any(len(_users(each.results[0])) > 1 for each in (*conversions, product)):
         raise NotPlannable("the product is used as a whole, too")
     if product.block != collective.op.block:
         raise NotPlannable("the product is in another block")
-    return Candidate(collective, (), DotProduct(product), conversions)
+    return _checked(Candidate(collective, (), DotProduct(product), conversions))
+
+
+def _checked(candidate: Candidate) -> Candidate:
+    """Returns a candidate. Raises: NotPlannable if the sizes of its products are unknown."""
+    products = [use.product for use in candidate.uses] + ([candidate.made_by] if candidate.made_by else [])
+    for product in products:
+        types = [value.type for value in (*product.op.operands, product.op.results[0])]
+        if not all(ir.RankedTensorType(kind).has_static_shape for kind in types):
+            raise NotPlannable("the size of the product next to it is unknown")
+        try:
+            product.sized(*product.shapes)
+        except ValueError as problem:  # elements without a width
+            raise NotPlannable(str(problem)) from None
+    return candidate
 
 
 def _uses(tile: ir.Value, op: ir.Operation) -> tuple[Use, ...]:

@@ -157,15 +157,11 @@ class _Writer:
         for operand, dim in product.origins(self.candidate.dim):
             whole = operands[operand] if self.pipeline.hops else self._after_others(operands[operand])
             operands[operand] = self._part(whole, dim, ahead, chain)
-        return _as(product.write(operands, product.element_type), self._travelling)
+        return self._converted(product.write(operands, product.element_type))
 
     @staticmethod
     def _added(one: ir.Value | None, term: ir.Value) -> ir.Value:
         return term if one is None else stablehlo.AddOp(one, term).result
-
-    @property
-    def _travelling(self) -> ir.Type:
-        return ir.RankedTensorType(self.candidate.collective.op.results[0].type).element_type
 
     # ---- blocks
 

@@ -34,7 +34,7 @@ class Role:
 
 
 class DotProduct:
-    """A dot_general of arrays with static shapes. Operand 0 is the left one, operand 1 the right one."""
+    """A dot_general. Operand 0 is the left one, operand 1 the right one; sizes that are unknown are negative."""
 
     def __init__(self, op: ir.Operation):
         self.op = op

@@ -14,7 +14,7 @@ from reshard.synthesis.network.program_time import Hidden
 
 from .hlo_collectives import CollectiveOp
 from .hlo_text import Computation, HloModule, Instruction, parse_module
-from .hlo_work import work_of
+from .hlo_work import pieces_of
 
 _PERMUTE = "collective_permute"
 
@@ -57,6 +57,7 @@ def _between(
 ) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yields the name of each collective of a computation and the work that runs beside it, if there is any."""
     running: dict[str, tuple[str, int, int]] = {}
+    works = {piece.names[-1]: (piece.flops, piece.bytes_moved) for piece in pieces_of(module, computation)}
     for each in computation.instructions.values():
         if name := _started(module, each, ops):
             running[each.name] = name, 0, 0
@@ -64,7 +65,7 @@ def _between(
             name, flops, moved = running.pop(each.operands[0].partition("#")[0], ("", 0, 0))
             if flops or moved:
                 yield name, (flops, moved)
-        elif running and any(work := work_of(module, computation, each)):
+        elif running and (work := works.get(each.name)):
             for start in _hidden_by(running, ops):
                 name, flops, moved = running[start]
                 running[start] = name, flops + work[0], moved + work[1]

@@ -175,17 +175,6 @@ def operands_of(module: HloModule, computation: Computation) -> dict[str, list[s
     return _Body(computation, has_views=not module.is_scheduled).operands
 
 
-def work_of(module: HloModule, computation: Computation, instruction: Instruction) -> tuple[int, int]:
-    """Returns FLOPs and bytes of one instruction of a scheduled program; what calls others, and is no fusion, has
-    none."""
-    if instruction.opcode == "fusion":
-        return _work_of_fusion(module, instruction)
-    if instruction.opcode in _FREE or instruction.opcode in _WITHOUT_OPERANDS:
-        return 0, 0
-    read = sum(_size(computation.shape_of(operand))[1] for operand in instruction.operands)
-    return flops_of(computation, instruction), read + _size(instruction.shape)[1]
-
-
 def _work_of_fusion(module: HloModule, fusion: Instruction, reads_lines: bool = False) -> tuple[int, int]:
     """Returns FLOPs and bytes of a fusion, which is one loop; fusions inside add FLOPs."""
     computation = module.computations[str(fusion.callee("calls"))]

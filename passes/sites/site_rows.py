@@ -17,10 +17,14 @@ from reshard.passes.driver.base import Session
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.conversions import Conversion
 from reshard.passes.sites.findings import Finding, Findings
+from reshard.passes.sites.oracle import KEEP, REWRITE
 from reshard.synthesis.layouts.partition_specs import text_of
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.analysis.layout_origins import Origin, Origins
+    from reshard.dialect_utils.hierarchy.explicit_collectives import ExplicitCollective
+
+_NOT_COMPILED_ALONE = dict.fromkeys(("source_spec", "target_spec", "stock_temp_bytes", "our_temp_bytes"))
 
 
 class SiteRows:
@@ -139,3 +143,28 @@ def _target_origins(known: Origins, edge: Finding) -> dict[str, Origin]:
     if edge.op.name in CONSTRAINTS:
         return dict.fromkeys(found, known.named("this constraint", edge.op))
     return found
+
+
+def row_of_collective(
+    number: int, collective: ExplicitCollective, is_written: bool, session: Session, *, stock_s: float, our_s: float
+) -> dict[str, Any]:
+    """Returns what the rows of all collectives have that the program has already, in the form of `SiteRows`.
+
+    Args:
+      number: of the site. is_written: whether something takes the place of the collective.
+      stock_s, our_s: the modelled times of what the program has, and of what takes its place, in seconds.
+    """
+    place = diagnostics.place_of(collective.op.location)
+    if place is not None and place.file == "-":
+        place = dataclasses.replace(place, file=session.options.input)
+    return {
+        "site": number,
+        "location": str(place) if place else "",
+        "op": collective.op.name,
+        "type": str(collective.tile_type),
+        "verdict": REWRITE if is_written else KEEP,
+        "stock_us": round(stock_s * 1e6, 3),
+        "our_us": round(our_s * 1e6, 3),
+        "is_rewritten": is_written,
+        **_NOT_COMPILED_ALONE,
+    }

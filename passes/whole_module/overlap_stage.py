@@ -17,6 +17,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.xla import child as xla_child
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import SiteNetwork
@@ -78,6 +79,7 @@ class _Stage:
     def __init__(self, original: ir.Module, module: ir.Module, session: Session, keeps_sums: bool):
         self.original, self.module, self.session, self.keeps_sums = original, module, session, keeps_sums
         self.check = session.results.checks[-1]
+        self.child = session.options.xla_child or xla_child.shared_child()
         self.first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
         self.criterion = ModuleCriterion(
             BETTER, SiteNetwork(self.check.topology), devices_of(module), counts_chip=False
@@ -95,11 +97,9 @@ class _Stage:
 
     def tried(self, numbers: list[int]) -> tuple[ir.Module, list[dict], str]:
         """Returns the module with some pipelines, their rows, and why they may not be written; empty if they may."""
-        from reshard.dialect_utils.xla.child import shared_child
-
         written, rows = self._run("+".join(map(str, sorted(numbers))))
-        child, target = self.session.options.xla_child or shared_child(), self.check.target
-        self.compiled = child.compile(str(written), devices_of(written), target=target, with_estimate=True)
+        target = self.check.target
+        self.compiled = self.child.compile(str(written), devices_of(written), target=target, with_estimate=True)
         before = self.check.ours
         self.problem = self.criterion.problem(before, self.compiled)
         if not self.problem:
@@ -109,15 +109,12 @@ class _Stage:
         return written, rows, self.problem
 
     def hand_over(self, written: ir.Module, rows: list[dict]) -> None:
-        from reshard.dialect_utils.xla.child import shared_child
-
         results = self.session.results
         results.report_rows += rows
         count = sum(row["is_rewritten"] for row in rows)
         self.session.remark(self.original.operation, f"{counted(count, 'collective')} overlap with products")
         sites = [row["site"] for row in results.report_rows if row["is_rewritten"]]
-        child = self.session.options.xla_child or shared_child()
-        results.checks[-1] = with_ours(self.check, self.compiled, self.original, written, sites, child)
+        results.checks[-1] = with_ours(self.check, self.compiled, self.original, written, sites, self.child)
 
     def tell_why_not(self) -> None:
         for row in self.rows:

@@ -56,3 +56,15 @@ func.func @a_sum(%arg0: tensor<64x64xf32>, %arg1: tensor<64x64xf32>) -> tensor<6
   } : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
   return %0 : tensor<64x64xf32>
 }
+
+// SAID: remark: all_gather next to a product stays as it is: the size of the product next to it is unknown
+// CHECK-LABEL: func.func @a_product_of_unknown_size(
+func.func @a_product_of_unknown_size(%arg0: tensor<64x64xf32>, %arg1: tensor<64x?xf32>) -> tensor<64x?xf32> {
+  // CHECK: stablehlo.all_gather
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{}, {}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"x"} (%arg2: tensor<16x64xf32>, %arg3: tensor<64x?xf32>) {
+    %1 = "stablehlo.all_gather"(%arg2) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 4, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> : (tensor<16x64xf32>) -> tensor<64x64xf32>
+    %2 = stablehlo.dot_general %1, %arg3, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x?xf32>) -> tensor<64x?xf32>
+    sdy.return %2 : tensor<64x?xf32>
+  } : (tensor<64x64xf32>, tensor<64x?xf32>) -> tensor<64x?xf32>
+  return %0 : tensor<64x?xf32>
+}

@@ -22,6 +22,7 @@ class Drawn:
 
     Attributes:
       shapes: of the arguments, with that dimension. words: what it is.
+      most: the largest number among the arguments.
     """
 
     module: str
@@ -29,12 +30,15 @@ class Drawn:
     shapes: tuple[tuple[int, ...], ...]
     element: str
     words: str
+    most: int = 2
 
 
 def drawn(seed: int) -> Drawn:
     """Returns the module of a seed."""
     rng = random.Random(seed)
     mesh = Mesh.parse(rng.choice(MESHES))
+    if rng.random() < 0.2:
+        mesh = Mesh(mesh.axes, tuple(rng.sample(range(mesh.size), mesh.size)))
     axes = rng.sample(mesh.axis_names, rng.randint(1, len(mesh.axis_names)))
     factors = tuple(Factor(axis, 1, mesh.axis_size(axis)) for axis in axes)
     return _Module(rng, mesh, groups(mesh, factors).tolist(), rng.choice(ELEMENTS)).drawn(rng.choice(PATTERNS))
@@ -46,6 +50,7 @@ class _Module:
     def __init__(self, rng: random.Random, mesh: Mesh, listed: list[list[int]], element: str):
         self.rng, self.mesh, self.listed, self.element = rng, mesh, listed, element
         self.members = len(listed[0])
+        self.is_rounded = element == "f32" and rng.random() < 0.4
         self.lines: list[str] = []
         self.arguments: list[tuple[int, ...]] = []
 
@@ -85,7 +90,8 @@ class _Module:
   }}
 }}"""
         shapes = tuple((size, *shape) for shape in self.arguments)
-        return Drawn(module, self.mesh, shapes, self.element, f"{pattern} on {self.mesh} in {self.listed}")
+        words = f"{pattern} on {self.mesh} in {self.listed}"
+        return Drawn(module, self.mesh, shapes, self.element, words, 20 if self.is_rounded else 2)
 
     # ---- patterns
 
@@ -94,12 +100,13 @@ class _Module:
         dim = self.rng.randrange(len(tile))
         whole = (*tile[:dim], tile[dim] * self.members, *tile[dim + 1 :])
         self._collective("all_gather", self._argument(tile), tile, whole, f"all_gather_dim = {dim} : i64, ")
-        return [self._product("%c", whole) for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        value = self._rounded("%c", whole)
+        return [self._product(value, whole) for _ in range(self.rng.choice((1, 1, 2, 3)))]
 
     def _to_product(self):
-        tile, whole = self._exchange("%a0", "%c", argument=True)
-        del tile
-        return [self._product("%c", whole) for _ in range(self.rng.choice((1, 1, 2)))]
+        _, whole = self._exchange("%a0", "%c", argument=True)
+        value = self._rounded("%c", whole)
+        return [self._product(value, whole) for _ in range(self.rng.choice((1, 1, 2)))]
 
     def _scatter(self):
         value, shape = self._product(self._argument(left := self._shape(self.rng.randint(1, 3))), left)
@@ -140,6 +147,8 @@ class _Module:
 
     def _collective(self, kind: str, value: str, before, after, attributes: str) -> None:
         groups_text = f"dense<{self.listed}> : tensor<{len(self.listed)}x{self.members}xi64>"
+        if kind == "reduce_scatter" or (kind == "all_to_all" and value.startswith("%d")):
+            value = self._rounded(value, before)
         channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
         is_global = "" if kind == "all_to_all" else ", use_global_device_ids"
         region = ""
@@ -151,6 +160,15 @@ class _Module:
             f'%c = "stablehlo.{kind}"({value}) <{{{attributes}{channel}, replica_groups = {groups_text}{is_global}}}> '
             f"{region} : ({self._kind(before)}) -> {self._kind(after)}"
         )
+
+    def _rounded(self, value: str, shape: tuple[int, ...]) -> str:
+        """Returns a value with as many digits as bfloat16 has, if this module has such."""
+        if not self.is_rounded:
+            return value
+        narrow = self._kind(shape).replace("f32", "bf16")
+        self.lines.append(f"%n = stablehlo.convert {value} : ({self._kind(shape)}) -> {narrow}")
+        self.lines.append(f"%w = stablehlo.convert %n : ({narrow}) -> {self._kind(shape)}")
+        return "%w"
 
     def _product(self, value: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Draws a product of a value with a new argument, on either side; returns its result and that one's shape."""

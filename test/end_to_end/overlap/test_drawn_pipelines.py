@@ -49,7 +49,9 @@ def checked(seed: int) -> int:
     for kind in ("all_gather", "reduce_scatter", "all_to_all"):
         assert f'"stablehlo.{kind}"' not in module, f"seed {seed}: {case.words}"
     rng = np.random.default_rng(seed)
-    arguments = [rng.integers(-2, 3, shape).astype(numpy_dtype(case.element)) for shape in case.shapes]
+    arguments = [
+        rng.integers(-case.most, case.most + 1, shape).astype(numpy_dtype(case.element)) for shape in case.shapes
+    ]
     stock, ours = (shared_child().run(text, arguments, case.mesh.size) for text in (case.module, module))
     assert stock.status == ours.status == "ok", f"seed {seed}: {case.words}: {stock.message} {ours.message}"
     for mine, theirs in zip(ours.outputs, stock.outputs, strict=True):
