@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from reshard.dialect_utils.ir.diagnostics import Diagnostic, Place
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import as_json, compiled_from
-from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.compile_targets import Target, compiler_version
 from reshard.passes.driver import registry, stores
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.instrumentation import Instrumentation
@@ -74,7 +74,8 @@ def key(
     """
     if not store.is_on() or not instrumentation.is_default or not _is_known(pipeline, session):
         return None
-    return store.key(repr((str(pipeline), session.options, sorted(asked.items()))), source)
+    compiler = compiler_version(session.options.compile_for) if session.options.compile_for else ""
+    return store.key(repr((str(pipeline), session.options, compiler, sorted(asked.items()))), source)
 
 
 def run(key: str | None, session: Session, compute: Callable[[], Output]) -> Output:
@@ -124,12 +125,10 @@ def replayed(entry: bytes, session: Session) -> Output:
 def _is_known(pipeline: Pipeline, session: Session) -> bool:
     """Returns whether the key has all that the output depends on: a pipeline of ours, options of plain values."""
     names = [getattr(each, "name", None) for each in pipeline.elements]  # MLIR's passes are text
-    target = session.options.compile_for
     return (
         names in [text.split(",") for text in registry.PIPELINES.values()]
         and all(type(each) is registry.load(each.name) for each in pipeline.passes)
         and session.options.xla_child is None
-        and (target is None or target.platform == "cpu")  # the versions of other compilers are not in the key
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
-from reshard.compiling.optimizing import Report, Result, optimize, optimized_module
+from reshard.compiling.optimizing import Report, Result, optimize, optimized_module, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
@@ -24,7 +24,7 @@ from reshard.passes.layouts import choice_text
 from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
 from reshard.passes.layouts.judging import OnCpuDevices
-from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.network import SiteNetwork, of_target
 from reshard.planning import device_networks
 from reshard.synthesis.assignment.tactics import Tactic, parse
 from reshard.synthesis.layouts.mesh import Mesh
@@ -39,7 +39,7 @@ class AUTO:
 
 
 # Of `auto`, beside those of `jax.jit`.
-OPTIONS = ("mesh", "devices", "topology", "memory_limit", "pinned", "tactics", "compiled_meshes")
+OPTIONS = ("mesh", "devices", "topology", "memory_limit", "compile_for", "pinned", "tactics", "compiled_meshes")
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ def auto(
     devices: Sequence[Any] | None = None,
     topology: Topology | str | os.PathLike | None = None,
     memory_limit: int | str | None = None,
+    compile_for: Target | str | None = None,
     pinned: Mapping[int, Any] | None = None,
     tactics: str = "",
     compiled_meshes: int = MOST_COMPILED,
@@ -111,6 +112,8 @@ def auto(
       devices: where the program runs; None: as many of `jax.devices()` as the mesh has, or all of them.
       topology: the network that times are modelled on, as in `traffic`; None: that of the devices.
       memory_limit: of a device, in bytes, or text such as "16GiB"; None: no limit.
+      compile_for: a target such as "tpu:v5e:2x4", whose compiler judges the meshes, and its network is that of the
+        program; None: XLA for CPU devices judges them.
       pinned: the number of an argument -> a tree of PartitionSpecs, or one for all of its leaves, that it has to have;
         it needs a `mesh`.
       tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero3`, `sequence`, `megatron`,
@@ -119,7 +122,7 @@ def auto(
       **jit_options: of `jax.jit`, such as `donate_argnums`.
     Raises:
       MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
-      ValueError: there are fewer devices than the mesh has, `pinned` or `tactics` without a mesh, or no such tactic.
+      ValueError: there are fewer devices than the mesh has, or more than the target; `pinned` or `tactics` without a mesh, or no such tactic.
       DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
 
     Example, on 8 devices:
@@ -141,9 +144,12 @@ def auto(
     if devices is None and isinstance(mesh, jax.sharding.Mesh):
         where = list(mesh.devices.flat)
     where = where[: shape.size if shape else len(where)]
-    network = site_network(
-        topology if topology is not None else device_networks.topology_of(where) or None, memory_limit
-    )
+    target = target_of({} if compile_for is None else {"compile_for": compile_for})
+    if target is not None and target.devices != len(where):
+        raise ValueError(f"{target} has {target.devices} devices, and the program is for {len(where)}")
+    if topology is None:
+        topology = (of_target(target) if target else device_networks.topology_of(where)) or None
+    network = site_network(topology, memory_limit)
     structs = _structs_of(args)
     if pinned and shape is not None:
         structs = _pinned(structs, pinned, _jax_mesh(shape, where))
@@ -154,8 +160,9 @@ def auto(
     name = compat.module_name(lowered.compiler_ir("stablehlo"))
     source = compat.bytecode(lowered.compiler_ir("stablehlo"))
     meshes = (shape,) if shape is not None else meshes_for(len(where))
-    choice = choose(source, name, meshes, network, compiled_meshes=compiled_meshes, tactics=parse(tactics))
-    return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options)
+    tried = {"compiled_meshes": compiled_meshes, "tactics": parse(tactics), "target": target}
+    choice = choose(source, name, meshes, network, **tried)
+    return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options, target)
 
 
 class AutoJitted:
@@ -285,7 +292,9 @@ def _pinned(structs: tuple, pinned: Mapping[int, Any], mesh: Any) -> tuple:
     return tuple(found)
 
 
-def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mapping[str, Any]) -> Automatic:
+def _compiled(
+    fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mapping[str, Any], target: Target | None
+) -> Automatic:
     """Lowers the function with the shardings that were chosen, and gives the program the same layouts inside."""
     import jax
 
@@ -307,6 +316,8 @@ def _compiled(fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mappi
     given: dict[str, Any] = {"topology": choice.network.topology} if choice.network.is_known else {}
     if choice.network.memory_limit is not None:
         given["memory_limit"] = choice.network.memory_limit
+    if target is not None:
+        given["compile_for"] = target
     result = optimize(compat.lowered_with_module(lowered, content), **given)
     return Automatic(mesh, in_shardings, out_shardings, result.lowered, result.compile(), choice, result)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reshard.compiling.automatic import AUTO, OPTIONS, AutoJitted
-from reshard.compiling.optimizing import Optimized, Report, optimized_module
+from reshard.compiling.optimizing import Optimized, Report, optimized_module, target_in
 from reshard.configuration import contexts
 from reshard.configuration.contexts import Context
 from reshard.configuration.settings import resolved, validated
@@ -160,7 +160,7 @@ class _Enabled(Context):
 
 def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
     """Returns a module of jax after optimization; None, after a log message, if it cannot be optimized."""
-    if problem := _misfit(settings["topology"], len(devices)):
+    if problem := _misfit(settings, len(devices)):
         warnings.warn(f"reshard: {name} is compiled as it is: {problem}", RuntimeWarning, stacklevel=2)
         return None
     try:
@@ -176,8 +176,12 @@ def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence
     return None
 
 
-def _misfit(topology: str | None, devices: int) -> str:
-    """Returns why the topology that the user names does not fit the devices of a program; empty if it does."""
+def _misfit(settings: Mapping[str, Any], devices: int) -> str:
+    """Returns why the target or the topology that the user names does not fit the devices of a program; empty if it
+    does."""
+    target, topology = target_in(settings), settings["topology"]
+    if target is not None and target.devices != devices:
+        return f"it is for {devices} devices, and {target} has {target.devices}"
     if not topology:
         return ""
     from reshard.synthesis.network.topology import TopologyError

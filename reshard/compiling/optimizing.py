@@ -22,6 +22,7 @@ from reshard.dialect_utils.platform import compat, jax_seam, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.jobs import agreement, shared_planning
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
@@ -29,7 +30,7 @@ from reshard.passes.driver.registry import COMPARED
 from reshard.passes.results import report, result_cache
 from reshard.passes.results.checks import checked, effort_of, is_rewritten
 from reshard.passes.results.result_cache import Output
-from reshard.passes.sites.network import UNKNOWN
+from reshard.passes.sites.network import UNKNOWN, of_target
 from reshard.planning import device_networks
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.forms.platforms import CPU, GLOO, platform_of
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     import jax
 
 _OF_PASSES = ("policy", "oracle", "topology", "memory_limit")
-_OF_RUNS = ("emit", "check", "effort", "verify_values", "verify_values_bytes")
+_OF_RUNS = ("emit", "compile_for", "check", "effort", "verify_values", "verify_values_bytes")
 _log = logging.getLogger("reshard.optimize")
 
 
@@ -149,7 +150,7 @@ def optimize(
         no. The check is made only with emit="manual" and emit="auto".
       **options: `policy`, "better", "strict" or "always"; `topology`: the network, a preset such as "h100:4", the path
         of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
-        `effort`: how many times longer to search; `emit`, "manual", "sdy", "local" or "auto"; `verify_values`:
+        `compile_for`: a target such as "tpu:v5e:2x4", whose compiler decides; `effort`: how many times longer to search; `emit`, "manual", "sdy", "local" or "auto"; `verify_values`:
         if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
         docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
@@ -225,10 +226,7 @@ def optimized_module(
         child process.
     Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
-    if devices and settings["topology"] is None:
-        settings = {**settings, "topology": device_networks.topology_of(devices)}
-    if devices:
-        settings = {**settings, "platform": _platform_of(devices)}
+    settings = _for_devices(settings, devices)
     session, pipeline, checks = _session(settings), _pipeline(settings), _Checks.of(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
 
@@ -411,6 +409,35 @@ def _text_of(module: ir.Module, locations: bool = True) -> str:
     return module_files.as_text(module, enable_debug_info=locations)
 
 
+def _for_devices(settings: Mapping[str, Any], devices: Sequence[Any]) -> Mapping[str, Any]:
+    """Returns the settings with the network and the platform of the target, or of the devices without one.
+
+    Devices of the target's platform say more about the network than its name: they have an order.
+    """
+    target = target_in(settings)
+    if target is not None and not (devices and devices[0].platform == target.platform):
+        topology, platform = of_target(target), platform_of(target.platform)
+    elif devices:
+        topology, platform = device_networks.topology_of(devices), _platform_of(devices)
+    else:
+        return settings
+    given = settings["topology"]
+    return {**settings, "topology": topology if given is None else given, "platform": platform}
+
+
+def target_of(options: Mapping[str, Any]) -> Target | None:
+    """Returns the target whose compiler decides, by the options of a call and around it; None for this machine.
+
+    Raises: ValueError for a target that does not exist, or whose compiler is not installed.
+    """
+    return target_in(resolved(options, dict(contexts.current().options)))
+
+
+def target_in(settings: Mapping[str, Any]) -> Target | None:
+    """Returns the target that settings, the result of `settings.resolved`, name; None for this machine."""
+    return Target.parse(settings["compile_for"]) if settings["compile_for"] else None
+
+
 def _platform_of(devices: Sequence[Any]) -> str:
     """Returns the platform in whose forms collectives between some devices are written."""
     platform = platform_of(devices[0].platform)
@@ -429,4 +456,4 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
 
 
 def _session(settings: Mapping[str, Any]) -> Session:
-    return Session(RunOptions(effort=effort_of(settings["effort"])))
+    return Session(RunOptions(compile_for=target_in(settings), effort=effort_of(settings["effort"])))

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reshard.compiling.optimizing import Report, optimized_module, source_of
+from reshard.compiling.optimizing import Report, optimized_module, source_of, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.driver.registry import COMPARED, MANUAL
+from reshard.passes.sites.network import of_target
 from reshard.passes.traffic import ledger_text
 from reshard.passes.traffic.ledger import Ledger, ledger_of
 from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
@@ -86,29 +87,35 @@ def traffic(
     program: Any,
     *args: Any,
     topology: Topology | str | os.PathLike | None = None,
+    compile_for: Target | str | None = None,
     with_ours: bool = True,
     **kwargs: Any,
 ) -> Traffic:
     """Returns each collective of a program with its line, its bytes, its modelled time and its cause.
 
-    The program is compiled for CPU devices in a child process, and not run.
+    The program is compiled in a child process, and not run.
 
     Args:
       program: a function, jitted or not; or what `optimize` takes: a `jax.stages.Lowered`, a `jax.export.Exported`, or
         a module as text or bytes.
       *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
       topology: the network that times are modelled on: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file,
-        or a `Topology`; None for one switch between all devices. `optimize` decides for it, too.
+        or a `Topology`; None for that of `compile_for`, else one switch between all devices. `optimize` decides for it,
+        too.
+      compile_for: a target such as "tpu:v5e:2x4"; None for CPU devices.
       with_ours: whether the program after `optimize`, with the options of `reshard.options`, is compiled too.
     Raises:
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
       TypeError: arguments for a program that is no function.
       DiagnosedError: as `optimize`.
     """
+    target = target_of({} if compile_for is None else {"compile_for": compile_for})
+    if topology is None and target is not None:
+        topology = of_target(target) or None
     network = topology if isinstance(topology, Topology) else Topology.parse(os.fspath(topology or DEFAULT))
     source, name, is_from_jax = source_of("traffic", program, args, kwargs)
-    options = {} if topology is None else {"topology": network}
-    return of_source(source, name, network, with_ours=with_ours, is_from_jax=is_from_jax, options=options)
+    how = {"options": {} if topology is None else {"topology": network}, "target": target}
+    return of_source(source, name, network, with_ours=with_ours, is_from_jax=is_from_jax, **how)
 
 
 def of_source(
@@ -137,7 +144,8 @@ def of_source(
     stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
         return Traffic(name, stock)
-    settings = resolved(dict(options or {}), dict(contexts.current().options))
+    given = dict(options or {}) if target is None else {**(options or {}), "compile_for": target}
+    settings = resolved(given, dict(contexts.current().options))
     if settings["emit"] not in COMPARED:
         settings = {**settings, "emit": MANUAL}  # the other forms are not compared with stock XLA's
     optimized = optimized_module(source, settings, name, is_from_jax=is_from_jax)

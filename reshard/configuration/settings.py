@@ -108,6 +108,19 @@ def _topology(value: Any) -> str:
     return option_text(value)
 
 
+def _text_of_target(value: Any) -> Any:
+    from reshard.dialect_utils.xla.compile_targets import Target
+
+    return str(value) if isinstance(value, Target) else value
+
+
+def _target(text: str) -> None:
+    from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler
+
+    if missing := missing_compiler(Target.parse(text)):
+        raise TargetError(missing)
+
+
 def _emissions() -> tuple[str, ...]:
     from reshard.passes.driver.registry import EMISSIONS
 
@@ -144,6 +157,14 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             "effort", "1", "how long to search for the best set of sites: so many times 8 compilations", check=effort_of
+        ),
+        Setting(
+            "compile_for",
+            None,
+            "the target whose compiler decides between the forms of the module, such as `tpu:v5e:2x4`; it need not be "
+            "there",
+            check=_target,
+            normalized=_text_of_target,
         ),
         Setting("check", True, "compile the whole module before and after, and choose the sites that make it faster"),
         Setting(

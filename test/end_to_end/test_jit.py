@@ -421,6 +421,12 @@ class TestMistakes:
         ):
             reshard.jit(jnp.sin, reshard_options={"policy": "never"})
 
+    def test_a_target_of_other_devices_is_warned_of(self, mesh):
+        array = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
+        program = reshard.jit(lambda a: a + 2, reshard_options={"compile_for": "cpu:4"})
+        with pytest.warns(RuntimeWarning, match="is compiled as it is: it is for 8 devices, and cpu:4 has 4"):
+            program(array)
+
     def test_a_topology_of_other_devices_is_warned_of(self, mesh):
         array = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
         program = reshard.jit(lambda a: a + 1, reshard_options={"topology": "h100:4"})

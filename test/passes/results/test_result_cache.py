@@ -263,13 +263,19 @@ def test_a_pass_of_others_under_our_name_is_not_kept(root):
     assert result_cache.key(b"module {}", theirs, Session()) is None
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"xla_child": object()}, {"compile_for": Target.parse("tpu:v5e:2x4")}],
-    ids=lambda options: next(iter(options)),
-)
-def test_options_that_a_key_does_not_tell_of_are_not_kept(options, root):
-    assert result_cache.key(b"module {}", Pipeline.default(), Session(RunOptions(**options))) is None
+def test_answers_of_the_callers_own_child_are_not_kept(root):
+    assert result_cache.key(b"module {}", Pipeline.default(), Session(RunOptions(xla_child=object()))) is None
+
+
+def test_the_key_has_the_version_of_the_compiler_of_a_target(root, monkeypatch):
+    def key() -> str | None:
+        options = RunOptions(compile_for=Target.parse("tpu:v5e:2x4"))
+        return result_cache.key(b"module {}", Pipeline.default(), Session(options))
+
+    monkeypatch.setattr(result_cache, "compiler_version", lambda target: "0.0.1")
+    before = key()
+    monkeypatch.setattr(result_cache, "compiler_version", lambda target: "0.0.2")
+    assert None not in (before, key()) and before != key()
 
 
 def test_timed_runs_are_not_kept(root):

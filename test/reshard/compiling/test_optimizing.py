@@ -4,6 +4,7 @@
 import pytest
 
 import reshard
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
 ROWS_TO_COLUMNS = """sdy.mesh @mesh = <["x"=4]>
 func.func @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
@@ -29,3 +30,25 @@ def test_on_shared_memory_the_final_programs_are_compared():
     }
     """
     assert [reshard.optimize(gathered, topology=each).is_rewritten for each in ("cpu:4", "uniform")] == [True, False]
+
+
+def test_a_target_of_as_many_devices_decides():
+    report = reshard.optimize(ROWS_TO_COLUMNS, compile_for="cpu:4").report
+    assert "modelled on cpu:4" in str(report)
+    with pytest.raises(DiagnosedError, match="the module is for 4 devices, the target has 8"):
+        reshard.optimize(ROWS_TO_COLUMNS, compile_for="cpu:8")
+
+
+def test_a_topology_beside_a_target_counts():
+    report = reshard.optimize(ROWS_TO_COLUMNS, compile_for="cpu:4", topology="h100:2x2").report
+    assert "modelled on h100:2x2" in str(report)
+
+
+@pytest.mark.tpu
+def test_the_compiler_of_a_tpu_decides_and_its_answer_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path))
+    rows_of_eight = ROWS_TO_COLUMNS.replace('"x"=4', '"x"=8')
+    first, second = (reshard.optimize(rows_of_eight, compile_for="tpu:v5e:2x4").report for _ in range(2))
+    assert "compiled for tpu:v5e:2x4, modelled on v5e:2x4" in str(first)
+    assert str(second) == str(first)
+    assert list(tmp_path.glob("results-*"))

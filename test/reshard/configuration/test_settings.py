@@ -9,6 +9,7 @@ import pytest
 import reshard
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved, validated
+from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.synthesis.network.topology import Topology
 
 QUIET = {"logging_level": None, "progress": "auto"}
@@ -36,7 +37,7 @@ class TestPlaces:
     def test_nothing_said(self):
         values = {"verify_values": False, "verify_values_bytes": "256MiB"}
         stated = {"policy": "better", "oracle": "lone", "emit": "auto", "check": True}
-        stated |= {"topology": None, "memory_limit": None, "effort": "1"}
+        stated |= {"topology": None, "memory_limit": None, "effort": "1", "compile_for": None}
         assert resolved() == {**stated, **values, "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
@@ -51,6 +52,7 @@ class TestPlaces:
             "topology": None,
             "memory_limit": None,
             "effort": "1",
+            "compile_for": None,
             "emit": "manual",  # from the call, not from the environment
             "check": True,  # from the environment, not from the file
             "verify_values": False,
@@ -85,8 +87,8 @@ class TestMistakes:
         return pytest.raises(ValueError, match=f"^{re.escape(text)}$")
 
     known = (
-        "known: policy, oracle, emit, topology, memory_limit, effort, check, verify_values, verify_values_bytes, "
-        "dump_to, logging_level, progress"
+        "known: policy, oracle, emit, topology, memory_limit, effort, compile_for, check, verify_values, "
+        "verify_values_bytes, dump_to, logging_level, progress"
     )
 
     def test_in_the_call(self):
@@ -109,6 +111,14 @@ class TestMistakes:
             validated({"topology": "h10"})
         with pytest.raises(ValueError, match="^topology: 4 is no topology; write a preset such as 'h100:4'"):
             validated({"topology": 4})
+
+    def test_a_target_is_a_text_or_an_object_and_its_compiler_has_to_be_there(self, monkeypatch):
+        assert validated({"compile_for": "cpu:8"}) == validated({"compile_for": Target.parse("cpu:8")})
+        with pytest.raises(ValueError, match="^compile_for: 'tpu:v9:2x2' names no TPU: 'v9' is none of v2, "):
+            validated({"compile_for": "tpu:v9:2x2"})
+        monkeypatch.setattr("reshard.dialect_utils.xla.compile_targets._is_installed", lambda module: False)
+        with pytest.raises(ValueError, match="^compile_for: compiling for tpu:v5e:2x4 needs libtpu, the TPU compiler"):
+            validated({"compile_for": "tpu:v5e:2x4"})
 
     def test_limits_and_efforts(self):
         assert validated({"memory_limit": 4096, "effort": 3}) == {"memory_limit": "4096", "effort": "3"}
