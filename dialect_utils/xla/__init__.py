@@ -4,6 +4,7 @@
 __all__ = [
     "child",
     "compile_targets",
+    "hlo_async_fusions",
     "hlo_collectives",
     "hlo_copies",
     "hlo_text",

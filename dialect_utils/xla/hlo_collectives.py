@@ -6,7 +6,8 @@ the program's, and neither combiners nor backend rewrites have run. The schedule
 
 It follows `while` bodies times their trip count, the callees of `call`, `fusion` and `async-start`, and the branch of a
 `conditional` with the most traffic. XLA writes `known_trip_count` only late in its pipeline, so right after
-partitioning the count is derived from the induction variable (`hlo_trip_counts`).
+partitioning the count is derived from the induction variable (`hlo_trip_counts`). A collective that a TPU runs in
+pieces counts where it starts (`hlo_async_fusions`).
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from functools import cached_property
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
+from .hlo_async_fusions import is_counted_elsewhere
 from .hlo_copies import _is_in_place
 from .hlo_device_groups import parse_groups, parse_pairs
 from .hlo_text import Computation, HloModule, Instruction, has_channel, op_name, parse_module, shape_bytes
@@ -212,6 +214,8 @@ class _Walk:
 
     def _visit_instruction(self, scope: Scope, instruction: Instruction, times: int) -> list[CollectiveOp]:
         kind = _COLLECTIVES.get(instruction.opcode.removesuffix("-start"))
+        if kind is not None and is_counted_elsewhere(scope.computation, instruction):
+            return []
         if kind is not None:
             moved = self._collective(kind, scope.computation, instruction, times)
             return [CollectiveOp(moved, instruction.name, instruction.shape, loops=self._loops)]

@@ -4,6 +4,9 @@
 A device computes one op after the other, in the order of the schedule; what stands between the start of a collective
 and its end runs beside it. Work hides one collective at a time, the one that started first, or a pair of permutes: they
 go different ways. Loops and branches between the two count nothing.
+
+A collective that a TPU runs in pieces, inside of fusions, hides behind the work of these fusions alone, which moves it
+on (`hlo_async_fusions`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from reshard.synthesis.network.program_time import Hidden
 
+from .hlo_async_fusions import START, STEP, pieces_in
 from .hlo_collectives import CollectiveOp
 from .hlo_text import Computation, HloModule, Instruction, parse_module
 from .hlo_work import pieces_of
@@ -57,8 +61,20 @@ def _between(
 ) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yields the name of each collective of a computation and the work that runs beside it, if there is any."""
     running: dict[str, tuple[str, int, int]] = {}
+    pieces: dict[int, tuple[str, int, int]] = {}  # by channel
     works = {piece.names[-1]: (piece.flops, piece.bytes_moved) for piece in pieces_of(module, computation)}
     for each in computation.instructions.values():
+        for piece in (in_fusion := pieces_in(module, each)):
+            name, flops, moved = pieces.pop(piece.channel, ("", 0, 0))
+            if piece.role == START and piece.name in ops:
+                pieces[piece.channel] = piece.name, 0, 0
+            elif piece.role == STEP and name:
+                more_flops, more_moved = works.get(each.name, (0, 0))
+                pieces[piece.channel] = name, flops + more_flops, moved + more_moved
+            elif flops or moved:
+                yield name, (flops, moved)
+        if in_fusion:
+            continue
         if name := _started(module, each, ops):
             running[each.name] = name, 0, 0
         elif each.opcode.endswith("-done"):

@@ -20,6 +20,7 @@ executable. Collectives are not counted here: their operands and results cost no
 - W6 Twice: a value that other loops use too is computed again there, if it is computed from few arrays that are
   together not larger than what is used of it, such as masks and broadcasts; else it is written and read.
 - W7 Scheduled: in scheduled HLO each op is a loop of its own, and each fusion is one; copies and reshapes are no views.
+  An operand that a fusion hands on in its place is not moved.
 - W8 Lines: the loops of XLA's CPU backend run in the order of their result. If that is not the order of what they read,
   memory gives whole lines all the same, and a loop uses the rest of a line only if it returns before the line has
   left the cache (`hlo_copies.reads_of_lines`).
@@ -35,6 +36,7 @@ from math import gcd, log2, prod
 from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs import traffic
 
+from .hlo_async_fusions import STEP, pieces_in
 from .hlo_copies import _keeps_order, reads_of_lines
 from .hlo_device_groups import integers
 from .hlo_text import Computation, HloModule, Instruction, parse_module, shape_arrays, sizes_of, tuple_elements
@@ -177,12 +179,21 @@ def operands_of(module: HloModule, computation: Computation) -> dict[str, list[s
 
 def _work_of_fusion(module: HloModule, fusion: Instruction, reads_lines: bool = False) -> tuple[int, int]:
     """Returns FLOPs and bytes of a fusion, which is one loop; fusions inside add FLOPs."""
+    if any(piece.role != STEP for piece in pieces_in(module, fusion)):
+        return 0, 0  # it starts or ends a collective
     computation = module.computations[str(fusion.callee("calls"))]
     inside = computation.instructions.values()
     flops = sum(flops_of(computation, each) for each in inside if each.opcode not in _FREE)
     flops += sum(_work_of_fusion(module, each)[0] for each in inside if each.opcode == "fusion")
-    read, written = _Loops(computation, is_fused=True, is_one=True).bytes_of_all()
+    read, written = _Loops(computation, is_fused=True, is_one=True).bytes_of_all(_in_place(fusion))
     return flops, read + written + (_unused_of_lines(computation, read) if reads_lines else 0)
+
+
+def _in_place(fusion: Instruction) -> frozenset[int]:
+    """Returns the numbers of the results of a fusion that lie where operands lie."""
+    found = re.search(r"\boutput_to_operand_aliasing=\{(.*?\))\}", fusion.attributes)
+    numbers = re.findall(r"\{(\d*)\}: \(", found[1]) if found else []
+    return frozenset(int(number or 0) for number in numbers)
 
 
 def _unused_of_lines(fusion: Computation, read: int) -> int:
@@ -377,19 +388,24 @@ class _Loops:
         read = sum(body.bytes_read(each.name, at, elements) for at in range(len(body.operands[each.name])))
         return read + body.bytes_written(each.name)
 
-    def bytes_of_all(self) -> tuple[int, int]:
-        """Returns the bytes that a computation which is one loop reads, and those that it writes."""
+    def bytes_of_all(self, in_place: frozenset[int]) -> tuple[int, int]:
+        """Returns the bytes that a computation which is one loop reads, and those that it writes.
+
+        Args:
+          in_place: the numbers of results that lie where operands lie; a parameter among them is not moved.
+        """
         body = self._body
         reads: Counter[str] = Counter()
         for name, needed in self._needed.items():
             for position, operand in enumerate(body.operands[name]):
                 if body.instructions.get(operand, _NO_OP).opcode == "parameter":
                     reads[operand] += body.bytes_read(name, position, needed)
-        for result in sorted(set(body.results) - self._members):  # a view of a parameter is a copy here
+        results = [
+            name for at, name in enumerate(body.results) if at not in in_place or name in self._members
+        ]
+        for result in sorted(set(results) - self._members):  # a view of a parameter is a copy here
             reads[result] += body.size(result)[1]
-        written = sum(
-            body.bytes_written(name) if name in self._members else body.size(name)[1] for name in body.results
-        )
+        written = sum(body.bytes_written(name) if name in self._members else body.size(name)[1] for name in results)
         return sum(min(moved, body.size(operand)[1]) for operand, moved in reads.items()), written
 
     def pieces(self) -> list[Piece]:

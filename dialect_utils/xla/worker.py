@@ -550,7 +550,7 @@ def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
 
     found = _traffic(hlo_text, reads_lines=reads_lines)
     kept = ("bytes_received", "bytes_sent", "collectives", "unpriced", "moved", "work")
-    is_asynchronous = "-start(" in hlo_text
+    is_asynchronous = "-start(" in hlo_text or "AsyncCollectiveStart" in hlo_text
     hidden = hidden_in(hlo_text, collectives_in(hlo_text).ops) if is_asynchronous else ()
     return {f"final_{name}": found[name] for name in kept} | {"final_hidden": [astuple(each) for each in hidden]}
 

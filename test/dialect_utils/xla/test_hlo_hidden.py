@@ -5,6 +5,7 @@ import pytest
 
 from reshard.dialect_utils.xla.hlo_collectives import collectives_in
 from reshard.dialect_utils.xla.hlo_hidden import hidden_in
+from reshard.dialect_utils.xla.hlo_work import work_in
 from reshard.synthesis.network.program_time import LocalWork, program_time
 from reshard.synthesis.network.topology import Level, Topology
 
@@ -69,3 +70,64 @@ def test_a_collective_is_hidden_as_far_as_the_work_beside_it_goes():
     assert beside.hidden_s == hidden.bytes_moved / LINE.memory_bandwidth_bytes_per_s
     assert beside.collectives_s == alone.collectives_s - beside.hidden_s
     assert beside.seconds == pytest.approx(alone.seconds - beside.hidden_s)
+
+
+IN_PIECES = """HloModule m, is_scheduled=true, num_partitions=4
+
+%starting (p: bf16[64,64]) -> (bf16[64,64], bf16[256,64], u32[]) {
+  %p = bf16[64,64]{1,0} parameter(0)
+  %g0 = bf16[256,64]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, backend_config={"async_collective_fusion_config":{"flag_start":"-1","flag_end":"-1"}}
+  ROOT %c0 = (bf16[64,64]{1,0}, bf16[256,64]{1,0}, u32[]) custom-call(%g0), custom_call_target="AsyncCollectiveStart"
+}
+
+%going_on (a: bf16[64,64], p: bf16[64,64], q: bf16[256,64], f: u32[]) -> (bf16[64,64], bf16[64,64], bf16[256,64], bf16[256,64], u32[]) {
+  %a = bf16[64,64]{1,0} parameter(0)
+  %p = bf16[64,64]{1,0} parameter(1)
+  %q = bf16[256,64]{1,0} parameter(2)
+  %f = u32[] parameter(3)
+  %x = bf16[64,64]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %g1 = bf16[256,64]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, backend_config={"async_collective_fusion_config":{"flag_start":"2","flag_end":"3"}}
+  ROOT %t = (bf16[64,64]{1,0}, bf16[64,64]{1,0}, bf16[256,64]{1,0}, bf16[256,64]{1,0}, u32[]) tuple(%x, %p, %q, %g1, %f)
+}
+
+%ending (p: bf16[64,64], q: bf16[256,64], f: u32[]) -> bf16[256,64] {
+  %p = bf16[64,64]{1,0} parameter(0)
+  %q = bf16[256,64]{1,0} parameter(1)
+  %f = u32[] parameter(2)
+  %g2 = bf16[256,64]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, backend_config={"async_collective_fusion_config":{"flag_start":"2","flag_end":"3"}}
+  ROOT %c2 = bf16[256,64]{1,0} custom-call(%p, %q, %g2, %f), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (a: bf16[64,64], b: bf16[64,64]) -> bf16[256,64] {
+  %a = bf16[64,64]{1,0} parameter(0)
+  %b = bf16[64,64]{1,0} parameter(1)
+  %s = (bf16[64,64]{1,0}, bf16[256,64]{1,0}, u32[]) fusion(%b), kind=kCustom, output_to_operand_aliasing={{0}: (0, {})}, calls=%starting
+  %s0 = bf16[64,64]{1,0} get-tuple-element(%s), index=0
+  %s1 = bf16[256,64]{1,0} get-tuple-element(%s), index=1
+  %s2 = u32[] get-tuple-element(%s), index=2
+  %y = bf16[64,64]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %t = (bf16[64,64]{1,0}, bf16[64,64]{1,0}, bf16[256,64]{1,0}, bf16[256,64]{1,0}, u32[]) fusion(%a, %s0, %s1, %s2), kind=kCustom, output_to_operand_aliasing={{1}: (1, {}), {2}: (2, {}), {3}: (2, {}), {4}: (3, {})}, calls=%going_on
+  %t1 = bf16[64,64]{1,0} get-tuple-element(%t), index=1
+  %t2 = bf16[256,64]{1,0} get-tuple-element(%t), index=2
+  %t4 = u32[] get-tuple-element(%t), index=4
+  ROOT %d = bf16[256,64]{1,0} fusion(%t1, %t2, %t4), kind=kCustom, output_to_operand_aliasing={{}: (1, {})}, calls=%ending
+}
+"""
+
+
+class TestInPieces:
+    """The TPU compiler writes one gather three times: where it starts, beside a product, and where it ends."""
+
+    tile = 64 * 64 * 2
+
+    def test_it_is_one_collective(self):
+        (gather,) = collectives_in(IN_PIECES).ops
+        assert (gather.name, gather.collective.bytes_after) == ("g0", 4 * self.tile)
+
+    def test_the_work_of_its_steps_alone_hides_it(self):
+        (hidden,) = hidden_in(IN_PIECES, collectives_in(IN_PIECES).ops)
+        assert (hidden.flops, hidden.bytes_moved) == (FLOPS, 2 * self.tile)
+
+    def test_the_memory_that_it_goes_through_is_no_local_work(self):
+        """Each product reads a tile, once as both operands in a fusion, and writes one."""
+        assert work_in(IN_PIECES) == (LocalWork(FLOPS, 2 * self.tile), LocalWork(FLOPS, 3 * self.tile))
