@@ -34,11 +34,12 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     summary = "let blocks of collectives travel while products of other blocks are computed"
     description = """
     Looks at the bodies of manual computations, such as those that `jax.shard_map` makes and those of the islands that
-    `convert-to-local` writes, for an all_gather or all_to_all whose tile only products take, and for a product that
-    only a reduce_scatter or all_to_all takes. A pipeline takes their place if it is faster on the network: blocks go
-    around a ring of neighbours by collective_permutes, in both directions where the network is a torus, or directly to
-    who gets them, and each is multiplied when it is there, or leaves when it is computed. No device holds the gathered
-    tile, or the whole product, any more.
+    `convert-to-local` writes, for an all_gather or all_to_all whose tile products take, and for a product that only a
+    reduce_scatter or all_to_all takes; conversions of numbers and transposes may lie between. A pipeline takes their
+    place if it is faster on the network: blocks go around a ring of neighbours by collective_permutes, in both
+    directions where the network is a torus, or directly to who gets them, and each is multiplied when it is there, or
+    leaves when it is computed. No device holds the gathered tile, or the whole product, any more, unless something
+    else needs it as a whole. Of the collectives next to one product the one that gains most is taken.
 
     A sum that is scattered, and a product over a gathered dimension, are added up in another order, so they may round
     otherwise; `keep-sums` leaves them. Whether a pipeline is faster is decided by a model: of the products, a roofline
@@ -74,6 +75,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         BETTER, "; ".join(f"{name}: {meaning}" for name, meaning in _POLICIES.items()), choices=tuple(_POLICIES)
     )
     keep_sums: bool = option(False, "leave sums of floating-point numbers in the order that XLA gives them")
+    may_hold_more: bool = option(
+        False, "take pipelines that hold more than the tile between collective and product, too"
+    )
     only: str = only_option()
     leave: str = leave_option()
     first: int = option(0, "the number of the first pipeline")
@@ -99,11 +103,11 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         from reshard.dialect_utils.overlap.pipeline_emission import write_pipeline
 
         found = self._pipelines(module, session)
-        faster = [each for each in found if self.policy == ALWAYS or _is_faster(each)]
+        faster = _of_different_products([each for each in found if self.policy == ALWAYS or self._is_faster(each)])
         if kept := len(found) - len(faster):
             session.count("kept", kept)
             stay = "stays as it is" if kept == 1 else "stay as they are"
-            said = f"no pipeline in as little memory is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
+            said = f"no further pipeline in as little memory is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
         channels = unused_channels(module)
         written = 0
@@ -134,11 +138,22 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 found.append(pipeline_of(candidate, self.network.topology))
         return found
 
+    def _is_faster(self, pipeline: Pipeline) -> bool:
+        """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more if it must not."""
+        is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
+        return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
 
-def _is_faster(pipeline: Pipeline) -> bool:
-    """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
-    is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
-    return is_faster and pipeline.pipelined_bytes <= pipeline.whole_bytes
+
+def _of_different_products(pipelines: list[Pipeline]) -> list[Pipeline]:
+    """Returns the pipelines that gain most, in their order: of those of one product only the best one."""
+    taken: set[ir.Operation] = set()
+    chosen: set[int] = set()
+    for at, each in sorted(enumerate(pipelines), key=lambda found: found[1].pipelined_s - found[1].whole_s):
+        products = {product.op for product in each.candidate.products}
+        if not taken & products:
+            taken |= products
+            chosen.add(at)
+    return [each for at, each in enumerate(pipelines) if at in chosen]
 
 
 def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) -> dict[str, Any]:
@@ -149,7 +164,7 @@ def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) ->
         number, collective, is_written, session, stock_s=pipeline.whole_s, our_s=pipeline.pipelined_s
     )
     return row | {
-        "group": f"{pipeline.candidate.text} {collective.in_groups}",
+        "group": f"{pipeline.candidate.pattern}: {number}",
         "kind": "overlap",
         "source": str(asked.source),
         "target": str(asked.target),

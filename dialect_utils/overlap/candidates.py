@@ -8,7 +8,8 @@
 | product, reduce_scatter| a sum, around a ring      | the result: the term for where the sum goes |
 | product, all_to_all    | a part of the result each | the result: the part for who gets it        |
 
-Between the two there may be conversions of floating-point numbers.
+Between the two there may be conversions of floating-point numbers, and transposes. A gathered tile may be used as a
+whole, too; then it is put together from its blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CHAINS = 2
 _BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
 _SUMS_BITS = 32
 _BLOCKS_SLOWER = 1.1  # than the same operations in one product: compilers tile large ones better, and fuse more
-_CONVERT, _DOT = "stablehlo.convert", "stablehlo.dot_general"
+_CONVERT, _DOT, _TRANSPOSE = "stablehlo.convert", "stablehlo.dot_general", "stablehlo.transpose"
 _AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all")
 
 
@@ -53,12 +54,14 @@ class Candidate:
     Attributes:
       uses: the products that take it; empty if `made_by` is the one that makes it.
       conversions: the ops between, in the order of the data.
+      is_used_whole: whether something else than products takes it, too.
     """
 
     collective: ExplicitCollective
     uses: tuple[Use, ...] = ()
     made_by: DotProduct | None = None
     conversions: tuple[ir.Operation, ...] = ()
+    is_used_whole: bool = False
 
     @property
     def kind(self) -> str:
@@ -69,10 +72,24 @@ class Candidate:
         return self.collective.in_groups.members
 
     @property
-    def dim(self) -> int:
-        """Returns the dimension of the tile along which blocks are apart: of the operand, or of the result."""
+    def tile_dim(self) -> int:
+        """Returns the dimension of the collective's tile along which blocks are apart."""
         found = self.collective.in_groups
         return found.joined if self.uses and self.kind == "all_to_all" else found.dim
+
+    @property
+    def dim(self) -> int:
+        """Returns that dimension of the products' operand, or of the product that is sent: behind transposes."""
+        dim = self.tile_dim
+        for op in self.conversions if self.uses else reversed(self.conversions):
+            if op.name == _TRANSPOSE:
+                order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+                dim = order.index(dim) if self.uses else order[dim]
+        return dim
+
+    @property
+    def products(self) -> tuple[DotProduct, ...]:
+        return (self.made_by,) if self.made_by else tuple(use.product for use in self.uses)
 
     @property
     def may_round(self) -> bool:
@@ -92,6 +109,14 @@ class Candidate:
         result = use.product.sized(*use.product.shapes)
         is_narrow = result.bits[2] < _SUMS_BITS
         return 2 * result.result_bytes * _SUMS_BITS // result.bits[2] if is_narrow else result.result_bytes
+
+    @property
+    def pattern(self) -> str:
+        """Returns in words what pipelines are alike for a compiler: what becomes of the products of blocks."""
+        if self.made_by is not None:
+            return f"product, {self.kind}"
+        are_added = all(self.role(use).kind == "contracted" for use in self.uses)
+        return f"{self.kind}, product {'added up' if are_added else 'put together'}"
 
     @property
     def text(self) -> str:
@@ -126,19 +151,16 @@ class Pipeline:
 def candidates(root: ir.Operation) -> Iterator[tuple[ir.Operation, Candidate | NotPlannable]]:
     """Yields the collectives in manual computations of a module that are next to products, or why they cannot be cut.
 
-    A product between two collectives is in the first candidate alone that has it.
+    A product between two collectives is in the candidates of both.
     """
-    taken: set[ir.Operation] = set()
     for op, found in list(explicit_collectives(root)):
-        near = _near(op)
-        if not near or taken.intersection(near):
+        if not _near(op):
             continue
         if isinstance(found, NotPlannable):
             yield op, found
             continue
         try:
             yield op, _candidate(found)
-            taken.update(near)
         except NotPlannable as reason:
             yield op, reason
 
@@ -168,47 +190,52 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
         if candidate.uses:
             pipelined_s = gathered_s(hops, block_s, hop_s(rings.pairs(1)))
         else:
-            chains = 1 if collective.in_groups.result[candidate.dim] % _CHAINS else _CHAINS
+            chains = 1 if collective.in_groups.result[candidate.tile_dim] % _CHAINS else _CHAINS
             add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s
             pipelined_s = scattered_s(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
     held_bytes = _BLOCKS_HELD * block_bytes + sum(map(candidate.sum_bytes, candidate.uses))
+    held_bytes += collective.flat.bytes_after * candidate.is_used_whole
     return Pipeline(
         candidate, rings, hops, chains, flat_s + whole_s, pipelined_s,
         collective.flat.largest_tile_bytes, held_bytes, block_bytes * (n - 1),
     )  # fmt: skip
 
 
-def _near(op: ir.Operation) -> list[ir.Operation]:
-    """Returns the products whose operand or result is the tile of a collective."""
+def _near(op: ir.Operation) -> bool:
+    """Returns whether the tile of a collective is an operand or the result of a product."""
     kind = short_name(op)
     if kind in _AFTER:
         tile, _ = _after(op.results[0])
-        products = [user for user in _users(tile) if user.name == _DOT]
-        if products:
-            return products
+        if any(user.name == _DOT for user in _users(tile)):
+            return True
     if kind in _BEFORE and len(op.operands) == 1:
         tile, _ = _before(op.operands[0])
         producer = producer_of(tile)
-        return [producer] if producer is not None and producer.name == _DOT else []
-    return []
+        return producer is not None and producer.name == _DOT
+    return False
 
 
 def _after(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
-    """Returns what conversions make of a value, as long as nothing else uses it, and these ops."""
+    """Returns what conversions and transposes make of a value, as long as nothing else uses it, and these ops."""
     users = _users(value)
-    if len(users) != 1 or users[0].name != _CONVERT or not _is_float(value):
+    if len(users) != 1 or not _is_passed_through(users[0]):
         return value, ()
     last, ops = _after(users[0].results[0])
     return last, (users[0], *ops)
 
 
 def _before(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
-    """Returns the value that conversions make a value of, and these ops."""
+    """Returns the value that conversions and transposes make a value of, and these ops."""
     producer = producer_of(value)
-    if producer is None or producer.name != _CONVERT or not _is_float(producer.operands[0]):
+    if producer is None or not _is_passed_through(producer):
         return value, ()
     first, ops = _before(producer.operands[0])
     return first, (*ops, producer)
+
+
+def _is_passed_through(op: ir.Operation) -> bool:
+    """Returns whether blocks of an op's operand make blocks of its result."""
+    return op.name == _TRANSPOSE or (op.name == _CONVERT and _is_float(op.operands[0]))
 
 
 def _users(value: ir.Value) -> list[ir.Operation]:
@@ -227,7 +254,8 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
         raise NotPlannable("its reduction is no sum")
     tile, conversions = _after(collective.op.results[0])
     if collective.in_groups.kind in _AFTER and any(user.name == _DOT for user in _users(tile)):
-        return _checked(Candidate(collective, _uses(tile, collective.op), None, conversions))
+        uses, is_used_whole = _uses(tile, collective.op)
+        return _checked(Candidate(collective, uses, None, conversions, is_used_whole))
     tile, conversions = _before(collective.op.operands[0])
     product = present(producer_of(tile))
     if any(len(_users(each.results[0])) > 1 for each in (*conversions, product)):
@@ -239,8 +267,7 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
 
 def _checked(candidate: Candidate) -> Candidate:
     """Returns a candidate. Raises: NotPlannable if the sizes of its products are unknown."""
-    products = [use.product for use in candidate.uses] + ([candidate.made_by] if candidate.made_by else [])
-    for product in products:
+    for product in candidate.products:
         types = [value.type for value in (*product.op.operands, product.op.results[0])]
         if not all(ir.RankedTensorType(kind).has_static_shape for kind in types):
             raise NotPlannable("the size of the product next to it is unknown")
@@ -251,17 +278,20 @@ def _checked(candidate: Candidate) -> Candidate:
     return candidate
 
 
-def _uses(tile: ir.Value, op: ir.Operation) -> tuple[Use, ...]:
-    """Returns the products that use a tile. Raises: NotPlannable if something else does."""
-    found = []
+def _uses(tile: ir.Value, op: ir.Operation) -> tuple[tuple[Use, ...], bool]:
+    """Returns the products that use a tile, and whether something else does. Raises: NotPlannable."""
+    found, is_used_whole = [], False
     for use in tile.uses:
         owner = use.owner.operation
-        if owner.name != _DOT or owner.block != op.block:
-            raise NotPlannable("its tile is used as a whole, too")
-        found.append(Use(DotProduct(owner), use.operand_number))
+        if owner.name == _DOT and owner.block == op.block:
+            found.append(Use(DotProduct(owner), use.operand_number))
+        else:
+            is_used_whole = True
+    if not found:
+        raise NotPlannable("its products are in another block")
     if len({use.product.op for use in found}) < len(found):
         raise NotPlannable("a product multiplies its tile with itself")
-    return tuple(reversed(found))  # the uses of a value begin with the last
+    return tuple(reversed(found)), is_used_whole  # the uses of a value begin with the last
 
 
 def _block_bytes(candidate: Candidate) -> int:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from reshard.synthesis.forms.platforms import CPU
+
 from ..emission.exchange_emission import int64s, zeros
 from ..emission.per_device import PerDevice
 from ..emission.tile_emission import Mark
@@ -39,15 +41,17 @@ def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
             op.results[0].replace_all_uses_with(result)
         else:
             blocks = list(writer.arriving(op.operands[0]))
+        whole = writer.whole(blocks) if candidate.is_used_whole else None
     for use in candidate.uses:
         with ir.InsertionPoint(use.product.op), ir.Location.name(mark.name, use.product.op.location):
             use.product.op.results[0].replace_all_uses_with(writer.multiplied(use, blocks))
+            use.product.op.erase()
+    if whole is not None:
+        (candidate.conversions[-1] if candidate.conversions else op).results[0].replace_all_uses_with(whole)
     _erase(candidate)
 
 
 def _erase(candidate: Candidate) -> None:
-    for use in candidate.uses:
-        use.product.op.erase()
     if candidate.made_by is not None:
         candidate.collective.op.erase()
     for conversion in reversed(candidate.conversions):
@@ -108,6 +112,8 @@ class _Writer:
         for offset, block in blocks:
             part = other if role.other is None else self._part(other, role.other, offset)
             operands = (block, part) if use.operand == 0 else (part, block)
+            if self.mark.platform == CPU:  # some of its products of narrow numbers cannot be wide
+                operands = [_as(each, element) for each in operands]
             made = product.write(operands, element)
             if role.result is None:
                 result = made if result is None else stablehlo.AddOp(result, made).result
@@ -115,6 +121,15 @@ class _Writer:
                 into = zeros(made, product.result_shape) if result is None else result
                 result = self._put(into, made, role.result, offset)
         return _as(present(result), product.element_type)
+
+    def whole(self, blocks: Sequence[tuple[int, ir.Value]]) -> ir.Value:
+        """Returns the operand of products, put together from its blocks."""
+        result: ir.Value | None = None
+        shape = _after_all(self.candidate).shape
+        for offset, block in blocks:
+            into = zeros(block, tuple(shape)) if result is None else result
+            result = self._put(into, block, self.candidate.dim, offset)
+        return present(result)
 
     # ---- product, collective
 
@@ -137,7 +152,7 @@ class _Writer:
             for way in (1, -1):
                 total = self._added(sums.get((way, chain)), total)
             totals.append(total)
-        return totals[0] if len(totals) == 1 else stablehlo.ConcatenateOp(totals, self.candidate.dim).result
+        return totals[0] if len(totals) == 1 else stablehlo.ConcatenateOp(totals, self.candidate.tile_dim).result
 
     def _swapped(self, product: DotProduct) -> ir.Value:
         candidate = self.candidate
@@ -198,8 +213,11 @@ class _Writer:
         return stablehlo.OptimizationBarrierOp([tile, self.arrived[-_IN_FLIGHT]]).results[0]
 
     def _converted(self, block: ir.Value) -> ir.Value:
-        for conversion in self.candidate.conversions:
-            block = _as(block, ir.RankedTensorType(conversion.results[0].type).element_type)
+        for op in self.candidate.conversions:
+            if "permutation" in op.attributes:
+                block = stablehlo.TransposeOp(block, op.attributes["permutation"]).result
+            else:
+                block = _as(block, ir.RankedTensorType(op.results[0].type).element_type)
         return block
 
     def _part(self, value: ir.Value, dim: int, ahead: int, chain: int = 0) -> ir.Value:
@@ -227,7 +245,7 @@ class _Writer:
         """Writes where the blocks of products lie before the first product, whichever that is."""
         tile = self.candidate.collective.in_groups
         for offset in offsets:
-            self._start(offset, tile.result[self.candidate.dim] // tile.members)
+            self._start(offset, tile.result[self.candidate.tile_dim] // tile.members)
 
     def _members(self, ahead: int, size: int) -> tuple[np.ndarray, np.ndarray]:
         rings = self.pipeline.rings
@@ -237,12 +255,18 @@ class _Writer:
         """Yields all starts that the pipeline asks for."""
         candidate = self.candidate
         tile = candidate.collective.in_groups
-        sizes = {tile.result[candidate.dim] // (1 if candidate.kind == "reduce_scatter" else tile.members)}
+        sizes = {tile.result[candidate.tile_dim] // (1 if candidate.kind == "reduce_scatter" else tile.members)}
         if candidate.kind == "all_to_all":
             sizes = {tile.tile[tile.dim] // tile.members, tile.result[tile.joined] // tile.members}
         for ahead in range(1 - tile.members, tile.members):
             for size in sizes:
                 yield (*self._members(ahead, size), None)
+
+
+def _after_all(candidate: Candidate) -> ir.RankedTensorType:
+    """Returns the type of what the products of a candidate take, as a whole."""
+    last = candidate.conversions[-1] if candidate.conversions else candidate.collective.op
+    return ir.RankedTensorType(last.results[0].type)
 
 
 def _summing(element: ir.Type) -> ir.Type:

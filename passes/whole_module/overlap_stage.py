@@ -3,10 +3,12 @@
 agrees.
 
 It is for targets of compilation ahead of time alone: their compilers say what runs beside what. The pass
-overlap-collectives proposes pipelines by its model. All of them together, or the half that promises more, and so on,
-are compiled, and written if the modelled time of the compiler's schedule is shorter, and neither its own estimate nor
-the memory is worse. Memory is what is allocated: blocks that travel lie in the memory of the chip, of which there is
-always as much.
+overlap-collectives proposes pipelines by its model. Those of one pattern are alike to a compiler: it fuses what they
+make with what comes next, or it does not. So the patterns are tried one after the other, each with what has been taken
+before: first products whose sums are scattered, which leave no whole product behind, last those that are put together.
+A pattern is taken if the modelled time of the compiler's schedule is shorter, its own estimate is not longer, and no
+more memory is needed than stock XLA's. Memory is what is allocated: blocks that travel lie in the memory of the chip,
+of which there is always as much.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, micros
-from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.module_cost import ModuleCriterion, estimates_us
 from reshard.passes.whole_module.whole_module_check import Check, with_ours
 from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.forms.platforms import platform_of
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
 
 PASS = "overlap-collectives"
 LEAST_GAIN = 0.005  # share of the module's modelled time
-MOST_ATTEMPTS = 3  # compilations
+MOST_ATTEMPTS = 4  # compilations
+SAME_ESTIMATE = 0.001  # the part by which the compiler's estimate may be longer and count as the same
 _BESIDE = frozenset({"stablehlo.all_gather", "stablehlo.reduce_scatter", "stablehlo.all_to_all"})
 
 
@@ -50,77 +54,91 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
     """
     if any(getattr(each, "policy", BETTER) != BETTER for each in pipeline.passes):
         return module
-    progress.at("whole-module check: products beside collectives")
-    keeps_sums = any(getattr(each, "keep_sums", False) for each in pipeline.passes)
-    stage = _Stage(original, module, session, keeps_sums)
-    numbers = stage.promising()
-    for _ in range(MOST_ATTEMPTS):
-        if not numbers:
-            break
-        written, rows, problem = stage.tried(numbers)
-        if not problem:
-            stage.hand_over(written, rows)
-            return written
-        numbers = numbers[: len(numbers) // 2]
-    stage.tell_why_not()
-    return module
+    stage = _Stage(original, module, session, pipeline)
+    for tried, numbers in enumerate(stage.promising()):
+        progress.at("whole-module check: products beside collectives", tried + 1, MOST_ATTEMPTS)
+        stage.attempt(numbers, may_compile=tried < MOST_ATTEMPTS * session.options.effort)
+    return stage.result()
 
 
 class _Stage:
     """The attempts at one module.
 
-    State: `rows` are those of all pipelines, the last `problem` is what spoke against some; `compiled` the last form.
+    State: `taken`, the numbers of the pipelines that are written, `written` the module with them, `compiled` what the
+    compiler makes of it; `why_not` the reason why another one is not.
     """
 
-    rows: list[dict]
-    problem: str = ""
-    compiled: Compiled
-
-    def __init__(self, original: ir.Module, module: ir.Module, session: Session, keeps_sums: bool):
-        self.original, self.module, self.session, self.keeps_sums = original, module, session, keeps_sums
+    def __init__(self, original: ir.Module, module: ir.Module, session: Session, pipeline: Pipeline):
+        self.original, self.module, self.session = original, module, session
+        self.keeps_sums = any(getattr(each, "keep_sums", False) for each in pipeline.passes)
         self.check = session.results.checks[-1]
         self.child = session.options.xla_child or xla_child.shared_child()
         self.first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
-        self.criterion = ModuleCriterion(
-            BETTER, SiteNetwork(self.check.topology), devices_of(module), counts_chip=False
-        )
-
-    def promising(self) -> list[int]:
-        """Returns the numbers of the pipelines that the pass would write, those that promise most first; none if all of
-        them together promise too little."""
+        limits = (each.network.memory_limit for each in pipeline.passes if isinstance(each, PlanSitesPass))
+        network = SiteNetwork(self.check.topology, next(limits, None))
+        self.criterion = ModuleCriterion(BETTER, network, devices_of(module), counts_chip=False)
+        self.taken: list[int] = []
+        self.why_not: dict[int, str] = {}
+        self.written, self.compiled = module, self.check.ours
         _, self.rows = self._run("")
+
+    def promising(self) -> list[list[int]]:
+        """Returns the numbers of the pipelines that the pass would write, by pattern; none if all of them together
+        promise too little."""
         gains = {row["site"]: row["stock_us"] - row["our_us"] for row in self.rows}
-        self.problem = f"all pipelines together promise less than {LEAST_GAIN:.1%} of the module's time"
-        if sum(gains.values()) < LEAST_GAIN * 1e6 * self.criterion.time(self.check.ours, self.check.ours).seconds:
+        if sum(gains.values()) < LEAST_GAIN * 1e6 * self._seconds(self.compiled):
+            problem = f"all pipelines together promise less than {LEAST_GAIN:.1%} of the module's time"
+            self.why_not = dict.fromkeys(gains, problem)
             return []
-        return sorted(gains, key=lambda number: (-gains[number], number))
-
-    def tried(self, numbers: list[int]) -> tuple[ir.Module, list[dict], str]:
-        """Returns the module with some pipelines, their rows, and why they may not be written; empty if they may."""
-        written, rows = self._run("+".join(map(str, sorted(numbers))))
-        target = self.check.target
-        self.compiled = self.child.compile(str(written), devices_of(written), target=target, with_estimate=True)
-        before = self.check.ours
-        self.problem = self.criterion.problem(before, self.compiled)
-        if not self.problem:
-            then, now = (self.criterion.time(before, each).seconds for each in (before, self.compiled))
-            if now > (1 - LEAST_GAIN) * then:
-                self.problem = f"modelled time {micros(then)} -> {micros(now)}"
-        return written, rows, self.problem
-
-    def hand_over(self, written: ir.Module, rows: list[dict]) -> None:
-        results = self.session.results
-        results.report_rows += rows
-        count = sum(row["is_rewritten"] for row in rows)
-        self.session.remark(self.original.operation, f"{counted(count, 'collective')} overlap with products")
-        sites = [row["site"] for row in results.report_rows if row["is_rewritten"]]
-        results.checks[-1] = with_ours(self.check, self.compiled, self.original, written, sites, self.child)
-
-    def tell_why_not(self) -> None:
+        patterns: dict[str, list[int]] = {}
         for row in self.rows:
-            row["verdict"], row["is_rewritten"] = KEEP, False
-            row["reason"] = f"left as it is: {self.problem}"
-        self.session.results.report_rows += self.rows
+            patterns.setdefault(row["group"].partition(":")[0], []).append(row["site"])
+        return [patterns[each] for each in sorted(patterns, key=_order)]
+
+    def attempt(self, numbers: list[int], *, may_compile: bool) -> None:
+        """Takes pipelines beside those that are taken, if that is better."""
+        problem = "not tried: --effort lets more be compiled"
+        if may_compile:
+            written, _ = self._run("+".join(map(str, sorted(self.taken + numbers))))
+            text, devices, target = str(written), devices_of(written), self.check.target
+            compiled = self.child.compile(text, devices, target=target, with_estimate=False)
+            if not (problem := self._problem(compiled)):
+                compiled = self.child.estimated(compiled, text, devices, target)
+                problem = self._problem(compiled)
+            if not problem:
+                self.written, self.compiled = written, compiled
+                self.taken += numbers
+                return
+        self.why_not.update(dict.fromkeys(numbers, problem))
+
+    def result(self) -> ir.Module:
+        """Returns the module with the pipelines that are taken, and hands it over to the session."""
+        results = self.session.results
+        for row in self.rows:
+            if (number := row["site"]) not in self.taken:
+                row["verdict"], row["is_rewritten"] = KEEP, False
+                row["reason"] = f"left as it is: {self.why_not[number]}"
+        results.report_rows += self.rows
+        if not self.taken:
+            return self.module
+        self.session.remark(self.original.operation, f"{counted(len(self.taken), 'collective')} overlap with products")
+        sites = [row["site"] for row in results.report_rows if row["is_rewritten"]]
+        results.checks[-1] = with_ours(self.check, self.compiled, self.original, self.written, sites, self.child)
+        return self.written
+
+    def _problem(self, compiled: Compiled) -> str:
+        """Returns in words why a form of the module may not take the place of the best one; empty if it may."""
+        stock = self.check.stock if self.check.stock.is_ok else self.check.ours
+        if problem := self.criterion.problem(stock, compiled, with_time=False):
+            return problem
+        then, now = (self._seconds(each) for each in (self.compiled, compiled))
+        if now > (1 - LEAST_GAIN) * then:
+            return f"modelled time {micros(then)} -> {micros(now)}"
+        then, now = estimates_us(self.compiled, compiled)
+        return f"the compiler's own estimate in us {then:,} -> {now:,}" if now > (1 + SAME_ESTIMATE) * then else ""
+
+    def _seconds(self, compiled: Compiled) -> float:
+        return self.criterion.time(self.check.ours, compiled).seconds
 
     def _run(self, only: str) -> tuple[ir.Module, list[dict]]:
         """Returns a copy of the module after the pass, and the report rows of the pass."""
@@ -132,8 +150,14 @@ class _Stage:
             "first": str(self.first),
             "only": only,
             "keep-sums": str(self.keeps_sums).lower(),
+            "may-hold-more": "true",  # the compiler says how much the module needs
         }
         with self.module.context:
             written = ir.Module.parse(compat.bytecode(self.module))
             Pipeline.parse(PASS).with_options(options).run(written, session)
         return written, session.results.report_rows
+
+
+def _order(pattern: str) -> tuple[int, str]:
+    """Returns the place of a pattern among those that are tried: products that leave nothing whole behind first."""
+    return (0 if pattern.startswith("product") else 1 if pattern.endswith("added up") else 2), pattern

@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --no-remarks --pass-pipeline='builtin.module(overlap-collectives{topology=v5e:2x2 policy=always})' | FileCheck %s
+// RUN: %reshard-opt %s --no-remarks --pass-pipeline='builtin.module(overlap-collectives{topology=v5e:2x2 platform=tpu policy=always})' | FileCheck %s
 // RUN: %reshard-opt %s --no-remarks --pass-pipeline='builtin.module(overlap-collectives{topology=v5e:2x2})' | FileCheck %s --check-prefix=BETTER
 
 // On a torus blocks go both ways around a ring of neighbours: from 0 to 1, 3, 2 and back.
@@ -84,4 +84,48 @@ func.func @parts_for_others_are_multiplied_first(%arg0: tensor<16384x1024xbf16>,
     sdy.return %2 : tensor<4096x4096xbf16>
   } : (tensor<16384x1024xbf16>, tensor<4096x4096xbf16>) -> tensor<16384x4096xbf16>
   return %0 : tensor<16384x4096xbf16>
+}
+
+// What is used as a whole, too, is put together from the blocks, each of which is multiplied when it is there.
+// CHECK-LABEL: func.func @a_gathered_tile_that_is_returned_too(
+// BETTER-LABEL: func.func @a_gathered_tile_that_is_returned_too(
+func.func @a_gathered_tile_that_is_returned_too(%arg0: tensor<64x64xf32>, %arg1: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+  // BETTER: stablehlo.all_gather
+  // CHECK-NOT: stablehlo.all_gather
+  // CHECK: stablehlo.dynamic_update_slice %{{[a-z0-9_]+}}, %[[OWN:[a-z0-9_]+]], %{{.+}} : (tensor<64x64xf32>, tensor<16x64xf32>,
+  // CHECK: %[[WHOLE:[a-z0-9_]+]] = stablehlo.dynamic_update_slice %{{[a-z0-9_]+}}, %[[LAST:[a-z0-9_]+]], %{{.+}} : (tensor<64x64xf32>, tensor<16x64xf32>,
+  // CHECK: stablehlo.dot_general %[[OWN]],
+  // CHECK: stablehlo.dot_general %[[LAST]],
+  // CHECK: sdy.return
+  %0:2 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{}, {}]>] out_shardings=[<@mesh, [{}, {}]>, <@mesh, [{}, {}]>] manual_axes={"x"} (%arg2: tensor<16x64xf32>, %arg3: tensor<64x64xf32>) {
+    %1 = "stablehlo.all_gather"(%arg2) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> : (tensor<16x64xf32>) -> tensor<64x64xf32>
+    %2 = stablehlo.dot_general %1, %arg3, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    sdy.return %1, %2 : tensor<64x64xf32>, tensor<64x64xf32>
+  } : (tensor<64x64xf32>, tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>)
+  return %0#0, %0#1 : tensor<64x64xf32>, tensor<64x64xf32>
+}
+
+// Of the collectives next to one product the one that gains most becomes a pipeline: a gathered dimension that is added
+// up needs as many sums of the whole result as there are blocks. The sum is scattered along another place of the result.
+// CHECK-LABEL: func.func @a_product_between_two_collectives(
+func.func @a_product_between_two_collectives(%arg0: tensor<4096x8192xbf16>, %arg1: tensor<8192x8192xbf16>) -> tensor<8192x4096xbf16> {
+  // CHECK: %[[WEIGHT:.+]] = "stablehlo.all_gather"
+  // CHECK-NOT: stablehlo.reduce_scatter
+  // CHECK: stablehlo.dot_general %{{.+}}, %{{.+}}, contracting_dims = [1] x [0] : (tensor<4096x2048xbf16>, tensor<2048x1024xbf16>) -> tensor<4096x1024xbf16>
+  // CHECK-NEXT: %[[TERM:.+]] = stablehlo.transpose %{{.+}}, dims = [1, 0] : (tensor<4096x1024xbf16>) -> tensor<1024x4096xbf16>
+  // CHECK-NEXT: "stablehlo.collective_permute"(%[[TERM]])
+  // CHECK: stablehlo.concatenate %{{.+}}, %{{.+}}, dim = 0 : (tensor<1024x4096xbf16>, tensor<1024x4096xbf16>) -> tensor<2048x4096xbf16>
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{}, {"x"}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg2: tensor<4096x2048xbf16>, %arg3: tensor<2048x8192xbf16>) {
+    %w = stablehlo.slice %arg3 [0:512, 0:8192] : (tensor<2048x8192xbf16>) -> tensor<512x8192xbf16>
+    %1 = "stablehlo.all_gather"(%w) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> : (tensor<512x8192xbf16>) -> tensor<2048x8192xbf16>
+    %2 = stablehlo.dot_general %arg2, %1, contracting_dims = [1] x [0] : (tensor<4096x2048xbf16>, tensor<2048x8192xbf16>) -> tensor<4096x8192xbf16>
+    %3 = stablehlo.transpose %2, dims = [1, 0] : (tensor<4096x8192xbf16>) -> tensor<8192x4096xbf16>
+    %4 = "stablehlo.reduce_scatter"(%3) <{channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, scatter_dimension = 0 : i64, use_global_device_ids}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %5 = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %5 : tensor<bf16>
+    }) : (tensor<8192x4096xbf16>) -> tensor<2048x4096xbf16>
+    sdy.return %4 : tensor<2048x4096xbf16>
+  } : (tensor<4096x8192xbf16>, tensor<8192x8192xbf16>) -> tensor<8192x4096xbf16>
+  return %0 : tensor<8192x4096xbf16>
 }

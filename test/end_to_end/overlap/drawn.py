@@ -100,16 +100,22 @@ class _Module:
         dim = self.rng.randrange(len(tile))
         whole = (*tile[:dim], tile[dim] * self.members, *tile[dim + 1 :])
         self._collective("all_gather", self._argument(tile), tile, whole, f"all_gather_dim = {dim} : i64, ")
-        value = self._rounded("%c", whole)
-        return [self._product(value, whole) for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        return self._products_of(whole)
 
     def _to_product(self):
         _, whole = self._exchange("%a0", "%c", argument=True)
-        value = self._rounded("%c", whole)
-        return [self._product(value, whole) for _ in range(self.rng.choice((1, 1, 2)))]
+        return self._products_of(whole)
+
+    def _products_of(self, whole: tuple[int, ...]):
+        """Draws products of what the collective makes, between which and the tile there may be conversions, and other
+        uses of it."""
+        value, shape = self._transposed(self._rounded("%c", whole), whole)
+        found = [self._product(value, shape) for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        return found + [(value, shape)] * (self.rng.random() < 0.25)
 
     def _scatter(self):
         value, shape = self._product(self._argument(left := self._shape(self.rng.randint(1, 3))), left)
+        value, shape = self._transposed(value, shape)
         if not shape:
             return [(value, shape)]
         dim = self.rng.randrange(len(shape))
@@ -121,6 +127,7 @@ class _Module:
 
     def _from_product(self):
         value, shape = self._product(self._argument(left := self._shape(self.rng.randint(1, 3))), left)
+        value, shape = self._transposed(value, shape)
         fits = [dim for dim, size in enumerate(shape) if size % self.members == 0]
         if not fits:
             return [(value, shape)]
@@ -147,7 +154,7 @@ class _Module:
 
     def _collective(self, kind: str, value: str, before, after, attributes: str) -> None:
         groups_text = f"dense<{self.listed}> : tensor<{len(self.listed)}x{self.members}xi64>"
-        if kind == "reduce_scatter" or (kind == "all_to_all" and value.startswith("%d")):
+        if kind == "reduce_scatter" or (kind == "all_to_all" and not value.startswith("%a")):
             value = self._rounded(value, before)
         channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
         is_global = "" if kind == "all_to_all" else ", use_global_device_ids"
@@ -169,6 +176,16 @@ class _Module:
         self.lines.append(f"%n = stablehlo.convert {value} : ({self._kind(shape)}) -> {narrow}")
         self.lines.append(f"%w = stablehlo.convert %n : ({narrow}) -> {self._kind(shape)}")
         return "%w"
+
+    def _transposed(self, value: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Returns a value with its dimensions in another order, and its shape; most often as it is."""
+        if len(shape) < 2 or self.rng.random() < 0.7:
+            return value, shape
+        order = self.rng.sample(range(len(shape)), len(shape))
+        turned = tuple(shape[dim] for dim in order)
+        types = f"({self._kind(shape)}) -> {self._kind(turned)}"
+        self.lines.append(f"%t = stablehlo.transpose {value}, dims = {order} : {types}")
+        return "%t", turned
 
     def _product(self, value: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Draws a product of a value with a new argument, on either side; returns its result and that one's shape."""
