@@ -35,11 +35,12 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     description = """
     Looks at the bodies of manual computations, such as those that `jax.shard_map` makes and those of the islands that
     `convert-to-local` writes, for an all_gather or all_to_all whose tile products take, and for a product that only a
-    reduce_scatter or all_to_all takes; conversions of numbers and transposes may lie between. A pipeline takes their
-    place if it is faster on the network: blocks go around a ring of neighbours by collective_permutes, in both
-    directions where the network is a torus, or directly to who gets them, and each is multiplied when it is there, or
-    leaves when it is computed. No device holds the gathered tile, or the whole product, any more, unless something
-    else needs it as a whole. Of the collectives next to one product the one that gains most is taken.
+    reduce_scatter, all_to_all or all_reduce takes; conversions of numbers and transposes may lie between. A pipeline
+    takes their place if it is faster on the network: blocks go around a ring of neighbours by collective_permutes, in
+    both directions where the network is a torus, or directly to who gets them, and each is multiplied when it is there,
+    or leaves when it is computed. No device holds the gathered tile, or the whole product, any more, unless something
+    else needs it as a whole; an all_reduce ends in an all_gather. Of the collectives next to one product the one that
+    gains most is taken.
 
     A sum that is scattered, and a product over a gathered dimension, are added up in another order, so they may round
     otherwise; `keep-sums` leaves them. Whether a pipeline is faster is decided by a model: of the products, a roofline
@@ -107,7 +108,8 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         if kept := len(found) - len(faster):
             session.count("kept", kept)
             stay = "stays as it is" if kept == 1 else "stay as they are"
-            said = f"no further pipeline in as little memory is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
+            memory = "" if self.may_hold_more else " in as little memory"
+            said = f"no further pipeline{memory} is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
         channels = unused_channels(module)
         written = 0
@@ -139,7 +141,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         return found
 
     def _is_faster(self, pipeline: Pipeline) -> bool:
-        """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more if it must not."""
+        """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
         is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
         return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
 
@@ -158,7 +160,7 @@ def _of_different_products(pipelines: list[Pipeline]) -> list[Pipeline]:
 
 def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) -> dict[str, Any]:
     """Returns the report row of a pipeline, in the form that plan-sites uses."""
-    collective = pipeline.candidate.collective
+    collective = pipeline.candidate.stock
     asked = collective.redistribution
     row = row_of_collective(
         number, collective, is_written, session, stock_s=pipeline.whole_s, our_s=pipeline.pipelined_s

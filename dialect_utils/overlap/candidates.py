@@ -7,6 +7,7 @@
 | all_to_all, product    | a part of the tile each   | an operand: each part when it is there      |
 | product, reduce_scatter| a sum, around a ring      | the result: the term for where the sum goes |
 | product, all_to_all    | a part of the result each | the result: the part for who gets it        |
+| product, all_reduce    | a sum, around a ring      | as before a reduce_scatter; then a gather   |
 
 Between the two there may be conversions of floating-point numbers, and transposes. A gathered tile may be used as a
 whole, too; then it is put together from its blocks.
@@ -15,9 +16,9 @@ whole, too; then it is put together from its blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from reshard.synthesis.hierarchy.redistributions import REDUCING
+from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
 from reshard.synthesis.network.cost import collective_time_s, crossed_level
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.overlap.pipelines import gathered_s, scattered_s, swapped_s
@@ -35,8 +36,8 @@ _CHAINS = 2
 _BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
 _SUMS_BITS = 32
 _BLOCKS_SLOWER = 1.1  # than the same operations in one product: compilers tile large ones better, and fuse more
-_CONVERT, _DOT, _TRANSPOSE = "stablehlo.convert", "stablehlo.dot_general", "stablehlo.transpose"
-_AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all")
+_CONVERT, _DOT, TRANSPOSE = "stablehlo.convert", "stablehlo.dot_general", "stablehlo.transpose"
+_AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Candidate:
       uses: the products that take it; empty if `made_by` is the one that makes it.
       conversions: the ops between, in the order of the data.
       is_used_whole: whether something else than products takes it, too.
+      reduced: the all_reduce, if the candidate is the reduce_scatter that is half of it.
     """
 
     collective: ExplicitCollective
@@ -62,10 +64,16 @@ class Candidate:
     made_by: DotProduct | None = None
     conversions: tuple[ir.Operation, ...] = ()
     is_used_whole: bool = False
+    reduced: ExplicitCollective | None = None
 
     @property
     def kind(self) -> str:
         return self.collective.in_groups.kind
+
+    @property
+    def stock(self) -> ExplicitCollective:
+        """Returns the collective as the module has it."""
+        return self.reduced or self.collective
 
     @property
     def members(self) -> int:
@@ -82,8 +90,8 @@ class Candidate:
         """Returns that dimension of the products' operand, or of the product that is sent: behind transposes."""
         dim = self.tile_dim
         for op in self.conversions if self.uses else reversed(self.conversions):
-            if op.name == _TRANSPOSE:
-                order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+            if op.name == TRANSPOSE:
+                order = permutation_of(op)
                 dim = order.index(dim) if self.uses else order[dim]
         return dim
 
@@ -114,7 +122,7 @@ class Candidate:
     def pattern(self) -> str:
         """Returns in words what pipelines are alike for a compiler: what becomes of the products of blocks."""
         if self.made_by is not None:
-            return f"product, {self.kind}"
+            return f"product, {self.stock.in_groups.kind}"
         are_added = all(self.role(use).kind == "contracted" for use in self.uses)
         return f"{self.kind}, product {'added up' if are_added else 'put together'}"
 
@@ -122,7 +130,7 @@ class Candidate:
     def text(self) -> str:
         """Returns the pattern in words."""
         products = "product" if len(self.uses) < 2 else f"{len(self.uses)} products"
-        return f"{self.kind}, {products}" if self.uses else f"product, {self.kind}"
+        return f"{self.kind}, {products}" if self.uses else f"product, {self.stock.in_groups.kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +177,7 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
     """Returns how a candidate is cut on a network, with the modelled times."""
     collective = candidate.collective
     devices, block_bytes = collective.mesh.devices, _block_bytes(candidate)
-    flat_s = collective_time_s(topology, devices, collective.flat)
+    flat_s = collective_time_s(topology, devices, candidate.stock.flat)
 
     def hop_s(pairs) -> float:
         return collective_time_s(
@@ -195,9 +203,14 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
             pipelined_s = scattered_s(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
     held_bytes = _BLOCKS_HELD * block_bytes + sum(map(candidate.sum_bytes, candidate.uses))
     held_bytes += collective.flat.bytes_after * candidate.is_used_whole
+    received_bytes = block_bytes * (n - 1)
+    if candidate.reduced is not None:
+        gather = Collective("all_gather", block_bytes, block_bytes * n, groups=collective.groups)
+        pipelined_s += collective_time_s(topology, devices, gather)
+        held_bytes, received_bytes = held_bytes + gather.bytes_after, 2 * received_bytes
     return Pipeline(
         candidate, rings, hops, chains, flat_s + whole_s, pipelined_s,
-        collective.flat.largest_tile_bytes, held_bytes, block_bytes * (n - 1),
+        collective.flat.largest_tile_bytes, held_bytes, received_bytes,
     )  # fmt: skip
 
 
@@ -233,9 +246,14 @@ def _before(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
     return first, (*ops, producer)
 
 
+def permutation_of(transpose: ir.Operation) -> list[int]:
+    """Returns for each dimension of a transpose's result that of its operand."""
+    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
+
+
 def _is_passed_through(op: ir.Operation) -> bool:
     """Returns whether blocks of an op's operand make blocks of its result."""
-    return op.name == _TRANSPOSE or (op.name == _CONVERT and _is_float(op.operands[0]))
+    return op.name == TRANSPOSE or (op.name == _CONVERT and _is_float(op.operands[0]))
 
 
 def _users(value: ir.Value) -> list[ir.Operation]:
@@ -262,7 +280,19 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
         raise NotPlannable("the product is used as a whole, too")
     if product.block != collective.op.block:
         raise NotPlannable("the product is in another block")
-    return _checked(Candidate(collective, (), DotProduct(product), conversions))
+    if collective.in_groups.kind != "all_reduce":
+        return _checked(Candidate(collective, (), DotProduct(product), conversions))
+    half = replace(collective, in_groups=_half(collective.in_groups))
+    return _checked(Candidate(half, (), DotProduct(product), conversions, reduced=collective))
+
+
+def _half(reduced: InGroups) -> InGroups:
+    """Returns the reduce_scatter that is the first half of an all_reduce. Raises: NotPlannable."""
+    for parts in (_CHAINS * reduced.members, reduced.members):
+        for dim, size in enumerate(reduced.tile):
+            if size % parts == 0:
+                return replace(reduced, kind="reduce_scatter", dim=dim)
+    raise NotPlannable("its members divide no dimension of its tile")
 
 
 def _checked(candidate: Candidate) -> Candidate:

@@ -24,7 +24,7 @@ from ..emission.tile_emission import Mark
 from ..ir.ops import dense_elements, int32_constant, shape_of
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, stablehlo
 from ..platform.typed import present
-from .candidates import Candidate, Pipeline, Use
+from .candidates import TRANSPOSE, Candidate, Pipeline, Use, permutation_of
 from .products import DotProduct, Shape
 
 _IN_FLIGHT = 2  # parts of an all_to_all
@@ -135,7 +135,10 @@ class _Writer:
 
     def sent(self, product: DotProduct) -> ir.Value:
         """Returns the result of the collective, whose operand is computed block by block."""
-        return self._summed(product) if self.candidate.kind == "reduce_scatter" else self._swapped(product)
+        if self.candidate.kind == "all_to_all":
+            return self._swapped(product)
+        part = self._summed(product)
+        return part if self.candidate.reduced is None else self._gathered(part)
 
     def _summed(self, product: DotProduct) -> ir.Value:
         hops, chains = present(self.pipeline.hops), range(self.pipeline.chains)
@@ -153,6 +156,19 @@ class _Writer:
                 total = self._added(sums.get((way, chain)), total)
             totals.append(total)
         return totals[0] if len(totals) == 1 else stablehlo.ConcatenateOp(totals, self.candidate.tile_dim).result
+
+    def _gathered(self, part: ir.Value) -> ir.Value:
+        """Returns what all members together have of a sum."""
+        collective = self.candidate.collective
+        listed = dense_elements(np.array(collective.groups, dtype=np.int64))
+        return stablehlo.AllGatherOp(
+            [collective.op.results[0].type],
+            [part],
+            self.candidate.tile_dim,
+            listed,
+            channel_handle=stablehlo.ChannelHandle.get(next(self.mark.channels), DEVICE_TO_DEVICE),
+            use_global_device_ids=True,
+        ).results[0]
 
     def _swapped(self, product: DotProduct) -> ir.Value:
         candidate = self.candidate
@@ -214,8 +230,8 @@ class _Writer:
 
     def _converted(self, block: ir.Value) -> ir.Value:
         for op in self.candidate.conversions:
-            if "permutation" in op.attributes:
-                block = stablehlo.TransposeOp(block, op.attributes["permutation"]).result
+            if op.name == TRANSPOSE:
+                block = stablehlo.TransposeOp(block, permutation_of(op)).result
             else:
                 block = _as(block, ir.RankedTensorType(op.results[0].type).element_type)
         return block

@@ -400,9 +400,7 @@ class _Loops:
             for position, operand in enumerate(body.operands[name]):
                 if body.instructions.get(operand, _NO_OP).opcode == "parameter":
                     reads[operand] += body.bytes_read(name, position, needed)
-        results = [
-            name for at, name in enumerate(body.results) if at not in in_place or name in self._members
-        ]
+        results = [name for at, name in enumerate(body.results) if at not in in_place or name in self._members]
         for result in sorted(set(results) - self._members):  # a view of a parameter is a copy here
             reads[result] += body.size(result)[1]
         written = sum(body.bytes_written(name) if name in self._members else body.size(name)[1] for name in results)

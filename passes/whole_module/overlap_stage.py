@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.ops import ops_in
-from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.passes.driver.base import Session
@@ -26,18 +26,17 @@ from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, micros
 from reshard.passes.whole_module.module_cost import ModuleCriterion, estimates_us
+from reshard.passes.whole_module.pipelined import by_pattern, pipelined, promised_s
 from reshard.passes.whole_module.whole_module_check import Check, with_ours
 from reshard.synthesis.common.numbers import counted
-from reshard.synthesis.forms.platforms import platform_of
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.child import Compiled
 
-PASS = "overlap-collectives"
 LEAST_GAIN = 0.005  # share of the module's modelled time
 MOST_ATTEMPTS = 4  # compilations
 SAME_ESTIMATE = 0.001  # the part by which the compiler's estimate may be longer and count as the same
-_BESIDE = frozenset({"stablehlo.all_gather", "stablehlo.reduce_scatter", "stablehlo.all_to_all"})
+_BESIDE = frozenset(f"stablehlo.{kind}" for kind in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"))
 
 
 def may_overlap(module: ir.Module, check: Check) -> bool:
@@ -80,26 +79,22 @@ class _Stage:
         self.taken: list[int] = []
         self.why_not: dict[int, str] = {}
         self.written, self.compiled = module, self.check.ours
-        _, self.rows = self._run("")
+        _, self.rows = self._with([])
 
     def promising(self) -> list[list[int]]:
         """Returns the numbers of the pipelines that the pass would write, by pattern; none if all of them together
         promise too little."""
-        gains = {row["site"]: row["stock_us"] - row["our_us"] for row in self.rows}
-        if sum(gains.values()) < LEAST_GAIN * 1e6 * self._seconds(self.compiled):
+        if promised_s(self.rows) < LEAST_GAIN * self._seconds(self.compiled):
             problem = f"all pipelines together promise less than {LEAST_GAIN:.1%} of the module's time"
-            self.why_not = dict.fromkeys(gains, problem)
+            self.why_not = {row["site"]: problem for row in self.rows}
             return []
-        patterns: dict[str, list[int]] = {}
-        for row in self.rows:
-            patterns.setdefault(row["group"].partition(":")[0], []).append(row["site"])
-        return [patterns[each] for each in sorted(patterns, key=_order)]
+        return by_pattern(self.rows)
 
     def attempt(self, numbers: list[int], *, may_compile: bool) -> None:
         """Takes pipelines beside those that are taken, if that is better."""
         problem = "not tried: --effort lets more be compiled"
         if may_compile:
-            written, _ = self._run("+".join(map(str, sorted(self.taken + numbers))))
+            written, _ = self._with(self.taken + numbers)
             text, devices, target = str(written), devices_of(written), self.check.target
             compiled = self.child.compile(text, devices, target=target, with_estimate=False)
             if not (problem := self._problem(compiled)):
@@ -140,24 +135,7 @@ class _Stage:
     def _seconds(self, compiled: Compiled) -> float:
         return self.criterion.time(self.check.ours, compiled).seconds
 
-    def _run(self, only: str) -> tuple[ir.Module, list[dict]]:
-        """Returns a copy of the module after the pass, and the report rows of the pass."""
-        session = Session(self.session.options)
-        assert self.check.target is not None
-        options = {
-            "topology": self.check.topology,
-            "platform": platform_of(self.check.target.platform),
-            "first": str(self.first),
-            "only": only,
-            "keep-sums": str(self.keeps_sums).lower(),
-            "may-hold-more": "true",  # the compiler says how much the module needs
-        }
-        with self.module.context:
-            written = ir.Module.parse(compat.bytecode(self.module))
-            Pipeline.parse(PASS).with_options(options).run(written, session)
-        return written, session.results.report_rows
-
-
-def _order(pattern: str) -> tuple[int, str]:
-    """Returns the place of a pattern among those that are tried: products that leave nothing whole behind first."""
-    return (0 if pattern.startswith("product") else 1 if pattern.endswith("added up") else 2), pattern
+    def _with(self, numbers: list[int]) -> tuple[ir.Module, list[dict]]:
+        """Returns a copy of the module with some pipelines, all that promise something if none are named, and rows."""
+        network = self.criterion.network
+        return pipelined(self.module, self.session, network, first=self.first, only=numbers, keeps_sums=self.keeps_sums)

@@ -44,6 +44,7 @@ from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, m
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+from reshard.passes.whole_module.pipelined import by_pattern, pipelined, promised_s
 from reshard.passes.whole_module.taken_over import (
     LOOPS_STAY,
     TakenOver,
@@ -299,6 +300,10 @@ class _Checker:
             wholes, attempts = [*wholes, beside], attempts + 1
             outcomes.append(self._outcome_of(present(beside.module), len(beside.rows), choice.outcome))
             winner = self._clearly_best(outcomes, choice.outcome)
+        if winner is None and (piped := self._with_pipelines(wholes, outcomes, choice.outcome)) is not None:
+            wholes, attempts = [*wholes, piped], attempts + 1
+            outcomes.append(self._outcome_of(present(piped.module), len(piped.rows), choice.outcome))
+            winner = self._clearly_best(outcomes, choice.outcome)
         wrong = ""
         if winner is None and (able := self._best_in_place_of_wrong(outcomes)) is not None:
             if wrong := self.problem_of_stock():
@@ -337,6 +342,30 @@ class _Checker:
         progress.at("whole-module check: writing the module per device, beside its loops")
         with self.original.context:
             return take_over_beside_loops(self.replanned.planned, self.pipeline, self.session)
+
+    def _with_pipelines(
+        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
+    ) -> TakenOver | None:
+        """Returns the fastest form written per device with pipelines of products and the sums behind them, if those
+        promise that it is clearly faster than the best form with islands; None if it would not be.
+
+        Only in that form XLA's own collectives are there to be cut.
+        """
+        usable = [at for at, each in enumerate(outcomes) if each.of is not None and each.of.is_ok]
+        is_known = self.target is not None and self.target.is_ahead_of_time and self.criterion.network.is_known
+        if self.policy != BETTER or not usable or not is_known:
+            return None
+        fastest = min(usable, key=lambda at: outcomes[at].seconds)
+        whole, seconds = wholes[fastest], outcomes[fastest].seconds
+        module, network = present(whole.module), self.criterion.network
+        first = 1 + max((row["site"] for row in whole.rows), default=-1)
+        _, found = pipelined(module, self.session, network, first=first)
+        if not found or seconds - promised_s(found) > (1 - LEAST_GAIN_CONFIRMED) * best.seconds:
+            return None
+        progress.at("whole-module check: written per device, with pipelines")
+        written, rows = pipelined(module, self.session, network, first=first, only=by_pattern(found)[0])
+        kept = [row for row in rows if row["is_rewritten"]]
+        return replace(whole, module=written, rows=(*whole.rows, *kept))
 
     def _handed_over_whole(
         self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int, wrong: str

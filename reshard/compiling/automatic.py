@@ -122,7 +122,8 @@ def auto(
       **jit_options: of `jax.jit`, such as `donate_argnums`.
     Raises:
       MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
-      ValueError: there are fewer devices than the mesh has, or more than the target; `pinned` or `tactics` without a mesh, or no such tactic.
+      ValueError: there are fewer devices than the mesh has, or another number than the target has; `pinned` or
+        `tactics` without a mesh, or no such tactic.
       DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
 
     Example, on 8 devices:

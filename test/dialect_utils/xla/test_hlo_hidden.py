@@ -72,46 +72,65 @@ def test_a_collective_is_hidden_as_far_as_the_work_beside_it_goes():
     assert beside.seconds == pytest.approx(alone.seconds - beside.hidden_s)
 
 
-IN_PIECES = """HloModule m, is_scheduled=true, num_partitions=4
+TILE, WHOLE = "bf16[64,64]{1,0}", "bf16[256,64]{1,0}"
+AROUND = f"({TILE}, {TILE}, {WHOLE}, {WHOLE}, u32[])"
 
-%starting (p: bf16[64,64]) -> (bf16[64,64], bf16[256,64], u32[]) {
-  %p = bf16[64,64]{1,0} parameter(0)
-  %g0 = bf16[256,64]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, backend_config={"async_collective_fusion_config":{"flag_start":"-1","flag_end":"-1"}}
-  ROOT %c0 = (bf16[64,64]{1,0}, bf16[256,64]{1,0}, u32[]) custom-call(%g0), custom_call_target="AsyncCollectiveStart"
-}
 
-%going_on (a: bf16[64,64], p: bf16[64,64], q: bf16[256,64], f: u32[]) -> (bf16[64,64], bf16[64,64], bf16[256,64], bf16[256,64], u32[]) {
-  %a = bf16[64,64]{1,0} parameter(0)
-  %p = bf16[64,64]{1,0} parameter(1)
-  %q = bf16[256,64]{1,0} parameter(2)
+def piece(name: str, flag: int) -> str:
+    """Returns a gather as it stands in the fusions that run it."""
+    config = f'{{"async_collective_fusion_config":{{"flag_start":"{flag}","flag_end":"{flag}"}}}}'
+    groups = "replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true"
+    return f"%{name} = {WHOLE} all-gather(%p), channel_id=7, {groups}, backend_config={config}"
+
+
+def product_of_tiles(name: str) -> str:
+    return f"%{name} = {TILE} dot(%a, %a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+
+
+def fusion(shape: str, operands: str, in_place: str, calls: str) -> str:
+    return f"{shape} fusion({operands}), kind=kCustom, output_to_operand_aliasing={{{in_place}}}, calls=%{calls}"
+
+
+IN_PIECES = f"""HloModule m, is_scheduled=true, num_partitions=4
+
+%starting (p: bf16[64,64]) -> (bf16[64,64], bf16[256,64], u32[]) {{
+  %p = {TILE} parameter(0)
+  {piece("g0", -1)}
+  ROOT %c0 = ({TILE}, {WHOLE}, u32[]) custom-call(%g0), custom_call_target="AsyncCollectiveStart"
+}}
+
+%going_on (a: bf16[64,64], p: bf16[64,64], q: bf16[256,64], f: u32[]) -> (bf16[64,64], u32[]) {{
+  %a = {TILE} parameter(0)
+  %p = {TILE} parameter(1)
+  %q = {WHOLE} parameter(2)
   %f = u32[] parameter(3)
-  %x = bf16[64,64]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  %g1 = bf16[256,64]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, backend_config={"async_collective_fusion_config":{"flag_start":"2","flag_end":"3"}}
-  ROOT %t = (bf16[64,64]{1,0}, bf16[64,64]{1,0}, bf16[256,64]{1,0}, bf16[256,64]{1,0}, u32[]) tuple(%x, %p, %q, %g1, %f)
-}
+  {product_of_tiles("x")}
+  {piece("g1", 2)}
+  ROOT %t = {AROUND} tuple(%x, %p, %q, %g1, %f)
+}}
 
-%ending (p: bf16[64,64], q: bf16[256,64], f: u32[]) -> bf16[256,64] {
-  %p = bf16[64,64]{1,0} parameter(0)
-  %q = bf16[256,64]{1,0} parameter(1)
+%ending (p: bf16[64,64], q: bf16[256,64], f: u32[]) -> bf16[256,64] {{
+  %p = {TILE} parameter(0)
+  %q = {WHOLE} parameter(1)
   %f = u32[] parameter(2)
-  %g2 = bf16[256,64]{1,0} all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}, use_global_device_ids=true, backend_config={"async_collective_fusion_config":{"flag_start":"2","flag_end":"3"}}
-  ROOT %c2 = bf16[256,64]{1,0} custom-call(%p, %q, %g2, %f), custom_call_target="AsyncCollectiveDone"
-}
+  {piece("g2", 2)}
+  ROOT %c2 = {WHOLE} custom-call(%p, %q, %g2, %f), custom_call_target="AsyncCollectiveDone"
+}}
 
-ENTRY %main (a: bf16[64,64], b: bf16[64,64]) -> bf16[256,64] {
-  %a = bf16[64,64]{1,0} parameter(0)
-  %b = bf16[64,64]{1,0} parameter(1)
-  %s = (bf16[64,64]{1,0}, bf16[256,64]{1,0}, u32[]) fusion(%b), kind=kCustom, output_to_operand_aliasing={{0}: (0, {})}, calls=%starting
-  %s0 = bf16[64,64]{1,0} get-tuple-element(%s), index=0
-  %s1 = bf16[256,64]{1,0} get-tuple-element(%s), index=1
+ENTRY %main (a: bf16[64,64], b: bf16[64,64]) -> bf16[256,64] {{
+  %a = {TILE} parameter(0)
+  %b = {TILE} parameter(1)
+  %s = {fusion(f"({TILE}, {WHOLE}, u32[])", "%b", "{0}: (0, {})", "starting")}
+  %s0 = {TILE} get-tuple-element(%s), index=0
+  %s1 = {WHOLE} get-tuple-element(%s), index=1
   %s2 = u32[] get-tuple-element(%s), index=2
-  %y = bf16[64,64]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  %t = (bf16[64,64]{1,0}, bf16[64,64]{1,0}, bf16[256,64]{1,0}, bf16[256,64]{1,0}, u32[]) fusion(%a, %s0, %s1, %s2), kind=kCustom, output_to_operand_aliasing={{1}: (1, {}), {2}: (2, {}), {3}: (2, {}), {4}: (3, {})}, calls=%going_on
-  %t1 = bf16[64,64]{1,0} get-tuple-element(%t), index=1
-  %t2 = bf16[256,64]{1,0} get-tuple-element(%t), index=2
+  {product_of_tiles("y")}
+  %t = {fusion(AROUND, "%a, %s0, %s1, %s2", "{1}: (1, {}), {2}: (2, {}), {3}: (2, {}), {4}: (3, {})", "going_on")}
+  %t1 = {TILE} get-tuple-element(%t), index=1
+  %t2 = {WHOLE} get-tuple-element(%t), index=2
   %t4 = u32[] get-tuple-element(%t), index=4
-  ROOT %d = bf16[256,64]{1,0} fusion(%t1, %t2, %t4), kind=kCustom, output_to_operand_aliasing={{}: (1, {})}, calls=%ending
-}
+  ROOT %d = {fusion(WHOLE, "%t1, %t2, %t4", "{}: (1, {})", "ending")}
+}}
 """
 
 

@@ -121,6 +121,9 @@ class _Module:
         dim = self.rng.randrange(len(shape))
         if shape[dim] % self.members:
             return [(value, shape)]
+        if self.rng.random() < 0.3:
+            self._collective("all_reduce", value, shape, shape, "")
+            return [("%c", shape)]
         part = (*shape[:dim], shape[dim] // self.members, *shape[dim + 1 :])
         self._collective("reduce_scatter", value, shape, part, f"scatter_dimension = {dim} : i64, ")
         return [("%c", part)]
@@ -154,12 +157,12 @@ class _Module:
 
     def _collective(self, kind: str, value: str, before, after, attributes: str) -> None:
         groups_text = f"dense<{self.listed}> : tensor<{len(self.listed)}x{self.members}xi64>"
-        if kind == "reduce_scatter" or (kind == "all_to_all" and not value.startswith("%a")):
+        if kind in ("reduce_scatter", "all_reduce") or (kind == "all_to_all" and not value.startswith("%a")):
             value = self._rounded(value, before)
         channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
         is_global = "" if kind == "all_to_all" else ", use_global_device_ids"
         region = ""
-        if kind == "reduce_scatter":
+        if kind in ("reduce_scatter", "all_reduce"):
             scalar = f"tensor<{self.element}>"
             add = f"%s = stablehlo.add %p, %q : {scalar} stablehlo.return %s : {scalar}"
             region = f"({{ ^bb0(%p: {scalar}, %q: {scalar}): {add} }})"

@@ -45,7 +45,11 @@ def compiled(collective: Collective, **changes) -> Compiled:
 
 
 class Child:
-    """A compiler that keeps what it is asked. Args: answer: a `Compiled`, or what gives one for the text of a module."""
+    """A compiler that keeps what it is asked.
+
+    Args:
+      answer: a `Compiled`, or what gives one for the text of a module.
+    """
 
     def __init__(self, answer):
         self.answer = answer
@@ -118,11 +122,11 @@ def test_nobody_is_asked_without_a_network_or_under_another_policy(options):
     assert asked == 0 and "collective_permute" not in module and not session.results.report_rows
 
 
-SUM = f"""({{
+SUM = """({
       ^bb0(%p: tensor<bf16>, %q: tensor<bf16>):
         %s = stablehlo.add %p, %q : tensor<bf16>
         stablehlo.return %s : tensor<bf16>
-      }})"""
+      })"""
 SCATTER = f'"stablehlo.reduce_scatter"(%3) <{{scatter_dimension = 0 : i64, {CHANNEL}, {GROUPS}}}>'
 OF_BOTH_PATTERNS = MODULE.replace(
     "sdy.return %2 : tensor<4096x2048xbf16>",
