@@ -40,9 +40,9 @@ from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChil
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
+from reshard.passes.results.checks import checked  # noqa: E402
 from reshard.passes.sites.network import SiteNetwork, of_target  # noqa: E402
 from reshard.passes.sites.oracle import POLICIES  # noqa: E402
-from reshard.passes.whole_module import whole_module_check  # noqa: E402
 from reshard.passes.whole_module.module_cost import LONGER_ESTIMATE  # noqa: E402
 from reshard.synthesis.common.numbers import mebibytes  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
@@ -51,7 +51,7 @@ from reshard.synthesis.forms.platforms import platform_of  # noqa: E402
 MOST_DEVICES = 256  # the programs' arrays of sizes "large" and "pod" divide over so many
 _TARGETS = "tpu:v5e:2x4,tpu:v5p:2x2x2"
 _HEADINGS = (
-    "program", "mesh", "sites rewritten", "received, stock", "ours", "memory, stock", "ours",
+    "program", "mesh", "sites rewritten", "pipelines", "received, stock", "ours", "memory, stock", "ours",
     "estimate in us, stock", "ours", "ours / stock", "modelled in us, stock", "ours", "ours / stock",
     "compiled in s, stock", "ours",
 )  # fmt: skip
@@ -85,6 +85,7 @@ class Row:
     Attributes:
       left: in words, what the check left to XLA although the sites' own judgement was to rewrite it.
       seconds: the time of the passes and the check together.
+      overlapped: the collectives next to products that are pipelines.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Row:
     left: tuple[str, ...] = ()
     seconds: float = 0.0
     problem: str = ""
+    overlapped: int = 0
 
     @classmethod
     def from_dict(cls, fields: dict) -> Row:
@@ -265,7 +267,7 @@ def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy:
         try:
             pipeline.run(module, session)
             rows = list(session.results.report_rows)
-            whole_module_check.check(ir.Module.parse(text), module, pipeline, session, rows)
+            checked(lambda: ir.Module.parse(text), module, pipeline, session, rows, compiles=True, value_bytes=None)
         except DiagnosedError as error:
             return Row(name, str(target), mesh, problem=str(error).splitlines()[0])
     if not session.results.checks:  # the target's compiler refuses the module both ways
@@ -273,10 +275,16 @@ def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy:
         return Row(name, str(target), mesh, stock=refused, ours=refused)
     (check,), rows = session.results.checks, session.results.report_rows
     seconds = time.perf_counter() - start_s
-    rewritten = sum(bool(row.get("is_rewritten")) for row in rows)
+    pipelines = [row for row in rows if row["kind"] == "overlap"]
+    rewritten, overlapped = (
+        sum(bool(row.get("is_rewritten")) for row in each)
+        for each in ([row for row in rows if row["kind"] != "overlap"], pipelines)
+    )
     stock, ours = side_of(check.stock, target), side_of(check.ours, target)
     left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
-    return Row(name, str(target), mesh, len(rows), rewritten, stock, ours, left, seconds)
+    return Row(
+        name, str(target), mesh, len(rows) - len(pipelines), rewritten, stock, ours, left, seconds, "", overlapped
+    )
 
 
 def side_of(compiled: Compiled, target: Target) -> Side:
@@ -321,7 +329,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         return (*first[:2], problem, *[""] * (len(_HEADINGS) - 3))
     stock, ours = row.stock, row.ours
     return (
-        *first,
+        *first, str(row.overlapped),
         _received(stock), _received(ours),
         _mib(stock.memory), _mib(ours.memory),
         _us(stock.estimate_us), _us(ours.estimate_us), _ratio(stock.estimate_us, ours.estimate_us),

@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # loading it loads numpy
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
 LEAST_GAIN = 0.005  # share of the module's time that a compilation must hope to gain, divided by the effort
 LEAST_GAIN_OF_WHOLE = 0.1  # share of the time: where every op is written anew, the model's errors count more
+_MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
 LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
 Change = tuple[tuple[int, ...], str]  # sites and the reason
 
@@ -278,7 +279,7 @@ class _Checker:
         if not self.groups and not wholes and not is_ahead_of_time:
             return self.rewritten
         progress.at("whole-module check: the module as it came")
-        self._foresee_starts()
+        self._foresee_wholes(wholes)
         stock = self._compile(self.original)
         if not self.groups and not wholes:
             self._record(stock, stock, frozenset(), self.original, not_taken_over=why_not)
@@ -287,6 +288,11 @@ class _Checker:
         none = self.criterion.outcome(stock, stock, 0)
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / self.session.options.effort * none.seconds if stock.is_ok else 0.0
+        of_wholes = [self._compile(present(each.module), with_estimate=False) for each in wholes]
+        most_s = _MORE_THAN_PROMISED * sum(max(0.0, gain) for gain in gains)
+        if (early := self._without_islands(wholes, of_wholes, none, most_s)) is not None:
+            return self._handed_over_whole(*early, none, len(wholes), "")
+        self._foresee_starts()
 
         def measured(groups: Groups) -> Outcome:
             return self._measured(groups, choice)
@@ -294,7 +300,10 @@ class _Checker:
         choice = JointChoice(gains, measured, none, is_better, self.budget, least_s, self._foresee)
         best = choice.run(self._starts())
         attempts = len(choice.outcomes) - 1 + len(wholes)
-        outcomes = [self._outcome_of(present(each.module), len(each.rows), choice.outcome) for each in wholes]
+        outcomes = [
+            self._judged(ours, present(each.module), len(each.rows), choice.outcome)
+            for each, ours in zip(wholes, of_wholes)
+        ]
         winner = self._clearly_best(outcomes, choice.outcome)
         if winner is None and wholes and (beside := self._beside_loops()) is not None:
             wholes, attempts = [*wholes, beside], attempts + 1
@@ -321,6 +330,25 @@ class _Checker:
         module = self.modules[best] if best else self.original
         self._record(stock, choice.outcome.of, best, module, dropped, added, attempts, not_taken_over=why_not)
         return module
+
+    def _without_islands(
+        self, wholes: Sequence[TakenOver], compiled: Sequence[Compiled], none: Outcome, most_s: float
+    ) -> tuple[TakenOver, Outcome] | None:
+        """Returns the form that is clearly faster than any with islands can be, with its outcome; None if none is.
+
+        Then no set of sites has to be compiled.
+
+        Args:
+          none: the outcome of the module as it came. most_s: no set of sites gains more.
+        """
+        if self.policy != BETTER or not self.stock.is_ok:
+            return None
+        least = replace(none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * (none.seconds - most_s))
+        outcomes = [self.criterion.outcome(self.stock, ours, len(each.rows)) for each, ours in zip(wholes, compiled)]
+        if (winner := _best_of(outcomes, least)) is None:
+            return None
+        outcome = self._estimated(outcomes[winner], present(wholes[winner].module), len(wholes[winner].rows), none)
+        return (wholes[winner], outcome) if is_better(outcome, least) else None
 
     @staticmethod
     def _clearly_best(outcomes: Sequence[Outcome], islands: Outcome) -> int | None:
@@ -445,22 +473,36 @@ class _Checker:
 
     def _outcome_of(self, module: ir.Module, sites: int, best: Outcome) -> Outcome:
         """Returns the outcome of a form of the module in which a number of sites are rewritten, beside the best one."""
-        compiled = self._compile(module, with_estimate=False)
-        outcome = self.criterion.outcome(self.stock, compiled, sites)
-        if not compiled.lacks_estimate or not is_better(outcome, best):
+        return self._judged(self._compile(module, with_estimate=False), module, sites, best)
+
+    def _judged(self, compiled: Compiled, module: ir.Module, sites: int, best: Outcome) -> Outcome:
+        return self._estimated(self.criterion.outcome(self.stock, compiled, sites), module, sites, best)
+
+    def _estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
+        """Returns an outcome with the compiler's estimate if it is the best one but for it."""
+        compiled = outcome.of
+        if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
             return outcome
-        compiled = self.child.estimated(compiled, str(module), devices_of(module), self.target)
+        compiled = self.child.estimated(compiled, self._text(module), devices_of(module), self.target)
         return self.criterion.outcome(self.stock, compiled, sites)
 
-    def _foresee_starts(self) -> None:
-        """Compiles at the same time what is asked for in any case: the module as it came, and the sets to start with.
+    def _foresee_wholes(self, wholes: Sequence[TakenOver]) -> None:
+        """Compiles at the same time what is asked for first: the module as it came, and written per device; or else the
+        sets to start with.
 
         Not for another target: its compiler takes all cores and most of the memory for one module.
         """
-        wholes = [each.module for each in self.taken_over if each.module is not None]
-        first = [*map(self._module, self._starts()[: self.budget]), *wholes]
-        if self.target is None and first:
+        if self.target is None:
+            first = [present(each.module) for each in wholes] or self._first_sets()
             self.child.foresee([self._request(each) for each in (self.original, *first)])
+
+    def _foresee_starts(self) -> None:
+        """Compiles the sets to start with at the same time."""
+        if self.target is None and len(first := self._first_sets()) > 1:
+            self.child.foresee([self._request(each) for each in first])
+
+    def _first_sets(self) -> list[ir.Module]:
+        return list(map(self._module, self._starts()[: self.budget]))
 
     def _foresee(self, sets: Sequence[Groups]) -> None:
         """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""

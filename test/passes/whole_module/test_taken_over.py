@@ -34,6 +34,12 @@ func.func @main(%table: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mes
     : (tensor<8192x1024xf32>, tensor<i32>, tensor<i32>) -> tensor<1x1024xf32>
   return %0 : tensor<1x1024xf32>
 }"""
+# The same beside a small array that changes its layout, for which stock XLA gathers it.
+ROW_AND_CUBE = ROW.replace(
+    "%place: tensor<i32>) -> (",
+    """%place: tensor<i32>, %cube: tensor<32x32x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}, {"seq"}]>})
+    -> (tensor<32x32x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"seq", "data"}, {}]>}, """,
+).replace("return %0 : ", "return %cube, %0 : tensor<32x32x32xf32>, ")
 UNKNOWN_CALL = """
 sdy.mesh @mesh = <["x"=8]>
 func.func @main(%a: tensor<64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<64xf32> {
@@ -74,6 +80,19 @@ def test_a_module_is_taken_over_where_that_is_faster():
     assert {row["kind"] for row in session.results.report_rows} == {"local"}
     assert report.as_dict(session)["checks"][0]["is_taken_over"]
     assert not any(each.taken_over for each in run(ROW, emit="manual")[1].results.checks)
+
+
+@pytest.mark.parametrize(("promise", "compiles"), [(2, False), (1e9, True)], ids=("is faster", "may be slower"))
+def test_no_set_of_sites_is_compiled_if_the_whole_is_clearly_faster_than_any(promise, compiles, monkeypatch):
+    measured, asked = whole_module_check._Checker._measured, []
+    monkeypatch.setattr(whole_module_check, "_MORE_THAN_PROMISED", promise)
+    monkeypatch.setattr(
+        whole_module_check._Checker, "_measured", lambda self, *more: asked.append(more) or measured(self, *more)
+    )
+    _, session = run(ROW_AND_CUBE)
+    check = session.results.checks[0]
+    assert check.taken_over == "time" and bool(asked) == compiles
+    assert check.attempts == len({groups for groups, _ in asked}) + 1
 
 
 def test_the_same_values_come_out():
