@@ -9,8 +9,9 @@
 | product, all_to_all    | a part of the result each | the result: the part for who gets it        |
 | product, all_reduce    | a sum, around a ring      | as before a reduce_scatter; then a gather   |
 
-Between the two there may be conversions of floating-point numbers, and transposes. A gathered tile may be used as a
-whole, too; then it is put together from its blocks.
+Between a collective and the products that take its tile there may be conversions of floating-point numbers, and
+transposes; the tile may be used as a whole, too, and is then put together from its blocks. Of products before a
+collective there may be several, and elementwise ops between (`cones`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from reshard.synthesis.overlap.rings import Hops, Rings, nearest
 from reshard.synthesis.programs.traffic import Collective
 
 from ..hierarchy.explicit_collectives import ExplicitCollective, NotPlannable, explicit_collectives
-from ..ir.ops import producer_of, short_name
+from ..ir.ops import short_name
 from ..platform.bindings import ir
-from ..platform.typed import present
+from .cones import DOT, TRANSPOSE, Cone, permutation_of
 from .products import DotProduct, Role, Shape
 
 _GRIDS = frozenset({"ring", "torus"})  # each direction of a connection carries its own blocks
@@ -36,7 +37,7 @@ _CHAINS = 2
 _BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
 _SUMS_BITS = 32
 _BLOCKS_SLOWER = 1.1  # than the same operations in one product: compilers tile large ones better, and fuse more
-_CONVERT, _DOT, TRANSPOSE = "stablehlo.convert", "stablehlo.dot_general", "stablehlo.transpose"
+_CONVERT = "stablehlo.convert"
 _AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all", "all_reduce")
 
 
@@ -50,18 +51,18 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A collective, and the products that take its tile or the one that makes it.
+    """A collective, and the products that take its tile or make it.
 
     Attributes:
-      uses: the products that take it; empty if `made_by` is the one that makes it.
-      conversions: the ops between, in the order of the data.
+      uses: the products that take it, and `conversions` the ops between, in the order of the data; empty if the
+        products of `made_by` make it.
       is_used_whole: whether something else than products takes it, too.
       reduced: the all_reduce, if the candidate is the reduce_scatter that is half of it.
     """
 
     collective: ExplicitCollective
     uses: tuple[Use, ...] = ()
-    made_by: DotProduct | None = None
+    made_by: Cone | None = None
     conversions: tuple[ir.Operation, ...] = ()
     is_used_whole: bool = False
     reduced: ExplicitCollective | None = None
@@ -87,17 +88,18 @@ class Candidate:
 
     @property
     def dim(self) -> int:
-        """Returns that dimension of the products' operand, or of the product that is sent: behind transposes."""
+        """Returns that dimension of the products' operand, behind transposes."""
         dim = self.tile_dim
-        for op in self.conversions if self.uses else reversed(self.conversions):
+        for op in self.conversions:
             if op.name == TRANSPOSE:
-                order = permutation_of(op)
-                dim = order.index(dim) if self.uses else order[dim]
+                dim = permutation_of(op).index(dim)
         return dim
 
     @property
     def products(self) -> tuple[DotProduct, ...]:
-        return (self.made_by,) if self.made_by else tuple(use.product for use in self.uses)
+        if self.made_by is not None:
+            return tuple(product for product, _ in self.made_by.products)
+        return tuple(use.product for use in self.uses)
 
     @property
     def may_round(self) -> bool:
@@ -129,8 +131,8 @@ class Candidate:
     @property
     def text(self) -> str:
         """Returns the pattern in words."""
-        products = "product" if len(self.uses) < 2 else f"{len(self.uses)} products"
-        return f"{self.kind}, {products}" if self.uses else f"product, {self.stock.in_groups.kind}"
+        products = "product" if len(self.products) < 2 else f"{len(self.products)} products"
+        return f"{self.kind}, {products}" if self.uses else f"{products}, {self.stock.in_groups.kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +221,11 @@ def _near(op: ir.Operation) -> bool:
     kind = short_name(op)
     if kind in _AFTER:
         tile, _ = _after(op.results[0])
-        if any(user.name == _DOT for user in _users(tile)):
+        if any(user.name == DOT for user in _users(tile)):
             return True
     if kind in _BEFORE and len(op.operands) == 1:
-        tile, _ = _before(op.operands[0])
-        producer = producer_of(tile)
-        return producer is not None and producer.name == _DOT
+        cone = Cone.of(op.operands[0], op.block, 0)
+        return bool(cone.products) or cone.shared
     return False
 
 
@@ -235,20 +236,6 @@ def _after(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
         return value, ()
     last, ops = _after(users[0].results[0])
     return last, (users[0], *ops)
-
-
-def _before(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
-    """Returns the value that conversions and transposes make a value of, and these ops."""
-    producer = producer_of(value)
-    if producer is None or not _is_passed_through(producer):
-        return value, ()
-    first, ops = _before(producer.operands[0])
-    return first, (*ops, producer)
-
-
-def permutation_of(transpose: ir.Operation) -> list[int]:
-    """Returns for each dimension of a transpose's result that of its operand."""
-    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
 
 
 def _is_passed_through(op: ir.Operation) -> bool:
@@ -271,19 +258,18 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
     if collective.in_groups.kind in REDUCING and collective.reduction != "sum":
         raise NotPlannable("its reduction is no sum")
     tile, conversions = _after(collective.op.results[0])
-    if collective.in_groups.kind in _AFTER and any(user.name == _DOT for user in _users(tile)):
+    if collective.in_groups.kind in _AFTER and any(user.name == DOT for user in _users(tile)):
         uses, is_used_whole = _uses(tile, collective.op)
         return _checked(Candidate(collective, uses, None, conversions, is_used_whole))
-    tile, conversions = _before(collective.op.operands[0])
-    product = present(producer_of(tile))
-    if any(len(_users(each.results[0])) > 1 for each in (*conversions, product)):
+    half = collective
+    if collective.in_groups.kind == "all_reduce":
+        half = replace(collective, in_groups=_half(collective.in_groups))
+    cone = Cone.of(collective.op.operands[0], collective.op.block, half.in_groups.dim)
+    if not cone.products:
         raise NotPlannable("the product is used as a whole, too")
-    if product.block != collective.op.block:
-        raise NotPlannable("the product is in another block")
-    if collective.in_groups.kind != "all_reduce":
-        return _checked(Candidate(collective, (), DotProduct(product), conversions))
-    half = replace(collective, in_groups=_half(collective.in_groups))
-    return _checked(Candidate(half, (), DotProduct(product), conversions, reduced=collective))
+    if not cone.is_small:
+        raise NotPlannable("too much is computed between the products and it")
+    return _checked(Candidate(half, made_by=cone, reduced=None if half is collective else collective))
 
 
 def _half(reduced: InGroups) -> InGroups:
@@ -313,7 +299,7 @@ def _uses(tile: ir.Value, op: ir.Operation) -> tuple[tuple[Use, ...], bool]:
     found, is_used_whole = [], False
     for use in tile.uses:
         owner = use.owner.operation
-        if owner.name == _DOT and owner.block == op.block:
+        if owner.name == DOT and owner.block == op.block:
             found.append(Use(DotProduct(owner), use.operand_number))
         else:
             is_used_whole = True
@@ -343,12 +329,11 @@ def _products_s(candidate: Candidate, topology: Topology) -> tuple[float, float]
             shapes[1 - use.operand] = _part(shapes[1 - use.operand], role.other, candidate.members)
         block = product.sized(*shapes)
         block_s += block.seconds(topology, 2 * block.result_bytes)  # a sum so far, or what it is written into
-    if candidate.made_by is not None:
-        product = candidate.made_by
+    for product, dim in candidate.made_by.products if candidate.made_by else ():
         whole_s += product.sized(*product.shapes).seconds(topology)
         shapes = list(product.shapes)
-        for operand, dim in product.origins(candidate.dim):
-            shapes[operand] = _part(shapes[operand], dim, candidate.members)
+        for operand, of_operand in product.origins(dim):
+            shapes[operand] = _part(shapes[operand], of_operand, candidate.members)
         block_s += product.sized(*shapes).seconds(topology)
     return block_s, whole_s
 

@@ -21,10 +21,11 @@ from reshard.synthesis.forms.platforms import CPU
 from ..emission.exchange_emission import int64s, zeros
 from ..emission.per_device import PerDevice
 from ..emission.tile_emission import Mark
-from ..ir.ops import dense_elements, int32_constant, shape_of
+from ..ir.ops import dense_elements, int32_constant, producer_of, shape_of
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, stablehlo
 from ..platform.typed import present
-from .candidates import TRANSPOSE, Candidate, Pipeline, Use, permutation_of
+from .candidates import Candidate, Pipeline, Use
+from .cones import DOT, TRANSPOSE, permutation_of
 from .products import DotProduct, Shape
 
 _IN_FLIGHT = 2  # parts of an all_to_all
@@ -37,7 +38,7 @@ def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
     with ir.InsertionPoint(op), ir.Location.name(mark.name, mark.location):
         writer = _Writer(pipeline, mark)
         if candidate.made_by is not None:
-            result = writer.sent(candidate.made_by)
+            result = writer.sent()
             op.results[0].replace_all_uses_with(result)
         else:
             blocks = list(writer.arriving(op.operands[0]))
@@ -54,12 +55,12 @@ def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
 def _erase(candidate: Candidate) -> None:
     if candidate.made_by is not None:
         candidate.collective.op.erase()
+        for op in reversed(candidate.made_by.ops):
+            op.erase()
+        return
     for conversion in reversed(candidate.conversions):
         conversion.erase()
-    if candidate.made_by is not None:
-        candidate.made_by.op.erase()
-    else:
-        candidate.collective.op.erase()
+    candidate.collective.op.erase()
 
 
 @dataclass
@@ -133,25 +134,25 @@ class _Writer:
 
     # ---- product, collective
 
-    def sent(self, product: DotProduct) -> ir.Value:
+    def sent(self) -> ir.Value:
         """Returns the result of the collective, whose operand is computed block by block."""
         if self.candidate.kind == "all_to_all":
-            return self._swapped(product)
-        part = self._summed(product)
+            return self._swapped()
+        part = self._summed()
         return part if self.candidate.reduced is None else self._gathered(part)
 
-    def _summed(self, product: DotProduct) -> ir.Value:
+    def _summed(self) -> ir.Value:
         hops, chains = present(self.pipeline.hops), range(self.pipeline.chains)
         sums: dict[tuple[int, int], ir.Value] = {}
         for hop in range(max(hops.forward, hops.backward)):
             for chain in chains:
                 for way, count in ((1, hops.forward), (-1, hops.backward)):
                     if hop < count:
-                        term = self._block(product, way * (count - hop), chain)
+                        term = self._block(way * (count - hop), chain)
                         sums[way, chain] = self._permuted(self._added(sums.get((way, chain)), term), way)
         totals = []
         for chain in chains:
-            total = self._block(product, 0, chain)
+            total = self._block(0, chain)
             for way in (1, -1):
                 total = self._added(sums.get((way, chain)), total)
             totals.append(total)
@@ -170,25 +171,44 @@ class _Writer:
             use_global_device_ids=True,
         ).results[0]
 
-    def _swapped(self, product: DotProduct) -> ir.Value:
+    def _swapped(self) -> ir.Value:
         candidate = self.candidate
         joined = candidate.collective.in_groups.joined
         shape = tuple(present(shape_of(candidate.collective.op.results[0].type)))
         result: ir.Value | None = None
         for offset in (*range(1, candidate.members), 0):
-            block = self._block(product, offset)
+            block = self._block(offset)
             arrived = self._permuted(block, offset) if offset else block
             result = self._put(zeros(arrived, shape) if result is None else result, arrived, joined, -offset)
         return present(result)
 
-    def _block(self, product: DotProduct, ahead: int, chain: int = 0) -> ir.Value:
-        """Returns the block of a product that is for the member so many positions ahead, or the part that a chain has,
-        as it travels."""
+    def _block(self, ahead: int, chain: int = 0) -> ir.Value:
+        """Returns the block of the operand that is for the member so many positions ahead, or the part that a chain
+        has, as it travels."""
+        cone = present(self.candidate.made_by)
+        inside = set(cone.ops)
+
+        def block_of(value: ir.Value, dim: int) -> ir.Value:
+            op = producer_of(value)
+            if op is None or op not in inside:
+                return self._part(value, dim, ahead, chain)
+            if op.name == DOT:
+                return self._block_of_product(DotProduct(op), dim, ahead, chain)
+            if op.name == TRANSPOSE:
+                order = permutation_of(op)
+                return stablehlo.TransposeOp(block_of(op.operands[0], order[dim]), order).result
+            operands = [block_of(each, dim) for each in op.operands]
+            kind = ir.RankedTensorType.get(present(shape_of(operands[0].type)), _element(op.results[0]))
+            return ir.Operation.create(op.name, [kind], operands, dict(_attributes(op))).results[0]
+
+        return block_of(cone.root, self.candidate.tile_dim)
+
+    def _block_of_product(self, product: DotProduct, dim: int, ahead: int, chain: int) -> ir.Value:
         operands = list(product.op.operands)
-        for operand, dim in product.origins(self.candidate.dim):
+        for operand, of_operand in product.origins(dim):
             whole = operands[operand] if self.pipeline.hops else self._after_others(operands[operand])
-            operands[operand] = self._part(whole, dim, ahead, chain)
-        return self._converted(product.write(operands, product.element_type))
+            operands[operand] = self._part(whole, of_operand, ahead, chain)
+        return product.write(operands, product.element_type)
 
     @staticmethod
     def _added(one: ir.Value | None, term: ir.Value) -> ir.Value:
@@ -283,6 +303,14 @@ def _after_all(candidate: Candidate) -> ir.RankedTensorType:
     """Returns the type of what the products of a candidate take, as a whole."""
     last = candidate.conversions[-1] if candidate.conversions else candidate.collective.op
     return ir.RankedTensorType(last.results[0].type)
+
+
+def _element(value: ir.Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
+def _attributes(op: ir.Operation) -> Iterator[tuple[str, ir.Attribute]]:
+    return iter(op.attributes.items())
 
 
 def _summing(element: ir.Type) -> ir.Type:

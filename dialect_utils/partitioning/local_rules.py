@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.plans.plan import Plan
 
+from ..ir.ops import shape_of
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 
@@ -169,6 +170,14 @@ _MOVEMENTS = frozenset(
 def may_be_fused(op: ir.Operation) -> bool:
     """Returns whether XLA may compute an op where its result is used, and not into an array of its own."""
     return op.name in _ELEMENTWISE or op.name in _MOVEMENTS
+
+
+def is_elementwise_of_alike(op: ir.Operation) -> bool:
+    """Returns whether an op computes each element of its result from the same element of each of its operands."""
+    if op.name not in _ELEMENTWISE or len(op.results) != 1:
+        return False
+    shape = shape_of(op.results[0].type)
+    return shape is not None and all(shape_of(operand.type) == shape for operand in op.operands)
 
 
 def is_elementwise_of_one(op: ir.Operation) -> bool:

@@ -115,7 +115,7 @@ class _Module:
 
     def _scatter(self):
         value, shape = self._product(self._argument(left := self._shape(self.rng.randint(1, 3))), left)
-        value, shape = self._transposed(value, shape)
+        value, shape = self._transposed(*self._with_more(value, shape))
         if not shape:
             return [(value, shape)]
         dim = self.rng.randrange(len(shape))
@@ -130,7 +130,7 @@ class _Module:
 
     def _from_product(self):
         value, shape = self._product(self._argument(left := self._shape(self.rng.randint(1, 3))), left)
-        value, shape = self._transposed(value, shape)
+        value, shape = self._transposed(*self._with_more(value, shape))
         fits = [dim for dim, size in enumerate(shape) if size % self.members == 0]
         if not fits:
             return [(value, shape)]
@@ -179,6 +179,25 @@ class _Module:
         self.lines.append(f"%n = stablehlo.convert {value} : ({self._kind(shape)}) -> {narrow}")
         self.lines.append(f"%w = stablehlo.convert %n : ({narrow}) -> {self._kind(shape)}")
         return "%w"
+
+    def _with_more(self, value: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Returns a product, or a sum of it with another one or with something else, and its shape."""
+        kind = self._kind(shape)
+        match self.rng.choice(("", "", "product", "argument", "negated")):
+            case "product":
+                _, _, after = self.lines[-1].partition(" = ")
+                operands = after.removeprefix("stablehlo.dot_general ").split(", ")[:2]
+                others = {name: self._argument(self.arguments[int(name[2:])]) for name in operands if name[:2] == "%a"}
+                for name, other in others.items():
+                    after = after.replace(f"{name},", f"{other},")
+                self.lines += [f"%m = {after}", f"%e = stablehlo.add {value}, %m : {kind}"]
+            case "argument":
+                self.lines.append(f"%e = stablehlo.subtract {value}, {self._argument(shape)} : {kind}")
+            case "negated":
+                self.lines.append(f"%e = stablehlo.negate {value} : {kind}")
+            case _:
+                return value, shape
+        return "%e", shape
 
     def _transposed(self, value: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Returns a value with its dimensions in another order, and its shape; most often as it is."""
