@@ -15,7 +15,7 @@ WINGS = (
     "gspmd",
     "emission",
     "hierarchy",
-    "overlap",
     "partitioning",
+    "overlap",
     "compare",
 )

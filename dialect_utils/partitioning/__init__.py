@@ -4,4 +4,5 @@
 __all__ = [
     "local_modules",
     "local_ops",
+    "local_rules",
 ]

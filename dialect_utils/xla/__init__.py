@@ -4,7 +4,6 @@
 __all__ = [
     "child",
     "compile_targets",
-    "hlo_async_fusions",
     "hlo_collectives",
     "hlo_copies",
     "hlo_text",

@@ -6,7 +6,7 @@ and its end runs beside it. Work hides one collective at a time, the one that st
 go different ways. Loops and branches between the two count nothing.
 
 A collective that a TPU runs in pieces, inside of fusions, hides behind the work of these fusions alone, which moves it
-on (`hlo_async_fusions`).
+on (`hlo_walk`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 
 from reshard.synthesis.network.program_time import Hidden
 
-from .hlo_async_fusions import START, STEP, pieces_in
 from .hlo_collectives import CollectiveOp
 from .hlo_text import Computation, HloModule, Instruction, parse_module
+from .hlo_walk import START, STEP, async_pieces
 from .hlo_work import pieces_of
 
 _PERMUTE = "collective_permute"
@@ -64,7 +64,7 @@ def _between(
     pieces: dict[int, tuple[str, int, int]] = {}  # by channel
     works = {piece.names[-1]: (piece.flops, piece.bytes_moved) for piece in pieces_of(module, computation)}
     for each in computation.instructions.values():
-        for piece in (in_fusion := pieces_in(module, each)):
+        for piece in (in_fusion := async_pieces(module, each)):
             name, flops, moved = pieces.pop(piece.channel, ("", 0, 0))
             if piece.role == START and piece.name in ops:
                 pieces[piece.channel] = piece.name, 0, 0

@@ -36,12 +36,11 @@ from math import gcd, log2, prod
 from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs import traffic
 
-from .hlo_async_fusions import STEP, pieces_in
 from .hlo_copies import _keeps_order, reads_of_lines
 from .hlo_device_groups import integers
 from .hlo_text import Computation, HloModule, Instruction, parse_module, shape_arrays, sizes_of, tuple_elements
 from .hlo_trip_counts import Scope
-from .hlo_walk import branches, callees, loop_runs
+from .hlo_walk import STEP, async_pieces, branches, callees, loop_runs
 
 _ELEMENTWISE = frozenset(
     ("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil", "clamp", "compare")
@@ -179,7 +178,7 @@ def operands_of(module: HloModule, computation: Computation) -> dict[str, list[s
 
 def _work_of_fusion(module: HloModule, fusion: Instruction, reads_lines: bool = False) -> tuple[int, int]:
     """Returns FLOPs and bytes of a fusion, which is one loop; fusions inside add FLOPs."""
-    if any(piece.role != STEP for piece in pieces_in(module, fusion)):
+    if any(piece.role != STEP for piece in async_pieces(module, fusion)):
         return 0, 0  # it starts or ends a collective
     computation = module.computations[str(fusion.callee("calls"))]
     inside = computation.instructions.values()
