@@ -57,6 +57,14 @@ def test_a_training_step_without_annotations_computes_the_same_on_eight_devices(
     assert "site" in found.report.text() or "whole" in found.report.text()
 
 
+def test_a_target_has_the_network_and_as_many_devices():
+    params, x = parameters(), batch()
+    found = reshard.auto(step, params, x, mesh="x=8", compile_for="cpu:8", compiled_meshes=1)
+    assert "modelled on cpu:8" in str(found) and agrees(found(params, x), jax.jit(step)(params, x))
+    with pytest.raises(ValueError, match="cpu:4 has 4 devices, and the program is for 8"):
+        reshard.auto(step, params, x, mesh="x=8", compile_for="cpu:4")
+
+
 @pytest.mark.slow
 def test_the_shape_of_the_mesh_is_chosen_and_arguments_may_be_donated():
     params, x = parameters(), batch()

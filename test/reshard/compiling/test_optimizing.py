@@ -52,3 +52,8 @@ def test_the_compiler_of_a_tpu_decides_and_its_answer_is_kept(tmp_path, monkeypa
     assert "compiled for tpu:v5e:2x4, modelled on v5e:2x4" in str(first)
     assert str(second) == str(first)
     assert list(tmp_path.glob("results-*"))
+
+
+def test_the_ledger_of_a_target_has_its_network():
+    found = reshard.traffic(ROWS_TO_COLUMNS, compile_for="cpu:4")
+    assert found.stock.topology.name == "cpu:4" and found.report is not None
