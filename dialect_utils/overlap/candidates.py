@@ -27,7 +27,7 @@ from reshard.synthesis.overlap.rings import Hops, Rings, nearest
 from reshard.synthesis.programs.traffic import Collective
 
 from ..hierarchy.explicit_collectives import ExplicitCollective, NotPlannable, explicit_collectives
-from ..ir.ops import short_name
+from ..ir.ops import shape_of, short_name
 from ..platform.bindings import ir
 from .cones import DOT, TRANSPOSE, Cone, permutation_of
 from .products import DotProduct, Role, Shape
@@ -223,9 +223,9 @@ def _near(op: ir.Operation) -> bool:
         tile, _ = _after(op.results[0])
         if any(user.name == DOT for user in _users(tile)):
             return True
-    if kind in _BEFORE and len(op.operands) == 1:
+    if kind in _BEFORE and len(op.operands) == 1 and shape_of(op.operands[0].type):
         cone = Cone.of(op.operands[0], op.block, 0)
-        return bool(cone.products) or cone.shared
+        return bool(cone.products) or cone.is_shared
     return False
 
 

@@ -27,13 +27,13 @@ class Cone:
     Attributes:
       root: the value. ops: of its block, each behind what it uses; products too.
       products: those among them, each with the dimension of its result along which blocks are apart.
-      shared: whether a product, or what is made of one, is used elsewhere, too, and so is computed as a whole.
+      is_shared: whether a product, or what is made of one, is used elsewhere, too, and so is computed as a whole.
     """
 
     root: ir.Value
     ops: tuple[ir.Operation, ...]
     products: tuple[tuple[DotProduct, int], ...]
-    shared: bool = False
+    is_shared: bool = False
 
     @staticmethod
     def of(root: ir.Value, block: ir.Block, dim: int) -> Cone:

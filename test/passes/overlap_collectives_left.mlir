@@ -72,3 +72,26 @@ func.func @a_product_of_unknown_size(%arg0: tensor<64x64xf32>, %arg1: tensor<64x
   } : (tensor<64x64xf32>, tensor<64x?xf32>) -> tensor<64x?xf32>
   return %0 : tensor<64x?xf32>
 }
+
+// SAID: remark: all_reduce next to a product stays as it is: its members divide no dimension of its tile
+// CHECK-LABEL: func.func @sums_that_members_do_not_divide(
+func.func @sums_that_members_do_not_divide(%arg0: tensor<3x64xf32>, %arg1: tensor<64x5xf32>, %arg2: tensor<64xf32>) -> (tensor<3x5xf32>, tensor<f32>) {
+  // CHECK-COUNT-2: stablehlo.all_reduce
+  %0:2 = sdy.manual_computation(%arg0, %arg1, %arg2) in_shardings=[<@mesh, [{}, {"x"}]>, <@mesh, [{"x"}, {}]>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{}, {}]>, <@mesh, []>] manual_axes={"x"} (%arg3: tensor<3x16xf32>, %arg4: tensor<16x5xf32>, %arg5: tensor<16xf32>) {
+    %1 = stablehlo.dot_general %arg3, %arg4, contracting_dims = [1] x [0] : (tensor<3x16xf32>, tensor<16x5xf32>) -> tensor<3x5xf32>
+    %2 = "stablehlo.all_reduce"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 5, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %5 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %5 : tensor<f32>
+    }) : (tensor<3x5xf32>) -> tensor<3x5xf32>
+    %3 = stablehlo.dot_general %arg5, %arg5, contracting_dims = [0] x [0] : (tensor<16xf32>, tensor<16xf32>) -> tensor<f32>
+    %t = stablehlo.transpose %3, dims = [] : (tensor<f32>) -> tensor<f32>
+    %4 = "stablehlo.all_reduce"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 6, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %5 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %5 : tensor<f32>
+    }) : (tensor<f32>) -> tensor<f32>
+    sdy.return %2, %4 : tensor<3x5xf32>, tensor<f32>
+  } : (tensor<3x64xf32>, tensor<64x5xf32>, tensor<64xf32>) -> (tensor<3x5xf32>, tensor<f32>)
+  return %0#0, %0#1 : tensor<3x5xf32>, tensor<f32>
+}
