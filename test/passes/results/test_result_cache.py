@@ -38,6 +38,19 @@ module @jit_f attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 :
 _LOOKS_AT_ORIGINAL = re.compile(r"builtin\.module\(import-gspmd(,find-mismatches(,plan-sites[^,]*)?)?\)")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def child_that_keeps_answers(tmp_path_factory):
+    """The child that a process shares reads the environment once; without answers on disk, two runs have two times."""
+    shared = result_cache.xla_child.shared_child
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RESHARD_CACHE_DIR", str(tmp_path_factory.mktemp("answers")))
+        environment.delenv("RESHARD_CACHE", raising=False)
+        shared.cache_clear()
+        shared()
+    yield
+    shared.cache_clear()
+
+
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """An empty folder for caches; the tests run in the folder that holds it."""
