@@ -79,6 +79,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     may_hold_more: bool = option(
         False, "take pipelines that hold more than the tile between collective and product, too"
     )
+    sends_only: bool = option(False, "leave products that take what a collective brings; cut those that are sent")
     only: str = only_option()
     leave: str = leave_option()
     first: int = option(0, "the number of the first pipeline")
@@ -130,6 +131,8 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
         found = []
         for op, candidate in candidates(module.operation):
+            if self.sends_only and not isinstance(candidate, NotPlannable) and candidate.uses:
+                continue
             reason = str(candidate) if isinstance(candidate, NotPlannable) else ""
             if not isinstance(candidate, NotPlannable) and self.keep_sums and candidate.may_round:
                 reason = "in another order its sum may round otherwise"
@@ -176,7 +179,7 @@ def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) ->
         "bytes_received": pipeline.received_bytes,
         "bound_bytes": pipeline.received_bytes,
         "largest_tile_bytes": None,
-        "collectives": (pipeline.candidate.members - 1) * pipeline.chains,
+        "collectives": (pipeline.candidate.members - 1) * pipeline.chains + (pipeline.candidate.reduced is not None),
         "stock_bytes": pipeline.received_bytes,
         "our_bytes": pipeline.received_bytes,
         "possible": STRICT,
@@ -188,4 +191,5 @@ def _text(pipeline: Pipeline) -> str:
     if pipeline.hops is None:
         return f"{counted(pipeline.candidate.members - 1, 'block')} to and from each member"
     backward = f", {pipeline.hops.backward} back" if pipeline.hops.backward else ""
-    return f"around a ring of {pipeline.candidate.members}: {counted(pipeline.hops.forward, 'hop')}{backward}"
+    last = ", then an all_gather" if pipeline.candidate.reduced is not None else ""
+    return f"around a ring of {pipeline.candidate.members}: {counted(pipeline.hops.forward, 'hop')}{backward}{last}"

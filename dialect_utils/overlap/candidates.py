@@ -247,12 +247,18 @@ def _users(value: ir.Value) -> list[ir.Operation]:
     return [use.owner.operation for use in value.uses]
 
 
+def _element(value: ir.Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
 def _is_float(value: ir.Value) -> bool:
     return isinstance(ir.RankedTensorType(value.type).element_type, ir.FloatType)
 
 
 def _candidate(collective: ExplicitCollective) -> Candidate:
     """Returns the candidate of a collective next to products. Raises: NotPlannable."""
+    if _element(collective.op.operands[0]) != _element(collective.op.results[0]):
+        raise NotPlannable("its result has other elements than its operand")
     if collective.in_groups.members < 2:
         raise NotPlannable("its groups are single devices")
     if collective.in_groups.kind in REDUCING and collective.reduction != "sum":
@@ -267,8 +273,6 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
     cone = Cone.of(collective.op.operands[0], collective.op.block, half.in_groups.dim)
     if not cone.products:
         raise NotPlannable("the product is used as a whole, too")
-    if not cone.is_small:
-        raise NotPlannable("too much is computed between the products and it")
     return _checked(Candidate(half, made_by=cone, reduced=None if half is collective else collective))
 
 
@@ -276,7 +280,7 @@ def _half(reduced: InGroups) -> InGroups:
     """Returns the reduce_scatter that is the first half of an all_reduce. Raises: NotPlannable."""
     for parts in (_CHAINS * reduced.members, reduced.members):
         for dim, size in enumerate(reduced.tile):
-            if size % parts == 0:
+            if size and size % parts == 0:
                 return replace(reduced, kind="reduce_scatter", dim=dim)
     raise NotPlannable("its members divide no dimension of its tile")
 

@@ -8,6 +8,7 @@ as a whole, and a part of it is cut out.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,12 +18,12 @@ from ..platform.bindings import ir
 from .products import DotProduct
 
 DOT, TRANSPOSE = "stablehlo.dot_general", "stablehlo.transpose"
-_MOST_OPS = 24  # they are written once for each block
+_MOST_OPS = 24  # they are written once for each block; of what lies behind, parts are cut out
 
 
 @dataclass(frozen=True, slots=True)
 class Cone:
-    """The ops that only lead to one value.
+    """The ops that only lead to one value, the nearest ones if they are many.
 
     Attributes:
       root: the value. ops: of its block, each behind what it uses; products too.
@@ -43,29 +44,23 @@ class Cone:
           block: that of the collective, in which all ops lie.
         """
         ops, products, shared = [], [], []
-
-        def visit(value: ir.Value, dim: int) -> None:
+        left = deque([(root, dim)])
+        while left and len(ops) < _MOST_OPS:
+            value, dim = left.popleft()
             op = producer_of(value)
             if op is None or op.block != block or len(op.results) != 1 or not _can_be_cut(op):
-                return
+                continue
             if sum(1 for _ in value.uses) > 1:
                 shared.append(_is_of_product(op))
-                return
+                continue
+            ops.append(op)
             if op.name == DOT:
                 products.append((DotProduct(op), dim))
             elif op.name == TRANSPOSE:
-                visit(op.operands[0], permutation_of(op)[dim])
+                left.append((op.operands[0], permutation_of(op)[dim]))
             else:
-                for operand in op.operands:
-                    visit(operand, dim)
-            ops.append(op)
-
-        visit(root, dim)
+                left += [(operand, dim) for operand in op.operands]
         return Cone(root, tuple(ops), tuple(products), any(shared))
-
-    @property
-    def is_small(self) -> bool:
-        return len(self.ops) <= _MOST_OPS
 
 
 def permutation_of(transpose: ir.Operation) -> list[int]:

@@ -55,7 +55,7 @@ def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
 def _erase(candidate: Candidate) -> None:
     if candidate.made_by is not None:
         candidate.collective.op.erase()
-        for op in reversed(candidate.made_by.ops):
+        for op in candidate.made_by.ops:
             op.erase()
         return
     for conversion in reversed(candidate.conversions):

@@ -26,7 +26,7 @@ from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, micros
 from reshard.passes.whole_module.module_cost import ModuleCriterion, estimates_us
-from reshard.passes.whole_module.pipelined import by_pattern, pipelined, promised_s
+from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.whole_module_check import Check, with_ours
 from reshard.synthesis.common.numbers import counted
 
@@ -69,7 +69,7 @@ class _Stage:
 
     def __init__(self, original: ir.Module, module: ir.Module, session: Session, pipeline: Pipeline):
         self.original, self.module, self.session = original, module, session
-        self.keeps_sums = any(getattr(each, "keep_sums", False) for each in pipeline.passes)
+        self.keeps_sums = keeps_sums(pipeline)
         self.check = session.results.checks[-1]
         self.child = session.options.xla_child or xla_child.shared_child()
         self.first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)

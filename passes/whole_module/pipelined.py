@@ -4,9 +4,11 @@ on a copy, for the target of the session."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
@@ -16,6 +18,7 @@ from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.forms.platforms import platform_of
 
 _PASS = "overlap-collectives"
+_log = logging.getLogger("reshard.optimize")
 _LEAVES_NOTHING_WHOLE, _ADDED_UP = "product", "added up"  # how the words of patterns begin, and end
 
 
@@ -24,30 +27,46 @@ def pipelined(
     session: Session,
     network: SiteNetwork,
     *,
-    first: int,
+    first: int = 0,
     only: Sequence[int] = (),
     keeps_sums: bool = False,
+    sends_only: bool = False,
 ) -> tuple[ir.Module, list[dict[str, Any]]]:
-    """Returns a copy of a module with pipelines, and their report rows.
+    """Returns a copy of a module with pipelines, and their report rows; none where the pass fails.
 
     Args:
       session: with a target, whose compiler says how much memory the module needs, so pipelines may hold more.
       first: the number of the first pipeline. only: the numbers of those that are written; empty: all.
-      keeps_sums: as the option of the pass.
+      keeps_sums, sends_only: as the options of the pass.
     """
-    options = {
-        "topology": network.text,
-        "platform": platform_of(present(session.options.compile_for).platform),
-        "first": str(first),
-        "only": "+".join(map(str, sorted(only))),
-        "keep-sums": str(keeps_sums).lower(),
-        "may-hold-more": "true",
-    }
+    platform = platform_of(present(session.options.compile_for).platform)
+    options = {"first": str(first), "only": "+".join(map(str, sorted(only)))}
     own = Session(session.options)
     with module.context:
         written = ir.Module.parse(compat.bytecode(module))
-        Pipeline.parse(_PASS).with_options(options).run(written, own)
+        try:
+            overlapping(network, platform, keeps_sums, sends_only).with_options(options).run(written, own)
+        except DiagnosedError as error:  # a fault of ours is no reason to give up the module
+            _log.warning("no pipelines: %s", error.diagnostics[0].message)
+            return ir.Module.parse(compat.bytecode(module)), []
     return written, own.results.report_rows
+
+
+def overlapping(network: SiteNetwork, platform: str, keeps_sums: bool, sends_only: bool) -> Pipeline:
+    """Returns the pass that writes all pipelines that promise something on a network, whatever memory they hold."""
+    options = {
+        "topology": network.text,
+        "platform": platform,
+        "keep-sums": str(keeps_sums).lower(),
+        "sends-only": str(sends_only).lower(),
+        "may-hold-more": "true",
+    }
+    return Pipeline.parse(_PASS).with_options(options)
+
+
+def keeps_sums(pipeline: Pipeline) -> bool:
+    """Returns whether a pass of a pipeline leaves sums in the order that XLA gives them."""
+    return any(getattr(each, "keep_sums", False) for each in pipeline.passes)
 
 
 def promised_s(rows: Sequence[dict[str, Any]]) -> float:

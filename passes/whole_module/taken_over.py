@@ -22,8 +22,10 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
+from reshard.passes.whole_module.pipelined import keeps_sums, overlapping
 
 TIME, BYTES = "time", "bytes"
+PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
 
 
@@ -54,7 +56,11 @@ def pipeline_for(pipeline: Pipeline, form: str) -> Pipeline:
     It plans the sites too: results that the caller left open keep the layouts that are found then.
     """
     planning, rewriting = cut_at_sites(pipeline)
-    return Pipeline((*planning.elements, *_converting(rewriting, form).elements))
+    elements = (*planning.elements, *_converting(rewriting, form.removesuffix(PIPELINES)).elements)
+    if form.endswith(PIPELINES):
+        writer = _writer(rewriting)
+        elements += overlapping(writer.network, writer.platform, keeps_sums(pipeline), sends_only=True).elements
+    return Pipeline(elements)
 
 
 def _converting(rewriting: Pipeline, form: str) -> Pipeline:

@@ -22,6 +22,7 @@ time count as well.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -44,9 +45,10 @@ from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, m
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
-from reshard.passes.whole_module.pipelined import by_pattern, pipelined, promised_s
+from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.taken_over import (
     LOOPS_STAY,
+    PIPELINES,
     TakenOver,
     can_take_over,
     cut_at_sites,
@@ -289,7 +291,7 @@ class _Checker:
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / self.session.options.effort * none.seconds if stock.is_ok else 0.0
         of_wholes = [self._compile(present(each.module), with_estimate=False) for each in wholes]
-        most_s = _MORE_THAN_PROMISED * sum(max(0.0, gain) for gain in gains)
+        most_s = _MORE_THAN_PROMISED * sum(max(0.0, gain) for gain in gains) if self._is_all_known() else none.seconds
         if (early := self._without_islands(wholes, of_wholes, none, most_s)) is not None:
             return self._handed_over_whole(*early, none, len(wholes), "")
         self._foresee_starts()
@@ -330,6 +332,19 @@ class _Checker:
         module = self.modules[best] if best else self.original
         self._record(stock, choice.outcome.of, best, module, dropped, added, attempts, not_taken_over=why_not)
         return module
+
+    def _is_all_known(self) -> bool:
+        """Returns whether the gain of each site alone is known, and runs once in a step: it is that of one run."""
+        asked = [row for row in self.rows if row.get("is_rewritten") or row.get("possible")]
+        if any(row.get("stock_us") is None or row.get("our_us") is None for row in asked):
+            return False
+        calls = Counter()
+        for op in ops_in(self.original.operation):
+            if op.name in LOOPS:
+                return False
+            if op.name == "func.call":
+                calls[ir.FlatSymbolRefAttr(op.attributes["callee"]).value] += 1
+        return max(calls.values(), default=0) < 2
 
     def _without_islands(
         self, wholes: Sequence[TakenOver], compiled: Sequence[Compiled], none: Outcome, most_s: float
@@ -385,15 +400,16 @@ class _Checker:
             return None
         fastest = min(usable, key=lambda at: outcomes[at].seconds)
         whole, seconds = wholes[fastest], outcomes[fastest].seconds
-        module, network = present(whole.module), self.criterion.network
-        first = 1 + max((row["site"] for row in whole.rows), default=-1)
-        _, found = pipelined(module, self.session, network, first=first)
-        if not found or seconds - promised_s(found) > (1 - LEAST_GAIN_CONFIRMED) * best.seconds:
+        how = {
+            "first": 1 + max((row["site"] for row in whole.rows), default=-1),
+            "keeps_sums": keeps_sums(self.pipeline),
+            "sends_only": True,
+        }
+        written, rows = pipelined(present(whole.module), self.session, self.criterion.network, **how)
+        if not rows or seconds - promised_s(rows) > (1 - LEAST_GAIN_CONFIRMED) * best.seconds:
             return None
         progress.at("whole-module check: written per device, with pipelines")
-        written, rows = pipelined(module, self.session, network, first=first, only=by_pattern(found)[0])
-        kept = [row for row in rows if row["is_rewritten"]]
-        return replace(whole, module=written, rows=(*whole.rows, *kept))
+        return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
 
     def _handed_over_whole(
         self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int, wrong: str
@@ -412,7 +428,7 @@ class _Checker:
         reason = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
         reason = f"stock XLA computes wrong values: {wrong}" if wrong else reason
         place = "in place of its sites the" if self.groups else "the"
-        loops = " but its loops" if winner.form.endswith(LOOPS_STAY) else ""
+        loops = " but its loops" if LOOPS_STAY in winner.form else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
         self._record(
             self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form, wrong_stock=wrong

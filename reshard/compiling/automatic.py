@@ -11,7 +11,7 @@ from typing import Any
 
 from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
-from reshard.compiling.optimizing import Report, Result, optimize, optimized_module, target_of
+from reshard.compiling.optimizing import Report, Result, network_asked_for, optimize, optimized_module, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
@@ -149,7 +149,8 @@ def auto(
     if target is not None and target.devices != len(where):
         raise ValueError(f"{target} has {target.devices} devices, and the program is for {len(where)}")
     if topology is None:
-        topology = (of_target(target) if target else device_networks.topology_of(where)) or None
+        own = of_target(target) if target else device_networks.topology_of(where)
+        topology = network_asked_for() or own or None
     network = site_network(topology, memory_limit)
     structs = _structs_of(args)
     if pinned and shape is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from reshard.compiling import child_process, module_dumps
@@ -30,13 +30,15 @@ from reshard.passes.driver.registry import COMPARED
 from reshard.passes.results import report, result_cache
 from reshard.passes.results.checks import checked, effort_of, is_rewritten
 from reshard.passes.results.result_cache import Output
-from reshard.passes.sites.network import UNKNOWN, of_target
+from reshard.passes.sites.network import UNKNOWN, of_target, topology_of
 from reshard.planning import device_networks
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.forms.platforms import CPU, GLOO, platform_of
 
 if TYPE_CHECKING:
     import jax
+
+    from reshard.synthesis.network.topology import Topology
 
 _OF_PASSES = ("policy", "oracle", "topology", "memory_limit")
 _OF_RUNS = ("emit", "compile_for", "check", "effort", "verify_values", "verify_values_bytes")
@@ -413,17 +415,25 @@ def _text_of(module: ir.Module, locations: bool = True) -> str:
 def _for_devices(settings: Mapping[str, Any], devices: Sequence[Any]) -> Mapping[str, Any]:
     """Returns the settings with the network and the platform of the target, or of the devices without one.
 
-    Devices of the target's platform say more about the network than its name: they have an order.
+    Devices of the target's own kind say more about the network than its name: they have an order.
     """
     target = target_in(settings)
-    if target is not None and not (devices and devices[0].platform == target.platform):
-        topology, platform = of_target(target), platform_of(target.platform)
-    elif devices:
-        topology, platform = device_networks.topology_of(devices), _platform_of(devices)
-    else:
+    if target is None and not devices:
         return settings
+    topology = device_networks.topology_of(devices) if devices else UNKNOWN
+    platform = platform_of(target.platform) if target else _platform_of(devices)
+    if target is not None and not _is_of_kind(topology, of_target(target)):
+        topology = of_target(target)
     given = settings["topology"]
     return {**settings, "topology": topology if given is None else given, "platform": platform}
+
+
+def _is_of_kind(topology: str, target: str) -> bool:
+    """Returns whether the topology of devices is that of a target but for the order of the devices."""
+    if UNKNOWN in (topology, target):
+        return False
+    one, other = (topology_of(each) for each in (topology, target))
+    return replace(one, name="", device_order=None) == replace(other, name="", device_order=None)
 
 
 def target_of(options: Mapping[str, Any]) -> Target | None:
@@ -432,6 +442,12 @@ def target_of(options: Mapping[str, Any]) -> Target | None:
     Raises: ValueError for a target that does not exist, or whose compiler is not installed.
     """
     return target_in(resolved(options, dict(contexts.current().options)))
+
+
+def network_asked_for() -> Topology | None:
+    """Returns the topology that the options around a call name; None if they name none."""
+    text = resolved({}, dict(contexts.current().options))["topology"]
+    return topology_of(text) if text else None
 
 
 def target_in(settings: Mapping[str, Any]) -> Target | None:

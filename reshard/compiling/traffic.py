@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reshard.compiling.optimizing import Report, optimized_module, source_of, target_of
+from reshard.compiling.optimizing import Report, network_asked_for, optimized_module, source_of, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
@@ -100,8 +100,8 @@ def traffic(
         a module as text or bytes.
       *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
       topology: the network that times are modelled on: a preset such as "h100" or "v5e:4x4*2", the path of a TOML file,
-        or a `Topology`; None for that of `compile_for`, else one switch between all devices. `optimize` decides for it,
-        too.
+        or a `Topology`; None for that of `reshard.options`, else that of `compile_for`, else one switch between all
+        devices. `optimize` decides for it, too.
       compile_for: a target such as "tpu:v5e:2x4"; None for CPU devices.
       with_ours: whether the program after `optimize`, with the options of `reshard.options`, is compiled too.
     Raises:
@@ -110,8 +110,8 @@ def traffic(
       DiagnosedError: as `optimize`.
     """
     target = target_of({} if compile_for is None else {"compile_for": compile_for})
-    if topology is None and target is not None:
-        topology = of_target(target) or None
+    if topology is None:
+        topology = network_asked_for() or (of_target(target) if target else None) or None
     network = topology if isinstance(topology, Topology) else Topology.parse(os.fspath(topology or DEFAULT))
     source, name, is_from_jax = source_of("traffic", program, args, kwargs)
     how = {"options": {} if topology is None else {"topology": network}, "target": target}
@@ -144,8 +144,8 @@ def of_source(
     stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
         return Traffic(name, stock)
-    given = dict(options or {}) if target is None else {**(options or {}), "compile_for": target}
-    settings = resolved(given, dict(contexts.current().options))
+    settings = resolved(dict(options or {}), dict(contexts.current().options))
+    settings = {**settings, "compile_for": target and str(target)}  # ours is judged by who compiles both
     if settings["emit"] not in COMPARED:
         settings = {**settings, "emit": MANUAL}  # the other forms are not compared with stock XLA's
     optimized = optimized_module(source, settings, name, is_from_jax=is_from_jax)

@@ -95,6 +95,35 @@ def test_no_set_of_sites_is_compiled_if_the_whole_is_clearly_faster_than_any(pro
     assert check.attempts == len({groups for groups, _ in asked}) + 1
 
 
+BESIDE_A_LOOP = ROW_AND_CUBE.replace(
+    "  %0 = ",
+    """  %w = stablehlo.while(%i = %zero) : tensor<i32> cond {
+    %l = stablehlo.compare LT, %i, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %l : tensor<i1>
+  } do {
+    stablehlo.return %i : tensor<i32>
+  }
+  %0 = """,
+    1,
+)
+
+
+def test_what_sites_gain_in_loops_is_not_known_so_sets_of_them_are_compiled(monkeypatch):
+    measured, asked = whole_module_check._Checker._measured, []
+    monkeypatch.setattr(
+        whole_module_check._Checker, "_measured", lambda self, *more: asked.append(more) or measured(self, *more)
+    )
+    run(BESIDE_A_LOOP)
+    assert asked
+
+
+def test_a_form_with_pipelines_can_be_made_again():
+    pipeline = Pipeline.emitting("auto", {"topology": "v5e:2x4", "platform": "tpu"})
+    text = str(pipeline_for(pipeline, "time, with pipelines"))
+    assert "convert-to-local" in text and "overlap-collectives{" in text and "sends-only=true" in text
+    assert "overlap" not in str(pipeline_for(pipeline, "time"))
+
+
 def test_the_same_values_come_out():
     _, session = run(ROW, value_bytes=1 << 30)
     assert session.results.value_checks[0].status in (values_check.EQUAL, values_check.WITHIN)

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of `reshard.optimize` reach the passes that have them."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 import reshard
+from reshard.compiling import optimizing
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.passes.sites.network import option_text, topology_of
+from reshard.synthesis.network.topology import Topology
 
 ROWS_TO_COLUMNS = """sdy.mesh @mesh = <["x"=4]>
 func.func @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
@@ -57,3 +63,20 @@ def test_the_compiler_of_a_tpu_decides_and_its_answer_is_kept(tmp_path, monkeypa
 def test_the_ledger_of_a_target_has_its_network():
     found = reshard.traffic(ROWS_TO_COLUMNS, compile_for="cpu:4")
     assert found.stock.topology.name == "cpu:4" and found.report is not None
+
+
+def test_the_ledger_of_a_target_is_for_the_network_around_the_call():
+    with reshard.options(topology="h100:2x2"):
+        assert reshard.traffic(ROWS_TO_COLUMNS, compile_for="cpu:4").stock.topology.name == "h100:2x2"
+
+
+@pytest.mark.parametrize(
+    ("target", "keeps_order"), [("tpu:v5e:2x4", True), ("tpu:v6e:2x4", False), ("tpu:v5e:2x2:2", False)]
+)
+def test_devices_of_the_kind_of_the_target_keep_their_order(target, keeps_order, monkeypatch):
+    placed = replace(Topology.parse("v5e:2x4"), device_order=(1, 0, 2, 3, 4, 5, 6, 7))
+    monkeypatch.setattr(optimizing.device_networks, "topology_of", lambda devices: option_text(placed))
+    settings = {"compile_for": target, "topology": None}
+    found = optimizing._for_devices(settings, [SimpleNamespace(platform="tpu")] * 8)
+    order = topology_of(found["topology"]).device_order
+    assert order == (placed.device_order if keeps_order else None) and found["platform"] == "tpu"
