@@ -28,7 +28,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import SiteNetwork, of_target
-from reshard.passes.whole_module.pipelined import by_pattern, pipelined
+from reshard.passes.whole_module.pipelined import by_pattern, pattern_of, pipelined
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.forms.platforms import platform_of
@@ -81,11 +81,11 @@ class _Steps:
             Pipeline.emitting("local", options).run(module, self.session)
             best = self._compiled(str(module))
             yield Row(self.name, "per device", None, best)
-            _, found = pipelined(module, self.session, self.network, first=0)
-            patterns = {row["site"]: row["group"].partition(":")[0] for row in found}
+            _, found = pipelined(module, self.session, self.network)
+            patterns = {row["site"]: pattern_of(row) for row in found}
             taken: list[int] = []
             for numbers in by_pattern(found):
-                written, _ = pipelined(module, self.session, self.network, first=0, only=taken + numbers)
+                written, _ = pipelined(module, self.session, self.network, only=taken + numbers)
                 compiled = self._compiled(str(written))
                 yield Row(self.name, f"with {patterns[numbers[0]]}", len(taken + numbers), compiled)
                 if self._is_shorter(compiled, best):
@@ -99,7 +99,9 @@ class _Steps:
     def _is_shorter(self, one: Compiled, other: Compiled) -> bool:
         if not (one.is_ok and other.is_ok):
             return one.is_ok
-        mine, theirs = (present(self.network.final_time_of(each, self.target.devices)) for each in (one, other))
+        mine, theirs = (self.network.final_time_of(each, self.target.devices) for each in (one, other))
+        if mine is None or theirs is None:  # an op without a price, as between slices
+            return False
         return mine.seconds < theirs.seconds and (one.estimated_seconds or 0) <= (other.estimated_seconds or 0)
 
 

@@ -74,12 +74,17 @@ def promised_s(rows: Sequence[dict[str, Any]]) -> float:
     return sum(row["stock_us"] - row["our_us"] for row in rows) / 1e6
 
 
+def pattern_of(row: dict[str, Any]) -> str:
+    """Returns the pattern of a pipeline in words, from its report row."""
+    return row["group"].partition(":")[0]
+
+
 def by_pattern(rows: Sequence[dict[str, Any]]) -> list[list[int]]:
     """Returns the numbers of pipelines, those of one pattern together: products that leave nothing whole behind first,
     what is put together last, with which compilers fuse less of what comes next."""
     patterns: dict[str, list[int]] = {}
     for row in rows:
-        patterns.setdefault(row["group"].partition(":")[0], []).append(row["site"])
+        patterns.setdefault(pattern_of(row), []).append(row["site"])
     return [patterns[each] for each in sorted(patterns, key=_order)]
 
 

@@ -415,9 +415,12 @@ def _text_of(module: ir.Module, locations: bool = True) -> str:
 def _for_devices(settings: Mapping[str, Any], devices: Sequence[Any]) -> Mapping[str, Any]:
     """Returns the settings with the network and the platform of the target, or of the devices without one.
 
-    Devices of the target's own kind say more about the network than its name: they have an order.
+    Devices of the target's own kind say more about the network than its name: they have an order. CPU devices are
+    always those of the program, which may be in several processes.
     """
     target = target_in(settings)
+    if target is not None and devices and not target.is_ahead_of_time:
+        target = None
     if target is None and not devices:
         return settings
     topology = device_networks.topology_of(devices) if devices else UNKNOWN

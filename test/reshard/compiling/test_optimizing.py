@@ -80,3 +80,9 @@ def test_devices_of_the_kind_of_the_target_keep_their_order(target, keeps_order,
     found = optimizing._for_devices(settings, [SimpleNamespace(platform="tpu")] * 8)
     order = topology_of(found["topology"]).device_order
     assert order == (placed.device_order if keeps_order else None) and found["platform"] == "tpu"
+
+
+def test_cpu_devices_in_several_processes_stay_so_for_a_target_of_cpu_devices():
+    devices = [SimpleNamespace(platform="cpu", device_kind="cpu", process_index=each) for each in range(4)]
+    found = optimizing._for_devices({"compile_for": "cpu:4", "topology": None}, devices)
+    assert found["platform"] == "gloo" and found["topology"] == ""
