@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils.ir.ops import short_name
+from reshard.dialect_utils.ir.ops import LOOPS, ops_in, replace_content, short_name
+from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites.network import NetworkOptions, platform_option, refuse_unfit, topology_option
@@ -17,9 +18,12 @@ from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.forms.platforms import CPU
 
 if TYPE_CHECKING:  # loading them loads numpy
+    from reshard.dialect_utils.emission.tile_emission import Mark
     from reshard.dialect_utils.overlap.candidates import Pipeline
+    from reshard.dialect_utils.overlap.prefetch import Prefetch
 
 LEAST_GAIN = 0.05  # share of the modelled time of a collective and its products; below, the model may be wrong about it
+_LESS = "another pipeline of the same product or collective gains more"
 _POLICIES = {
     BETTER: "write the pipelines that are faster by their modelled time",
     ALWAYS: "write every pipeline that there can be",
@@ -87,7 +91,12 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
     def run(self, module: ir.Module, session: Session) -> None:
         refuse_unfit(module, self.network, session.options.compile_for)
-        written = self._overlap(module, session) if self._is_asynchronous or self.policy == ALWAYS else 0
+        written = 0
+        if self._is_asynchronous or self.policy == ALWAYS:
+            as_it_came = _opened(module)
+            written = self._overlap(module, session)
+            if as_it_came is not None and not written:
+                replace_content(module, ir.Module.parse(as_it_came))
         session.running.is_module_valid = not written
         session.running.is_module_unchanged &= not written
 
@@ -102,34 +111,44 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     def _overlap(self, module: ir.Module, session: Session) -> int:
         """Writes pipelines, counts and reports; returns the number of collectives that are replaced."""
         from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels  # loads the writers
-        from reshard.dialect_utils.overlap.pipeline_emission import write_pipeline
 
         found = self._pipelines(module, session)
-        faster = _of_different_products([each for each in found if self.policy == ALWAYS or self._is_faster(each)])
-        if kept := len(found) - len(faster):
+        faster = [each for each in found if self.policy == ALWAYS or self._is_faster(each)]
+        self._report_kept(module, session, len({each.stock.op for each in found} - {each.stock.op for each in faster}))
+        asked = [number for number in range(self.first, self.first + len(faster)) if self._is_asked(number)]
+        taken = _of_different_ops({number: faster[number - self.first] for number in asked})
+        for number, each in enumerate(faster, self.first):
+            left = "" if number in taken else "left by an option" if number not in asked else _LESS
+            session.results.report_rows.append(_row(number, each, left, session))
+            if left != _LESS:
+                session.count("left" if left else "overlapped")
+        channels = unused_channels(module)
+        _write(
+            [
+                (each, Mark(channels, f"reshard/{number}", each.stock.op.location, self.platform))
+                for number, each in taken.items()
+            ]
+        )
+        return len(taken)
+
+    def _is_asked(self, number: int) -> bool:
+        return number in self.numbers_only if self.only else number not in self.numbers_left
+
+    def _report_kept(self, module: ir.Module, session: Session, kept: int) -> None:
+        if kept:
             session.count("kept", kept)
             stay = "stays as it is" if kept == 1 else "stay as they are"
             memory = "" if self.may_hold_more else " in as little memory"
             said = f"no further pipeline{memory} is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
-        channels = unused_channels(module)
-        written = 0
-        for number, each in enumerate(faster, self.first):
-            is_written = number in self.numbers_only if self.only else number not in self.numbers_left
-            session.results.report_rows.append(_row(number, each, is_written, session))
-            session.count("overlapped" if is_written else "left")
-            if is_written:
-                op = each.candidate.collective.op
-                write_pipeline(each, Mark(channels, f"reshard/{number}", op.location, self.platform))
-                written += 1
-        return written
 
-    def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline]:
+    def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline | Prefetch]:
         """Returns the pipelines that there can be; of the others a remark says why."""
         from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
         from reshard.dialect_utils.overlap.candidates import candidates, pipeline_of
+        from reshard.dialect_utils.overlap.prefetch import prefetches
 
-        found = []
+        found: list[Pipeline | Prefetch] = []
         for op, candidate in candidates(module.operation):
             if self.sends_only and not isinstance(candidate, NotPlannable) and candidate.uses:
                 continue
@@ -141,55 +160,80 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 session.remark(op, f"{short_name(op)} next to a product stays as it is: {reason}")
             else:
                 found.append(pipeline_of(candidate, self.network.topology))
+        if not self.sends_only:
+            found += prefetches(module.operation, self.network.topology)
         return found
 
-    def _is_faster(self, pipeline: Pipeline) -> bool:
+    def _is_faster(self, pipeline: Pipeline | Prefetch) -> bool:
         """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
         is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
         return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
 
 
-def _of_different_products(pipelines: list[Pipeline]) -> list[Pipeline]:
-    """Returns the pipelines that gain most, in their order: of those of one product only the best one."""
+def _opened(module: ir.Module) -> bytes | None:
+    """Inlines what loops with collectives call; returns the module as it was, None if it has no such loops."""
+    from reshard.dialect_utils.hierarchy.explicit_collectives import OPS
+    from reshard.dialect_utils.preparation.inlining import inline_in_loops
+
+    names = {op.name for op in ops_in(module.operation)}
+    if not LOOPS & names or "func.call" not in names or not OPS & names:
+        return None
+    as_it_came = compat.bytecode(module)
+    inline_in_loops(module.operation, OPS)
+    return as_it_came
+
+
+def _of_different_ops(pipelines: dict[int, Pipeline | Prefetch]) -> dict[int, Pipeline | Prefetch]:
+    """Returns the pipelines that gain most, in their order: of those of one product or collective only the best one."""
     taken: set[ir.Operation] = set()
     chosen: set[int] = set()
-    for at, each in sorted(enumerate(pipelines), key=lambda found: found[1].pipelined_s - found[1].whole_s):
-        products = {product.op for product in each.candidate.products}
-        if not taken & products:
-            taken |= products
-            chosen.add(at)
-    return [each for at, each in enumerate(pipelines) if at in chosen]
+    for number, each in sorted(pipelines.items(), key=lambda found: found[1].pipelined_s - found[1].whole_s):
+        if not taken.intersection(each.ops):
+            taken.update(each.ops)
+            chosen.add(number)
+    return {number: each for number, each in pipelines.items() if number in chosen}
 
 
-def _row(number: int, pipeline: Pipeline, is_written: bool, session: Session) -> dict[str, Any]:
-    """Returns the report row of a pipeline, in the form that plan-sites uses."""
-    collective = pipeline.candidate.stock
-    asked = collective.redistribution
+def _write(marked: list[tuple[Pipeline | Prefetch, Mark]]) -> None:
+    """Writes pipelines; those in loops first one after the other, then what is brought a trip ahead, loop by loop."""
+    from reshard.dialect_utils.overlap.candidates import Pipeline
+    from reshard.dialect_utils.overlap.pipeline_emission import write_pipeline
+    from reshard.dialect_utils.overlap.prefetch import write_ahead
+
+    loops: dict[ir.Operation, list[tuple[Prefetch, Mark]]] = {}
+    for each, mark in marked:
+        if isinstance(each, Pipeline):
+            write_pipeline(each, mark)
+        else:
+            loops.setdefault(each.loop, []).append((each, mark))
+    for of_loop in loops.values():
+        write_ahead(of_loop)
+
+
+def _row(number: int, pipeline: Pipeline | Prefetch, left: str, session: Session) -> dict[str, Any]:
+    """Returns the report row of a pipeline, in the form that plan-sites uses.
+
+    Args:
+      left: why it is not written; empty if it is.
+    """
+    asked = pipeline.stock.redistribution
     row = row_of_collective(
-        number, collective, is_written, session, stock_s=pipeline.whole_s, our_s=pipeline.pipelined_s
+        number, pipeline.stock, not left, session, stock_s=pipeline.whole_s, our_s=pipeline.pipelined_s
     )
+    times = f"modelled time {micros(pipeline.pipelined_s)} as a pipeline, {micros(pipeline.whole_s)} as it is"
     return row | {
-        "group": f"{pipeline.candidate.pattern}: {number}",
+        "group": f"{pipeline.pattern}: {number}",
         "kind": "overlap",
         "source": str(asked.source),
         "target": str(asked.target),
-        "why": f"{pipeline.candidate.text}: blocks may travel while others are multiplied",
-        "reason": f"modelled time {micros(pipeline.pipelined_s)} as a pipeline, {micros(pipeline.whole_s)} as it is",
-        "chain": _text(pipeline),
+        "why": f"{pipeline.text}: it may travel while something else is multiplied",
+        "reason": f"{left}; {times}" if left == _LESS else times,
+        "chain": pipeline.way,
         "bytes_received": pipeline.received_bytes,
         "bound_bytes": pipeline.received_bytes,
         "largest_tile_bytes": None,
-        "collectives": (pipeline.candidate.members - 1) * pipeline.chains + (pipeline.candidate.reduced is not None),
+        "collectives": pipeline.sends,
         "stock_bytes": pipeline.received_bytes,
         "our_bytes": pipeline.received_bytes,
         "possible": STRICT,
     }
-
-
-def _text(pipeline: Pipeline) -> str:
-    """Returns in words how blocks travel."""
-    if pipeline.hops is None:
-        return f"{counted(pipeline.candidate.members - 1, 'block')} to and from each member"
-    backward = f", {pipeline.hops.backward} back" if pipeline.hops.backward else ""
-    last = ", then an all_gather" if pipeline.candidate.reduced is not None else ""
-    return f"around a ring of {pipeline.candidate.members}: {counted(pipeline.hops.forward, 'hop')}{backward}{last}"

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
 from reshard.synthesis.network.cost import collective_time_s, crossed_level
 from reshard.synthesis.network.topology import Topology
@@ -156,6 +157,39 @@ class Pipeline:
     whole_bytes: int
     pipelined_bytes: int
     received_bytes: int
+
+    @property
+    def stock(self) -> ExplicitCollective:
+        """Returns the collective as the module has it."""
+        return self.candidate.stock
+
+    @property
+    def ops(self) -> tuple[ir.Operation, ...]:
+        """Returns what no other pipeline may take the place of."""
+        return (self.stock.op, *(product.op for product in self.candidate.products))
+
+    @property
+    def pattern(self) -> str:
+        return self.candidate.pattern
+
+    @property
+    def text(self) -> str:
+        return self.candidate.text
+
+    @property
+    def way(self) -> str:
+        """Returns in words how blocks travel."""
+        members = self.candidate.members
+        if self.hops is None:
+            return f"{counted(members - 1, 'block')} to and from each member"
+        backward = f", {self.hops.backward} back" if self.hops.backward else ""
+        last = ", then an all_gather" if self.candidate.reduced is not None else ""
+        return f"around a ring of {members}: {counted(self.hops.forward, 'hop')}{backward}{last}"
+
+    @property
+    def sends(self) -> int:
+        """Returns the number of its collectives."""
+        return (self.candidate.members - 1) * self.chains + (self.candidate.reduced is not None)
 
 
 def candidates(root: ir.Operation) -> Iterator[tuple[ir.Operation, Candidate | NotPlannable]]:

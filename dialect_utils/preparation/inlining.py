@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 from ..ir.diagnostics import error_at
 from ..ir.functions import functions_of, has_body, symbol
-from ..ir.ops import ops_in
+from ..ir.ops import LOOPS, ops_around, ops_in
 from ..ir.pipelines import run_pipeline
 from ..ir.shardy_limits import refuse_bodiless, refuse_collectives, refuse_growth
 from ..platform.bindings import ir, stablehlo
@@ -32,6 +33,43 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
         if not has_body(declared):
             declared.erase()
     return [op for op in ops_in(module) if _TUPLE in op.attributes]
+
+
+def inline_in_loops(module: ir.Operation, kinds: Collection[str]) -> None:
+    """Replaces the calls in loops, and those in what they call, by the bodies of the functions.
+
+    A loop stays as it is if no op of some kinds is in it or in what it calls. A call that names no function with a body
+    stays, and so does one of a function that calls itself.
+    """
+    functions = {symbol(op): op for op in functions_of(module) if has_body(op)}
+    functions = {name: op for name, op in functions.items() if op not in _called_in(op, functions)}
+    for loop in _outermost(op for op in ops_in(module) if op.name in LOOPS):
+        inside = chain(ops_in(loop), *map(ops_in, _called_in(loop, functions)))
+        if not any(op.name in kinds for op in inside):
+            continue
+        while calls := [call for op in ops_in(loop) if (call := _call_of(op, functions))]:
+            for call, callee in calls:
+                _inline_call(call, functions[callee])
+        remove_call_barriers([op for op in ops_in(loop) if _TUPLE in op.attributes])
+    run_pipeline(module, "builtin.module(symbol-dce)")
+
+
+def _outermost(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """Returns those of some ops that are in no other one."""
+    found = dict.fromkeys(ops)
+    return [op for op in found if not any(each in found for each in ops_around(op))]
+
+
+def _called_in(op: ir.Operation, functions: Mapping[str, ir.Operation]) -> list[ir.Operation]:
+    """Returns the functions that an op calls, and that they call."""
+    found: dict[str, ir.Operation] = {}
+    left = [op]
+    while left:
+        for each in ops_in(left.pop()):
+            if (call := _call_of(each, functions)) and call[1] not in found:
+                found[call[1]] = functions[call[1]]
+                left.append(functions[call[1]])
+    return list(found.values())
 
 
 def _inline_all(module: ir.Operation) -> None:

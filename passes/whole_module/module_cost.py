@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
 
 SAME_ESTIMATE = 0.1  # relative difference below which estimates count as equal under `strict`
-SAME_MEMORY = 1000  # a part of the memory by which two forms may differ and still need the same
+SAME_MEMORY = 500  # a part of the memory by which two forms may differ and still need the same
 LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
 
 

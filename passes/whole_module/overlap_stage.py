@@ -94,14 +94,14 @@ class _Stage:
         """Takes pipelines beside those that are taken, if that is better."""
         problem = "not tried: --effort lets more be compiled"
         if may_compile:
-            written, _ = self._with(self.taken + numbers)
+            written, rows = self._with(self.taken + numbers)
             text, devices, target = str(written), devices_of(written), self.check.target
             compiled = self.child.compile(text, devices, target=target, with_estimate=False)
             if not (problem := self._problem(compiled)):
                 compiled = self.child.estimated(compiled, text, devices, target)
                 problem = self._problem(compiled)
             if not problem:
-                self.written, self.compiled = written, compiled
+                self.written, self.compiled, self.rows = written, compiled, rows
                 self.taken += numbers
                 return
         self.why_not.update(dict.fromkeys(numbers, problem))

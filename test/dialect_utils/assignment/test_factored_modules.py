@@ -4,8 +4,8 @@
 import pytest
 
 from reshard.dialect_utils.assignment.factored_modules import factored_module
-from reshard.dialect_utils.assignment.loop_trips import trips_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.loop_trips import trips_of
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.synthesis.layouts.mesh import Mesh

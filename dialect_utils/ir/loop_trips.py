@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..platform.bindings import ir
+from .ops import CONSTANTS, producer_of, terminator_of
 
 _UNKNOWN = 1
 
