@@ -127,7 +127,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline]:
         """Returns the pipelines that there can be; of the others a remark says why."""
         from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
-        from reshard.dialect_utils.overlap.candidates import candidates, pipeline_of
+        from reshard.dialect_utils.overlap.candidates import candidates, neighbour_of, pipeline_of
 
         found = []
         for op, candidate in candidates(module.operation):
@@ -138,7 +138,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 reason = "in another order its sum may round otherwise"
             if isinstance(candidate, NotPlannable) or reason:
                 session.count("left")
-                session.remark(op, f"{short_name(op)} next to a product stays as it is: {reason}")
+                session.remark(op, f"{short_name(op)} next to a {neighbour_of(op)} stays as it is: {reason}")
             else:
                 found.append(pipeline_of(candidate, self.network.topology))
         return found

@@ -19,7 +19,7 @@ from reshard.synthesis.forms.platforms import platform_of
 
 _PASS = "overlap-collectives"
 _log = logging.getLogger("reshard.optimize")
-_LEAVES_NOTHING_WHOLE, _ADDED_UP = "product", "added up"  # how the words of patterns begin, and end
+_LEAVES_NOTHING_WHOLE, _ADDED_UP = ("product", "lookup"), "added up"  # how the words of patterns begin, and end
 
 
 def pipelined(
