@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # it loads jax, whose number of devices is set first
 
 LONGER = 1.03
 _REFERENCE = 8192
+_EXCHANGED = ("combine", "dispatch", "embedding")
 _HEADINGS = (
     "target", "pattern", "size", "width", "product : collective", "stock in us", "pipeline in us", "stock / pipeline",
     "bound / pipeline", "the pass takes", "temporaries in MB, stock", "pipeline",
@@ -99,7 +100,9 @@ class Row:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--targets", default="tpu:v5e:2x4,tpu:v5p:2x2x2")
-    parser.add_argument("--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch,layer")
+    parser.add_argument(
+        "--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch,layer,embedding,embedding_rows"
+    )
     parser.add_argument("--sizes", default="4096,8192,16384")
     parser.add_argument("--ratios", default="4,1,0.25", help="of the product's time to the collective's")
     parser.add_argument("--random", type=int, default=0, help="random shapes per target, in place of sizes and ratios")
@@ -117,14 +120,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _cases(options: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
-    from benchmarks.overlap.patterns import GRAIN
+    from benchmarks.overlap.patterns import GRAIN, LOOKUPS
 
     for target in options.targets.split(","):
         for name in options.patterns.split(","):
             for size in map(int, options.sizes.split(",")):
                 for ratio in map(float, options.ratios.split(",")):
-                    width = width_for(target, name, ratio)
-                    yield target, name, size, max(GRAIN, round(width / GRAIN) * GRAIN)
+                    width, grain = width_for(target, name, ratio), 1 if name in LOOKUPS else GRAIN
+                    yield target, name, size, max(grain, round(width / grain) * grain)
 
 
 def _random_cases(options: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
@@ -149,10 +152,22 @@ def _prices(target: str) -> tuple[float, float, float]:
     return per_column / (2 * size * size), gather / (2 * size * size), exchange / (2 * size * size)
 
 
+@cache
+def _row_price(target: str, name: str) -> float:
+    """Returns the compiler's seconds for an element of a row that is looked up and added."""
+    from benchmarks.overlap.patterns import pattern
+
+    devices, size = Target.parse(target).devices, _REFERENCE
+    few, more = (_seconds(_compiled(pattern(name, devices, size, width), target)) for width in (4, 8))
+    return (more - few) / 4 / (size * size)
+
+
 def width_for(target: str, name: str, ratio: float) -> float:
     """Returns the width for which the product takes so many times as long as the collective."""
     operation, gathered, exchanged = _prices(target)
-    return ratio * (exchanged if name in ("combine", "dispatch") else gathered) / operation
+    if name.startswith("embedding"):
+        operation = _row_price(target, name) / 2  # the tile has two bytes for each element
+    return ratio * (exchanged if name in _EXCHANGED else gathered) / operation
 
 
 def measured(target: str, name: str, size: int, width: int) -> Row:
@@ -163,8 +178,8 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
     stock, pipeline = (_compiled(program, target, policy) for policy in ("", "always"))
     is_taken = _overlapped(program, target, "better")[1]
     _, gathered, exchanged = _prices(target)
-    collective = (exchanged if name in ("combine", "dispatch") else gathered) * 2 * size * size
-    unpriced = collective if name in ("scatter", "layer") else 0.0
+    collective = (exchanged if name in _EXCHANGED else gathered) * 2 * size * size
+    unpriced = collective if name in ("scatter", "layer", "embedding_rows") else 0.0
     collective *= 2 if name == "layer" else 1
     return Row(
         target, name, size, width, 1e6 * (_seconds(stock) + unpriced), 1e6 * collective, 1e6 * _seconds(pipeline),

@@ -58,7 +58,8 @@ def _transposed(op: ir.Operation, dim: int, blocks: int) -> Along:
 
 
 def _reduced(op: ir.Operation, dim: int, blocks: int) -> Along | None:
-    if len(op.results) != 1 or not is_splittable(ir.RankedTensorType(op.results[0].type).element_type, reduction_of(op)):
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    if len(op.results) != 1 or not is_splittable(element, reduction_of(op)):
         return None
     dims = _ints(op, "dimensions")
     kept = [each for each in range(len(_shape(op.operands[0]))) if each not in dims]

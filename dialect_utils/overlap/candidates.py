@@ -279,7 +279,7 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
              for half in _halves(collective)]  # fmt: skip
     half, cone = next((each for each in found if each[1].products), found[0])
     if not cone.products:
-        _, why_not = next(iter(cone.left_out), (None, "its blocks are not those of the product"))
+        _, why_not = next(iter(cone.left_out), (None, "each of its blocks is made of all that is looked up"))
         raise NotPlannable(why_not)
     return _checked(Candidate(half, made_by=cone, reduced=None if half is collective else collective))
 

@@ -34,6 +34,7 @@ def test_every_pattern_is_one_that_the_pass_finds():
     found = dict(line.split() for line in ran.stdout.splitlines())
     assert found == {
         **dict.fromkeys(("gather_rows", "gather_inner", "scatter", "combine", "dispatch"), "1"),
+        **dict.fromkeys(("embedding", "embedding_rows"), "1"),
         "layer": "2",
     }
 
