@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # it loads jax, whose number of devices is set first
 
 LONGER = 1.03
 _REFERENCE = 8192
-_EXCHANGED = ("combine", "dispatch", "embedding")
 _HEADINGS = (
     "target", "pattern", "size", "width", "product : collective", "stock in us", "pipeline in us", "stock / pipeline",
     "bound / pipeline", "the pass takes", "temporaries in MB, stock", "pipeline",
@@ -100,9 +99,7 @@ class Row:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--targets", default="tpu:v5e:2x4,tpu:v5p:2x2x2")
-    parser.add_argument(
-        "--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch,layer,embedding,embedding_rows"
-    )
+    parser.add_argument("--patterns", default="gather_rows,gather_inner,scatter,combine,dispatch,layer")
     parser.add_argument("--sizes", default="4096,8192,16384")
     parser.add_argument("--ratios", default="4,1,0.25", help="of the product's time to the collective's")
     parser.add_argument("--random", type=int, default=0, help="random shapes per target, in place of sizes and ratios")
@@ -120,14 +117,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _cases(options: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
-    from benchmarks.overlap.patterns import GRAIN, LOOKUPS
+    from benchmarks.overlap.patterns import GRAIN
 
     for target in options.targets.split(","):
         for name in options.patterns.split(","):
             for size in map(int, options.sizes.split(",")):
                 for ratio in map(float, options.ratios.split(",")):
-                    width, grain = width_for(target, name, ratio), 1 if name in LOOKUPS else GRAIN
-                    yield target, name, size, max(grain, round(width / grain) * grain)
+                    width = width_for(target, name, ratio)
+                    yield target, name, size, max(GRAIN, round(width / GRAIN) * GRAIN)
 
 
 def _random_cases(options: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
@@ -145,29 +142,17 @@ def _prices(target: str) -> tuple[float, float, float]:
     from benchmarks.overlap.patterns import pattern
 
     devices, size = Target.parse(target).devices, _REFERENCE
-    whole = {name: _compiled(pattern(name, devices, size, 1024), target) for name in ("gather_rows", "dispatch")}
-    half = _compiled(pattern("gather_rows", devices, size, 512), target)
+    whole = {name: compiled_for(pattern(name, devices, size, 1024), target) for name in ("gather_rows", "dispatch")}
+    half = compiled_for(pattern("gather_rows", devices, size, 512), target)
     per_column = (_seconds(whole["gather_rows"]) - _seconds(half)) / 512
     gather, exchange = (_seconds(each) - 1024 * per_column for each in whole.values())
     return per_column / (2 * size * size), gather / (2 * size * size), exchange / (2 * size * size)
 
 
-@cache
-def _row_price(target: str, name: str) -> float:
-    """Returns the compiler's seconds for an element of a row that is looked up and added."""
-    from benchmarks.overlap.patterns import pattern
-
-    devices, size = Target.parse(target).devices, _REFERENCE
-    few, more = (_seconds(_compiled(pattern(name, devices, size, width), target)) for width in (4, 8))
-    return (more - few) / 4 / (size * size)
-
-
 def width_for(target: str, name: str, ratio: float) -> float:
     """Returns the width for which the product takes so many times as long as the collective."""
     operation, gathered, exchanged = _prices(target)
-    if name.startswith("embedding"):
-        operation = _row_price(target, name) / 2  # the tile has two bytes for each element
-    return ratio * (exchanged if name in _EXCHANGED else gathered) / operation
+    return ratio * (exchanged if name in ("combine", "dispatch") else gathered) / operation
 
 
 def measured(target: str, name: str, size: int, width: int) -> Row:
@@ -175,11 +160,11 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
     from benchmarks.overlap.patterns import pattern
 
     program = pattern(name, Target.parse(target).devices, size, width)
-    stock, pipeline = (_compiled(program, target, policy) for policy in ("", "always"))
-    is_taken = _overlapped(program, target, "better")[1]
+    stock, pipeline = (compiled_for(program, target, policy) for policy in ("", "always"))
+    is_taken = overlapped(program, target, "better")[1]
     _, gathered, exchanged = _prices(target)
-    collective = (exchanged if name in _EXCHANGED else gathered) * 2 * size * size
-    unpriced = collective if name in ("scatter", "layer", "embedding_rows") else 0.0
+    collective = (exchanged if name in ("combine", "dispatch") else gathered) * 2 * size * size
+    unpriced = collective if name in ("scatter", "layer") else 0.0
     collective *= 2 if name == "layer" else 1
     return Row(
         target, name, size, width, 1e6 * (_seconds(stock) + unpriced), 1e6 * collective, 1e6 * _seconds(pipeline),
@@ -187,8 +172,8 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
     )  # fmt: skip
 
 
-def _overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
-    """Returns the module after the pass, and whether a pipeline is in it."""
+def overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
+    """Returns the module after the pass, as it is without a policy, and whether a pipeline is in it."""
     module: Any = program.lowered(has_marker=True).compiler_ir("stablehlo")
     session = Session()
     if policy:
@@ -197,8 +182,9 @@ def _overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
     return str(module), bool(session.results.statistics.get(("overlap-collectives", "overlapped")))
 
 
-def _compiled(program: Pattern, target: str, policy: str = "") -> Compiled:
-    text, _ = _overlapped(program, target, policy)
+def compiled_for(program: Pattern, target: str, policy: str = "") -> Compiled:
+    """Returns what the compiler of a target makes of a pattern, behind the pass if there is a policy."""
+    text, _ = overlapped(program, target, policy)
     compiled = shared_child().compile(text, program.devices, target=Target.parse(target), with_estimate=True)
     if not compiled.is_ok:
         raise SystemExit(f"error: {program.name} on {target}: {compiled.message}")
