@@ -39,24 +39,29 @@ _HEADINGS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """What a compiler makes of one form of a pattern: the modelled times of its schedule, and its own estimate."""
+
+    time: ProgramTime
+    temp_bytes: int
+    estimate_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A pattern on a target: what the compiler makes of it, and the modelled times of that."""
+    """A pattern on a target, as it is and as a pipeline."""
 
     target: str
     name: str
     size: int
     bag: int
     takes: bool
-    stock: Compiled
-    pipeline: Compiled
-
-    def time(self, compiled: Compiled) -> ProgramTime:
-        target = Target.parse(self.target)
-        return present(SiteNetwork(of_target(target)).final_time_of(compiled, target.devices))
+    stock: Form
+    pipeline: Form
 
     @property
     def speedup(self) -> float:
-        return self.time(self.stock).seconds / self.time(self.pipeline).seconds
+        return self.stock.time.seconds / self.pipeline.time.seconds
 
     @property
     def is_right(self) -> bool:
@@ -64,15 +69,14 @@ class Row:
         return 1 / LONGER <= self.speedup <= LONGER or self.takes == (self.speedup > 1)
 
     def cells(self) -> list[str]:
-        stock, pipeline = self.time(self.stock), self.time(self.pipeline)
+        stock, pipeline = self.stock.time, self.pipeline.time
         times = stock.seconds, pipeline.seconds, stock.collectives_s, pipeline.collectives_s, pipeline.hidden_s
-        whole, cut, of_stock, of_pipeline, hidden = (f"{1e6 * seconds:,.0f}" for seconds in times)
+        whole, cut, *collectives = (f"{1e6 * seconds:,.0f}" for seconds in times)
         forms = self.stock, self.pipeline
         return [
-            self.target, self.name, str(self.size), str(self.bag), whole, cut, f"{self.speedup:.2f}", of_stock,
-            of_pipeline, hidden, "the pipeline" if self.takes else "stock",
-            *(f"{(each.temp_bytes or 0) / 1e6:,.0f}" for each in forms),
-            *(f"{1e6 * present(each.estimated_seconds):,.0f}" for each in forms),
+            self.target, self.name, str(self.size), str(self.bag), whole, cut, f"{self.speedup:.2f}", *collectives,
+            "the pipeline" if self.takes else "stock", *(f"{each.temp_bytes / 1e6:,.0f}" for each in forms),
+            *(f"{1e6 * each.estimate_s:,.0f}" for each in forms),
         ]  # fmt: skip
 
 
@@ -102,8 +106,14 @@ def measured(target: str, name: str, size: int, bag: int) -> Row:
     from benchmarks.overlap.patterns import pattern
 
     program = pattern(name, Target.parse(target).devices, size, bag)
-    stock, pipeline = (compiled_for(program, target, policy) for policy in ("", "always"))
+    stock, pipeline = (_form(compiled_for(program, target, policy), target) for policy in ("", "always"))
     return Row(target, name, size, bag, overlapped(program, target, "better")[1], stock, pipeline)
+
+
+def _form(compiled: Compiled, target: str) -> Form:
+    network = SiteNetwork(of_target(Target.parse(target)))
+    time = present(network.final_time_of(compiled, Target.parse(target).devices))
+    return Form(time, compiled.temp_bytes or 0, present(compiled.estimated_seconds))
 
 
 def report(rows: Sequence[Row]) -> str:
