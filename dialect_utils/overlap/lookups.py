@@ -24,6 +24,7 @@ class TableLookup:
     """A gather. Operand 0 is the table, operand 1 the indices; sizes that are unknown are negative."""
 
     word = "lookup"
+    has_price = False  # to compilers it takes no time; so they would start all of them at once
 
     def __init__(self, op: ir.Operation):
         self.op = op

@@ -29,7 +29,7 @@ from .candidates import Candidate, Pipeline, Use
 from .cones import Made
 from .products import Shape
 
-_IN_FLIGHT = 2  # parts of an all_to_all
+_IN_FLIGHT = 2  # parts of an all_to_all; of a sum one each way in each chain
 
 
 def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
@@ -204,7 +204,8 @@ class _Writer:
     def _block_of_product(self, product: Made, dim: int, ahead: int, chain: int) -> ir.Value:
         operands = list(product.op.operands)
         for operand, of_operand in product.origins(dim):
-            whole = operands[operand] if self.pipeline.hops else self._after_others(operands[operand])
+            waits = self.pipeline.hops is None or not product.has_price
+            whole = self._after_others(operands[operand]) if waits else operands[operand]
             operands[operand] = self._part(whole, of_operand, ahead, chain)
         return product.write(operands)
 
@@ -242,9 +243,11 @@ class _Writer:
 
     def _after_others(self, tile: ir.Value) -> ir.Value:
         """Returns a tile whose next part is cut out once few enough others travel: each takes memory at both ends."""
-        if len(self.arrived) < _IN_FLIGHT:
+        hops = self.pipeline.hops
+        most = _IN_FLIGHT if hops is None else max(_IN_FLIGHT, self.pipeline.chains * (2 if hops.backward else 1))
+        if len(self.arrived) < most:
             return tile
-        return stablehlo.OptimizationBarrierOp([tile, self.arrived[-_IN_FLIGHT]]).results[0]
+        return stablehlo.OptimizationBarrierOp([tile, self.arrived[-most]]).results[0]
 
     def _converted(self, block: ir.Value) -> ir.Value:
         for op in self.candidate.conversions:

@@ -37,6 +37,7 @@ class DotProduct:
     """A dot_general. Operand 0 is the left one, operand 1 the right one; sizes that are unknown are negative."""
 
     word = "product"
+    has_price = True  # compilers know how long it takes, and so when to start it
 
     def __init__(self, op: ir.Operation):
         self.op = op
