@@ -32,8 +32,8 @@ _TABLE_ROWS = 65536  # of a device
 class Pattern:
     """A program on some devices. Of `size` S and `width` w a device multiplies [S, S] by [S, w], or [S, w] by [w, S].
 
-    The larger tile of an all_gather or a reduce_scatter is [S, S], and so is that of an all_to_all. A lookup is of S bags
-    of `width` rows of S elements each; a bag is added up.
+    The larger tile of an all_gather or a reduce_scatter is [S, S], and so is that of an all_to_all. A lookup is of S
+    bags of `width` rows of S elements each; a bag is added up.
 
     Attributes:
       function: from the tiles of a device. specs, out: of its arguments and its result. shapes: of the arguments.

@@ -9,7 +9,9 @@
 | product, all_to_all    | a part of the result each | the result: the part for who gets it        |
 | product, all_reduce    | a sum, around a ring      | as before a reduce_scatter; then a gather   |
 
-A lookup of rows in a table, before a collective, is cut as a product is. Between a collective and the products that take its tile there may be conversions of floating-point numbers, and
+A lookup of rows in a table, before a collective, is cut as a product is.
+
+Between a collective and the products that take its tile there may be conversions of floating-point numbers, and
 transposes; the tile may be used as a whole, too, and is then put together from its blocks. Of products before a
 collective there may be several, and other ops between (`cones`).
 """

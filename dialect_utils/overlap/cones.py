@@ -106,10 +106,9 @@ def _why_not(op: ir.Operation, dim: int, blocks: int) -> str:
     return "the {} is used as a whole, too" if sum(1 for _ in op.results[0].uses) > 1 else ""
 
 
-def _made_behind(op: ir.Operation) -> Iterator[Made]:
+def _made_behind(op: ir.Operation | None) -> Iterator[Made]:
     """Yields the product or lookup that an op is, or is a conversion of, or has in another shape."""
-    made = made_by(op)
-    if made is not None:
+    while op is not None and op.name in RESHAPING:
+        op = producer_of(op.operands[0])
+    if op is not None and (made := made_by(op)) is not None:
         yield made
-    elif op.name in RESHAPING and (before := producer_of(op.operands[0])) is not None:
-        yield from _made_behind(before)

@@ -63,7 +63,9 @@ def test_runs_with_other_values_are_marked():
     assert "| 2.00 |" in told and "1.00, values differ" in told and "uniform: 2.00 times as fast" in told
 
 
-@pytest.mark.parametrize(("pipeline_s", "takes", "is_right"), [(50e-6, True, True), (60e-6, False, False), (200e-6, True, False)])
+@pytest.mark.parametrize(
+    ("pipeline_s", "takes", "is_right"), [(50e-6, True, True), (60e-6, False, False), (200e-6, True, False)]
+)
 def test_rows_of_lookups_compare_modelled_times(pipeline_s, takes, is_right):
     stock, pipeline = (
         lookups.Form(ProgramTime(seconds / 2, seconds / 2, 0.0), 3_000_000, 1e-6) for seconds in (1e-4, pipeline_s)

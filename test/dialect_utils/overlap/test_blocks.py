@@ -12,7 +12,8 @@ ADD = "stablehlo.add %a, %a : tensor<4x3x8xf32>"
 BAG = "stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [1] : {} -> tensor<4x8xf32>".format(
     "(tensor<4x3x8xf32>, tensor<f32>)"
 )
-OTHER_BODY = """stablehlo.reduce(%a init: %z) across dimensions = [1] : (tensor<4x3x8xf32>, tensor<f32>) -> tensor<4x8xf32>
+OTHER_BODY = """stablehlo.reduce(%a init: %z) across dimensions = [1]
+  : (tensor<4x3x8xf32>, tensor<f32>) -> tensor<4x8xf32>
   reducer(%p: tensor<f32>, %q: tensor<f32>) {
     %s = stablehlo.subtract %p, %q : tensor<f32>
     stablehlo.return %s : tensor<f32>

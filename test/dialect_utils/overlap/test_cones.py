@@ -146,8 +146,16 @@ def test_another_dimension_is_cut_if_rows_have_a_part_of_one():
 @pytest.mark.parametrize(
     ("body", "tile", "reason"),
     [
-        (f"{lookup('%v')}\n%n = stablehlo.negate %v : tensor<8x8xf32>", "8x8xf32", "the lookup is used as a whole, too"),
-        (lookup("%v", "6", "1, 4"), "6x4xf32", "the lookup takes a part of the dimension of its table that would be cut"),
+        (
+            f"{lookup('%v')}\n%n = stablehlo.negate %v : tensor<8x8xf32>",
+            "8x8xf32",
+            "the lookup is used as a whole, too",
+        ),
+        (
+            lookup("%v", "6", "1, 4"),
+            "6x4xf32",
+            "the lookup takes a part of the dimension of its table that would be cut",
+        ),
         (
             f"{lookup('%d', '6')}\n%v = stablehlo.reshape %d : (tensor<6x8xf32>) -> tensor<2x24xf32>",
             "2x24xf32",

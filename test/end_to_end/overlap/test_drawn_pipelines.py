@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random products and lookups next to collectives: as a pipeline they give what XLA computes of the program as it came, bit for bit
-on whole numbers."""
+"""Random products and lookups next to collectives: as a pipeline they give what XLA computes of the program as it came,
+bit for bit on whole numbers."""
 
 import random
 from collections.abc import Callable
