@@ -35,9 +35,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     description = """
     Looks at the bodies of manual computations, such as those that `jax.shard_map` makes and those of the islands that
     `convert-to-local` writes, for an all_gather or all_to_all whose tile products take, and for a product that only a
-    reduce_scatter, all_to_all or all_reduce takes; conversions of numbers and transposes may lie between. A lookup in a
-    table that only such a collective takes is cut in the same way; sums of bags of rows, reshapes and broadcasts may lie
-    behind it, too.
+    reduce_scatter, all_to_all or all_reduce takes; conversions of numbers and transposes may lie between. A lookup in
+    a table that only such a collective takes is cut in the same way; sums of bags of rows, reshapes and broadcasts may
+    lie behind it, too.
 
     A pipeline takes their place if it is faster on the network: blocks go around a ring of neighbours by
     collective_permutes, in both directions where the network is a torus, or directly to who gets them, and each is

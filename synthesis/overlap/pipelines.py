@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from ..network.topology import Topology
 from .rings import Hops
 
-
 _LINE_BYTES = 64  # what memory reads at once, at least
 
 
