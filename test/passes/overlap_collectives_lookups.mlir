@@ -30,7 +30,8 @@ func.func @each_part_of_the_batch_is_sent_when_it_is_looked_up(%arg0: tensor<655
   return %0 : tensor<4096x16384xbf16>
 }
 
-// Each device has some rows of the table. A mask is cut as the lookup is, in its own dimensions.
+// Each device has some rows of the table. A mask is cut as the lookup is, in its own dimensions. Indices for the next hop
+// are there when the part that is four permutes ahead has come.
 // CHECK-LABEL: func.func @a_masked_lookup_is_added_up_where_the_sum_goes(
 func.func @a_masked_lookup_is_added_up_where_the_sum_goes(%arg0: tensor<65536x512xf32>, %arg1: tensor<64x16x1xi32>, %arg2: tensor<64x16xi1>) -> tensor<1024x512xf32> {
   // CHECK-NOT: stablehlo.reduce_scatter
@@ -40,7 +41,10 @@ func.func @a_masked_lookup_is_added_up_where_the_sum_goes(%arg0: tensor<65536x51
   // CHECK: %[[NONE:.+]] = stablehlo.broadcast_in_dim %{{.+}}, dims = [] : (tensor<f32>) -> tensor<8x16x512xf32>
   // CHECK: %[[KEPT:.+]] = stablehlo.select %[[WIDE]], %[[ROWS]], %[[NONE]]
   // CHECK: %[[TERM:.+]] = stablehlo.reshape %[[KEPT]] : (tensor<8x16x512xf32>) -> tensor<128x512xf32>
-  // CHECK: "stablehlo.collective_permute"(%[[TERM]])
+  // CHECK: %[[CAME:.+]] = "stablehlo.collective_permute"(%[[TERM]])
+  // CHECK-COUNT-3: "stablehlo.collective_permute"
+  // CHECK: %[[LATER:.+]]:2 = stablehlo.optimization_barrier %{{.+}}, %[[CAME]] : tensor<64x16x1xi32>, tensor<128x512xf32>
+  // CHECK: stablehlo.dynamic_slice %[[LATER]]#0,
   // CHECK: stablehlo.concatenate %{{.+}}, %{{.+}}, dim = 0 : (tensor<128x512xf32>, tensor<128x512xf32>) -> tensor<256x512xf32>
   %0 = sdy.manual_computation(%arg0, %arg1, %arg2) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{}, {}, {}]>, <@mesh, [{}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg3: tensor<16384x512xf32>, %arg4: tensor<64x16x1xi32>, %arg5: tensor<64x16xi1>) {
     %1 = "stablehlo.gather"(%arg3, %arg4) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, slice_sizes = array<i64: 1, 512>}> : (tensor<16384x512xf32>, tensor<64x16x1xi32>) -> tensor<64x16x512xf32>
