@@ -39,17 +39,21 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     description = """
     Looks at the bodies of manual computations, such as those that `jax.shard_map` makes and those of the islands that
     `convert-to-local` writes, for an all_gather or all_to_all whose tile products take, and for a product that only a
-    reduce_scatter, all_to_all or all_reduce takes; conversions of numbers and transposes may lie between. A pipeline
-    takes their place if it is faster on the network: blocks go around a ring of neighbours by collective_permutes, in
-    both directions where the network is a torus, or directly to who gets them, and each is multiplied when it is there,
-    or leaves when it is computed. No device holds the gathered tile, or the whole product, any more, unless something
-    else needs it as a whole; an all_reduce ends in an all_gather. Of the collectives next to one product the one that
-    gains most is taken.
+    reduce_scatter, all_to_all or all_reduce takes; conversions of numbers and transposes may lie between. A lookup in
+    a table that only such a collective takes is cut in the same way; sums of bags of rows, reshapes and broadcasts may
+    lie behind it, too.
+
+    A pipeline takes their place if it is faster on the network: blocks go around a ring of neighbours by
+    collective_permutes, in both directions where the network is a torus, or directly to who gets them, and each is
+    multiplied when it is there, or leaves when it is computed. No device holds the gathered tile, or the whole product,
+    any more, unless something else needs it as a whole; an all_reduce ends in an all_gather. Of the collectives next to
+    one product the one that gains most is taken.
 
     A sum that is scattered, and a product over a gathered dimension, are added up in another order, so they may round
     otherwise; `keep-sums` leaves them. Whether a pipeline is faster is decided by a model: of the products, a roofline
-    with the figures of the topology; of each hop, the planner's cost; and who waits for whom. On CPU devices nothing
-    runs beside a collective, so nothing changes. Runs alone, or after synthesize-collectives or convert-to-local.
+    with the figures of the topology, of lookups the bytes that they read and write; of each hop, the planner's cost;
+    and who waits for whom. On CPU devices nothing runs beside a collective, so nothing changes. Runs alone, or after
+    synthesize-collectives or convert-to-local.
 
     Before ==> after, on two devices:
     ```mlir
@@ -145,7 +149,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline | Prefetch]:
         """Returns the pipelines that there can be; of the others a remark says why."""
         from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
-        from reshard.dialect_utils.overlap.candidates import candidates, pipeline_of
+        from reshard.dialect_utils.overlap.candidates import candidates, neighbour_of, pipeline_of
         from reshard.dialect_utils.overlap.prefetch import prefetches
 
         found: list[Pipeline | Prefetch] = []
@@ -157,7 +161,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 reason = "in another order its sum may round otherwise"
             if isinstance(candidate, NotPlannable) or reason:
                 session.count("left")
-                session.remark(op, f"{short_name(op)} next to a product stays as it is: {reason}")
+                session.remark(op, f"{short_name(op)} next to a {neighbour_of(op)} stays as it is: {reason}")
             else:
                 found.append(pipeline_of(candidate, self.network.topology))
         if not self.sends_only:
@@ -226,7 +230,7 @@ def _row(number: int, pipeline: Pipeline | Prefetch, left: str, session: Session
         "kind": "overlap",
         "source": str(asked.source),
         "target": str(asked.target),
-        "why": f"{pipeline.text}: it may travel while something else is multiplied",
+        "why": f"{pipeline.text}: it may travel while something else is computed",
         "reason": f"{left}; {times}" if left == _LESS else times,
         "chain": pipeline.way,
         "bytes_received": pipeline.received_bytes,

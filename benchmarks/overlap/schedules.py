@@ -142,8 +142,8 @@ def _prices(target: str) -> tuple[float, float, float]:
     from benchmarks.overlap.patterns import pattern
 
     devices, size = Target.parse(target).devices, _REFERENCE
-    whole = {name: _compiled(pattern(name, devices, size, 1024), target) for name in ("gather_rows", "dispatch")}
-    half = _compiled(pattern("gather_rows", devices, size, 512), target)
+    whole = {name: compiled_for(pattern(name, devices, size, 1024), target) for name in ("gather_rows", "dispatch")}
+    half = compiled_for(pattern("gather_rows", devices, size, 512), target)
     per_column = (_seconds(whole["gather_rows"]) - _seconds(half)) / 512
     gather, exchange = (_seconds(each) - 1024 * per_column for each in whole.values())
     return per_column / (2 * size * size), gather / (2 * size * size), exchange / (2 * size * size)
@@ -160,8 +160,8 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
     from benchmarks.overlap.patterns import pattern
 
     program = pattern(name, Target.parse(target).devices, size, width)
-    stock, pipeline = (_compiled(program, target, policy) for policy in ("", "always"))
-    is_taken = _overlapped(program, target, "better")[1]
+    stock, pipeline = (compiled_for(program, target, policy) for policy in ("", "always"))
+    is_taken = overlapped(program, target, "better")[1]
     _, gathered, exchanged = _prices(target)
     collective = (exchanged if name in ("combine", "dispatch") else gathered) * 2 * size * size
     unpriced = collective if name in ("scatter", "layer") else 0.0
@@ -172,8 +172,8 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
     )  # fmt: skip
 
 
-def _overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
-    """Returns the module after the pass, and whether a pipeline is in it."""
+def overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
+    """Returns the module after the pass, as it is without a policy, and whether a pipeline is in it."""
     module: Any = program.lowered(has_marker=True).compiler_ir("stablehlo")
     session = Session()
     if policy:
@@ -182,8 +182,9 @@ def _overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
     return str(module), bool(session.results.statistics.get(("overlap-collectives", "overlapped")))
 
 
-def _compiled(program: Pattern, target: str, policy: str = "") -> Compiled:
-    text, _ = _overlapped(program, target, policy)
+def compiled_for(program: Pattern, target: str, policy: str = "") -> Compiled:
+    """Returns what the compiler of a target makes of a pattern, behind the pass if there is a policy."""
+    text, _ = overlapped(program, target, policy)
     compiled = shared_child().compile(text, program.devices, target=Target.parse(target), with_estimate=True)
     if not compiled.is_ok:
         raise SystemExit(f"error: {program.name} on {target}: {compiled.message}")

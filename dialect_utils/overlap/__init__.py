@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products next to collectives in manual computations, and pipelines in their place: blocks travel while others are
-multiplied."""
+"""Products and lookups next to collectives in manual computations, and pipelines in their place: blocks travel while
+others are computed."""
 
-__all__ = ["candidates", "pipeline_emission", "prefetch", "products"]
+__all__ = ["candidates", "lookups", "pipeline_emission", "prefetch", "products"]

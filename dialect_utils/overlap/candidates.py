@@ -9,13 +9,16 @@
 | product, all_to_all    | a part of the result each | the result: the part for who gets it        |
 | product, all_reduce    | a sum, around a ring      | as before a reduce_scatter; then a gather   |
 
+A lookup of rows in a table, before a collective, is cut as a product is.
+
 Between a collective and the products that take its tile there may be conversions of floating-point numbers, and
 transposes; the tile may be used as a whole, too, and is then put together from its blocks. Of products before a
-collective there may be several, and elementwise ops between (`cones`).
+collective there may be several, and other ops between (`cones`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -30,7 +33,9 @@ from reshard.synthesis.programs.traffic import Collective
 from ..hierarchy.explicit_collectives import ExplicitCollective, NotPlannable, explicit_collectives
 from ..ir.ops import shape_of, short_name
 from ..platform.bindings import ir
-from .cones import DOT, TRANSPOSE, Cone, permutation_of
+from ..platform.typed import present
+from .blocks import TRANSPOSE, permutation_of
+from .cones import DOT, Cone, Made
 from .products import DotProduct, Role, Shape
 
 _GRIDS = frozenset({"ring", "torus"})  # each direction of a connection carries its own blocks
@@ -52,7 +57,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A collective, and the products that take its tile or make it.
+    """A collective, and the products that take its tile, or the products and lookups that make it.
 
     Attributes:
       uses: the products that take it, and `conversions` the ops between, in the order of the data; empty if the
@@ -97,7 +102,7 @@ class Candidate:
         return dim
 
     @property
-    def products(self) -> tuple[DotProduct, ...]:
+    def products(self) -> tuple[Made, ...]:
         if self.made_by is not None:
             return tuple(product for product, _ in self.made_by.products)
         return tuple(use.product for use in self.uses)
@@ -125,14 +130,18 @@ class Candidate:
     def pattern(self) -> str:
         """Returns in words what pipelines are alike for a compiler: what becomes of the products of blocks."""
         if self.made_by is not None:
-            return f"product, {self.stock.in_groups.kind}"
+            word = "product" if any(made.word == "product" for made in self.products) else "lookup"
+            return f"{word}, {self.stock.in_groups.kind}"
         are_added = all(self.role(use).kind == "contracted" for use in self.uses)
         return f"{self.kind}, product {'added up' if are_added else 'put together'}"
 
     @property
     def text(self) -> str:
         """Returns the pattern in words."""
-        products = "product" if len(self.products) < 2 else f"{len(self.products)} products"
+        words = dict.fromkeys(made.word for made in self.products)
+        products = " and ".join(words)
+        if len(self.products) > len(words):
+            products = f"{len(self.products)} {' and '.join(f'{word}s' for word in words)}"
         return f"{self.kind}, {products}" if self.uses else f"{products}, {self.stock.in_groups.kind}"
 
 
@@ -198,7 +207,7 @@ def candidates(root: ir.Operation) -> Iterator[tuple[ir.Operation, Candidate | N
     A product between two collectives is in the candidates of both.
     """
     for op, found in list(explicit_collectives(root)):
-        if not _near(op):
+        if not neighbour_of(op):
             continue
         if isinstance(found, NotPlannable):
             yield op, found
@@ -234,7 +243,7 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
         if candidate.uses:
             pipelined_s = gathered_s(hops, block_s, hop_s(rings.pairs(1)))
         else:
-            chains = 1 if collective.in_groups.result[candidate.tile_dim] % _CHAINS else _CHAINS
+            chains = 1 if math.gcd(*present(candidate.made_by).sizes) % (_CHAINS * n) else _CHAINS
             add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s
             pipelined_s = scattered_s(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
     held_bytes = _BLOCKS_HELD * block_bytes + sum(map(candidate.sum_bytes, candidate.uses))
@@ -250,17 +259,18 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
     )  # fmt: skip
 
 
-def _near(op: ir.Operation) -> bool:
-    """Returns whether the tile of a collective is an operand or the result of a product."""
+def neighbour_of(op: ir.Operation) -> str:
+    """Returns what a collective's tile is an operand or the result of: "product" or "lookup"; empty if of neither."""
     kind = short_name(op)
     if kind in _AFTER:
         tile, _ = _after(op.results[0])
         if any(user.name == DOT for user in _users(tile)):
-            return True
-    if kind in _BEFORE and len(op.operands) == 1 and shape_of(op.operands[0].type):
-        cone = Cone.of(op.operands[0], op.block, 0)
-        return bool(cone.products) or cone.is_shared
-    return False
+            return DotProduct.word
+    if kind in _BEFORE and len(op.operands) == 1:
+        for dim in range(len(shape_of(op.operands[0].type) or ())):
+            if near := Cone.of(op.operands[0], op.block, dim, 1).near:
+                return near[0].word
+    return ""
 
 
 def _after(value: ir.Value) -> tuple[ir.Value, tuple[ir.Operation, ...]]:
@@ -301,22 +311,29 @@ def _candidate(collective: ExplicitCollective) -> Candidate:
     if collective.in_groups.kind in _AFTER and any(user.name == DOT for user in _users(tile)):
         uses, is_used_whole = _uses(tile, collective.op)
         return _checked(Candidate(collective, uses, None, conversions, is_used_whole))
-    half = collective
-    if collective.in_groups.kind == "all_reduce":
-        half = replace(collective, in_groups=_half(collective.in_groups))
-    cone = Cone.of(collective.op.operands[0], collective.op.block, half.in_groups.dim)
+    found = [(half, Cone.of(half.op.operands[0], half.op.block, half.in_groups.dim, half.in_groups.members))
+             for half in _halves(collective)]  # fmt: skip
+    half, cone = next((each for each in found if each[1].products), found[0])
     if not cone.products:
-        raise NotPlannable("the product is used as a whole, too")
+        _, why_not = next(iter(cone.left_out), (None, "each of its blocks is made of all that is looked up"))
+        raise NotPlannable(why_not)
     return _checked(Candidate(half, made_by=cone, reduced=None if half is collective else collective))
 
 
-def _half(reduced: InGroups) -> InGroups:
-    """Returns the reduce_scatter that is the first half of an all_reduce. Raises: NotPlannable."""
-    for parts in (_CHAINS * reduced.members, reduced.members):
-        for dim, size in enumerate(reduced.tile):
-            if size and size % parts == 0:
-                return replace(reduced, kind="reduce_scatter", dim=dim)
-    raise NotPlannable("its members divide no dimension of its tile")
+def _halves(collective: ExplicitCollective) -> list[ExplicitCollective]:
+    """Returns a collective, or what the first half of an all_reduce may be. Raises: NotPlannable."""
+    found = collective.in_groups
+    if found.kind != "all_reduce":
+        return [collective]
+    return [replace(collective, in_groups=replace(found, kind="reduce_scatter", dim=dim)) for dim in _divided(found)]
+
+
+def _divided(reduced: InGroups) -> list[int]:
+    """Returns the dimensions in which members can share a tile, best ones first. Raises: NotPlannable."""
+    sizes = [(dim, size) for dim, size in enumerate(reduced.tile) if size and size % reduced.members == 0]
+    if not sizes:
+        raise NotPlannable("its members divide no dimension of its tile")
+    return [dim for dim, size in sorted(sizes, key=lambda each: each[1] % (_CHAINS * reduced.members) > 0)]
 
 
 def _checked(candidate: Candidate) -> Candidate:
@@ -324,7 +341,7 @@ def _checked(candidate: Candidate) -> Candidate:
     for product in candidate.products:
         types = [value.type for value in (*product.op.operands, product.op.results[0])]
         if not all(ir.RankedTensorType(kind).has_static_shape for kind in types):
-            raise NotPlannable("the size of the product next to it is unknown")
+            raise NotPlannable(f"the size of the {product.word} next to it is unknown")
         try:
             product.sized(*product.shapes)
         except ValueError as problem:  # elements without a width

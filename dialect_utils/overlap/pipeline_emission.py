@@ -24,11 +24,12 @@ from ..emission.tile_emission import Mark
 from ..ir.ops import dense_elements, int32_constant, producer_of, shape_of
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, stablehlo
 from ..platform.typed import present
+from .blocks import TRANSPOSE, along, permutation_of, write_block
 from .candidates import Candidate, Pipeline, Use
-from .cones import DOT, TRANSPOSE, permutation_of
-from .products import DotProduct, Shape
+from .cones import Made
+from .products import Shape
 
-_IN_FLIGHT = 2  # parts of an all_to_all
+_IN_FLIGHT = 2  # parts of an all_to_all; of a sum one each way in each chain
 
 
 def write_pipeline(pipeline: Pipeline, mark: Mark) -> None:
@@ -185,30 +186,28 @@ class _Writer:
     def _block(self, ahead: int, chain: int = 0) -> ir.Value:
         """Returns the block of the operand that is for the member so many positions ahead, or the part that a chain
         has, as it travels."""
-        cone = present(self.candidate.made_by)
-        inside = set(cone.ops)
+        cone, members = present(self.candidate.made_by), self.candidate.members
+        inside, made = set(cone.ops), {each.op: each for each, _ in cone.products}
 
         def block_of(value: ir.Value, dim: int) -> ir.Value:
             op = producer_of(value)
             if op is None or op not in inside:
                 return self._part(value, dim, ahead, chain)
-            if op.name == DOT:
-                return self._block_of_product(DotProduct(op), dim, ahead, chain)
-            if op.name == TRANSPOSE:
-                order = permutation_of(op)
-                return stablehlo.TransposeOp(block_of(op.operands[0], order[dim]), order).result
-            operands = [block_of(each, dim) for each in op.operands]
-            kind = ir.RankedTensorType.get(present(shape_of(operands[0].type)), _element(op.results[0]))
-            return ir.Operation.create(op.name, [kind], operands, dict(_attributes(op))).results[0]
+            if op in made:
+                return self._block_of_product(made[op], dim, ahead, chain)
+            cut = zip(op.operands, present(along(op, dim, members)), strict=True)
+            operands = [each if of_operand is None else block_of(each, of_operand) for each, of_operand in cut]
+            return write_block(op, operands, dim, members * self.pipeline.chains)
 
         return block_of(cone.root, self.candidate.tile_dim)
 
-    def _block_of_product(self, product: DotProduct, dim: int, ahead: int, chain: int) -> ir.Value:
+    def _block_of_product(self, product: Made, dim: int, ahead: int, chain: int) -> ir.Value:
         operands = list(product.op.operands)
         for operand, of_operand in product.origins(dim):
-            whole = operands[operand] if self.pipeline.hops else self._after_others(operands[operand])
+            waits = self.pipeline.hops is None or not product.has_price
+            whole = self._after_others(operands[operand]) if waits else operands[operand]
             operands[operand] = self._part(whole, of_operand, ahead, chain)
-        return product.write(operands, product.element_type)
+        return product.write(operands)
 
     @staticmethod
     def _added(one: ir.Value | None, term: ir.Value) -> ir.Value:
@@ -244,9 +243,11 @@ class _Writer:
 
     def _after_others(self, tile: ir.Value) -> ir.Value:
         """Returns a tile whose next part is cut out once few enough others travel: each takes memory at both ends."""
-        if len(self.arrived) < _IN_FLIGHT:
+        hops = self.pipeline.hops
+        most = _IN_FLIGHT if hops is None else max(_IN_FLIGHT, self.pipeline.chains * (2 if hops.backward else 1))
+        if len(self.arrived) < most:
             return tile
-        return stablehlo.OptimizationBarrierOp([tile, self.arrived[-_IN_FLIGHT]]).results[0]
+        return stablehlo.OptimizationBarrierOp([tile, self.arrived[-most]]).results[0]
 
     def _converted(self, block: ir.Value) -> ir.Value:
         for op in self.candidate.conversions:
@@ -294,6 +295,8 @@ class _Writer:
         sizes = {tile.result[candidate.tile_dim] // (1 if candidate.kind == "reduce_scatter" else tile.members)}
         if candidate.kind == "all_to_all":
             sizes = {tile.tile[tile.dim] // tile.members, tile.result[tile.joined] // tile.members}
+        if candidate.made_by is not None:
+            sizes |= {size // tile.members for size in candidate.made_by.sizes}
         for ahead in range(1 - tile.members, tile.members):
             for size in sizes:
                 yield (*self._members(ahead, size), None)
@@ -303,14 +306,6 @@ def _after_all(candidate: Candidate) -> ir.RankedTensorType:
     """Returns the type of what the products of a candidate take, as a whole."""
     last = candidate.conversions[-1] if candidate.conversions else candidate.collective.op
     return ir.RankedTensorType(last.results[0].type)
-
-
-def _element(value: ir.Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
-
-
-def _attributes(op: ir.Operation) -> Iterator[tuple[str, ir.Attribute]]:
-    return iter(op.attributes.items())
 
 
 def _summing(element: ir.Type) -> ir.Type:

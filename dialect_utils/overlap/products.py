@@ -36,6 +36,9 @@ class Role:
 class DotProduct:
     """A dot_general. Operand 0 is the left one, operand 1 the right one; sizes that are unknown are negative."""
 
+    word = "product"
+    has_price = True  # compilers know how long it takes, and so when to start it
+
     def __init__(self, op: ir.Operation):
         self.op = op
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
@@ -76,10 +79,11 @@ class DotProduct:
     def element_type(self) -> ir.Type:
         return ir.RankedTensorType(self.op.results[0].type).element_type
 
-    def write(self, operands: Sequence[ir.Value], element: ir.Type) -> ir.Value:
-        """Inserts the product of operands of other sizes, in elements of another type, as precise as this one."""
+    def write(self, operands: Sequence[ir.Value], element: ir.Type | None = None) -> ir.Value:
+        """Inserts the product of operands of other sizes, as precise as this one, in elements of its type or another
+        one."""
         left, right = (tuple(present(shape_of(each.type))) for each in operands)
-        kind = ir.RankedTensorType.get(self.shape_of_result(left, right), element)
+        kind = ir.RankedTensorType.get(self.shape_of_result(left, right), element or self.element_type)
         attributes = {name: self.op.attributes[name] for name in _KEPT if name in self.op.attributes}
         return ir.Operation.create(self.op.name, [kind], list(operands), attributes).results[0]
 

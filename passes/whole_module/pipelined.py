@@ -20,7 +20,7 @@ from reshard.synthesis.overlap.pipelines import AHEAD
 
 _PASS = "overlap-collectives"
 _log = logging.getLogger("reshard.optimize")
-_LEAVES_NOTHING_WHOLE, _ADDED_UP = "product", "added up"  # how the words of patterns begin, and end
+_LEAVES_NOTHING_WHOLE, _ADDED_UP = ("product", "lookup"), "added up"  # how the words of patterns begin, and end
 
 
 def pipelined(

@@ -30,6 +30,7 @@ from .rings import Hops
 
 AHEAD = "one trip ahead"
 _AS_FAST = 1.05
+_LINE_BYTES = 64  # what memory reads at once, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,39 @@ class Product:
         computing = self.flops / topology.flops_per_s if topology.flops_per_s else 0.0
         moving = (self.bytes + more_bytes) / topology.memory_bandwidth_bytes_per_s
         return max(computing, moving) + topology.launch_latency_s
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows that are read anywhere in a table, and written one after the other.
+
+    Attributes:
+      index_bytes: of all indices. copied_bytes: of what is cut out of the table before.
+    """
+
+    rows: int
+    row_bytes: int
+    index_bytes: int
+    copied_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Returns what is read and written: of each row whole lines of memory are read.
+
+        Example: rows of 16 bytes are read as slowly as rows of 64 bytes.
+          >>> Lookup(10, 16, 40).bytes, Lookup(10, 64, 40).bytes, Lookup(10, 64, 40, 100).bytes
+          (840, 1320, 1520)
+        """
+        read = self.rows * -(-self.row_bytes // _LINE_BYTES) * _LINE_BYTES
+        return read + self.result_bytes + self.index_bytes + 2 * self.copied_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    def seconds(self, topology: Topology, more_bytes: int = 0) -> float:
+        """Returns the time at the bandwidth of memory, and of a start; more_bytes as of a product."""
+        return (self.bytes + more_bytes) / topology.memory_bandwidth_bytes_per_s + topology.launch_latency_s
 
 
 def gathered_s(hops: Hops, block_s: float, hop_s: float) -> float:

@@ -7,7 +7,7 @@
 
 // SAID: for the next of 8 trips, while one computes
 // SAID: for the next of 8 trips, while one computes, into the place of what it has used
-// SAID: all_gather in a loop: it may travel while
+// SAID: all_gather in a
 
 sdy.mesh @mesh = <["x"=4]>
 

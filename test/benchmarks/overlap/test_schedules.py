@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.overlap import lookups
 from benchmarks.overlap.on_network import Row as RunRow
 from benchmarks.overlap.on_network import report as report_of_runs
 from benchmarks.overlap.schedules import Row, report
+from reshard.synthesis.network.program_time import ProgramTime
 
 ROOT = Path(__file__).resolve().parents[3]
 CHECK = """
@@ -34,6 +36,7 @@ def test_every_pattern_is_one_that_the_pass_finds():
     found = dict(line.split() for line in ran.stdout.splitlines())
     assert found == {
         **dict.fromkeys(("gather_rows", "gather_inner", "scatter", "combine", "dispatch"), "1"),
+        **dict.fromkeys(("embedding", "embedding_rows"), "1"),
         "layer": "2",
     }
 
@@ -58,3 +61,16 @@ def test_runs_with_other_values_are_marked():
     rows = [RunRow("uniform", "scatter", 1024, 256, 0.2, 0.1, True), RunRow("2x4", "scatter", 1024, 256, 1, 1, False)]
     told = report_of_runs(rows)
     assert "| 2.00 |" in told and "1.00, values differ" in told and "uniform: 2.00 times as fast" in told
+
+
+@pytest.mark.parametrize(
+    ("pipeline_s", "takes", "is_right"), [(50e-6, True, True), (60e-6, False, False), (200e-6, True, False)]
+)
+def test_rows_of_lookups_compare_modelled_times(pipeline_s, takes, is_right):
+    stock, pipeline = (
+        lookups.Form(ProgramTime(seconds / 2, seconds / 2, 0.0), 3_000_000, 1e-6) for seconds in (1e-4, pipeline_s)
+    )
+    row = lookups.Row("tpu:v5e:2x4", "embedding", 4096, 8, takes, stock, pipeline)
+    assert row.is_right == is_right
+    assert row.cells()[4:7] == ["100", f"{1e6 * pipeline_s:.0f}", f"{1e-4 / pipeline_s:.2f}"]
+    assert f"in {int(is_right)} of 1" in lookups.report([row])

@@ -35,16 +35,21 @@ class Drawn:
 
 def drawn(seed: int) -> Drawn:
     """Returns the module of a seed."""
+    return drawn_module(seed, DrawnModule, PATTERNS)
+
+
+def drawn_module(seed: int, draws: type[DrawnModule], patterns: tuple[str, ...]) -> Drawn:
+    """Returns the module of a seed, of one of the patterns that a class draws."""
     rng = random.Random(seed)
     mesh = Mesh.parse(rng.choice(MESHES))
     if rng.random() < 0.2:
         mesh = Mesh(mesh.axes, tuple(rng.sample(range(mesh.size), mesh.size)))
     axes = rng.sample(mesh.axis_names, rng.randint(1, len(mesh.axis_names)))
     factors = tuple(Factor(axis, 1, mesh.axis_size(axis)) for axis in axes)
-    return _Module(rng, mesh, groups(mesh, factors).tolist(), rng.choice(ELEMENTS)).drawn(rng.choice(PATTERNS))
+    return draws(rng, mesh, groups(mesh, factors).tolist(), rng.choice(ELEMENTS)).drawn(rng.choice(patterns))
 
 
-class _Module:
+class DrawnModule:
     """Draws one module."""
 
     def __init__(self, rng: random.Random, mesh: Mesh, listed: list[list[int]], element: str):
@@ -115,7 +120,10 @@ class _Module:
 
     def _scatter(self):
         value, shape = self._product(self._argument(left := self._shape(self.rng.randint(1, 3))), left)
-        value, shape = self._transposed(*self._with_more(value, shape))
+        return self._sum_of(*self._transposed(*self._with_more(value, shape)))
+
+    def _sum_of(self, value: str, shape: tuple[int, ...]):
+        """Draws a collective that adds up a value."""
         if not shape:
             return [(value, shape)]
         dim = self.rng.randrange(len(shape))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random products next to collectives: as a pipeline they give what XLA computes of the program as it came, bit for bit
-on whole numbers."""
+"""Random products and lookups next to collectives: as a pipeline they give what XLA computes of the program as it came,
+bit for bit on whole numbers."""
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import option_text
 from reshard.synthesis.network.topology import Level, Topology
 from test.end_to_end.overlap.drawn import Drawn, drawn
+from test.end_to_end.overlap.drawn_lookups import drawn_lookup
 
 PASS = "overlap-collectives"
 
@@ -39,9 +41,9 @@ def overlapped(case: Drawn, seed: int) -> tuple[str, int]:
         return str(module), session.results.statistics[PASS, "overlapped"]
 
 
-def checked(seed: int) -> int:
+def checked(seed: int, case_of: Callable[[int], Drawn] = drawn) -> int:
     """Runs both forms of the module of a seed, and returns the number of its pipelines."""
-    case = drawn(seed)
+    case = case_of(seed)
     module, written = overlapped(case, seed)
     if not written:
         assert '"stablehlo.collective_permute"' not in module
@@ -70,3 +72,14 @@ def test_random_products_are_the_same():
 @pytest.mark.parametrize("start", range(1000, 1600, 100))
 def test_many_random_products_are_the_same(start):
     assert sum(map(checked, range(start, start + 100))) >= 60
+
+
+def test_random_lookups_are_the_same():
+    assert sum(checked(seed, drawn_lookup) for seed in range(16)) >= 6
+
+
+@pytest.mark.draws
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(2000, 2600, 100))
+def test_many_random_lookups_are_the_same(start):
+    assert sum(checked(seed, drawn_lookup) for seed in range(start, start + 100)) >= 40
