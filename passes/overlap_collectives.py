@@ -49,6 +49,10 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     any more, unless something else needs it as a whole; an all_reduce ends in an all_gather. Of the collectives next to
     one product the one that gains most is taken.
 
+    In a loop, an all_gather or all_to_all of what a trip takes from outside, such as the weights of one layer, may come
+    one trip ahead: the loop carries it, and each trip brings it for the next one once its own is used. It is written
+    if too little could run beside it as it is. Calls in such loops are inlined.
+
     A sum that is scattered, and a product over a gathered dimension, are added up in another order, so they may round
     otherwise; `keep-sums` leaves them. Whether a pipeline is faster is decided by a model: of the products, a roofline
     with the figures of the topology, of lookups the bytes that they read and write; of each hop, the planner's cost;
@@ -69,11 +73,11 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     ```
     """
     guarantees = (
-        "a device receives as many bytes as before",
+        "a device receives as many bytes as before; where a loop brings something one trip ahead, those of a trip more",
         "the types, functions and arguments of the module are what they were",
     )
     statistics = {
-        "overlapped": "collectives replaced by a pipeline",
+        "overlapped": "collectives replaced by a pipeline, or brought one trip ahead",
         "kept": "collectives next to products that no pipeline is faster than",
         "left": "collectives next to products that cannot be cut, or that options leave as they are",
     }

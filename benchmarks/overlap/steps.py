@@ -2,13 +2,14 @@
 """Whole steps with and without pipelines, in the schedule of a TPU compiler.
 
     python -m benchmarks.overlap.steps [--target tpu:v5e:2x4] [--size large]
-        [--programs llama_train_step,mixed_gpt,moe_layer] [--out FILE.md]
+        [--programs llama_train_step,mixed_gpt,moe_layer,fsdp_forward,fsdp_gradient] [--out FILE.md]
 
-The programs are those of `python -m benchmarks.programs list`. Each is compiled ahead of time as it came, written per
-device as by `--emit=local`, and that with pipelines in place of collectives next to products: with those of each
-pattern, one pattern after the other, as the whole-module check tries them; a pattern is kept if it makes the modelled
-time of the schedule and the compiler's estimate shorter. Memory is what is allocated. `--emit=auto` may hand over
-another form, see `benchmarks/ahead_of_time.py`; here the form is the same with and without pipelines.
+The programs are those of `python -m benchmarks.programs list`, and the loops of `benchmarks/overlap/fsdp.py`. Each is
+compiled ahead of time as it came, written per device as by `--emit=local`, and that with pipelines in place of
+collectives next to products: with those of each pattern, one pattern after the other, as the whole-module check tries
+them; a pattern is kept if it makes the modelled time of the schedule and the compiler's estimate shorter. Memory is
+what is allocated. `--emit=auto` may hand over another form, see `benchmarks/ahead_of_time.py`; here the form is the
+same with and without pipelines.
 """
 
 from __future__ import annotations
@@ -108,13 +109,9 @@ class _Steps:
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     use_devices(options.target.devices)
-    from benchmarks.ahead_of_time import programs_of, scaled_axes  # it loads jax
-
     rows = []
-    for entry in shown(programs_of(options.programs), "programs"):
-        size = options.size if options.size in entry.sizes else entry.sizes[-1]
-        text = entry.lower(size, scaled_axes(entry.mesh_axes, options.target.devices)).as_text()
-        rows += _Steps(entry.name, options.target).rows(text)
+    for name in shown(options.programs.split(","), "programs"):
+        rows += _Steps(name, options.target).rows(_text(name, options))
     network = SiteNetwork(of_target(options.target))
     cells = [row.cells(network, options.target.devices) for row in rows]
     table = markdown_table(_HEADINGS, cells, "ll" + "r" * (len(_HEADINGS) - 2))
@@ -125,10 +122,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _text(name: str, options: argparse.Namespace) -> str:
+    """Returns the lowered program of a name, for the devices of the target."""
+    from benchmarks.ahead_of_time import programs_of, scaled_axes  # it loads jax
+    from benchmarks.overlap import fsdp
+
+    if name in fsdp.NAMES:
+        return fsdp.lowered(name, options.target.devices).as_text()
+    (entry,) = programs_of(name)
+    size = options.size if options.size in entry.sizes else entry.sizes[-1]
+    return entry.lower(size, scaled_axes(entry.mesh_axes, options.target.devices)).as_text()
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", type=Target.parse, default="tpu:v5e:2x4")
-    parser.add_argument("--programs", default="llama_train_step,mixed_gpt,moe_layer")
+    parser.add_argument("--programs", default="llama_train_step,mixed_gpt,moe_layer,fsdp_forward,fsdp_gradient")
     parser.add_argument("--size", default="large", help="of the programs; the largest one where there is no such size")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the table to a file")
     return parser.parse_args(arguments)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..ir.ops import producer_of, shape_of, short_name
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .blocks import RESHAPING, TRANSPOSE, along
+from .blocks import RESHAPING, along
 from .lookups import TableLookup
 from .products import DotProduct
 
@@ -24,7 +24,6 @@ Made = DotProduct | TableLookup  # what makes the blocks that travel
 
 DOT = "stablehlo.dot_general"
 _MADE = {DOT: DotProduct, "stablehlo.gather": TableLookup}
-_PLAIN = frozenset({TRANSPOSE, "stablehlo.convert"})
 _MOST_OPS = 24  # they are written once for each block; of what lies behind, parts are cut out
 
 
@@ -50,19 +49,9 @@ class Cone:
     def of(root: ir.Value, block: ir.Block, dim: int, blocks: int) -> Cone:
         """Returns the cone of a value, in which so many blocks are apart along a dimension.
 
-        Reductions, reshapes and broadcasts are gone through where that leads to a lookup. Without one the cone ends at
-        them: what compilers make of blocks of products behind them has not been measured.
-
         Args:
           block: that of the collective, in which all ops lie.
         """
-        cone = Cone._through(RESHAPING, root, block, dim, blocks)
-        if any(isinstance(made, TableLookup) for made in cone.near):
-            return cone
-        return Cone._through(_PLAIN, root, block, dim, blocks)
-
-    @staticmethod
-    def _through(reshaping: frozenset[str], root: ir.Value, block: ir.Block, dim: int, blocks: int) -> Cone:
         ops, products, left_out, sizes = [], [], [], set()
         left = deque([(root, dim)])
         while left and len(ops) < _MOST_OPS:
@@ -70,8 +59,6 @@ class Cone:
             sizes.add(present(shape_of(value.type))[dim])
             op = producer_of(value)
             if op is None or op.block != block or len(op.results) != 1:
-                continue
-            if op.name in RESHAPING and op.name not in reshaping:
                 continue
             if why_not := _why_not(op, dim, blocks):
                 left_out += [(made, why_not.format(made.word)) for made in _made_behind(op)]

@@ -126,7 +126,7 @@ class ModuleCriterion:
     def _memory_costs(self, stock: Compiled, ours: Compiled) -> list[str]:
         """Returns the memory if it is above stock XLA's and above the caller's limit.
 
-        A thousandth more is not counted: scalars and the rounding of buffers make as much.
+        0.2 % more are not counted: scalars, flags of asynchronous ops and the rounding of buffers make as much.
         """
         limit, peak = self.network.memory_limit, ours.limited_bytes
         name, then, now = self._memory(stock, ours)

@@ -124,9 +124,11 @@ def test_products_and_lookups_are_cut_together():
     assert candidate.pattern == "product, all_reduce"
 
 
-def test_products_are_not_looked_for_behind_other_shapes():
+def test_products_in_another_shape_are_cut():
     flat = "%e = stablehlo.reshape %d : (tensor<8x8xf32>) -> tensor<64xf32>"
-    assert found(f"{product('%d')}\n{flat}\n%v = stablehlo.reshape %e : (tensor<64xf32>) -> tensor<8x8xf32>") == []
+    shaped = "%v = stablehlo.reshape %e : (tensor<64xf32>) -> tensor<8x8xf32>"
+    (candidate,) = found(f"{product('%d')}\n{flat}\n{shaped}")
+    assert isinstance(candidate, Candidate) and candidate.text == "product, all_reduce"
 
 
 def test_what_each_block_needs_as_a_whole_stays():

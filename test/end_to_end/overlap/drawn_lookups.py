@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random manual computations of lookups before a collective, as StableHLO text."""
+"""Random manual computations of lookups and products in other shapes before a collective, as StableHLO text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def drawn_lookup(seed: int) -> Drawn:
 
 
 class _Lookups(DrawnModule):
-    """Draws one module: a lookup, up to three ops behind it, and a collective."""
+    """Draws one module: a lookup or a product, up to three ops behind it, and a collective."""
 
     def _swapped(self):
         value, shape = self._behind()
@@ -28,12 +28,16 @@ class _Lookups(DrawnModule):
         return self._sum_of(*self._behind())
 
     def _behind(self) -> tuple[str, Shape]:
-        """Returns a lookup and what is made of it."""
-        value, shape = self._looked_up()
+        """Returns a lookup or a product, and what is made of it."""
+        value, shape = self._looked_up() if self.rng.random() < 0.7 else self._multiplied()
         ways = (self._bag, self._in_another_shape, self._with_bias, self._masked, self._transposed, self._with_more)
         for way in self.rng.sample(ways, self.rng.choice((0, 1, 1, 2, 3))):
             value, shape = way(value, shape)
         return value, shape
+
+    def _multiplied(self) -> tuple[str, Shape]:
+        left = self._shape(self.rng.randint(1, 3))
+        return self._product(self._argument(left), left)
 
     def _looked_up(self) -> tuple[str, Shape]:
         """Draws a gather. Dimensions of the table are shared with the indices, indexed, or windows of rows."""
