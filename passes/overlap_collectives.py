@@ -17,12 +17,19 @@ from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.forms.platforms import CPU
 
 if TYPE_CHECKING:  # loading them loads numpy
+    from reshard.dialect_utils.emission.tile_emission import Mark
+    from reshard.dialect_utils.kernels.patterns import KernelCall
     from reshard.dialect_utils.overlap.candidates import Pipeline
 
 LEAST_GAIN = 0.05  # share of the modelled time of a collective and its products; below, the model may be wrong about it
 _POLICIES = {
     BETTER: "write the pipelines that are faster by their modelled time",
     ALWAYS: "write every pipeline that there can be",
+}
+_STABLEHLO, _KERNELS = "stablehlo", "kernels"
+_FUSE = {
+    _STABLEHLO: "blocks are operations of StableHLO",
+    _KERNELS: "a product and the all_to_all or all_reduce behind it are a Pallas kernel, on TPUs that it is for",
 }
 
 
@@ -47,6 +54,10 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     with the figures of the topology; of each hop, the planner's cost; and who waits for whom. On CPU devices nothing
     runs beside a collective, so nothing changes. Runs alone, or after synthesize-collectives or convert-to-local.
 
+    With `fuse=kernels` a product and the all_to_all behind it, and a product of few rows and the all_reduce behind it,
+    become the call of a kernel that computes blocks and sends them to other devices itself. Where there is no kernel
+    for a product, a remark says why, and the pipeline is written.
+
     Before ==> after, on two devices:
     ```mlir
     %1 = "stablehlo.all_gather"(%0) <{all_gather_dim = 0 : i64, ...}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
@@ -66,6 +77,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     )
     statistics = {
         "overlapped": "collectives replaced by a pipeline",
+        "kernels": "pipelines that are kernels",
         "kept": "collectives next to products that no pipeline is faster than",
         "left": "collectives next to products that cannot be cut, or that options leave as they are",
     }
@@ -80,6 +92,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         False, "take pipelines that hold more than the tile between collective and product, too"
     )
     sends_only: bool = option(False, "leave products that take what a collective brings; cut those that are sent")
+    fuse: str = option(
+        _STABLEHLO, "; ".join(f"{name}: {meaning}" for name, meaning in _FUSE.items()), choices=tuple(_FUSE)
+    )
     only: str = only_option()
     leave: str = leave_option()
     first: int = option(0, "the number of the first pipeline")
@@ -113,16 +128,22 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
             said = f"no further pipeline{memory} is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
         channels = unused_channels(module)
-        written = 0
+        kernels, written = _Kernels(self, session), []
         for number, each in enumerate(faster, self.first):
             is_written = number in self.numbers_only if self.only else number not in self.numbers_left
-            session.results.report_rows.append(_row(number, each, is_written, session))
+            row = _row(number, each, is_written, session)
+            session.results.report_rows.append(row)
             session.count("overlapped" if is_written else "left")
             if is_written:
-                op = each.candidate.collective.op
-                write_pipeline(each, Mark(channels, f"reshard/{number}", op.location, self.platform))
-                written += 1
-        return written
+                mark = Mark(channels, f"reshard/{number}", each.candidate.collective.op.location, self.platform)
+                written.append((each, mark))
+                if kernels.take(each, mark):
+                    row["chain"] = f"a kernel: {counted(each.candidate.members - 1, 'part')} to and from each member"
+        for each, mark in written:
+            if not kernels.has(each):
+                write_pipeline(each, mark)
+        kernels.write(module)
+        return len(written)
 
     def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline]:
         """Returns the pipelines that there can be; of the others a remark says why."""
@@ -147,6 +168,42 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
         is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
         return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
+
+
+class _Kernels:
+    """The pipelines that are kernels, if the pass is asked for them."""
+
+    def __init__(self, asked: OverlapCollectivesPass, session: Session):
+        self.asked, self.session = asked, session
+        self.taken: list[tuple[Pipeline, KernelCall, Mark]] = []
+
+    def take(self, pipeline: Pipeline, mark: Mark) -> bool:
+        """Returns whether a pipeline is a kernel; a remark says why it is none."""
+        if self.asked.fuse != _KERNELS:
+            return False
+        from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
+        from reshard.dialect_utils.kernels.patterns import kernel_call_of, platform_problem
+
+        try:
+            if problem := platform_problem(self.asked.platform, self.asked.network.topology, pipeline.candidate):
+                raise NotPlannable(problem)
+            self.taken.append((pipeline, kernel_call_of(pipeline.candidate), mark))
+        except NotPlannable as reason:
+            op = pipeline.candidate.collective.op
+            said = f"{short_name(op)} next to a product is no kernel, but a pipeline of StableHLO: {reason}"
+            self.session.remark(op, said)
+            return False
+        self.session.count("kernels")
+        return True
+
+    def has(self, pipeline: Pipeline) -> bool:
+        return any(each is pipeline for each, _, _ in self.taken)
+
+    def write(self, module: ir.Module) -> None:
+        from reshard.dialect_utils.kernels.kernel_emission import unused_id, write_kernels
+
+        if self.taken:
+            write_kernels(self.taken, unused_id(module))
 
 
 def _of_different_products(pipelines: list[Pipeline]) -> list[Pipeline]:

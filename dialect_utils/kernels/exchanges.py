@@ -13,41 +13,22 @@ A kernel runs on all devices of a group at once, and writes into buffers of the 
 
 Calls with different groups need different collective ids: a member of both would take a signal of one for the other's.
 
-*Places* are int32[2, n], one column for each round: the device that gets the part of the round, and its member number.
-Rounds are the positions ahead, 1, ..., n - 1, and last the device itself. Devices are their positions in a mesh of one
-axis, under which a kernel is traced (`jax.shard_map`); groups are whatever the places say.
+Devices are numbered by their positions in a mesh of one axis, under which a kernel is traced (`jax.shard_map`); groups
+are whatever the `places` say.
 """
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from reshard.synthesis.overlap.rings import Rings
-
+from .places import DEVICE
 from .sizes import SentProduct, SummedProduct
 
-DEVICE, MEMBER = 0, 1  # rows of places
 SLOTS = 2  # for blocks that leave: one is computed while the other is read
 VMEM_LIMIT_BYTES = 56 * 2**20  # v5p has 64 MiB
-
-
-def places_of(rings: Rings, devices: int) -> np.ndarray:
-    """Returns the places of every device, int32[devices, 2, n]; zeros on devices that are in no group.
-
-    Example:
-      >>> places_of(Rings(((0, 2), (1, 3)), (0, 1)), 4)[1].tolist()
-      [[3, 1], [1, 0]]
-    """
-    found = np.zeros((devices, 2, rings.members), np.int32)
-    for number, offset in enumerate((*range(1, rings.members), 0)):
-        for source, target in rings.pairs(offset):
-            found[source, DEVICE, number] = target
-        found[list(rings.devices), MEMBER, number] = rings.members_at(offset)
-    return found
 
 
 def meet(places, members: int) -> None:

@@ -18,7 +18,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from . import exchanges
-from .exchanges import DEVICE, MEMBER, SLOTS, multiplied
+from .exchanges import SLOTS, multiplied
+from .places import DEVICE, MEMBER
 from .sizes import SentProduct
 
 
@@ -26,7 +27,7 @@ def sent_product(places, left, right, product: SentProduct, *, collective_id: in
     """Returns what all_to_all makes of a product.
 
     Args:
-      places: as `exchanges` has them. left: [batch, rows, inner]. right: [batch, inner, columns], or
+      places: of this device. left: [batch, rows, inner]. right: [batch, inner, columns], or
         [batch, columns, inner] if `product.is_right_transposed`.
       interpret: `pltpu.InterpretParams()` to run it on CPU devices.
     """

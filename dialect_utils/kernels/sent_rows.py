@@ -18,7 +18,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from . import exchanges
-from .exchanges import DEVICE, MEMBER, SLOTS
+from .exchanges import SLOTS
+from .places import DEVICE, MEMBER
 from .sizes import SentRows
 
 
@@ -26,7 +27,7 @@ def sent_rows(places, indices, table, rows: SentRows, *, collective_id: int, int
     """Returns what all_to_all makes of rows of a table.
 
     Args:
-      places: as `exchanges` has them. indices: int32[count]. table: [entries, width].
+      places: of this device. indices: int32[count]. table: [entries, width].
       interpret: `pltpu.InterpretParams()` to run it on CPU devices.
     """
     return pl.pallas_call(

@@ -20,7 +20,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from . import exchanges
-from .exchanges import DEVICE, MEMBER, SLOTS, multiplied
+from .exchanges import SLOTS, multiplied
+from .places import DEVICE, MEMBER
 from .sizes import SummedProduct
 
 
@@ -28,7 +29,7 @@ def summed_product(places, left, right, product: SummedProduct, *, collective_id
     """Returns the sum of the members' products, [rows, columns].
 
     Args:
-      places: as `exchanges` has them. left: [rows, inner]. right: [inner, columns], or [columns, inner] if
+      places: of this device. left: [rows, inner]. right: [inner, columns], or [columns, inner] if
         `product.is_right_transposed`.
       interpret: `pltpu.InterpretParams()` to run it on CPU devices.
     """

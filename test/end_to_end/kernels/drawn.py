@@ -22,7 +22,7 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
 
-from reshard.dialect_utils.kernels import exchanges, sent_products, sent_rows, summed_products
+from reshard.dialect_utils.kernels import places, sent_products, sent_rows, summed_products
 from reshard.dialect_utils.kernels.sizes import SentProduct, SentRows, SummedProduct
 from reshard.synthesis.overlap.rings import Rings, orders
 
@@ -61,9 +61,9 @@ def run(call: Call, operands) -> tuple[np.ndarray, str]:
     """Returns what a kernel gives on all devices, and what the interpreter has against it: RACE for races, "non-zero
     count" for a semaphore that is not at zero in the end."""
     ours = partial(call.kernel, collective_id=ID, interpret=pltpu.InterpretParams(detect_races=True))
-    places = exchanges.places_of(call.rings, call.devices)
+    table = places.places_of(call.rings, call.devices)
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        found = _on_devices(lambda places, *own: ours(places, *own, call.sizes), call.devices, places, *operands)
+        found = _on_devices(lambda own_places, *own: ours(own_places, *own, call.sizes), call.devices, table, *operands)
     return found, said.getvalue() + ("RACE" if interpreter.races.races_found else "")
 
 

@@ -9,6 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from reshard.dialect_utils.kernels import exchanges, sent_products, summed_products
+from reshard.dialect_utils.kernels.places import DEVICE
 from reshard.dialect_utils.kernels.sizes import SentProduct, SentRows, SummedProduct
 from reshard.synthesis.overlap.rings import Rings
 from test.end_to_end.kernels.drawn import PATTERNS, TINY, Call, drawn, fractions_of, operands_of, run, run_stock
@@ -85,7 +86,7 @@ def early_reader(places, operand, sizes, *, collective_id, interpret):
 
     def kernel(places, operand, result, came, left, arrived):
         exchanges.meet(places, 2)
-        exchanges.send(operand, came, left, arrived, places[exchanges.DEVICE, 0])
+        exchanges.send(operand, came, left, arrived, places[DEVICE, 0])
         result[...] = came[...]
         exchanges.wait_for(operand, left)
         exchanges.wait_for(came, arrived)
