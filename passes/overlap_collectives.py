@@ -200,9 +200,9 @@ class _Kernels:
         return any(each is pipeline for each, _, _ in self.taken)
 
     def write(self, module: ir.Module) -> None:
-        from reshard.dialect_utils.kernels.kernel_emission import unused_id, write_kernels
-
         if self.taken:
+            from reshard.dialect_utils.kernels.kernel_emission import unused_id, write_kernels
+
             write_kernels(self.taken, unused_id(module))
 
 

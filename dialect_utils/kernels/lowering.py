@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..xla.child import child_environment
-from .sizes import SentProduct, SummedProduct
+from .sizes import SentProduct, SentRows, SummedProduct
 
 ID = 0  # the collective id of all calls
-Asked = tuple[SentProduct | SummedProduct, int]
-_KINDS = {kind.__name__: kind for kind in (SentProduct, SummedProduct)}
+Sizes = SentProduct | SummedProduct | SentRows
+Asked = tuple[Sizes, int]
+_KINDS = {kind.__name__: kind for kind in (SentProduct, SummedProduct, SentRows)}
 _TIMEOUT_S = 300.0
 _known: dict[Asked, str] = {}
 _ENVIRONMENT = {
@@ -27,7 +28,7 @@ _ENVIRONMENT = {
 }
 
 
-def lowered(asked: Iterable[Asked]) -> dict[Asked, str]:
+def lowered(asked: Sequence[Asked]) -> dict[Asked, str]:
     """Returns for each kernel, and number of devices of its mesh, a module in which it is called.
 
     Raises: RuntimeError if jax cannot lower one.
@@ -68,24 +69,38 @@ def main() -> None:
     json.dump(answers, sys.stdout)
 
 
-def _text(sizes: SentProduct | SummedProduct, devices: int) -> str:
+def _text(sizes: Sizes, devices: int) -> str:
     import jax
     from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+    mesh, whole = AbstractMesh((devices,), ("device",)), PartitionSpec()
+    shapes = ((2, sizes.members), "int32"), *_operands(sizes)
+    avals = [jax.ShapeDtypeStruct(*each, sharding=NamedSharding(mesh, whole)) for each in shapes]
+    mapped = jax.shard_map(_kernel(sizes), mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    return jax.jit(mapped).trace(*avals).lower(lowering_platforms=("tpu",)).as_text()
+
+
+def _operands(sizes: Sizes) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Returns the shapes and element types of a kernel's operands, behind the places."""
+    if isinstance(sizes, SentRows):
+        return ((sizes.count,), "int32"), ((sizes.entries, sizes.width), sizes.dtype)
+    left = (*sizes.whole[:2], sizes.inner) if isinstance(sizes, SentProduct) else (sizes.rows, sizes.inner)
+    return (left, sizes.operand_dtype), (right_shape(sizes), sizes.operand_dtype)
+
+
+def _kernel(sizes: Sizes):
     from .sent_products import sent_product
+    from .sent_rows import sent_rows
     from .summed_products import summed_product
 
     def body(*operands):
         if isinstance(sizes, SentProduct):
             return sent_product(*operands, sizes, collective_id=ID)
-        return summed_product(*operands, sizes, collective_id=ID)
+        if isinstance(sizes, SummedProduct):
+            return summed_product(*operands, sizes, collective_id=ID)
+        return sent_rows(*operands, sizes, collective_id=ID)
 
-    mesh, whole = AbstractMesh((devices,), ("device",)), PartitionSpec()
-    left = (*sizes.whole[:2], sizes.inner) if isinstance(sizes, SentProduct) else (sizes.rows, sizes.inner)
-    shapes = ((2, sizes.members), "int32"), (left, sizes.operand_dtype), (right_shape(sizes), sizes.operand_dtype)
-    avals = [jax.ShapeDtypeStruct(*each, sharding=NamedSharding(mesh, whole)) for each in shapes]
-    mapped = jax.shard_map(body, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
-    return jax.jit(mapped).trace(*avals).lower(lowering_platforms=("tpu",)).as_text()
+    return body
 
 
 if __name__ == "__main__":
