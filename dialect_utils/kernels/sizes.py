@@ -234,4 +234,4 @@ def _types_problem(operand: str, result: str) -> str:
 
 
 def _members_problem(members: int) -> str:
-    return f"its groups have {members} members, kernels are for {_MOST_MEMBERS}" if members > _MOST_MEMBERS else ""
+    return f"its groups have {members} members, kernels are for at most {_MOST_MEMBERS}" if members > _MOST_MEMBERS else ""

@@ -1,4 +1,4 @@
-// RUN: %reshard-opt %s --pass-pipeline='builtin.module(overlap-collectives{topology=v5p:2x2x1 platform=tpu policy=always fuse=kernels})' 2>%t | FileCheck %s
+// RUN: %reshard-opt %s --overlap-collectives='topology=v5p:2x2x1 platform=tpu policy=always' --fuse=kernels 2>%t | FileCheck %s
 // RUN: FileCheck %s --check-prefix=SAID --input-file=%t
 // RUN: %reshard-opt %s --pass-pipeline='builtin.module(overlap-collectives{topology=v5e:2x2 platform=tpu policy=always fuse=kernels})' 2>&1 | FileCheck %s --check-prefix=V5E
 
