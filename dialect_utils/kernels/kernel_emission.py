@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of kernels, written into manual computations in place of a product and the collective behind it.
 
-The custom call that jax makes of a kernel is copied (`lowering`), and gets a collective id of its own. The places of the
-current device are looked up by its partition id, which is what a kernel takes for the number of a device.
+The custom call that jax makes of a kernel (`lowering`) is copied, and gets a collective id of its own. The places of
+the current device are looked up by its partition id, which is what a kernel takes for the number of a device.
 """
 
 from __future__ import annotations

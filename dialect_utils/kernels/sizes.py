@@ -141,10 +141,15 @@ class SummedProduct:
 
     @property
     def _sum_bytes(self) -> int:
-        return -(-self.rows // 8) * 8 * self.columns * _bytes(self.dtype)
+        return self._rows_in_memory * self.columns * _bytes(self.dtype)
+
+    @property
+    def _rows_in_memory(self) -> int:
+        grain = max(map(_sublanes, (self.dtype, self.operand_dtype)))
+        return -(-self.rows // grain) * grain
 
     def _vmem_bytes(self, columns: int) -> int:
-        rows = -(-self.rows // 8) * 8
+        rows = self._rows_in_memory
         read = (rows + columns) * self.inner * _bytes(self.operand_dtype)
         return 2 * read + 4 * self._sum_bytes + rows * columns * (2 * _bytes(self.dtype) + 4)
 
@@ -234,4 +239,5 @@ def _types_problem(operand: str, result: str) -> str:
 
 
 def _members_problem(members: int) -> str:
-    return f"its groups have {members} members, kernels are for at most {_MOST_MEMBERS}" if members > _MOST_MEMBERS else ""
+    most = f"kernels are for at most {_MOST_MEMBERS}"
+    return f"its groups have {members} members, {most}" if members > _MOST_MEMBERS else ""
