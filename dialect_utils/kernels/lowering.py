@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from ..xla.child import child_environment
@@ -19,7 +19,7 @@ from .sizes import SentProduct, SentRows, SummedProduct
 ID = 0  # the collective id of all calls
 Sizes = SentProduct | SummedProduct | SentRows
 Asked = tuple[Sizes, int]
-_KINDS = {kind.__name__: kind for kind in (SentProduct, SummedProduct, SentRows)}
+_KINDS: dict[str, Callable[..., Sizes]] = {kind.__name__: kind for kind in (SentProduct, SummedProduct, SentRows)}
 _TIMEOUT_S = 300.0
 _known: dict[Asked, str] = {}
 _ENVIRONMENT = {
@@ -93,12 +93,12 @@ def _kernel(sizes: Sizes):
     from .sent_rows import sent_rows
     from .summed_products import summed_product
 
-    def body(*operands):
+    def body(places, one, other):
         if isinstance(sizes, SentProduct):
-            return sent_product(*operands, sizes, collective_id=ID)
+            return sent_product(places, one, other, sizes, collective_id=ID)
         if isinstance(sizes, SummedProduct):
-            return summed_product(*operands, sizes, collective_id=ID)
-        return sent_rows(*operands, sizes, collective_id=ID)
+            return summed_product(places, one, other, sizes, collective_id=ID)
+        return sent_rows(places, one, other, sizes, collective_id=ID)
 
     return body
 

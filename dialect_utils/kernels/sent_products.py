@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -59,7 +60,7 @@ def sent_product(places, left, right, product: SentProduct, *, collective_id: in
             in_specs=[pl.BlockSpec(rows_block, of_left), pl.BlockSpec(columns_block, of_right)],
             out_specs=pl.BlockSpec(memory_space=pltpu.HBM),
             scratch_shapes=[
-                pltpu.VMEM((SLOTS, *block), product.dtype),
+                pltpu.VMEM((SLOTS, *block), jnp.dtype(product.dtype)),
                 pltpu.SemaphoreType.DMA((SLOTS,)),
                 pltpu.SemaphoreType.DMA((product.members,)),
             ],

@@ -38,7 +38,7 @@ def sent_rows(places, indices, table, rows: SentRows, *, collective_id: int, int
             in_specs=[pl.BlockSpec(memory_space=pltpu.HBM)],
             out_specs=pl.BlockSpec(memory_space=pltpu.HBM),
             scratch_shapes=[
-                pltpu.VMEM((SLOTS, rows.block, rows.width), rows.dtype),
+                pltpu.VMEM((SLOTS, rows.block, rows.width), jnp.dtype(rows.dtype)),
                 pltpu.SemaphoreType.DMA,
                 pltpu.SemaphoreType.DMA((SLOTS,)),
                 pltpu.SemaphoreType.DMA((rows.members,)),

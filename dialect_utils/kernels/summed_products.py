@@ -40,7 +40,7 @@ def summed_product(places, left, right, product: SummedProduct, *, collective_id
         return (at, 0) if product.is_right_transposed else (0, at)
 
     of_block = (columns, product.inner) if product.is_right_transposed else (product.inner, columns)
-    chunks = pltpu.VMEM((members, rows, product.chunk), product.dtype)
+    chunks = pltpu.VMEM((members, rows, product.chunk), jnp.dtype(product.dtype))
     return pl.pallas_call(
         partial(_kernel, product=product),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -51,7 +51,7 @@ def summed_product(places, left, right, product: SummedProduct, *, collective_id
             scratch_shapes=[
                 chunks,  # terms of this device's chunk, by member
                 chunks,  # sums
-                pltpu.VMEM((SLOTS, rows, columns), product.dtype),
+                pltpu.VMEM((SLOTS, rows, columns), jnp.dtype(product.dtype)),
                 pltpu.SemaphoreType.DMA((SLOTS,)),
                 pltpu.SemaphoreType.DMA((members,)),
                 pltpu.SemaphoreType.DMA,
