@@ -27,6 +27,7 @@ _POLICIES = {
     ALWAYS: "write every pipeline that there can be",
 }
 _STABLEHLO, _KERNELS = "stablehlo", "kernels"
+_A_KERNEL = "a kernel: "  # how a report row says that a pipeline is one; checks read it
 _FUSE = {
     _STABLEHLO: "blocks are operations of StableHLO",
     _KERNELS: "a product and the all_to_all or all_reduce behind it are a Pallas kernel, on TPUs that it is for",
@@ -138,7 +139,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 mark = Mark(channels, f"reshard/{number}", each.candidate.collective.op.location, self.platform)
                 written.append((each, mark))
                 if kernels.take(each, mark):
-                    row["chain"] = f"a kernel: {counted(each.candidate.members - 1, 'part')} to and from each member"
+                    row["chain"] = f"{_A_KERNEL}{counted(each.candidate.members - 1, 'part')} to and from each member"
         for each, mark in written:
             if not kernels.has(each):
                 write_pipeline(each, mark)
