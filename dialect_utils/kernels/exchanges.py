@@ -12,6 +12,7 @@ A kernel runs on all devices of a group at once, and writes into buffers of the 
   signal cannot count for this meeting.
 
 Calls with different groups need different collective ids: a member of both would take a signal of one for the other's.
+Between programs XLA keeps them apart, as its own collectives.
 
 Devices are numbered by their positions in a mesh of one axis, under which a kernel is traced (`jax.shard_map`); groups
 are whatever the `places` say.
