@@ -17,5 +17,6 @@ WINGS = (
     "hierarchy",
     "partitioning",
     "overlap",
+    "kernels",
     "compare",
 )

@@ -19,6 +19,7 @@ from reshard.synthesis.forms.platforms import CPU
 
 if TYPE_CHECKING:  # loading them loads numpy
     from reshard.dialect_utils.emission.tile_emission import Mark
+    from reshard.dialect_utils.kernels.patterns import KernelCall
     from reshard.dialect_utils.overlap.candidates import Pipeline
     from reshard.dialect_utils.overlap.prefetch import Prefetch
 
@@ -27,6 +28,12 @@ _LESS = "another pipeline of the same product or collective gains more"
 _POLICIES = {
     BETTER: "write the pipelines that are faster by their modelled time",
     ALWAYS: "write every pipeline that there can be",
+}
+_STABLEHLO, _KERNELS = "stablehlo", "kernels"
+_A_KERNEL = "a kernel: "  # how a report row says that a pipeline is one; checks read it
+_FUSE = {
+    _STABLEHLO: "blocks are operations of StableHLO",
+    _KERNELS: "a product and the all_to_all or all_reduce behind it are a Pallas kernel, on TPUs that it is for",
 }
 
 
@@ -59,6 +66,10 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     and who waits for whom. On CPU devices nothing runs beside a collective, so nothing changes. Runs alone, or after
     synthesize-collectives or convert-to-local.
 
+    With `fuse=kernels` a product and the all_to_all behind it, and a product of few rows and the all_reduce behind it,
+    become the call of a kernel that computes blocks and sends them to other devices itself. Where there is no kernel
+    for a product, a remark says why, and the pipeline is written.
+
     Before ==> after, on two devices:
     ```mlir
     %1 = "stablehlo.all_gather"(%0) <{all_gather_dim = 0 : i64, ...}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
@@ -78,6 +89,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     )
     statistics = {
         "overlapped": "collectives replaced by a pipeline, or brought one trip ahead",
+        "kernels": "pipelines that are kernels",
         "kept": "collectives next to products that no pipeline is faster than",
         "left": "collectives next to products that cannot be cut, or that options leave as they are",
     }
@@ -92,6 +104,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         False, "take pipelines that hold more than the tile between collective and product, too"
     )
     sends_only: bool = option(False, "leave products that take what a collective brings; cut those that are sent")
+    fuse: str = option(
+        _STABLEHLO, "; ".join(f"{name}: {meaning}" for name, meaning in _FUSE.items()), choices=tuple(_FUSE)
+    )
     only: str = only_option()
     leave: str = leave_option()
     first: int = option(0, "the number of the first pipeline")
@@ -125,18 +140,23 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         self._report_kept(module, session, len({each.stock.op for each in found} - {each.stock.op for each in faster}))
         asked = [number for number in range(self.first, self.first + len(faster)) if self._is_asked(number)]
         taken = _of_different_ops({number: faster[number - self.first] for number in asked})
+        channels, kernels = unused_channels(module), _Kernels(self, session)
+        marked = []
         for number, each in enumerate(faster, self.first):
             left = "" if number in taken else "left by an option" if number not in asked else _LESS
-            session.results.report_rows.append(_row(number, each, left, session))
+            row = _row(number, each, left, session)
+            session.results.report_rows.append(row)
             if left != _LESS:
                 session.count("left" if left else "overlapped")
-        channels = unused_channels(module)
-        _write(
-            [
-                (each, Mark(channels, f"reshard/{number}", each.stock.op.location, self.platform))
-                for number, each in taken.items()
-            ]
-        )
+            if not left:
+                mark = Mark(channels, f"reshard/{number}", each.stock.op.location, self.platform)
+                if kernels.take(each, mark):
+                    parts = counted(each.stock.in_groups.members - 1, "part")
+                    row["chain"] = f"{_A_KERNEL}{parts} to and from each member"
+                else:
+                    marked.append((each, mark))
+        _write(marked)
+        kernels.write(module)
         return len(taken)
 
     def _is_asked(self, number: int) -> bool:
@@ -176,6 +196,41 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
         is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
         return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
+
+
+class _Kernels:
+    """The pipelines that are kernels, if the pass is asked for them."""
+
+    def __init__(self, asked: OverlapCollectivesPass, session: Session):
+        self.asked, self.session = asked, session
+        self.taken: list[tuple[Pipeline, KernelCall, Mark]] = []
+
+    def take(self, pipeline: Pipeline | Prefetch, mark: Mark) -> bool:
+        """Returns whether a pipeline is a kernel; a remark says why it is none."""
+        from reshard.dialect_utils.overlap.candidates import Pipeline
+
+        if self.asked.fuse != _KERNELS or not isinstance(pipeline, Pipeline):
+            return False
+        from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
+        from reshard.dialect_utils.kernels.patterns import kernel_call_of, platform_problem
+
+        try:
+            if problem := platform_problem(self.asked.platform, self.asked.network.topology, pipeline.candidate):
+                raise NotPlannable(problem)
+            self.taken.append((pipeline, kernel_call_of(pipeline.candidate), mark))
+        except NotPlannable as reason:
+            op = pipeline.candidate.collective.op
+            said = f"{short_name(op)} next to a product is no kernel, but a pipeline of StableHLO: {reason}"
+            self.session.remark(op, said)
+            return False
+        self.session.count("kernels")
+        return True
+
+    def write(self, module: ir.Module) -> None:
+        if self.taken:
+            from reshard.dialect_utils.kernels.kernel_emission import unused_id, write_kernels
+
+            write_kernels(self.taken, unused_id(module))
 
 
 def _opened(module: ir.Module) -> bytes | None:

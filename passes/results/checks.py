@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 # The most bytes that a run of the check by values may take: arguments, outputs and temporaries of all devices together.
 MOST_VALUE_BYTES = 256 << 20
 
+_KERNEL = "a kernel: "  # how the words begin in which a report row says that a pipeline is one
+_WITH_KERNELS = (
+    "the module has kernels and is compared with nothing: compilers do not say how long kernels take or what they send"
+)
+
 
 def effort_of(text: str) -> int:
     """Returns an effort, 1 or more. Raises: ValueError."""
@@ -63,6 +68,8 @@ def checked(
     for that reason, values are checked even if the caller does not ask for it. Then the check has the default limit, so
     that a kept result does not depend on any other limit.
 
+    A module with kernels is handed over as it is: to compilers they are opaque, and CPU devices do not run them.
+
     Args:
       parse_original: returns the module before `pipeline` ran; called once per check, which may change its copy.
       module: the output of `pipeline` in `session`.
@@ -71,6 +78,10 @@ def checked(
       value_bytes: the limit of the check by values that the caller asks for; None: the caller asks for none.
     Raises: DiagnosedError as `whole_module_check.check` does.
     """
+    if _has_kernels(rows):
+        if compiles or value_bytes is not None:
+            session.remark(module.operation, _WITH_KERNELS)
+        return module
     before, first_row = len(session.results.checks), len(session.results.report_rows) - len(rows)
     is_auto = pipeline.emission == AUTO
     if compiles and (can_be_rewritten(rows) or is_auto or session.options.compile_for is not None):
@@ -101,3 +112,7 @@ def checked(
         if overlap_stage.may_overlap(module, session.results.checks[-1]):
             module = overlap_stage.overlapped(parse_original(), module, pipeline, session)
     return module
+
+
+def _has_kernels(rows: Sequence[dict]) -> bool:
+    return any(row.get("kind") == "overlap" and row["chain"].startswith(_KERNEL) for row in rows)

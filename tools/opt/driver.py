@@ -79,7 +79,7 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
 
     Raises: PipelineError, also for a pass or option that MLIR does not know.
     """
-    names = ("policy", "oracle", "emit", "topology", "memory_limit")
+    names = ("policy", "oracle", "emit", "fuse", "topology", "memory_limit")
     given = {name: getattr(flags, name, None) for name in names}  # other commands have fewer flags
     target = getattr(flags, "compile_for", None)
     if given["topology"] is None and target and given["emit"] != "local" and _lacks_network(text):

@@ -42,6 +42,10 @@ EMIT_HELP = (
     "XLA's partitioner has nothing to do (local); or as manual or local, whichever makes the whole module faster "
     "(auto, default)"
 )
+_FUSE_HELP = (
+    "with --overlap-collectives: write a product and the collective behind it as operations of StableHLO (stablehlo, "
+    "default), or as a Pallas kernel on TPUs that it is for (kernels)"
+)
 REPORT_HELP = (
     "report what was done at every site, and why: as a table (text), plain data (json), a page with pictures (html), "
     "or the text of this page (details)"
@@ -95,7 +99,7 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
     made = [f"--pass-pipeline={pipeline}"]
     made += [
         f"--{name.replace('_', '-')}={value}"
-        for name in ("policy", "oracle", "emit", "topology", "memory_limit")
+        for name in ("policy", "oracle", "emit", "fuse", "topology", "memory_limit")
         if (value := getattr(flags, name)) is not None
     ]
     if flags.effort > 1:
@@ -284,6 +288,7 @@ def _add_rewriting(group) -> None:
     )
     group.add_argument("--oracle", metavar="lone", help=ORACLE_HELP)
     group.add_argument("--emit", metavar="manual|sdy|local|auto", help=EMIT_HELP)
+    group.add_argument("--fuse", metavar="stablehlo|kernels", help=_FUSE_HELP)
     group.add_argument(
         "--compile-for",
         type=_target,

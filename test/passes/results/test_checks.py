@@ -74,3 +74,14 @@ def test_a_check_of_another_module_of_the_file_asks_for_no_values(ran, monkeypat
 
 def test_nothing_runs_where_nothing_is_rewritten(ran):
     assert checked([{"site": 0}], compiles=True, value_bytes=7) == "module" and not ran
+
+
+def test_a_module_with_kernels_is_compared_with_nothing(ran):
+    rows = [{"site": 0, "kind": "overlap", "is_rewritten": True, "chain": "a kernel: 7 parts to and from each member"}]
+    said = []
+    session = SimpleNamespace(remark=lambda op, text: said.append(text))
+    module = SimpleNamespace(operation=None)
+    for asked, remarks in (({"compiles": True, "value_bytes": 1}, 1), ({"compiles": False, "value_bytes": None}, 0)):
+        said.clear()
+        assert checks.checked(lambda: "original", module, Pipeline.parse(""), session, rows, **asked) is module
+        assert ran == [] and len(said) == remarks

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which candidates for a pipeline a kernel is for, as products of matrices.
+
+Operands are taken as they lie in memory: dimensions are grouped, and none is moved but those of a small operand.
+
+| in the program                            | kernel              |
+|-------------------------------------------|---------------------|
+| product, all_to_all                       | `sent_products`     |
+| product of few rows or columns, all_reduce| `summed_products`   |
+
+No candidate is a lookup yet, so `sent_rows` is for calls from jax alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reshard.synthesis.network.cost import crossed_level
+from reshard.synthesis.network.topology import Topology
+
+from ..hierarchy.explicit_collectives import NotPlannable
+from ..overlap.candidates import Candidate
+from ..overlap.products import DotProduct
+from ..platform.bindings import ir
+from ..platform.typed import present
+from .sizes import SentProduct, SummedProduct
+
+_MOST_FEW = 64  # rows of a product that reads its weights and does little else
+_SLICE = "slice"  # the level of networks of TPUs that remote DMA does not cross
+VERSIONS = ("v5p", "v6e", "tpu7x")
+_BATCH, _ROWS, _COLUMNS = range(3)
+_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel in place of a candidate.
+
+    Attributes:
+      product: whose operands it takes, the right one first if `is_swapped`; its result is transposed then.
+    """
+
+    sizes: SentProduct | SummedProduct
+    product: DotProduct
+    is_swapped: bool = False
+
+
+def platform_problem(platform: str, topology: Topology, candidate: Candidate) -> str:
+    """Returns in words why kernels are not for a network; empty if they are."""
+    version = topology.name.partition(":")[0]
+    if platform != "tpu" or version not in VERSIONS:
+        return f"kernels are for {', '.join(VERSIONS)}, not for {topology.name} on platform {platform}"
+    collective = candidate.collective
+    level = crossed_level(topology, collective.mesh.devices, collective.flat)
+    return "its groups are on several slices" if level is None or level.name == _SLICE else ""
+
+
+def kernel_call_of(candidate: Candidate) -> KernelCall:
+    """Returns the kernel for a candidate. Raises: NotPlannable if there is none; the message says why."""
+    product, dtype = _product_of(candidate)
+    if candidate.reduced is not None:
+        call = _summed(product, dtype, candidate.members)
+    elif candidate.kind == "all_to_all":
+        call = KernelCall(_sent(product, dtype, candidate), product)
+    else:
+        raise NotPlannable(f"there is no kernel for {candidate.text}")
+    if problem := call.sizes.problem():
+        raise NotPlannable(problem)
+    covered = sorted(device for group in candidate.collective.groups for device in group)
+    if covered != list(range(candidate.collective.mesh.devices)):
+        raise NotPlannable("some devices are in no group")
+    return call
+
+
+def _product_of(candidate: Candidate) -> tuple[DotProduct, str]:
+    """Returns the product before a collective, and the type in which its result travels. Raises: NotPlannable."""
+    cone = candidate.made_by
+    if cone is None:
+        raise NotPlannable(f"there is no kernel for {candidate.text}")
+    names = [op.name for op in cone.ops]
+    if names not in (["stablehlo.dot_general"], ["stablehlo.convert", "stablehlo.dot_general"]):
+        raise NotPlannable("there are other ops between product and collective")
+    ((product, _),) = cone.products
+    travels = _dtype(cone.root)
+    if len(names) == 2 and _dtype(product.op.results[0]) != "float32":
+        raise NotPlannable("its result is converted from another type than float32")
+    return product, travels
+
+
+def _sent(product: DotProduct, dtype: str, candidate: Candidate) -> SentProduct:
+    is_transposed = _layout(product)
+    free = [_free(product, operand) for operand in (0, 1)]
+    left, right = product.shapes
+    groups = [
+        [left[dim] for dim in product.batched[0]],
+        [left[dim] for dim in free[0]],
+        [right[dim] for dim in free[1]],
+    ]
+    found = candidate.collective.in_groups
+    sizes = [size for group in groups for size in group]
+    split, joined = _leading(sizes, groups, found.dim), found.joined
+    sizes[found.dim] //= candidate.members
+    return SentProduct(
+        (math.prod(groups[_BATCH]), math.prod(groups[_ROWS]), math.prod(groups[_COLUMNS])),
+        _inner(product), candidate.members, split, _leading(sizes, groups, joined), dtype, _operand_dtype(product),
+        is_transposed, _is_precise(product),
+    )  # fmt: skip
+
+
+def _summed(product: DotProduct, dtype: str, members: int) -> KernelCall:
+    is_transposed = _layout(product)
+    sizes = product.sized(*product.shapes)
+    if sizes.batch != 1:
+        raise NotPlannable("its product has batches")
+    is_swapped = sizes.rows > _MOST_FEW
+    few, many = (sizes.columns, sizes.rows) if is_swapped else (sizes.rows, sizes.columns)
+    if few > _MOST_FEW:
+        raise NotPlannable(f"a product of {sizes.rows} x {sizes.columns} has more than {_MOST_FEW} rows and columns")
+    found = SummedProduct(
+        few, many, sizes.inner, members, dtype, _operand_dtype(product),
+        is_transposed or is_swapped, _is_precise(product),
+    )  # fmt: skip
+    return KernelCall(found, product, is_swapped)
+
+
+def is_right_transposed(product: DotProduct) -> bool:
+    """Returns whether the contracted dimensions of the right operand are behind the others."""
+    batched, contracted = product.batched[1], product.contracted[1]
+    return [*batched, *_free(product, 1), *contracted] == list(range(len(product.shapes[1])))
+
+
+def _layout(product: DotProduct) -> bool:
+    """Returns whether the right operand is transposed. Raises: NotPlannable if an operand is no matrix as it lies."""
+    left = [*product.batched[0], *_free(product, 0), *product.contracted[0]]
+    right = [*product.batched[1], *product.contracted[1], *_free(product, 1)]
+    is_transposed = is_right_transposed(product)
+    if left != list(range(len(left))) or (right != list(range(len(right))) and not is_transposed):
+        raise NotPlannable("an operand of its product is no matrix as it lies in memory")
+    return is_transposed
+
+
+def _leading(sizes: Sequence[int], groups: Sequence[Sequence[int]], dim: int) -> int:
+    """Returns the group of a dimension, in which it has to come first: then its parts lie together."""
+    first = 0
+    for group, members in enumerate(groups):
+        if dim < first + len(members):
+            if math.prod(sizes[first:dim]) != 1:
+                raise NotPlannable("its parts are apart in the matrix of its product")
+            return group
+        first += len(members)
+    raise AssertionError("the dimension is one of the product's")
+
+
+def _inner(product: DotProduct) -> int:
+    return math.prod(product.shapes[0][dim] for dim in product.contracted[0])
+
+
+def _operand_dtype(product: DotProduct) -> str:
+    """Returns the element type of both operands. Raises: NotPlannable if they differ."""
+    one, other = (_dtype(each) for each in product.op.operands)
+    if one != other:
+        raise NotPlannable(f"its operands are {one} and {other}")
+    return one
+
+
+def _is_precise(product: DotProduct) -> bool:
+    """Returns whether float32 has to be multiplied as such. Raises: NotPlannable for what kernels cannot be asked."""
+    if "algorithm" in product.op.attributes:
+        raise NotPlannable("its product asks for an algorithm")
+    asked = {str(each) for each in present(ir.ArrayAttr(product.op.attributes["precision_config"]))} if (
+        "precision_config" in product.op.attributes
+    ) else set()  # fmt: skip
+    if _operand_dtype(product) != "float32" or not asked or asked == {"#stablehlo<precision DEFAULT>"}:
+        return False
+    if asked != {"#stablehlo<precision HIGHEST>"}:
+        raise NotPlannable("kernels have the precisions DEFAULT and HIGHEST alone")
+    return True
+
+
+def _dtype(value: ir.Value) -> str:
+    element = str(ir.RankedTensorType(value.type).element_type)
+    return _DTYPES.get(element, element)
+
+
+def _free(product: DotProduct, operand: int) -> list[int]:
+    bound = {*product.batched[operand], *product.contracted[operand]}
+    return [dim for dim in range(len(product.shapes[operand])) if dim not in bound]

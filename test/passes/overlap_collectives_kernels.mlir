@@ -1,0 +1,109 @@
+// RUN: %reshard-opt %s --overlap-collectives='topology=v5p:2x2x1 platform=tpu policy=always' --fuse=kernels 2>%t | FileCheck %s
+// RUN: FileCheck %s --check-prefix=SAID --input-file=%t
+// RUN: %reshard-opt %s --pass-pipeline='builtin.module(overlap-collectives{topology=v5e:2x2 platform=tpu policy=always fuse=kernels})' 2>&1 | FileCheck %s --check-prefix=V5E
+
+// A product and the all_to_all or all_reduce behind it are one call, with the places of the device as its first operand.
+
+// V5E-NOT: tpu_custom_call
+// V5E: all_to_all next to a product is no kernel, but a pipeline of StableHLO: kernels are for v5p, v6e, tpu7x, not for v5e:2x2 on platform tpu
+
+sdy.mesh @mesh = <["x"=4]>
+
+// CHECK-LABEL: func.func @parts_of_a_product_are_sent_by_a_kernel(
+func.func @parts_of_a_product_are_sent_by_a_kernel(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4096x4096xbf16>) -> tensor<16384x4096xbf16> {
+  // CHECK: %[[TABLE:.+]] = stablehlo.constant dense<{{.*}}[1, 2, 3, 0], [1, 2, 3, 0]{{.*}}[2, 3, 0, 1], [2, 3, 0, 1]{{.*}}> : tensor<4x2x4xi32>
+  // CHECK: %[[OWN:.+]] = stablehlo.dynamic_slice %[[TABLE]], {{.+}}, sizes = [1, 2, 4]
+  // CHECK-NEXT: %[[PLACES:.+]] = stablehlo.reshape %[[OWN]] : (tensor<1x2x4xi32>) -> tensor<2x4xi32>
+  // CHECK: %[[MADE:.+]] = stablehlo.custom_call @tpu_custom_call(%[[PLACES]], %{{.+}}, %{{.+}}) {{.*}}collective_id\22: 0,{{.*}}kernel_name = "product_all_to_all"{{.*}} : (tensor<2x4xi32>, tensor<1x4096x1024xbf16>, tensor<1x1024x4096xbf16>) -> tensor<1x4096x4096xbf16>
+  // CHECK-NEXT: %[[RESULT:.+]] = stablehlo.reshape %[[MADE]] : (tensor<1x4096x4096xbf16>) -> tensor<4096x4096xbf16>
+  // CHECK-NEXT: sdy.return %[[RESULT]]
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg2: tensor<4096x1024xbf16>, %arg3: tensor<1024x4096xbf16>) {
+    %1 = stablehlo.dot_general %arg2, %arg3, contracting_dims = [1] x [0] : (tensor<4096x1024xbf16>, tensor<1024x4096xbf16>) -> tensor<4096x4096xbf16>
+    %2 = "stablehlo.all_to_all"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16>
+    sdy.return %2 : tensor<4096x4096xbf16>
+  } : (tensor<16384x1024xbf16>, tensor<4096x4096xbf16>) -> tensor<16384x4096xbf16>
+  return %0 : tensor<16384x4096xbf16>
+}
+
+// Experts are batches; their weights are [expert, columns, inner]. The sum is rounded to bf16 before it travels.
+// CHECK-LABEL: func.func @what_experts_make_goes_back(
+func.func @what_experts_make_goes_back(%arg0: tensor<16x4x128x512xbf16>, %arg1: tensor<16x256x512xbf16>) -> tensor<64x1x128x256xbf16> {
+  // CHECK: stablehlo.custom_call @tpu_custom_call({{.*}}) {{.*}}collective_id\22: 1,{{.*}} : (tensor<2x4xi32>, tensor<4x512x512xbf16>, tensor<4x256x512xbf16>) -> tensor<16x128x256xbf16>
+  // CHECK-NEXT: stablehlo.reshape %{{.+}} : (tensor<16x128x256xbf16>) -> tensor<16x1x128x256xbf16>
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}, {}, {}]>, <@mesh, [{"x"}, {}, {}]>] out_shardings=[<@mesh, [{"x"}, {}, {}, {}]>] manual_axes={"x"} (%arg2: tensor<4x4x128x512xbf16>, %arg3: tensor<4x256x512xbf16>) {
+    %1 = stablehlo.dot_general %arg2, %arg3, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<4x4x128x512xbf16>, tensor<4x256x512xbf16>) -> tensor<4x4x128x256xf32>
+    %2 = stablehlo.convert %1 : (tensor<4x4x128x256xf32>) -> tensor<4x4x128x256xbf16>
+    %3 = "stablehlo.all_to_all"(%2) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 1 : i64}> : (tensor<4x4x128x256xbf16>) -> tensor<16x1x128x256xbf16>
+    sdy.return %3 : tensor<16x1x128x256xbf16>
+  } : (tensor<16x4x128x512xbf16>, tensor<16x256x512xbf16>) -> tensor<64x1x128x256xbf16>
+  return %0 : tensor<64x1x128x256xbf16>
+}
+
+// CHECK-LABEL: func.func @a_product_with_a_vector_is_added_up_by_a_kernel(
+func.func @a_product_with_a_vector_is_added_up_by_a_kernel(%arg0: tensor<8192x8192xbf16>, %arg1: tensor<8192xbf16>) -> tensor<8192xbf16> {
+  // CHECK: %[[X:.+]] = stablehlo.reshape %{{.+}} : (tensor<2048xbf16>) -> tensor<1x2048xbf16>
+  // CHECK: %[[SUM:.+]] = stablehlo.custom_call @tpu_custom_call(%{{.+}}, %[[X]], %{{.+}}) {{.*}}kernel_name = "product_all_reduce"{{.*}} : (tensor<2x4xi32>, tensor<1x2048xbf16>, tensor<8192x2048xbf16>) -> tensor<1x8192xbf16>
+  // CHECK-NEXT: %[[COLUMN:.+]] = stablehlo.transpose %[[SUM]], dims = [1, 0]
+  // CHECK-NEXT: stablehlo.reshape %[[COLUMN]] : (tensor<8192x1xbf16>) -> tensor<8192xbf16>
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{}, {"x"}]>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{}]>] manual_axes={"x"} (%arg2: tensor<8192x2048xbf16>, %arg3: tensor<2048xbf16>) {
+    %1 = stablehlo.dot_general %arg2, %arg3, contracting_dims = [1] x [0] : (tensor<8192x2048xbf16>, tensor<2048xbf16>) -> tensor<8192xbf16>
+    %2 = "stablehlo.all_reduce"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %3 = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %3 : tensor<bf16>
+    }) : (tensor<8192xbf16>) -> tensor<8192xbf16>
+    sdy.return %2 : tensor<8192xbf16>
+  } : (tensor<8192x8192xbf16>, tensor<8192xbf16>) -> tensor<8192xbf16>
+  return %0 : tensor<8192xbf16>
+}
+
+// CHECK-LABEL: func.func @few_rows(
+func.func @few_rows(%arg0: tensor<8x8192xf32>, %arg1: tensor<8192x8192xf32>) -> tensor<8x8192xf32> {
+  // CHECK: stablehlo.custom_call @tpu_custom_call({{.*}}) {{.*}} : (tensor<2x4xi32>, tensor<8x2048xf32>, tensor<2048x8192xf32>) -> tensor<8x8192xf32>
+  // CHECK-NEXT: sdy.return
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{}, {"x"}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"x"} (%arg2: tensor<8x2048xf32>, %arg3: tensor<2048x8192xf32>) {
+    %1 = stablehlo.dot_general %arg2, %arg3, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<8x2048xf32>, tensor<2048x8192xf32>) -> tensor<8x8192xf32>
+    %2 = "stablehlo.all_reduce"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %3 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %3 : tensor<f32>
+    }) : (tensor<8x8192xf32>) -> tensor<8x8192xf32>
+    sdy.return %2 : tensor<8x8192xf32>
+  } : (tensor<8x8192xf32>, tensor<8192x8192xf32>) -> tensor<8x8192xf32>
+  return %0 : tensor<8x8192xf32>
+}
+
+// SAID: all_to_all next to a product is no kernel, but a pipeline of StableHLO: a part of 1024 x 100 is no multiple of 16 x 128
+// CHECK-LABEL: func.func @parts_that_are_no_whole_tiles_of_memory(
+func.func @parts_that_are_no_whole_tiles_of_memory(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4096x100xbf16>) -> tensor<16384x100xbf16> {
+  // CHECK-NOT: tpu_custom_call
+  // CHECK: stablehlo.collective_permute
+  // CHECK: sdy.return
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg2: tensor<4096x1024xbf16>, %arg3: tensor<1024x100xbf16>) {
+    %1 = stablehlo.dot_general %arg2, %arg3, contracting_dims = [1] x [0] : (tensor<4096x1024xbf16>, tensor<1024x100xbf16>) -> tensor<4096x100xbf16>
+    %2 = "stablehlo.all_to_all"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4096x100xbf16>) -> tensor<4096x100xbf16>
+    sdy.return %2 : tensor<4096x100xbf16>
+  } : (tensor<16384x1024xbf16>, tensor<4096x100xbf16>) -> tensor<16384x100xbf16>
+  return %0 : tensor<16384x100xbf16>
+}
+
+// SAID: all_to_all next to a product is no kernel, but a pipeline of StableHLO: there are other ops between product and collective
+// SAID: all_reduce next to a product is no kernel, but a pipeline of StableHLO: a product of 8192 x 8192 has more than 64 rows and columns
+func.func @what_no_kernel_is_for(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4096x4096xbf16>, %arg2: tensor<8192x8192xf32>, %arg3: tensor<8192x8192xf32>) -> (tensor<16384x4096xbf16>, tensor<8192x8192xf32>) {
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg4: tensor<4096x1024xbf16>, %arg5: tensor<1024x4096xbf16>) {
+    %2 = stablehlo.dot_general %arg4, %arg5, contracting_dims = [1] x [0] : (tensor<4096x1024xbf16>, tensor<1024x4096xbf16>) -> tensor<4096x4096xbf16>
+    %3 = stablehlo.tanh %2 : tensor<4096x4096xbf16>
+    %4 = "stablehlo.all_to_all"(%3) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16>
+    sdy.return %4 : tensor<4096x4096xbf16>
+  } : (tensor<16384x1024xbf16>, tensor<4096x4096xbf16>) -> tensor<16384x4096xbf16>
+  %1 = sdy.manual_computation(%arg2, %arg3) in_shardings=[<@mesh, [{}, {"x"}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"x"} (%arg4: tensor<8192x2048xf32>, %arg5: tensor<2048x8192xf32>) {
+    %2 = stablehlo.dot_general %arg4, %arg5, contracting_dims = [1] x [0] : (tensor<8192x2048xf32>, tensor<2048x8192xf32>) -> tensor<8192x8192xf32>
+    %3 = "stablehlo.all_reduce"(%2) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %4 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %4 : tensor<f32>
+    }) : (tensor<8192x8192xf32>) -> tensor<8192x8192xf32>
+    sdy.return %3 : tensor<8192x8192xf32>
+  } : (tensor<8192x8192xf32>, tensor<8192x8192xf32>) -> tensor<8192x8192xf32>
+  return %0, %1 : tensor<16384x4096xbf16>, tensor<8192x8192xf32>
+}
