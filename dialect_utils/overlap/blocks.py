@@ -102,4 +102,5 @@ _RULES = {
     "stablehlo.reshape": _reshaped,
     "stablehlo.broadcast_in_dim": _broadcast,
 }
-RESHAPING = frozenset({*_RULES, "stablehlo.convert"})  # ops of one array
+PLAIN = frozenset({TRANSPOSE, "stablehlo.convert"})
+RESHAPING = frozenset({*_RULES, *PLAIN})  # ops of one array

@@ -26,7 +26,7 @@ from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
 from reshard.synthesis.network.cost import collective_time_s, crossed_level
 from reshard.synthesis.network.topology import Topology
-from reshard.synthesis.overlap.pipelines import gathered_s, scattered_s, swapped_s
+from reshard.synthesis.overlap.pipelines import IN_ANOTHER_SHAPE, gathered_s, scattered_s, swapped_s
 from reshard.synthesis.overlap.rings import Hops, Rings, nearest
 from reshard.synthesis.programs.traffic import Collective
 
@@ -128,10 +128,11 @@ class Candidate:
 
     @property
     def pattern(self) -> str:
-        """Returns in words what pipelines are alike for a compiler: what becomes of the products of blocks."""
+        """Returns in words what becomes of the products of blocks."""
         if self.made_by is not None:
             word = "product" if any(made.word == "product" for made in self.products) else "lookup"
-            return f"{word}, {self.stock.in_groups.kind}"
+            shaped = IN_ANOTHER_SHAPE if word == "product" and self.made_by.is_reshaped else ""
+            return f"{word}{shaped}, {self.stock.in_groups.kind}"
         are_added = all(self.role(use).kind == "contracted" for use in self.uses)
         return f"{self.kind}, product {'added up' if are_added else 'put together'}"
 
@@ -179,7 +180,8 @@ class Pipeline:
 
     @property
     def pattern(self) -> str:
-        return self.candidate.pattern
+        """Returns in words what pipelines are alike for a compiler."""
+        return f"{self.candidate.pattern}, {self.candidate.members} blocks"
 
     @property
     def text(self) -> str:

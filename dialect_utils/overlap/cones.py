@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..ir.ops import producer_of, shape_of, short_name
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .blocks import RESHAPING, along
+from .blocks import PLAIN, RESHAPING, along
 from .lookups import TableLookup
 from .products import DotProduct
 
@@ -70,6 +70,11 @@ class Cone:
                 cut = zip(op.operands, present(along(op, dim, blocks)), strict=True)
                 left += [(operand, of_operand) for operand, of_operand in cut if of_operand is not None]
         return Cone(root, tuple(ops), tuple(products), tuple(left_out), frozenset(sizes))
+
+    @property
+    def is_reshaped(self) -> bool:
+        """Returns whether ops between have other shapes than what they take, but for transposes."""
+        return any(op.name in RESHAPING - PLAIN for op in self.ops)
 
     @property
     def near(self) -> tuple[Made, ...]:

@@ -92,17 +92,39 @@ def _tpu_topology(target: Target):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# GPUs: the plug-in has a description of each kind among its constants
+# GPUs: newer plug-ins have a description of each kind among their constants, older ones know those of the machine
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+_NO_DESCRIPTIONS = (
+    "this CUDA plug-in describes no GPUs, as that of jax 0.12 does, so it compiles for those of its machine"
+)
 
 
 def _cuda_topology(target: Target):
     from jax.experimental import topologies
 
     specs = gpu_specs(_plugin_library().read_bytes())
-    name = gpu_named(target.model, specs)
-    options = {"target_config": specs[name], "topology": target.topology_name}
-    return topologies.get_topology_desc(platform="cuda", topology_name="", **options)
+    options = {"topology": target.topology_name}
+    if specs:
+        options["target_config"] = specs[gpu_named(target.model, specs)]
+    try:
+        found = topologies.get_topology_desc(platform="cuda", topology_name="", **options)
+    except Exception as problem:  # of whatever kind; without a description it asks the driver
+        if specs:
+            raise
+        raise TargetError(f"{_NO_DESCRIPTIONS}, and there is none here: {first_line(str(problem))}") from None
+    if not specs:
+        _same_gpu(target.model, found.devices[0].device_kind)
+    return found
+
+
+def _same_gpu(model: str, here: str) -> None:
+    """Raises: TargetError if the GPU of this machine, by its description, is another one than a target's."""
+    try:
+        gpu_named(model, [gpu_name(here)])
+    except TargetError:
+        raise TargetError(f"{_NO_DESCRIPTIONS}, and the one here is {here}, not '{model}'") from None
 
 
 @cache

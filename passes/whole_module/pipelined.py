@@ -16,11 +16,11 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.forms.platforms import platform_of
-from reshard.synthesis.overlap.pipelines import AHEAD
+from reshard.synthesis.overlap.pipelines import AHEAD, IN_ANOTHER_SHAPE
 
 _PASS = "overlap-collectives"
 _log = logging.getLogger("reshard.optimize")
-_LEAVES_NOTHING_WHOLE, _ADDED_UP = ("product", "lookup"), "added up"  # how the words of patterns begin, and end
+_LEAVES_NOTHING_WHOLE, _ADDED_UP = ("product", "lookup"), "added up"  # in the words of patterns
 
 
 def pipelined(
@@ -82,13 +82,19 @@ def pattern_of(row: dict[str, Any]) -> str:
 
 def by_pattern(rows: Sequence[dict[str, Any]]) -> list[list[int]]:
     """Returns the numbers of pipelines, those of one pattern together: products that leave nothing whole behind first,
-    then collectives as a whole, what is put together last, with which compilers fuse less of what comes next."""
-    patterns: dict[str, list[int]] = {}
+    then collectives as a whole, what is put together last, with which compilers fuse less of what comes next. Among
+    these, what promises most comes first."""
+    patterns: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        patterns.setdefault(pattern_of(row), []).append(row["site"])
-    return [patterns[each] for each in sorted(patterns, key=_order)]
+        patterns.setdefault(pattern_of(row), []).append(row)
+
+    def order(pattern: str) -> tuple[int, bool, float]:
+        gain_us = sum(row["stock_us"] - row["our_us"] for row in patterns[pattern])
+        return _kind(pattern), IN_ANOTHER_SHAPE in pattern, -gain_us
+
+    return [[row["site"] for row in patterns[each]] for each in sorted(patterns, key=order)]
 
 
-def _order(pattern: str) -> tuple[int, str]:
-    first = (pattern.startswith(_LEAVES_NOTHING_WHOLE), pattern.endswith(_ADDED_UP), AHEAD in pattern)
-    return (first.index(True) if any(first) else len(first)), pattern
+def _kind(pattern: str) -> int:
+    kinds = pattern.startswith(_LEAVES_NOTHING_WHOLE), _ADDED_UP in pattern, AHEAD in pattern
+    return kinds.index(True) if any(kinds) else len(kinds)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from ..network.topology import Topology
 from .rings import Hops
 
-AHEAD = "one trip ahead"
+AHEAD, IN_ANOTHER_SHAPE = "one trip ahead", " in another shape"  # in the words of patterns
 _AS_FAST = 1.05
 _LINE_BYTES = 64  # what memory reads at once, at least
 

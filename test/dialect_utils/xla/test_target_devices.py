@@ -9,7 +9,7 @@ import pytest
 
 from reshard.dialect_utils.xla.child import child_environment
 from reshard.dialect_utils.xla.compile_targets import TargetError
-from reshard.dialect_utils.xla.target_devices import gpu_named, gpu_specs, in_mesh_order
+from reshard.dialect_utils.xla.target_devices import _same_gpu, gpu_named, gpu_specs, in_mesh_order
 
 _A100S = ("a100-80gb-pcie", "a100-sxm4-40gb", "a100-sxm4-80gb")
 KNOWN = (*_A100S, "b200", "b200-mig-1g-23gb", "gh200-96gb", "gh200-144gb", "v100-sxm2-16gb")
@@ -117,3 +117,10 @@ class TestTpu:
 @pytest.mark.parametrize("target", ["cuda:h100:1x1x8", "cuda:b200:1x2x4", "cuda:a100:1x1x8"])
 def test_gpus_are_in_the_order_of_their_hosts(target):
     assert ids_in_order(target, 2, 4) == list(range(8))
+
+
+def test_a_plugin_without_descriptions_compiles_for_the_gpu_that_is_there_alone():
+    _same_gpu("h100", "NVIDIA H100 80GB HBM3")
+    _same_gpu("h200", "NVIDIA H200 141GB HBM3e")
+    with pytest.raises(TargetError, match="describes no GPUs.* the one here is NVIDIA L4, not 'h100'"):
+        _same_gpu("h100", "NVIDIA L4")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on one real device: measured times beside the modelled ones of their local work.
 
-    python -m benchmarks.one_device [--topology h100:8] [--size demo] [--programs NAME,...] [--seconds 2]
+    python -m benchmarks.whole_modules.one_device [--topology h100:8] [--size demo] [--programs NAME,...] [--seconds 2]
         [--out FILE.md]
 
 The programs are those of `python -m benchmarks.programs list`, on a mesh of the first device that jax finds, a GPU for
 instance. Nothing is sent, so what is modelled is the part of a module's time that the planner's costs do not have: a
 roofline of operations and bytes, from the program that the partitioner hands to the compiler. A run is the median of as
 many calls as fit into `--seconds`; the first one is not counted. Products of float32 run in the precision that jax has
-by default on the device.
+by default on the device. Pieces are the parts of the work that the model has: about as many as kernels are started.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from benchmarks.calibration import rank_correlation
 from benchmarks.harness.progress import shown
 from benchmarks.programs.catalogue import every_program
 from benchmarks.programs.program import Program
-from reshard.dialect_utils.xla.child import shared_child
+from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.common.text_table import markdown_table
-from reshard.synthesis.network.program_time import ProgramTime
 
-_HEADINGS = ("program", "measured in us", "modelled in us", "modelled / measured")
+_HEADINGS = ("program", "pieces", "measured in us", "modelled in us", "modelled / measured")
 _MOST_RUNS = 50
 
 
@@ -41,6 +40,7 @@ class Row:
     """A program's times in seconds, or why there are none."""
 
     program: str
+    pieces: int = 0
     measured_s: float = 0.0
     modelled_s: float = 0.0
     problem: str = ""
@@ -51,8 +51,9 @@ class Row:
 
     def cells(self) -> list[str]:
         if self.problem:
-            return [self.program, self.problem, "", ""]
-        return [self.program, f"{1e6 * self.measured_s:,.0f}", f"{1e6 * self.modelled_s:,.0f}", f"{self.ratio:.2f}"]
+            return [self.program, self.problem, *[""] * (len(_HEADINGS) - 2)]
+        times = (f"{1e6 * seconds:,.0f}" for seconds in (self.measured_s, self.modelled_s))
+        return [self.program, str(self.pieces), *times, f"{self.ratio:.2f}"]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,17 +72,18 @@ def row_of(entry: Program, size: str, network: SiteNetwork, seconds: float) -> R
     axes = [(name, 1) for name, _ in entry.mesh_axes]
     size = size if size in entry.sizes else entry.sizes[-1]
     try:
-        modelled = _modelled(entry, size, axes, network)
-        return Row(entry.name, _measured(entry, size, axes, seconds), modelled.seconds)
+        compiled = _compiled(entry, size, axes)
+        pieces = sum(work.runs for work in compiled.work)
+        return Row(entry.name, pieces, _measured(entry, size, axes, seconds), network.time_of(compiled, 1).seconds)
     except (RuntimeError, ValueError, TypeError) as problem:  # what jax raises for memory, or for an op without a form
         return Row(entry.name, problem=f"{type(problem).__name__}: {str(problem).splitlines()[0][:60]}")
 
 
-def _modelled(entry: Program, size: str, axes: Sequence[tuple[str, int]], network: SiteNetwork) -> ProgramTime:
+def _compiled(entry: Program, size: str, axes: Sequence[tuple[str, int]]) -> Compiled:
     compiled = shared_child().compile(entry.lower(size, axes).as_text(), 1)
     if not compiled.is_ok:
         raise RuntimeError(compiled.message)
-    return network.time_of(compiled, 1)
+    return compiled
 
 
 def _measured(entry: Program, size: str, axes: Sequence[tuple[str, int]], seconds: float) -> float:
@@ -106,12 +108,27 @@ def _measured(entry: Program, size: str, axes: Sequence[tuple[str, int]], second
 def report(rows: Sequence[Row], kind: str, topology: str) -> str:
     """Returns the table and what it comes to."""
     done = [row for row in rows if not row.problem]
-    lines = [f"{kind}, modelled as {topology}:", "", markdown_table(_HEADINGS, [row.cells() for row in rows], "lrrr")]
+    lines = [
+        f"{kind}, modelled as {topology}; a call of an empty program takes {1e6 * _call_s():,.0f} us:",
+        "",
+        markdown_table(_HEADINGS, [row.cells() for row in rows], "lrrrr"),
+    ]
     if len(done) > 1:
         ranks = rank_correlation([row.measured_s for row in done], [row.modelled_s for row in done])
         ratio = statistics.geometric_mean(row.ratio for row in done)
         lines += ["", f"Rank correlation {ranks:.3f} over {len(done)} programs, modelled / measured {ratio:.2f}."]
     return "\n".join(lines)
+
+
+def _call_s() -> float:
+    """Returns the median seconds of a call that computes next to nothing."""
+    step, one = jax.jit(lambda x: x + 1), jax.numpy.ones((8, 128))
+    times = []
+    for _ in range(_MOST_RUNS):
+        start = time.perf_counter()
+        jax.block_until_ready(step(one))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
