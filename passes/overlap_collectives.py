@@ -33,7 +33,8 @@ _STABLEHLO, _KERNELS = "stablehlo", "kernels"
 _A_KERNEL = "a kernel: "  # how a report row says that a pipeline is one; checks read it
 _FUSE = {
     _STABLEHLO: "blocks are operations of StableHLO",
-    _KERNELS: "a product and the all_to_all or all_reduce behind it are a Pallas kernel, on TPUs that it is for",
+    _KERNELS: "a product and the all_to_all or all_reduce behind it, or a lookup and the all_to_all behind it, are a "
+    "Pallas kernel, on TPUs that it is for",
 }
 
 
@@ -66,9 +67,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     and who waits for whom. On CPU devices nothing runs beside a collective, so nothing changes. Runs alone, or after
     synthesize-collectives or convert-to-local.
 
-    With `fuse=kernels` a product and the all_to_all behind it, and a product of few rows and the all_reduce behind it,
-    become the call of a kernel that computes blocks and sends them to other devices itself. Where there is no kernel
-    for a product, a remark says why, and the pipeline is written.
+    With `fuse=kernels` a product or a lookup of rows and the all_to_all behind it, and a product of few rows and the
+    all_reduce behind it, become the call of a kernel that computes blocks and sends them to other devices itself. Where
+    there is no kernel, a remark says why, and the pipeline is written.
 
     Before ==> after, on two devices:
     ```mlir
@@ -213,6 +214,7 @@ class _Kernels:
             return False
         from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
         from reshard.dialect_utils.kernels.patterns import kernel_call_of, platform_problem
+        from reshard.dialect_utils.overlap.candidates import neighbour_of
 
         try:
             if problem := platform_problem(self.asked.platform, self.asked.network.topology, pipeline.candidate):
@@ -220,8 +222,8 @@ class _Kernels:
             self.taken.append((pipeline, kernel_call_of(pipeline.candidate), mark))
         except NotPlannable as reason:
             op = pipeline.candidate.collective.op
-            said = f"{short_name(op)} next to a product is no kernel, but a pipeline of StableHLO: {reason}"
-            self.session.remark(op, said)
+            what = f"{short_name(op)} next to a {neighbour_of(op)}"
+            self.session.remark(op, f"{what} is no kernel, but a pipeline of StableHLO: {reason}")
             return False
         self.session.count("kernels")
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of kernels, written into manual computations in place of a product and the collective behind it.
+"""Calls of kernels, written into manual computations in place of a product or lookup and the collective behind it.
 
 The custom call that jax makes of a kernel (`lowering`) is copied, and gets a collective id of its own. The places of
 the current device are looked up by its partition id, which is what a kernel takes for the number of a device.
@@ -19,10 +19,9 @@ from ..ir.ops import dense_elements, int32_constant, ops_in, shape_of
 from ..overlap.candidates import Pipeline
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
-from .lowering import lowered, right_shape
-from .patterns import KernelCall, is_right_transposed
+from .lowering import lowered
+from .patterns import KernelCall
 from .places import places_of
-from .sizes import SentProduct
 
 CUSTOM_CALL = "tpu_custom_call"
 _CONFIG = "backend_config"
@@ -35,7 +34,7 @@ def unused_id(module: ir.Module) -> int:
 
 
 def write_kernels(kernels: Sequence[tuple[Pipeline, KernelCall, Mark]], first_id: int) -> None:
-    """Writes calls of kernels, each in place of a collective and its product, which are erased.
+    """Writes calls of kernels, each in place of a collective and what makes its tile, which are erased.
 
     Args:
       first_id: no kernel of the module has it, or a larger one.
@@ -49,7 +48,7 @@ def write_kernels(kernels: Sequence[tuple[Pipeline, KernelCall, Mark]], first_id
 def _write_kernel(pipeline: Pipeline, call: KernelCall, mark: Mark, text: str, collective_id: int) -> None:
     op = pipeline.candidate.collective.op
     with ir.InsertionPoint(op), ir.Location.name(mark.name, mark.location):
-        made = _called(text, collective_id, [_places(pipeline), *_matrices(call)])
+        made = _called(text, collective_id, [_places(pipeline), *_operands(call)])
         if call.is_swapped:
             made = stablehlo.TransposeOp(made, [1, 0]).result
         op.results[0].replace_all_uses_with(_reshaped(made, tuple(present(shape_of(op.results[0].type)))))
@@ -62,19 +61,12 @@ def _devices(pipeline: Pipeline) -> int:
     return pipeline.candidate.collective.mesh.devices
 
 
-def _matrices(call: KernelCall) -> list[ir.Value]:
+def _operands(call: KernelCall) -> list[ir.Value]:
     """Returns the operands as a kernel takes them."""
-    sizes, (left, right) = call.sizes, call.product.op.operands
-    if isinstance(sizes, SentProduct):
-        batch, rows, _ = sizes.whole
-        return [_reshaped(left, (batch, rows, sizes.inner)), _reshaped(right, right_shape(sizes))]
-    if not call.is_swapped:
-        return [_reshaped(left, (sizes.rows, sizes.inner)), _reshaped(right, right_shape(sizes))]
-    if is_right_transposed(call.product):
-        few = _reshaped(right, (sizes.rows, sizes.inner))
-    else:
-        few = stablehlo.TransposeOp(_reshaped(right, (sizes.inner, sizes.rows)), [1, 0]).result
-    return [few, _reshaped(left, (sizes.columns, sizes.inner))]
+    (first, second), shapes = call.operands, [shape for shape, _ in call.sizes.operands]
+    if call.is_first_transposed:
+        first = stablehlo.TransposeOp(_reshaped(first, shapes[0][::-1]), [1, 0]).result
+    return [_reshaped(first, shapes[0]), _reshaped(second, shapes[1])]
 
 
 def _reshaped(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from ..xla.child import child_environment
-from .sizes import SentProduct, SentRows, SummedProduct
+from .sizes import SentProduct, SentRows, Sizes, SummedProduct
 
 ID = 0  # the collective id of all calls
-Sizes = SentProduct | SummedProduct | SentRows
 Asked = tuple[Sizes, int]
 _KINDS: dict[str, Callable[..., Sizes]] = {kind.__name__: kind for kind in (SentProduct, SummedProduct, SentRows)}
 _TIMEOUT_S = 300.0
@@ -55,12 +54,6 @@ def _lowered_by_child(asked: Sequence[Asked]) -> list[str]:
     return json.loads(done.stdout)
 
 
-def right_shape(sizes: SentProduct | SummedProduct) -> tuple[int, ...]:
-    """Returns the shape of the right operand."""
-    batch, columns = ((sizes.whole[0],), sizes.whole[2]) if isinstance(sizes, SentProduct) else ((), sizes.columns)
-    return (*batch, columns, sizes.inner) if sizes.is_right_transposed else (*batch, sizes.inner, columns)
-
-
 def main() -> None:
     answers = []
     for each in json.load(sys.stdin):
@@ -74,18 +67,10 @@ def _text(sizes: Sizes, devices: int) -> str:
     from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
     mesh, whole = AbstractMesh((devices,), ("device",)), PartitionSpec()
-    shapes = ((2, sizes.members), "int32"), *_operands(sizes)
+    shapes = ((2, sizes.members), "int32"), *sizes.operands
     avals = [jax.ShapeDtypeStruct(*each, sharding=NamedSharding(mesh, whole)) for each in shapes]
     mapped = jax.shard_map(_kernel(sizes), mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
     return jax.jit(mapped).trace(*avals).lower(lowering_platforms=("tpu",)).as_text()
-
-
-def _operands(sizes: Sizes) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Returns the shapes and element types of a kernel's operands, behind the places."""
-    if isinstance(sizes, SentRows):
-        return ((sizes.count,), "int32"), ((sizes.entries, sizes.width), sizes.dtype)
-    left = (*sizes.whole[:2], sizes.inner) if isinstance(sizes, SentProduct) else (sizes.rows, sizes.inner)
-    return (left, sizes.operand_dtype), (right_shape(sizes), sizes.operand_dtype)
 
 
 def _kernel(sizes: Sizes):

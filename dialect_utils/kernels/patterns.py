@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which candidates for a pipeline a kernel is for, as products of matrices.
+"""Which candidates for a pipeline a kernel is for, as products of matrices and lookups of their rows.
 
 Operands are taken as they lie in memory: dimensions are grouped, and none is moved but those of a small operand.
 
@@ -7,25 +7,27 @@ Operands are taken as they lie in memory: dimensions are grouped, and none is mo
 |-------------------------------------------|---------------------|
 | product, all_to_all                       | `sent_products`     |
 | product of few rows or columns, all_reduce| `summed_products`   |
-
-No candidate is a lookup yet, so `sent_rows` is for calls from jax alone.
+| lookup of whole rows, all_to_all          | `sent_rows`         |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reshard.synthesis.network.cost import crossed_level
 from reshard.synthesis.network.topology import Topology
 
 from ..hierarchy.explicit_collectives import NotPlannable
+from ..ir.ops import shape_of
 from ..overlap.candidates import Candidate
+from ..overlap.cones import DOT, Cone
+from ..overlap.lookups import TableLookup
 from ..overlap.products import DotProduct
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .sizes import SentProduct, SummedProduct
+from .sizes import SentProduct, SentRows, Sizes, SummedProduct
 
 _MOST_FEW = 64  # rows of a product that reads its weights and does little else
 _SLICE = "slice"  # the level of networks of TPUs that remote DMA does not cross
@@ -39,11 +41,13 @@ class KernelCall:
     """A kernel in place of a candidate.
 
     Attributes:
-      product: whose operands it takes, the right one first if `is_swapped`; its result is transposed then.
+      operands: as the program has them, in the order of the kernel's, which takes them in the shapes of `sizes`.
+      is_first_transposed: whether the first one is transposed then. is_swapped: whether the result is.
     """
 
-    sizes: SentProduct | SummedProduct
-    product: DotProduct
+    sizes: Sizes
+    operands: tuple[ir.Value, ir.Value]
+    is_first_transposed: bool = False
     is_swapped: bool = False
 
 
@@ -59,13 +63,10 @@ def platform_problem(platform: str, topology: Topology, candidate: Candidate) ->
 
 def kernel_call_of(candidate: Candidate) -> KernelCall:
     """Returns the kernel for a candidate. Raises: NotPlannable if there is none; the message says why."""
-    product, dtype = _product_of(candidate)
-    if candidate.reduced is not None:
-        call = _summed(product, dtype, candidate.members)
-    elif candidate.kind == "all_to_all":
-        call = KernelCall(_sent(product, dtype, candidate), product)
-    else:
+    call_of = _CALLS.get(candidate.pattern)
+    if call_of is None:
         raise NotPlannable(f"there is no kernel for {candidate.text}")
+    call = call_of(candidate, present(candidate.made_by))
     if problem := call.sizes.problem():
         raise NotPlannable(problem)
     covered = sorted(device for group in candidate.collective.groups for device in group)
@@ -74,22 +75,18 @@ def kernel_call_of(candidate: Candidate) -> KernelCall:
     return call
 
 
-def _product_of(candidate: Candidate) -> tuple[DotProduct, str]:
+def _product_of(cone: Cone) -> tuple[DotProduct, str]:
     """Returns the product before a collective, and the type in which its result travels. Raises: NotPlannable."""
-    cone = candidate.made_by
-    if cone is None:
-        raise NotPlannable(f"there is no kernel for {candidate.text}")
-    names = [op.name for op in cone.ops]
-    if names not in (["stablehlo.dot_general"], ["stablehlo.convert", "stablehlo.dot_general"]):
+    *converted, product = cone.ops
+    if product.name != DOT or [op.name for op in converted] not in ([], ["stablehlo.convert"]):
         raise NotPlannable("there are other ops between product and collective")
-    ((product, _),) = cone.products
-    travels = _dtype(cone.root)
-    if len(names) == 2 and _dtype(product.op.results[0]) != "float32":
+    if converted and _dtype(product.results[0]) != "float32":
         raise NotPlannable("its result is converted from another type than float32")
-    return product, travels
+    return DotProduct(product), _dtype(cone.root)
 
 
-def _sent(product: DotProduct, dtype: str, candidate: Candidate) -> SentProduct:
+def _sent(candidate: Candidate, cone: Cone) -> KernelCall:
+    product, dtype = _product_of(cone)
     is_transposed = _layout(product)
     free = [_free(product, operand) for operand in (0, 1)]
     left, right = product.shapes
@@ -98,18 +95,16 @@ def _sent(product: DotProduct, dtype: str, candidate: Candidate) -> SentProduct:
         [left[dim] for dim in free[0]],
         [right[dim] for dim in free[1]],
     ]
-    found = candidate.collective.in_groups
-    sizes = [size for group in groups for size in group]
-    split, joined = _leading(sizes, groups, found.dim), found.joined
-    sizes[found.dim] //= candidate.members
-    return SentProduct(
+    sizes = SentProduct(
         (math.prod(groups[_BATCH]), math.prod(groups[_ROWS]), math.prod(groups[_COLUMNS])),
-        _inner(product), candidate.members, split, _leading(sizes, groups, joined), dtype, _operand_dtype(product),
+        _inner(product), candidate.members, *_split_and_joined(candidate, groups), dtype, _operand_dtype(product),
         is_transposed, _is_precise(product),
     )  # fmt: skip
+    return KernelCall(sizes, _two(product.op))
 
 
-def _summed(product: DotProduct, dtype: str, members: int) -> KernelCall:
+def _summed(candidate: Candidate, cone: Cone) -> KernelCall:
+    product, dtype = _product_of(cone)
     is_transposed = _layout(product)
     sizes = product.sized(*product.shapes)
     if sizes.batch != 1:
@@ -119,13 +114,47 @@ def _summed(product: DotProduct, dtype: str, members: int) -> KernelCall:
     if few > _MOST_FEW:
         raise NotPlannable(f"a product of {sizes.rows} x {sizes.columns} has more than {_MOST_FEW} rows and columns")
     found = SummedProduct(
-        few, many, sizes.inner, members, dtype, _operand_dtype(product),
+        few, many, sizes.inner, candidate.members, dtype, _operand_dtype(product),
         is_transposed or is_swapped, _is_precise(product),
     )  # fmt: skip
-    return KernelCall(found, product, is_swapped)
+    left, right = _two(product.op)
+    if is_swapped:
+        return KernelCall(found, (right, left), not is_transposed, is_swapped)
+    return KernelCall(found, (left, right))
 
 
-def is_right_transposed(product: DotProduct) -> bool:
+def _looked_up(candidate: Candidate, cone: Cone) -> KernelCall:
+    if len(cone.ops) != 1:
+        raise NotPlannable("there are other ops between lookup and collective")
+    lookup = TableLookup(cone.ops[0])
+    table, indices = _two(lookup.op)
+    *batches, width = present(shape_of(lookup.op.results[0].type))
+    numbers = lookup.numbers
+    asked = [*numbers.start_index_map], [*numbers.collapsed_slice_dims], [*numbers.offset_dims], lookup.taken
+    if asked != ([0], [0], [len(batches)], (1, width)) or lookup.shapes[0][1:] != (width,):
+        raise NotPlannable("its lookup takes something else than whole rows of a matrix")
+    if _dtype(indices) != "i32":
+        raise NotPlannable(f"its indices are {_dtype(indices)}, kernels take i32")
+    split, joined = _split_and_joined(candidate, [batches, [width]])
+    if split:
+        raise NotPlannable("it sends parts of rows, kernels send whole ones")
+    sizes = SentRows(lookup.shapes[0][0], width, math.prod(batches), candidate.members, joined, _dtype(table))
+    return KernelCall(sizes, (indices, table))
+
+
+_CALLS: dict[str, Callable[[Candidate, Cone], KernelCall]] = {
+    "product, all_to_all": _sent,
+    "product, all_reduce": _summed,
+    "lookup, all_to_all": _looked_up,
+}
+
+
+def _two(op: ir.Operation) -> tuple[ir.Value, ir.Value]:
+    one, other = op.operands
+    return one, other
+
+
+def _is_right_transposed(product: DotProduct) -> bool:
     """Returns whether the contracted dimensions of the right operand are behind the others."""
     batched, contracted = product.batched[1], product.contracted[1]
     return [*batched, *_free(product, 1), *contracted] == list(range(len(product.shapes[1])))
@@ -135,10 +164,19 @@ def _layout(product: DotProduct) -> bool:
     """Returns whether the right operand is transposed. Raises: NotPlannable if an operand is no matrix as it lies."""
     left = [*product.batched[0], *_free(product, 0), *product.contracted[0]]
     right = [*product.batched[1], *product.contracted[1], *_free(product, 1)]
-    is_transposed = is_right_transposed(product)
+    is_transposed = _is_right_transposed(product)
     if left != list(range(len(left))) or (right != list(range(len(right))) and not is_transposed):
         raise NotPlannable("an operand of its product is no matrix as it lies in memory")
     return is_transposed
+
+
+def _split_and_joined(candidate: Candidate, groups: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Returns the groups of an all_to_all's dimensions. Raises: NotPlannable if its parts are no rows or columns."""
+    found = candidate.collective.in_groups
+    sizes = [size for group in groups for size in group]
+    split = _leading(sizes, groups, found.dim)
+    sizes[found.dim] //= candidate.members
+    return split, _leading(sizes, groups, found.joined)
 
 
 def _leading(sizes: Sequence[int], groups: Sequence[Sequence[int]], dim: int) -> int:
@@ -147,10 +185,10 @@ def _leading(sizes: Sequence[int], groups: Sequence[Sequence[int]], dim: int) ->
     for group, members in enumerate(groups):
         if dim < first + len(members):
             if math.prod(sizes[first:dim]) != 1:
-                raise NotPlannable("its parts are apart in the matrix of its product")
+                raise NotPlannable("its parts are apart in memory")
             return group
         first += len(members)
-    raise AssertionError("the dimension is one of the product's")
+    raise AssertionError("the dimension is one of the tile's")
 
 
 def _inner(product: DotProduct) -> int:

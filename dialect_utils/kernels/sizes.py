@@ -18,6 +18,7 @@ _MOST_INDICES = 2**17  # in the memory of scalars, of 1 MiB
 _MOST_MEMBERS = 64
 
 Three = tuple[int, int, int]
+Operand = tuple[tuple[int, ...], str]  # shape and element type
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class SentProduct:
     is_right_transposed: bool = False
     is_precise: bool = False
     vmem_bytes: int = VMEM_BYTES
+
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        batch, rows, columns = self.whole
+        right = (batch, columns, self.inner) if self.is_right_transposed else (batch, self.inner, columns)
+        return ((batch, rows, self.inner), self.operand_dtype), (right, self.operand_dtype)
 
     @property
     def part(self) -> Three:
@@ -108,6 +115,11 @@ class SummedProduct:
     vmem_bytes: int = VMEM_BYTES
 
     @property
+    def operands(self) -> tuple[Operand, Operand]:
+        right = (self.columns, self.inner) if self.is_right_transposed else (self.inner, self.columns)
+        return ((self.rows, self.inner), self.operand_dtype), (right, self.operand_dtype)
+
+    @property
     def chunk(self) -> int:
         return self.columns // self.members
 
@@ -172,6 +184,10 @@ class SentRows:
     vmem_bytes: int = VMEM_BYTES
 
     @property
+    def operands(self) -> tuple[Operand, Operand]:
+        return ((self.count,), "int32"), ((self.entries, self.width), self.dtype)
+
+    @property
     def part(self) -> int:
         return self.count // self.members
 
@@ -207,6 +223,9 @@ class SentRows:
 
     def _vmem_bytes(self, rows: int) -> int:
         return 2 * rows * self.width * _bytes(self.dtype)
+
+
+Sizes = SentProduct | SummedProduct | SentRows
 
 
 def _scaled(sizes: Three, dim: int, scale) -> Three:

@@ -2,4 +2,4 @@
 """Products and lookups next to collectives in manual computations, and pipelines in their place: blocks travel while
 others are computed."""
 
-__all__ = ["candidates", "lookups", "pipeline_emission", "prefetch", "products"]
+__all__ = ["candidates", "cones", "lookups", "pipeline_emission", "prefetch", "products"]

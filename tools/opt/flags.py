@@ -43,8 +43,8 @@ EMIT_HELP = (
     "(auto, default)"
 )
 _FUSE_HELP = (
-    "with --overlap-collectives: write a product and the collective behind it as operations of StableHLO (stablehlo, "
-    "default), or as a Pallas kernel on TPUs that it is for (kernels)"
+    "with --overlap-collectives: write a product or lookup and the collective behind it as operations of StableHLO "
+    "(stablehlo, default), or as a Pallas kernel on TPUs that it is for (kernels)"
 )
 REPORT_HELP = (
     "report what was done at every site, and why: as a table (text), plain data (json), a page with pictures (html), "

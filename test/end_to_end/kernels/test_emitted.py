@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written around a kernel: random products next to collectives, in which an all_to_all or all_reduce of a
-product in the kernel's form stands for the kernel, give what they gave, bit for bit on whole numbers."""
+"""What is written around a kernel: random products and lookups next to collectives, in which a collective of a product
+or lookup in the kernel's form stands for the kernel, give what they gave, bit for bit on whole numbers."""
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from reshard.dialect_utils.ir.ops import int64_attr
 from reshard.dialect_utils.kernels import kernel_emission, patterns
-from reshard.dialect_utils.kernels.sizes import SentProduct, SummedProduct
+from reshard.dialect_utils.kernels.sizes import SentProduct, SentRows, SummedProduct
 from reshard.dialect_utils.platform.bindings import ir, make_context, stablehlo
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.dialect_utils.xla.worker import numpy_dtype
@@ -19,16 +20,17 @@ from reshard.passes.sites.network import option_text
 from reshard.synthesis.layouts.layout import Factor, groups
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Level, Topology
-from test.end_to_end.overlap.drawn import MESHES, Drawn, _Module
+from test.end_to_end.overlap.drawn import MESHES, Drawn, DrawnModule
+from test.end_to_end.overlap.drawn_lookups import DrawnLookups
 
 PASS = "overlap-collectives"
 FEW = 4  # rows of a product that is added up
 
 
-class Matrices(_Module):
+class Matrices(DrawnModule):
     """Draws products of operands that are mostly matrices as they lie in memory, each before a collective."""
 
-    def _product_before_a_collective(self):
+    def _before_a_collective(self):
         is_summed = self.rng.random() < 0.5
         batch, rows, columns, inner = (self._sizes(most) for most in (0 if is_summed else 1, 2, 2, 2))
         left = self._argument((*batch, *rows, *inner))
@@ -62,20 +64,46 @@ class Matrices(_Module):
         return "%d", shape
 
 
-def drawn(seed: int) -> Drawn:
-    """Returns the module of a seed."""
+class Rows(DrawnLookups):
+    """Draws lookups of rows of a table, each before an all_to_all, mostly of their leading dimension."""
+
+    def _before_a_collective(self):
+        batches, width = self._shape(self.rng.randint(1, 3)), self.rng.choice((1, 3, self.members))
+        vector = self.rng.randint(0, len(batches) + 1)
+        indices = (*batches[:vector], 1, *batches[vector:]) if vector <= len(batches) else batches
+        numbers = (
+            f"offset_dims = [{len(batches)}], collapsed_slice_dims = [0], start_index_map = [0], "
+            f"index_vector_dim = {min(vector, len(batches))}"
+        )
+        entries, shape = self.rng.choice((1, 4, 7)), (*batches, width)
+        table, where = self._argument((entries, width)), self._indices(indices)
+        self.lines.append(
+            f'%look = "stablehlo.gather"({table}, {where}) <{{dimension_numbers = #stablehlo.gather<{numbers}>, '
+            f"slice_sizes = array<i64: 1, {width}>}}> : "
+            f"({self._kind((entries, width))}, {self._whole_numbers(indices)}) -> {self._kind(shape)}"
+        )
+        fits = [dim for dim, size in enumerate(shape) if size % self.members == 0]
+        if not fits:
+            return [("%look", shape)]
+        split = fits[0] if self.rng.random() < 0.8 else self.rng.choice(fits)
+        _, whole = self._exchange("%look", "%c", shape=shape, split=split)
+        return [("%c", whole)]
+
+
+def drawn(seed: int, draws: type[DrawnModule]) -> Drawn:
+    """Returns the module of a seed, in which a product or a lookup is before a collective."""
     rng = random.Random(seed)
     mesh = Mesh.parse(rng.choice(MESHES))
     axes = rng.sample(mesh.axis_names, rng.randint(1, len(mesh.axis_names)))
     factors = tuple(Factor(axis, 1, mesh.axis_size(axis)) for axis in axes)
-    module = Matrices(rng, mesh, groups(mesh, factors).tolist(), rng.choice(("f32", "bf16", "i32")))
+    module = draws(rng, mesh, groups(mesh, factors).tolist(), rng.choice(("f32", "bf16", "i32")))
     module.is_rounded = False
-    return module.drawn("product_before_a_collective")
+    return module.drawn("before_a_collective")
 
 
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch):
-    """Makes kernels of any sizes, types and networks, each written as the collective of a product of matrices."""
+    """Makes kernels of any sizes, types and networks, each written as the collective of a product or of rows."""
     collectives = []
     places = kernel_emission._places
 
@@ -85,31 +113,49 @@ def stand_ins(monkeypatch):
 
     monkeypatch.setattr(patterns, "platform_problem", lambda *_: "")
     monkeypatch.setattr(patterns, "_MOST_FEW", FEW)
-    monkeypatch.setattr(SentProduct, "problem", lambda _: "")
+    for sent in (SentProduct, SentRows):
+        monkeypatch.setattr(sent, "problem", lambda _: "")
     monkeypatch.setattr(SummedProduct, "problem", lambda each: "a rest" if each.columns % each.members else "")
     monkeypatch.setattr(kernel_emission, "lowered", lambda asked: {each: each for each in asked})
     monkeypatch.setattr(kernel_emission, "_places", noted_places)
-    monkeypatch.setattr(kernel_emission, "_called", lambda key, _, given: stand_in(key[0], given, collectives[-1]))
+    monkeypatch.setattr(kernel_emission, "_called", lambda key, _, given: stand_in(key[0], given[1:], collectives[-1]))
 
 
 def stand_in(sizes, operands, collective) -> ir.Value:
-    """Inserts the product of the kernel's matrices, and the collective of the program in the kernel's dimensions."""
-    _, left, right = operands
-    batch = [0] if isinstance(sizes, SentProduct) else []
-    rows, inner = len(batch), len(batch) + 1
-    contracted = inner if sizes.is_right_transposed else rows
-    numbers = stablehlo.DotDimensionNumbers.get(batch, batch, [inner], [contracted])
+    """Inserts the collective of the program, in the kernel's dimensions, of what the kernel makes of its operands."""
+    assert [tuple(each.type.shape) for each in operands] == [shape for shape, _ in sizes.operands]
     element = ir.RankedTensorType(collective.op.results[0].type).element_type
-    shape = sizes.whole if isinstance(sizes, SentProduct) else (sizes.rows, sizes.columns)
-    term = stablehlo.DotGeneralOp(ir.RankedTensorType.get(shape, element), left, right, numbers).result
+    term, result = _MAKERS[type(sizes)](sizes, *operands, element)
     made = collective.op.operation.clone()
     made.operands[0] = term
-    result = sizes.result if isinstance(sizes, SentProduct) else shape
     made.results[0].set_type(ir.RankedTensorType.get(result, element))
-    if isinstance(sizes, SentProduct):
-        made.attributes["split_dimension"] = int64_attr(sizes.split)
+    if not isinstance(sizes, SummedProduct):
+        split = 0 if isinstance(sizes, SentRows) else sizes.split
+        made.attributes["split_dimension"] = int64_attr(split)
         made.attributes["concat_dimension"] = int64_attr(sizes.joined)
     return made.results[0]
+
+
+def _sent_product(sizes: SentProduct, left, right, element):
+    contracted = 2 if sizes.is_right_transposed else 1
+    numbers = stablehlo.DotDimensionNumbers.get([0], [0], [2], [contracted])
+    kind = ir.RankedTensorType.get(sizes.whole, element)
+    return stablehlo.DotGeneralOp(kind, left, right, numbers).result, sizes.result
+
+
+def _summed_product(sizes: SummedProduct, left, right, element):
+    numbers = stablehlo.DotDimensionNumbers.get([], [], [1], [1 if sizes.is_right_transposed else 0])
+    shape = sizes.rows, sizes.columns
+    return stablehlo.DotGeneralOp(ir.RankedTensorType.get(shape, element), left, right, numbers).result, shape
+
+
+def _sent_rows(sizes: SentRows, indices, table, element):
+    numbers = stablehlo.GatherDimensionNumbers.get([1], [0], [], [], [0], 1)
+    kind = ir.RankedTensorType.get((sizes.count, sizes.width), element)
+    return stablehlo.GatherOp(table, indices, numbers, [1, sizes.width], results=[kind]).result, sizes.result
+
+
+_MAKERS: dict[type, Callable] = {SentProduct: _sent_product, SummedProduct: _summed_product, SentRows: _sent_rows}
 
 
 def fused(case: Drawn) -> tuple[str, int]:
@@ -124,9 +170,9 @@ def fused(case: Drawn) -> tuple[str, int]:
         return str(module), session.results.statistics[PASS, "kernels"]
 
 
-def checked(seed: int) -> int:
+def checked(seed: int, draws: type[DrawnModule]) -> int:
     """Runs both forms of the module of a seed, and returns the number of its kernels."""
-    case = drawn(seed)
+    case = drawn(seed, draws)
     module, written = fused(case)
     if not written:
         return 0
@@ -141,12 +187,14 @@ def checked(seed: int) -> int:
     return written
 
 
-def test_random_products_with_kernels_are_the_same():
-    assert sum(map(checked, range(30))) >= 8
+@pytest.mark.parametrize("draws", [Matrices, Rows])
+def test_random_modules_with_kernels_are_the_same(draws):
+    assert sum(checked(seed, draws) for seed in range(30)) >= 8
 
 
 @pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 2200, 200))
-def test_many_random_products_with_kernels_are_the_same(start):
-    assert sum(map(checked, range(start, start + 200))) >= 60
+@pytest.mark.parametrize("draws", [Matrices, Rows])
+def test_many_random_modules_with_kernels_are_the_same(draws, start):
+    assert sum(checked(seed, draws) for seed in range(start, start + 200)) >= 60

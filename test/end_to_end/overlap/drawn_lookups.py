@@ -10,10 +10,10 @@ Shape = tuple[int, ...]
 
 def drawn_lookup(seed: int) -> Drawn:
     """Returns the module of a seed."""
-    return drawn_module(seed, _Lookups, ("swapped", "swapped", "scattered"))
+    return drawn_module(seed, DrawnLookups, ("swapped", "swapped", "scattered"))
 
 
-class _Lookups(DrawnModule):
+class DrawnLookups(DrawnModule):
     """Draws one module: a lookup or a product, up to three ops behind it, and a collective."""
 
     def _swapped(self):
