@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in, replace_content, short_name
@@ -86,7 +87,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     """
     guarantees = (
         "a device receives as many bytes as before; where a loop brings something one trip ahead, those of a trip more",
-        "the types, functions and arguments of the module are what they were",
+        "the types, public functions and arguments of the module are what they were",
     )
     statistics = {
         "overlapped": "collectives replaced by a pipeline, or brought one trip ahead",
@@ -156,8 +157,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                     row["chain"] = f"{_A_KERNEL}{parts} to and from each member"
                 else:
                     marked.append((each, mark))
-        _write(marked)
-        kernels.write(module)
+        _write(marked, lambda: kernels.write(module))
         return len(taken)
 
     def _is_asked(self, number: int) -> bool:
@@ -259,8 +259,9 @@ def _of_different_ops(pipelines: dict[int, Pipeline | Prefetch]) -> dict[int, Pi
     return {number: each for number, each in pipelines.items() if number in chosen}
 
 
-def _write(marked: list[tuple[Pipeline | Prefetch, Mark]]) -> None:
-    """Writes pipelines; those in loops first one after the other, then what is brought a trip ahead, loop by loop."""
+def _write(marked: list[tuple[Pipeline | Prefetch, Mark]], write_kernels: Callable[[], None]) -> None:
+    """Writes pipelines one after the other, then kernels, then what is brought a trip ahead, loop by loop: what stands
+    beside a collective of a loop is in its place then."""
     from reshard.dialect_utils.overlap.candidates import Pipeline
     from reshard.dialect_utils.overlap.pipeline_emission import write_pipeline
     from reshard.dialect_utils.overlap.prefetch import write_ahead
@@ -271,6 +272,7 @@ def _write(marked: list[tuple[Pipeline | Prefetch, Mark]]) -> None:
             write_pipeline(each, mark)
         else:
             loops.setdefault(each.loop, []).append((each, mark))
+    write_kernels()
     for of_loop in loops.values():
         write_ahead(of_loop)
 
@@ -285,14 +287,14 @@ def _row(number: int, pipeline: Pipeline | Prefetch, left: str, session: Session
     row = row_of_collective(
         number, pipeline.stock, not left, session, stock_s=pipeline.whole_s, our_s=pipeline.pipelined_s
     )
-    times = f"modelled time {micros(pipeline.pipelined_s)} as a pipeline, {micros(pipeline.whole_s)} as it is"
+    times = f"modelled time {micros(pipeline.pipelined_s)} {pipeline.form}, {micros(pipeline.whole_s)} as it is"
     return row | {
         "group": f"{pipeline.pattern}: {number}",
         "kind": "overlap",
         "source": str(asked.source),
         "target": str(asked.target),
         "why": f"{pipeline.text}: it may travel while something else is computed",
-        "reason": f"{left}; {times}" if left == _LESS else times,
+        "reason": f"{left}; {times}" if left else times,
         "chain": pipeline.way,
         "bytes_received": pipeline.received_bytes,
         "bound_bytes": pipeline.received_bytes,

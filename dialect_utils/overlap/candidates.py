@@ -184,6 +184,10 @@ class Pipeline:
         return f"{self.candidate.pattern}, {self.candidate.members} blocks"
 
     @property
+    def form(self) -> str:
+        return "as a pipeline"
+
+    @property
     def text(self) -> str:
         return self.candidate.text
 

@@ -69,6 +69,7 @@ class Cone:
             else:
                 cut = zip(op.operands, present(along(op, dim, blocks)), strict=True)
                 left += [(operand, of_operand) for operand, of_operand in cut if of_operand is not None]
+        sizes.update(present(shape_of(value.type))[dim] for value, dim in left)  # parts of these are cut out
         return Cone(root, tuple(ops), tuple(products), tuple(left_out), frozenset(sizes))
 
     @property

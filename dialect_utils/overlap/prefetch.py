@@ -16,7 +16,7 @@ pass the products that make gradients of weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,14 +47,12 @@ class Prefetch:
 
     Attributes:
       collectives: in their order; the last one is what the others are for.
-      loop: around them. carried: what is made of the last one before anything else uses it: the value of the body that
-        the loop carries.
+      loop: around them. It carries what is made of the last one before anything else uses it.
       ahead: the modelled times. number: of the loop, among those of the module that have any.
     """
 
     collectives: tuple[ExplicitCollective, ...]
     loop: ir.Operation
-    carried: ir.Value
     ahead: Ahead
     number: int = 0
 
@@ -79,6 +77,10 @@ class Prefetch:
     @property
     def pattern(self) -> str:
         return f"{self.stock.in_groups.kind}, {AHEAD} in loop {self.number}"
+
+    @property
+    def form(self) -> str:
+        return AHEAD
 
     @property
     def text(self) -> str:
@@ -137,19 +139,32 @@ def _of_loop(
 
     As it is, the collectives come in their order, beside the products that wait for none of those that are not there.
     """
-    seconds, values = body.products_s(topology), list(found)
+    seconds, uses = body.products_s(topology), {carried: body.uses(carried) for carried in found}
+    waiting_s, waiting = {}, set()
+    for carried in reversed(found):
+        _reached(uses[carried], body.users, waiting)
+        waiting_s[carried] = sum(seconds[at] for at in waiting)
     come_s = waited_s = 0.0
-    for first, (carried, collectives) in enumerate(found.items()):
+    for carried, collectives in found.items():
         mesh = collectives[0].mesh
         brought_s = sum(collective_time_s(topology, mesh.devices, each.flat) for each in collectives)
         come_s += brought_s
-        waiting = set().union(*map(body.made_of_uses, values[first:]))
-        beside_s = sum(seconds) - sum(seconds[at] for at in waiting)
-        exposed_s = max(0.0, come_s - beside_s - waited_s)
+        exposed_s = max(0.0, come_s - (sum(seconds) - waiting_s[carried]) - waited_s)
         waited_s += exposed_s
-        after_s = sum(seconds) - sum(seconds[at] for at in body.needed_by_uses(carried))
+        after_s = sum(seconds) - sum(seconds[at] for at in body.needed_by(uses[carried]))
         ahead = Ahead(brought_s, sum(seconds), brought_s - exposed_s, after_s, trips_of(body.loop))
-        yield Prefetch(tuple(collectives), body.loop, carried, ahead, number)
+        yield Prefetch(tuple(collectives), body.loop, ahead, number)
+
+
+def _reached(start: Iterable[int], edges: Sequence[set[int]], seen: set[int]) -> set[int]:
+    """Adds to `seen` what is reached from some numbers along edges, and returns it."""
+    left = [each for each in start if each not in seen]
+    seen.update(left)
+    while left:
+        further = edges[left.pop()] - seen
+        seen |= further
+        left += further
+    return seen
 
 
 class _Body:
@@ -233,35 +248,37 @@ class _Body:
         return True
 
     def uses(self, value: ir.Value) -> set[int]:
-        """Returns the numbers of the ops of the body that use a value, or in which something does."""
-        return {self.number_of(use.owner.operation) for use in value.uses}
+        """Returns the numbers of the ops of the body that use a value, or in which something does.
+
+        What compilers fuse with what comes next, such as conversions, reads it no sooner than that does.
+        """
+        found: set[int] = set()
+        left, seen = [value], {value}
+        while left:
+            for use in left.pop().uses:
+                op = use.owner.operation
+                if op.block != self.block or not _is_passed_through(op):
+                    found.add(self.number_of(op))
+                    continue
+                made = op.results[use.operand_number if op.name == _BARRIER else 0]
+                if made not in seen:
+                    seen.add(made)
+                    left.append(made)
+        return found
 
     def number_of(self, op: ir.Operation) -> int:
         """Returns the number of an op of the body, or of the one in which it is."""
         inside = op if op.block == self.block else next(each for each in ops_around(op) if each.block == self.block)
         return self.numbers[inside]
 
-    def needed_by_uses(self, value: ir.Value) -> set[int]:
-        """Returns the numbers of the ops that use a value, and of those that must run before."""
-        found = self.uses(value)
-        for at in range(len(self.ops) - 1, -1, -1):
-            if at in found:
-                found |= self.inputs[at]
-        return found
-
-    def made_of_uses(self, value: ir.Value) -> set[int]:
-        """Returns the numbers of the ops that use a value, and of those that must run after."""
-        found = self.uses(value)
-        for at, inputs in enumerate(self.inputs):
-            if not inputs.isdisjoint(found):
-                found.add(at)
-        return found
+    def needed_by(self, ops: Iterable[int]) -> set[int]:
+        """Returns the numbers of some ops, and of those that must run before."""
+        return _reached(ops, self.inputs, set())
 
     def last_uses(self, value: ir.Value) -> list[ir.Operation]:
         """Returns the ops that use a value, but for those that must run before another one."""
-        uses, before = self.uses(value), set()
-        for at in sorted(self.needed_by_uses(value)):
-            before |= self.inputs[at]
+        uses = self.uses(value)
+        before = {number for at in self.needed_by(uses) for number in self.inputs[at]}
         return [self.ops[at] for at in sorted(uses - before)]
 
     @cached_property
@@ -276,6 +293,15 @@ class _Body:
             }
             for op in self.ops
         ]
+
+    @cached_property
+    def users(self) -> list[set[int]]:
+        """Returns for each op the numbers of those that take its results."""
+        found: list[set[int]] = [set() for _ in self.ops]
+        for at, inputs in enumerate(self.inputs):
+            for number in inputs:
+                found[number].add(at)
+        return found
 
     def products_s(self, topology: Topology) -> list[float]:
         """Returns the modelled seconds of the products in each op."""
@@ -306,15 +332,17 @@ def write_ahead(prefetches: Sequence[tuple[Prefetch, Mark]]) -> None:
     """Writes the collectives of one loop a trip ahead; a loop that carries more takes its place."""
     loop = prefetches[0][0].loop
     body = _Body(loop)
-    cones = [body.cone(each.carried) for each, _ in prefetches]
+    carried = [
+        body.carried(each.stock.op.results[0]) for each, _ in prefetches
+    ]  # pipelines may have taken what follows
+    brought = [_Brought(body, each, mark, value) for (each, mark), value in zip(prefetches, carried, strict=True)]
     with ir.InsertionPoint(loop):
-        starts = [_brought(body, cone, each, mark, dict(zip(body.block.arguments, loop.operands, strict=True)))
-                  for (each, mark), cone in zip(prefetches, cones, strict=True)]  # fmt: skip
+        now = dict(zip(body.block.arguments, loop.operands, strict=True))
+        starts = [each.written(now) for each in brought]
     returns = terminator_of(body.block)
     with ir.InsertionPoint(returns):
         coming = dict(zip(body.block.arguments, body.returned, strict=True))
-        nexts = [_brought(body, cone, each, mark, coming, _used_up(each, body))
-                 for (each, mark), cone in zip(prefetches, cones, strict=True)]  # fmt: skip
+        nexts = [each.written(coming, each.used_up) for each in brought]
     with ir.InsertionPoint(loop), loop.location:
         operands = [*loop.operands, *starts]
         attributes = dict(loop.attributes.items())
@@ -329,46 +357,52 @@ def write_ahead(prefetches: Sequence[tuple[Prefetch, Mark]]) -> None:
         ir.Operation.create(returns.name, [], [*returns.operands, *nexts])
     returns.erase()
     arguments = carrying.regions[1].blocks[0].arguments
-    for number, (each, _) in enumerate(prefetches, len(loop.operands)):
-        each.carried.replace_all_uses_with(arguments[number])
-    body.erase_unused({op for cone in cones for op in cone})
+    for value, argument in zip(carried, arguments[len(loop.operands) :], strict=True):
+        value.replace_all_uses_with(argument)
+    body.erase_unused({op for each in brought for op in each.cone})
     for old, new in zip(loop.results, carrying.results):
         old.replace_all_uses_with(new)
     loop.erase()
 
 
-def _used_up(prefetch: Prefetch, body: _Body) -> list[ir.Value]:
-    """Returns the values that are there once what a trip has is used for the last time; none if nobody waits for it."""
-    if not prefetch.ahead.is_in_place:
-        return []
-    return [op.results[0] for op in body.last_uses(prefetch.carried) if len(op.results)]
+class _Brought:
+    """Writes what a loop carries, from the ops of its body that make it."""
+
+    def __init__(self, body: _Body, prefetch: Prefetch, mark: Mark, carried: ir.Value):
+        self.body, self.prefetch, self.mark, self.carried = body, prefetch, mark, carried
+        self.cone = body.cone(carried)
+
+    @property
+    def used_up(self) -> list[ir.Value]:
+        """Returns the values that are there once what a trip has is used for the last time; none if nobody waits."""
+        if not self.prefetch.ahead.is_in_place:
+            return []
+        return [op.results[0] for op in self.body.last_uses(self.carried) if len(op.results)]
+
+    def written(self, values: Mapping[ir.Value, ir.Value], after: Sequence[ir.Value] = ()) -> ir.Value:
+        """Inserts copies of ops, and returns what they make of other values of the loop's arguments.
+
+        Args:
+          after: what has to be there before a collective starts.
+        """
+        made = dict(values)
+        for op in self.cone:
+            operands = [made.get(each, each) for each in map(self.body.behind, op.operands)]
+            attributes = dict(op.attributes.items())
+            if op.name in OPS:
+                channel = next(self.mark.channels)
+                attributes["channel_handle"] = stablehlo.ChannelHandle.get(channel, DEVICE_TO_DEVICE)
+            place = ir.Location.name(self.mark.name, op.location)
+            if after and op == self.prefetch.collectives[0].op:
+                operands = [stablehlo.OptimizationBarrierOp([operands[0], *after], loc=place).results[0]]
+            copy = ir.Operation.create(op.name, [each.type for each in op.results], operands, attributes, loc=place)
+            made.update(zip(op.results, copy.results, strict=True))
+        return made[self.carried]
 
 
-def _brought(
-    body: _Body,
-    cone: Sequence[ir.Operation],
-    prefetch: Prefetch,
-    mark: Mark,
-    values: Mapping[ir.Value, ir.Value],
-    after: Sequence[ir.Value] = (),
-) -> ir.Value:
-    """Inserts copies of ops, and returns what they make of other values of the loop's arguments.
-
-    Args:
-      after: what has to be there before a collective starts.
-    """
-    made = dict(values)
-    for op in cone:
-        operands = [made.get(each, each) for each in map(body.behind, op.operands)]
-        attributes = dict(op.attributes.items())
-        if op.name in OPS:
-            attributes["channel_handle"] = stablehlo.ChannelHandle.get(next(mark.channels), DEVICE_TO_DEVICE)
-        place = ir.Location.name(mark.name, op.location)
-        if after and op == prefetch.collectives[0].op:
-            operands = [stablehlo.OptimizationBarrierOp([operands[0], *after], loc=place).results[0]]
-        copy = ir.Operation.create(op.name, [each.type for each in op.results], operands, attributes, loc=place)
-        made.update(zip(op.results, copy.results, strict=True))
-    return made[prefetch.carried]
+def _is_passed_through(op: ir.Operation) -> bool:
+    """Returns whether compilers read an op's operand where its result is read."""
+    return op.name == _BARRIER or (may_be_fused(op) and not len(op.regions) and len(op.results) == 1)
 
 
 def _is_repeatable(op: ir.Operation) -> bool:

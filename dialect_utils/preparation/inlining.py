@@ -13,6 +13,8 @@ from ..ir.pipelines import run_pipeline
 from ..ir.shardy_limits import refuse_bodiless, refuse_collectives, refuse_growth
 from ..platform.bindings import ir, stablehlo
 
+_NO_INLINE = "no_inline"
+_MOST_OPS = 20_000  # of a loop
 _TUPLE = "reshard.tuple"
 CALLS = "reshard.calls"  # the calls through which an op was inlined; on a call, the call itself; see `call_paths`
 
@@ -38,20 +40,44 @@ def inline_calls(module: ir.Operation) -> list[ir.Operation]:
 def inline_in_loops(module: ir.Operation, kinds: Collection[str]) -> None:
     """Replaces the calls in loops, and those in what they call, by the bodies of the functions.
 
-    A loop stays as it is if no op of some kinds is in it or in what it calls. A call that names no function with a body
-    stays, and so does one of a function that calls itself.
+    A loop stays as it is if no op of some kinds is in it or in what it calls, or if it would become too long. A call
+    stays that names no function with a body, or one that calls itself, or that has attributes, which may say where it
+    is to run.
     """
-    functions = {symbol(op): op for op in functions_of(module) if has_body(op)}
+    functions = {symbol(op): op for op in functions_of(module) if has_body(op) and _NO_INLINE not in op.attributes}
     functions = {name: op for name, op in functions.items() if op not in _called_in(op, functions)}
+    lengths: dict[str, int] = {}
     for loop in _outermost(op for op in ops_in(module) if op.name in LOOPS):
         inside = chain(ops_in(loop), *map(ops_in, _called_in(loop, functions)))
-        if not any(op.name in kinds for op in inside):
+        if not any(op.name in kinds for op in inside) or _length(loop, functions, lengths) > _MOST_OPS:
             continue
-        while calls := [call for op in ops_in(loop) if (call := _call_of(op, functions))]:
+        while calls := [call for op in ops_in(loop) if (call := _plain_call_of(op, functions))]:
             for call, callee in calls:
                 _inline_call(call, functions[callee])
         remove_call_barriers([op for op in ops_in(loop) if _TUPLE in op.attributes])
     run_pipeline(module, "builtin.module(symbol-dce)")
+
+
+def _plain_call_of(op: ir.Operation, functions: Collection[str]) -> tuple[ir.Operation, str] | None:
+    """Returns a call without attributes, with its name; None for any other op."""
+    return _call_of(op, functions) if {name for name, _ in op.attributes.items()} == {"callee"} else None
+
+
+def _length(op: ir.Operation, functions: Mapping[str, ir.Operation], lengths: dict[str, int]) -> int:
+    """Returns the number of ops of an op once all calls in it are inlined; none of the functions calls itself.
+
+    Args:
+      lengths: of functions, as far as they are known.
+    """
+    count = 0
+    for each in ops_in(op):
+        count += 1
+        if call := _plain_call_of(each, functions):
+            name = call[1]
+            if name not in lengths:
+                lengths[name] = _length(functions[name], functions, lengths)
+            count += lengths[name]
+    return count
 
 
 def _outermost(ops: Iterable[ir.Operation]) -> list[ir.Operation]:

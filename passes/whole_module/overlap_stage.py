@@ -95,16 +95,23 @@ class _Stage:
         problem = "not tried: --effort lets more be compiled"
         if may_compile:
             written, rows = self._with(self.taken + numbers)
-            text, devices, target = str(written), devices_of(written), self.check.target
-            compiled = self.child.compile(text, devices, target=target, with_estimate=False)
-            if not (problem := self._problem(compiled)):
-                compiled = self.child.estimated(compiled, text, devices, target)
-                problem = self._problem(compiled)
-            if not problem:
+            compiled, problem = self._compiled(written, rows)
+            if compiled is not None and not problem:
                 self.written, self.compiled, self.rows = written, compiled, rows
                 self.taken += numbers
                 return
         self.why_not.update(dict.fromkeys(numbers, problem))
+
+    def _compiled(self, written: ir.Module, rows: list[dict]) -> tuple[Compiled | None, str]:
+        """Returns what the compiler makes of a form of the module, and why it may not be taken; empty if it may."""
+        if self.taken and _written(rows) == _written(self.rows):
+            return None, "pipelines that are taken gain more"
+        text, devices, target = str(written), devices_of(written), self.check.target
+        compiled = self.child.compile(text, devices, target=target, with_estimate=False)
+        if problem := self._problem(compiled):
+            return compiled, problem
+        compiled = self.child.estimated(compiled, text, devices, target)
+        return compiled, self._problem(compiled)
 
     def result(self) -> ir.Module:
         """Returns the module with the pipelines that are taken, and hands it over to the session."""
@@ -116,7 +123,9 @@ class _Stage:
         results.report_rows += self.rows
         if not self.taken:
             return self.module
-        self.session.remark(self.original.operation, f"{counted(len(self.taken), 'collective')} overlap with products")
+        self.session.remark(
+            self.original.operation, f"{counted(len(_written(self.rows)), 'collective')} overlap with products"
+        )
         sites = [row["site"] for row in results.report_rows if row["is_rewritten"]]
         results.checks[-1] = with_ours(self.check, self.compiled, self.original, self.written, sites, self.child)
         return self.written
@@ -139,3 +148,8 @@ class _Stage:
         """Returns a copy of the module with some pipelines, all that promise something if none are named, and rows."""
         network = self.criterion.network
         return pipelined(self.module, self.session, network, first=self.first, only=numbers, keeps_sums=self.keeps_sums)
+
+
+def _written(rows: list[dict]) -> list[int]:
+    """Returns the numbers of the pipelines that are written, from their rows."""
+    return [row["site"] for row in rows if row["is_rewritten"]]

@@ -72,6 +72,13 @@ def test_what_no_use_waits_for_is_left_after_the_last_use():
     assert ahead.after_s == ahead.products_s / 2 > 0 and ahead.before_s == 0
 
 
+def test_what_is_fused_with_a_product_ends_no_use():
+    wide = f"%h = stablehlo.add %g, %g : {WHOLE}"
+    body = [SAME, LAYER, gather("%f"), wide, product("%r", "%h", "%p")]
+    (ahead,) = found(loop("\n".join(body)))
+    assert ahead.after_s == 0 and not ahead.is_in_place
+
+
 def test_the_second_gather_comes_beside_the_first_product_as_it_is():
     second = LAYER.replace("%z", "%y").replace("%s", "%t").replace("%f", "%e").replace("%j", "%k")
     body = [
