@@ -49,7 +49,7 @@ def _write_kernel(pipeline: Pipeline, call: KernelCall, mark: Mark, text: str, c
     op = pipeline.candidate.collective.op
     with ir.InsertionPoint(op), ir.Location.name(mark.name, mark.location):
         made = _called(text, collective_id, [_places(pipeline), *_operands(call)])
-        if call.is_swapped:
+        if call.is_result_transposed:
             made = stablehlo.TransposeOp(made, [1, 0]).result
         op.results[0].replace_all_uses_with(_reshaped(made, tuple(present(shape_of(op.results[0].type)))))
     op.erase()

@@ -41,14 +41,21 @@ class KernelCall:
     """A kernel in place of a candidate.
 
     Attributes:
-      operands: as the program has them, in the order of the kernel's, which takes them in the shapes of `sizes`.
-      is_first_transposed: whether the first one is transposed then. is_swapped: whether the result is.
+      op: the product or lookup. is_swapped: whether the kernel takes its second operand first.
+      is_first_transposed, is_result_transposed: whether what the kernel takes first is transposed, and what it gives.
     """
 
     sizes: Sizes
-    operands: tuple[ir.Value, ir.Value]
-    is_first_transposed: bool = False
+    op: ir.Operation
     is_swapped: bool = False
+    is_first_transposed: bool = False
+    is_result_transposed: bool = False
+
+    @property
+    def operands(self) -> tuple[ir.Value, ir.Value]:
+        """Returns the operands in the kernel's order, which takes them in the shapes of `sizes`."""
+        one, other = self.op.operands
+        return (other, one) if self.is_swapped else (one, other)
 
 
 def platform_problem(platform: str, topology: Topology, candidate: Candidate) -> str:
@@ -100,7 +107,7 @@ def _sent(candidate: Candidate, cone: Cone) -> KernelCall:
         _inner(product), candidate.members, *_split_and_joined(candidate, groups), dtype, _operand_dtype(product),
         is_transposed, _is_precise(product),
     )  # fmt: skip
-    return KernelCall(sizes, _two(product.op))
+    return KernelCall(sizes, product.op)
 
 
 def _summed(candidate: Candidate, cone: Cone) -> KernelCall:
@@ -117,17 +124,14 @@ def _summed(candidate: Candidate, cone: Cone) -> KernelCall:
         few, many, sizes.inner, candidate.members, dtype, _operand_dtype(product),
         is_transposed or is_swapped, _is_precise(product),
     )  # fmt: skip
-    left, right = _two(product.op)
-    if is_swapped:
-        return KernelCall(found, (right, left), not is_transposed, is_swapped)
-    return KernelCall(found, (left, right))
+    return KernelCall(found, product.op, is_swapped, is_swapped and not is_transposed, is_swapped)
 
 
 def _looked_up(candidate: Candidate, cone: Cone) -> KernelCall:
     if len(cone.ops) != 1:
         raise NotPlannable("there are other ops between lookup and collective")
     lookup = TableLookup(cone.ops[0])
-    table, indices = _two(lookup.op)
+    table, indices = lookup.op.operands
     *batches, width = present(shape_of(lookup.op.results[0].type))
     numbers = lookup.numbers
     asked = [*numbers.start_index_map], [*numbers.collapsed_slice_dims], [*numbers.offset_dims], lookup.taken
@@ -139,7 +143,7 @@ def _looked_up(candidate: Candidate, cone: Cone) -> KernelCall:
     if split:
         raise NotPlannable("it sends parts of rows, kernels send whole ones")
     sizes = SentRows(lookup.shapes[0][0], width, math.prod(batches), candidate.members, joined, _dtype(table))
-    return KernelCall(sizes, (indices, table))
+    return KernelCall(sizes, lookup.op, is_swapped=True)
 
 
 _CALLS: dict[str, Callable[[Candidate, Cone], KernelCall]] = {
@@ -147,11 +151,6 @@ _CALLS: dict[str, Callable[[Candidate, Cone], KernelCall]] = {
     "product, all_reduce": _summed,
     "lookup, all_to_all": _looked_up,
 }
-
-
-def _two(op: ir.Operation) -> tuple[ir.Value, ir.Value]:
-    one, other = op.operands
-    return one, other
 
 
 def _is_right_transposed(product: DotProduct) -> bool:

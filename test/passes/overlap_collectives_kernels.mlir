@@ -100,6 +100,21 @@ func.func @looked_up_rows_come_one_behind_the_other(%arg0: tensor<4096x128xf32>,
   return %0 : tensor<4096x128xf32>
 }
 
+// CHECK-LABEL: func.func @rows_are_looked_up_in_a_table_that_a_kernel_brings(
+func.func @rows_are_looked_up_in_a_table_that_a_kernel_brings(%arg0: tensor<4096x128xf32>, %arg1: tensor<4096xi32>) -> tensor<4096x128xf32> {
+  // CHECK: %[[TABLE:.+]] = stablehlo.custom_call @tpu_custom_call(
+  // CHECK: %[[ROWS:.+]] = stablehlo.custom_call @tpu_custom_call(%{{.+}}, %{{.+}}, %[[TABLE]])
+  // CHECK-NEXT: sdy.return %[[ROWS]]
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg2: tensor<1024x128xf32>, %arg3: tensor<1024xi32>) {
+    %1 = "stablehlo.gather"(%arg2, %arg3) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 128>}> : (tensor<1024x128xf32>, tensor<1024xi32>) -> tensor<1024x128xf32>
+    %2 = "stablehlo.all_to_all"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<1024x128xf32>) -> tensor<1024x128xf32>
+    %3 = "stablehlo.gather"(%2, %arg3) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 128>}> : (tensor<1024x128xf32>, tensor<1024xi32>) -> tensor<1024x128xf32>
+    %4 = "stablehlo.all_to_all"(%3) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<1024x128xf32>) -> tensor<1024x128xf32>
+    sdy.return %4 : tensor<1024x128xf32>
+  } : (tensor<4096x128xf32>, tensor<4096xi32>) -> tensor<4096x128xf32>
+  return %0 : tensor<4096x128xf32>
+}
+
 // SAID: all_to_all next to a product is no kernel, but a pipeline of StableHLO: a part of 1024 x 100 is no multiple of 16 x 128
 // CHECK-LABEL: func.func @parts_that_are_no_whole_tiles_of_memory(
 func.func @parts_that_are_no_whole_tiles_of_memory(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4096x100xbf16>) -> tensor<16384x100xbf16> {
