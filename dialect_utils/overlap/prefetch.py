@@ -141,7 +141,7 @@ def _of_loop(
     """
     seconds, uses = body.products_s(topology), {carried: body.uses(carried) for carried in found}
     waiting_s, waiting = {}, set()
-    for carried in reversed(found):
+    for carried in reversed(list(found)):
         _reached(uses[carried], body.users, waiting)
         waiting_s[carried] = sum(seconds[at] for at in waiting)
     come_s = waited_s = 0.0
