@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in, replace_content, short_name
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # loading them loads numpy
     from reshard.dialect_utils.kernels.patterns import KernelCall
     from reshard.dialect_utils.overlap.candidates import Pipeline
     from reshard.dialect_utils.overlap.prefetch import Prefetch
+    from reshard.synthesis.overlap.pipelines import Span
 
 LEAST_GAIN = 0.05  # share of the modelled time of a collective and its products; below, the model may be wrong about it
 _LESS = "another pipeline of the same product or collective gains more"
@@ -296,6 +297,7 @@ def _row(number: int, pipeline: Pipeline | Prefetch, left: str, session: Session
         "why": f"{pipeline.text}: it may travel while something else is computed",
         "reason": f"{left}; {times}" if left else times,
         "chain": pipeline.way,
+        "timelines": {"as it is": _timeline(pipeline.stock_spans), pipeline.form: _timeline(pipeline.spans)},
         "bytes_received": pipeline.received_bytes,
         "bound_bytes": pipeline.received_bytes,
         "largest_tile_bytes": None,
@@ -304,3 +306,8 @@ def _row(number: int, pipeline: Pipeline | Prefetch, left: str, session: Session
         "our_bytes": pipeline.received_bytes,
         "possible": STRICT,
     }
+
+
+def _timeline(spans: Sequence[Span]) -> list[list]:
+    """Returns what a device does as plain values: lane, start and end in microseconds, name."""
+    return [[each.lane, round(1e6 * each.start_s, 3), round(1e6 * each.end_s, 3), each.name] for each in spans]

@@ -26,7 +26,17 @@ from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
 from reshard.synthesis.network.cost import collective_time_s, crossed_level
 from reshard.synthesis.network.topology import Topology
-from reshard.synthesis.overlap.pipelines import IN_ANOTHER_SHAPE, gathered_s, scattered_s, swapped_s
+from reshard.synthesis.overlap.pipelines import (
+    COMPUTING,
+    IN_ANOTHER_SHAPE,
+    LINK,
+    Span,
+    end_s,
+    gathered,
+    one_after_the_other,
+    scattered,
+    swapped,
+)
 from reshard.synthesis.overlap.rings import Hops, Rings, nearest
 from reshard.synthesis.programs.traffic import Collective
 
@@ -153,7 +163,7 @@ class Pipeline:
     Attributes:
       rings: of members. hops: of blocks around them; None if members swap blocks directly.
       chains: the number of parts in which a sum travels.
-      whole_s, pipelined_s: modelled times of the collective and its products, one after the other and as a pipeline.
+      spans, stock_spans: of the collective and its products, as a pipeline and one after the other, as modelled.
       whole_bytes, pipelined_bytes: what either holds between them: the larger tile, or blocks and sums.
       received_bytes: by a device.
     """
@@ -162,11 +172,19 @@ class Pipeline:
     rings: Rings
     hops: Hops | None
     chains: int
-    whole_s: float
-    pipelined_s: float
+    spans: tuple[Span, ...]
+    stock_spans: tuple[Span, ...]
     whole_bytes: int
     pipelined_bytes: int
     received_bytes: int
+
+    @property
+    def whole_s(self) -> float:
+        return end_s(self.stock_spans)
+
+    @property
+    def pipelined_s(self) -> float:
+        return end_s(self.spans)
 
     @property
     def stock(self) -> ExplicitCollective:
@@ -241,28 +259,34 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
     if candidate.kind == "all_to_all":
         rings = Rings(collective.groups, tuple(range(n)))
         sends = [hop_s(rings.pairs(offset)) for offset in range(1, n)]
-        pipelined_s = swapped_s(block_s, sends, is_sent=not candidate.uses)
+        spans = swapped(block_s, sends, is_sent=not candidate.uses)
     else:
         rings = nearest(collective.groups, hop_s)
         level = crossed_level(topology, devices, collective.flat)
         hops = Hops.of(n, both_ways=level is not None and level.kind in _GRIDS)
         if candidate.uses:
-            pipelined_s = gathered_s(hops, block_s, hop_s(rings.pairs(1)))
+            spans = gathered(hops, block_s, hop_s(rings.pairs(1)))
         else:
             chains = 1 if math.gcd(*present(candidate.made_by).sizes) % (_CHAINS * n) else _CHAINS
             add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s
-            pipelined_s = scattered_s(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
+            spans = scattered(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
     held_bytes = _BLOCKS_HELD * block_bytes + sum(map(candidate.sum_bytes, candidate.uses))
     held_bytes += collective.flat.bytes_after * candidate.is_used_whole
     received_bytes = block_bytes * (n - 1)
     if candidate.reduced is not None:
         gather = Collective("all_gather", block_bytes, block_bytes * n, groups=collective.groups)
-        pipelined_s += collective_time_s(topology, devices, gather)
+        gather_s, now_s = collective_time_s(topology, devices, gather), end_s(spans)
+        spans.append(Span(LINK, now_s, now_s + gather_s, "all_gather"))
         held_bytes, received_bytes = held_bytes + gather.bytes_after, 2 * received_bytes
     return Pipeline(
-        candidate, rings, hops, chains, flat_s + whole_s, pipelined_s,
+        candidate, rings, hops, chains, tuple(spans), _as_it_is(candidate, flat_s, whole_s),
         collective.flat.largest_tile_bytes, held_bytes, received_bytes,
     )  # fmt: skip
+
+
+def _as_it_is(candidate: Candidate, collective_s: float, products_s: float) -> tuple[Span, ...]:
+    parts = [(LINK, collective_s, candidate.stock.in_groups.kind), (COMPUTING, products_s, candidate.products[0].word)]
+    return tuple(one_after_the_other(*(parts if candidate.uses else reversed(parts))))
 
 
 def neighbour_of(op: ir.Operation) -> str:

@@ -22,7 +22,7 @@ from functools import cached_property
 
 from reshard.synthesis.network.cost import collective_time_s
 from reshard.synthesis.network.topology import Topology
-from reshard.synthesis.overlap.pipelines import AHEAD, Ahead
+from reshard.synthesis.overlap.pipelines import AHEAD, Ahead, Span
 from reshard.synthesis.programs.traffic import bytes_received
 
 from ..emission.mini_modules import bits_of
@@ -63,6 +63,15 @@ class Prefetch:
     @property
     def pipelined_s(self) -> float:
         return self.ahead.ahead_s
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Returns the spans of two trips, as modelled."""
+        return tuple(self.ahead.spans(is_ahead=True))
+
+    @property
+    def stock_spans(self) -> tuple[Span, ...]:
+        return tuple(self.ahead.spans(is_ahead=False))
 
     @property
     def stock(self) -> ExplicitCollective:

@@ -24,6 +24,8 @@ from reshard.synthesis.explain.alternatives import rejected
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.synthesis.layouts.sharding import Sharding, ShardingError
 from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
+from reshard.synthesis.overlap.pipelines import Span, end_s
+from reshard.synthesis.overlap.timelines import lines as lanes_of
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 
 MOST_DRAWN = 24  # conversions that gain most have pictures, so that a page stays a few MB
@@ -367,6 +369,8 @@ def _site_html(site: _Site, is_open: bool) -> Markup:
             for each in row["provenance"]
         ]
         parts.append(table(("layout", "axis", "asked for by", "at"), rows, "llll", "Who asked for these layouts"))
+    if timelines := _timelines(row):
+        parts += [element("h3", "What runs beside what"), element("pre", timelines)]
     if site.is_drawn:
         ways = rejected(site.drawn)
         parts += [
@@ -442,6 +446,8 @@ def _site_text(site: _Site) -> Iterator[str]:
         for each in site.row.get("provenance", ())
     ]
     yield "\n".join(lines)
+    if timelines := _timelines(site.row):
+        yield timelines
     if site.plan is None:
         return
     yield plan_parts.steps_text(site.plan)
@@ -452,6 +458,19 @@ def _site_text(site: _Site) -> Iterator[str]:
             yield plan_parts.rejected_text(site.plan, ways)
     elif site.like is not None:
         yield f"the same conversion as site {site.like}"
+
+
+def _timelines(row: dict) -> str:
+    """Returns what runs beside what, as it is and as it is written, on one scale; empty where a row has nothing."""
+    timelines = {
+        form: [Span(lane, start / 1e6, end / 1e6, name) for lane, start, end, name in spans]
+        for form, spans in row.get("timelines", {}).items()
+    }
+    whole_s = max(map(end_s, timelines.values()), default=0.0)
+    said = []
+    for form, spans in timelines.items():
+        said += [f"  {form}, {1e6 * end_s(spans):,.0f} us", *(f"    {line}" for line in lanes_of(spans, whole_s))]
+    return "\n".join(said)
 
 
 def _at(provenance: dict) -> str:

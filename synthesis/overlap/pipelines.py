@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from ..network.topology import Topology
 from .rings import Hops
 
+COMPUTING, LINK = "computing", "link"  # lanes
+_WAYS = (f"{LINK}, forward", f"{LINK}, back")
 AHEAD, IN_ANOTHER_SHAPE = "one trip ahead", " in another shape"  # in the words of patterns
 _AS_FAST = 1.05
 _LINE_BYTES = 64  # what memory reads at once, at least
@@ -97,77 +99,120 @@ class Lookup:
         return (self.bytes + more_bytes) / topology.memory_bandwidth_bytes_per_s + topology.launch_latency_s
 
 
-def gathered_s(hops: Hops, block_s: float, hop_s: float) -> float:
-    """Returns the time of products of blocks that come around a ring.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a device does from one time to another, in seconds: computes, or sends along one of its links."""
+
+    lane: str
+    start_s: float
+    end_s: float
+    name: str
+
+
+def end_s(spans: Sequence[Span]) -> float:
+    """Returns when the last of some spans ends."""
+    return max(span.end_s for span in spans)
+
+
+def one_after_the_other(*parts: tuple[str, float, str]) -> list[Span]:
+    """Returns the spans of (lane, seconds, name), each of which waits for the one before."""
+    spans, now = [], 0.0
+    for lane, seconds, name in parts:
+        spans.append(Span(lane, now, now + seconds, name))
+        now += seconds
+    return spans
+
+
+def gathered(hops: Hops, block_s: float, hop_s: float) -> list[Span]:
+    """Returns the spans of products of blocks that come around a ring.
 
     Example: three of four products run while blocks come, or the other way round.
-      >>> gathered_s(Hops(3, 0), 4.0, 1.0), gathered_s(Hops(3, 0), 1.0, 4.0), gathered_s(Hops(2, 1), 1.0, 4.0)
-      (16.0, 13.0, 9.0)
+      >>> [end_s(gathered(Hops(*hops), *seconds)) for hops, *seconds in
+      ...     [((3, 0), 4.0, 1.0), ((3, 0), 1.0, 4.0), ((2, 1), 1.0, 4.0)]]
+      [16.0, 13.0, 9.0]
     """
-    now = block_s
+    now, spans = block_s, [Span(COMPUTING, 0.0, block_s, "own")]
     for hop, offsets in enumerate(hops.rounds(), 1):
-        for _ in offsets:
-            now = max(now, hop * hop_s) + block_s
-    return now
+        for offset in offsets:
+            name = f"{abs(offset)}"
+            spans.append(Span(_WAYS[offset > 0], (hop - 1) * hop_s, hop * hop_s, name))
+            start, now = max(now, hop * hop_s), max(now, hop * hop_s) + block_s
+            spans.append(Span(COMPUTING, start, now, name + "-" * (offset > 0)))
+    return spans
 
 
-def scattered_s(hops: Hops, block_s: float, add_s: float, hop_s: float, chains: int = 1) -> float:
-    """Returns the time of a sum of products that is scattered around a ring.
+def scattered(hops: Hops, block_s: float, add_s: float, hop_s: float, chains: int = 1) -> list[Span]:
+    """Returns the spans of a sum of products that is scattered around a ring.
 
     Args:
       add_s: the time in which a term is added to the sum of a block.
       chains: the number of parts in which each block travels and is computed, one after the other.
 
     Example: the last of four terms waits for the sum. While one part of a block travels, another is added up.
-      >>> scattered_s(Hops(3, 0), 4.0, 0.0, 1.0), scattered_s(Hops(3, 0), 1.0, 0.0, 4.0)
+      >>> end_s(scattered(Hops(3, 0), 4.0, 0.0, 1.0)), end_s(scattered(Hops(3, 0), 1.0, 0.0, 4.0))
       (16.0, 13.0)
-      >>> scattered_s(Hops(3, 0), 1.0, 1.0, 2.0), scattered_s(Hops(3, 0), 1.0, 1.0, 2.0, chains=2)
+      >>> end_s(scattered(Hops(3, 0), 1.0, 1.0, 2.0)), end_s(scattered(Hops(3, 0), 1.0, 1.0, 2.0, chains=2))
       (10.0, 7.0)
     """
     now, links = 0.0, [0.0, 0.0]
     arrives: dict[tuple[int, int], float] = {}
+    spans = []
 
-    def added(chain: int, ways: Sequence[int]) -> float:
+    def added(chain: int, ways: Sequence[int], name: str) -> float:
         """Returns when a term is computed, and added to what arrives."""
         time = now + block_s / chains
+        spans.append(Span(COMPUTING, now, time, name))
         for way in ways:
             if (way, chain) in arrives:
-                time = max(time, arrives[way, chain]) + add_s / chains
+                start = max(time, arrives[way, chain])
+                time = start + add_s / chains
+                spans.append(Span(COMPUTING, start, time, "+"))
         return time
 
     for hop in range(max(hops.forward, hops.backward)):
         for chain in range(chains):
             for way, count in enumerate((hops.forward, hops.backward)):
                 if hop < count:
-                    now = added(chain, (way,))
-                    links[way] = arrives[way, chain] = max(now, links[way]) + hop_s / chains
+                    name = f"{count - hop}"
+                    now = added(chain, (way,), name + "-" * way)
+                    start = max(now, links[way])
+                    links[way] = arrives[way, chain] = start + hop_s / chains
+                    spans.append(Span(_WAYS[way], start, links[way], name))
     for chain in range(chains):
-        now = added(chain, (0, 1))
-    return now
+        now = added(chain, (0, 1), "own")
+    return spans
 
 
-def swapped_s(block_s: float, sends_s: Sequence[float], *, is_sent: bool) -> float:
-    """Returns the time of products of blocks that members swap.
+def swapped(block_s: float, sends_s: Sequence[float], *, is_sent: bool) -> list[Span]:
+    """Returns the spans of products of blocks that members swap.
 
     Args:
       sends_s: the time of each send, in the order in which they start.
       is_sent: whether the products are sent; otherwise what arrives is multiplied.
 
     Example:
-      >>> swapped_s(1.0, (4.0, 4.0), is_sent=False), swapped_s(1.0, (4.0, 4.0), is_sent=True)
-      (9.0, 9.0)
+      >>> [end_s(swapped(1.0, (4.0, 4.0), is_sent=is_sent)) for is_sent in (False, True)]
+      [9.0, 9.0]
     """
     now = link = 0.0
-    if is_sent:
-        for send_s in sends_s:
+    spans = []
+    if not is_sent:
+        now = block_s
+        spans.append(Span(COMPUTING, 0.0, now, "own"))
+    for number, send_s in enumerate(sends_s, 1):
+        if is_sent:
+            spans.append(Span(COMPUTING, now, now + block_s, f"{number}"))
             now += block_s
-            link = max(link, now) + send_s
-        return max(now + block_s, link)
-    now = block_s
-    for send_s in sends_s:
-        link += send_s
-        now = max(now, link) + block_s
-    return now
+        start = max(link, now) if is_sent else link
+        link = start + send_s
+        spans.append(Span(LINK, start, link, f"{number}"))
+        if not is_sent:
+            now = max(now, link)
+            spans.append(Span(COMPUTING, now, now + block_s, f"{number}"))
+            now += block_s
+    if is_sent:
+        spans.append(Span(COMPUTING, now, now + block_s, "own"))
+    return spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +250,28 @@ class Ahead:
     def is_in_place(self) -> bool:
         """Returns whether it comes into the place of what was used: where that is as fast, it takes no memory."""
         return self._loop_s(self.after_s) <= _AS_FAST * self._loop_s(self.products_s)
+
+    def spans(self, *, is_ahead: bool) -> list[Span]:
+        """Returns the spans of two trips, as it is or a trip ahead. A trip begins with what can run before."""
+        rest_s, spans, now = self.products_s - self.before_s, [], 0.0
+        if is_ahead:
+            spans, now = one_after_the_other((LINK, self.brought_s, "1")), self.brought_s
+        for trip in (1, 2):
+            here_s, start = now, now
+            if not is_ahead:
+                here_s = now + self.brought_s
+                spans.append(Span(LINK, now, here_s, f"{trip}"))
+            elif self.is_in_place:
+                start = now + self.products_s - self.after_s
+            if self.before_s:
+                spans.append(Span(COMPUTING, now, now + self.before_s, "before"))
+            now = max(now + self.before_s, here_s)
+            spans.append(Span(COMPUTING, now, now + rest_s, f"{trip}"))
+            now += rest_s
+            if is_ahead:
+                spans.append(Span(LINK, start, start + self.brought_s, f"{trip + 1}"))
+                now = max(now, start + self.brought_s)
+        return spans
 
     def _loop_s(self, beside_s: float) -> float:
         return self.trips * (self.products_s + max(0.0, self.brought_s - beside_s))
