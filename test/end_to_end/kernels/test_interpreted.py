@@ -33,12 +33,11 @@ def test_a_kernel_gives_what_the_collective_gives(pattern, devices):
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(1, 101, 10))
-@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("start", range(1, 101, 5))
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_random_shapes_give_what_the_collective_gives(pattern, devices, start):
-    for seed in range(start, start + 10):
-        check(pattern, seed, devices)
+def test_random_shapes_give_what_the_collective_gives(pattern, start):
+    for seed in range(start, start + 5):
+        check(pattern, seed, 4 if seed % 2 else 8)
 
 
 def blocks_of(call: Call, left, right) -> np.ndarray:
