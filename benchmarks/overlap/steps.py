@@ -111,7 +111,12 @@ def main(arguments: list[str] | None = None) -> int:
     use_devices(options.target.devices)
     rows = []
     for name in shown(options.programs.split(","), "programs"):
-        rows += _Steps(name, options.target).rows(_text(name, options))
+        try:
+            text = _text(name, options)
+        except argparse.ArgumentTypeError as problem:
+            print(f"error: {problem}", file=sys.stderr)
+            return 2
+        rows += _Steps(name, options.target).rows(text)
     network = SiteNetwork(of_target(options.target))
     cells = [row.cells(network, options.target.devices) for row in rows]
     table = markdown_table(_HEADINGS, cells, "ll" + "r" * (len(_HEADINGS) - 2))

@@ -28,8 +28,9 @@ from benchmarks.harness.progress import shown
 from benchmarks.programs.catalogue import every_program
 from benchmarks.programs.program import Program
 from reshard.dialect_utils.xla.child import Compiled, shared_child
-from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.network import SiteNetwork, topology_of
 from reshard.synthesis.common.text_table import markdown_table
+from reshard.synthesis.network.topology import TopologyError
 
 _HEADINGS = ("program", "pieces", "measured in us", "modelled in us", "modelled / measured")
 _MOST_RUNS = 50
@@ -144,6 +145,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no program {', '.join(unknown)}; see python -m benchmarks.programs list")
     options.programs = [known[name] for name in names]
+    try:
+        topology_of(options.topology)
+    except TopologyError as problem:
+        parser.error(str(problem))
     return options
 
 

@@ -59,6 +59,27 @@ def wait_for(like, semaphore, times: int = 1) -> None:
         pl.loop(0, times)(lambda _: copy.wait())
 
 
+def pass_on(block, target, left, arrived, places, number, last: int) -> None:
+    """Starts the copy of a block into the result of whom it is for: of another member in round `number`, of this device
+    in the last one. `arrived` has a semaphore for each round."""
+
+    @pl.when(number < last)
+    def _():
+        send(block, target, left, arrived.at[number], places[DEVICE, number])
+
+    @pl.when(number == last)
+    def _():
+        keep(block, target, left)
+
+
+def wait_for_all(leaving, left_sems, arrived, steps: int, rounds: int, blocks: int) -> None:
+    """Waits until all that is sent in `steps` has left, and the blocks of each round are there."""
+    for slot in range(min(SLOTS, steps)):
+        wait_for(leaving.at[slot], left_sems.at[slot])
+    for number in range(rounds):
+        wait_for(leaving.at[0], arrived.at[number], times=blocks)
+
+
 def params(collective_id: int, dimensions: int) -> pltpu.CompilerParams:
     """Returns the compiler's parameters of a kernel whose steps run one after the other."""
     return pltpu.CompilerParams(

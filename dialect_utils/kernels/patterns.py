@@ -70,7 +70,7 @@ def platform_problem(platform: str, topology: Topology, candidate: Candidate) ->
 
 def kernel_call_of(candidate: Candidate) -> KernelCall:
     """Returns the kernel for a candidate. Raises: NotPlannable if there is none; the message says why."""
-    call_of = _CALLS.get(candidate.pattern)
+    call_of = _CALLS.get(f"{candidate.word}, {candidate.stock.in_groups.kind}") if candidate.made_by else None
     if call_of is None:
         raise NotPlannable(f"there is no kernel for {candidate.text}")
     call = call_of(candidate, present(candidate.made_by))
@@ -95,7 +95,7 @@ def _product_of(cone: Cone) -> tuple[DotProduct, str]:
 def _sent(candidate: Candidate, cone: Cone) -> KernelCall:
     product, dtype = _product_of(cone)
     is_transposed = _layout(product)
-    free = [_free(product, operand) for operand in (0, 1)]
+    free = [product.free(operand) for operand in (0, 1)]
     left, right = product.shapes
     groups = [
         [left[dim] for dim in product.batched[0]],
@@ -156,13 +156,13 @@ _CALLS: dict[str, Callable[[Candidate, Cone], KernelCall]] = {
 def _is_right_transposed(product: DotProduct) -> bool:
     """Returns whether the contracted dimensions of the right operand are behind the others."""
     batched, contracted = product.batched[1], product.contracted[1]
-    return [*batched, *_free(product, 1), *contracted] == list(range(len(product.shapes[1])))
+    return [*batched, *product.free(1), *contracted] == list(range(len(product.shapes[1])))
 
 
 def _layout(product: DotProduct) -> bool:
     """Returns whether the right operand is transposed. Raises: NotPlannable if an operand is no matrix as it lies."""
-    left = [*product.batched[0], *_free(product, 0), *product.contracted[0]]
-    right = [*product.batched[1], *product.contracted[1], *_free(product, 1)]
+    left = [*product.batched[0], *product.free(0), *product.contracted[0]]
+    right = [*product.batched[1], *product.contracted[1], *product.free(1)]
     is_transposed = _is_right_transposed(product)
     if left != list(range(len(left))) or (right != list(range(len(right))) and not is_transposed):
         raise NotPlannable("an operand of its product is no matrix as it lies in memory")
@@ -219,8 +219,3 @@ def _is_precise(product: DotProduct) -> bool:
 def _dtype(value: ir.Value) -> str:
     element = str(ir.RankedTensorType(value.type).element_type)
     return _DTYPES.get(element, element)
-
-
-def _free(product: DotProduct, operand: int) -> list[int]:
-    bound = {*product.batched[operand], *product.contracted[operand]}
-    return [dim for dim in range(len(product.shapes[operand])) if dim not in bound]

@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from . import exchanges
 from .exchanges import SLOTS, multiplied
-from .places import DEVICE, MEMBER
+from .places import MEMBER
 from .sizes import SentProduct
 
 
@@ -91,20 +91,11 @@ def _kernel(places, left, right, result, leaving, left_sems, arrived, *, product
     leaving[slot] = multiplied(left[0], right[0], product)[None]
     target = result.at[_where(product, places[MEMBER, last], at)]
 
-    @pl.when(number < last)
-    def _():
-        exchanges.send(leaving.at[slot], target, left_sems.at[slot], arrived.at[number], places[DEVICE, number])
-
-    @pl.when(number == last)
-    def _():
-        exchanges.keep(leaving.at[slot], target, left_sems.at[slot])
+    exchanges.pass_on(leaving.at[slot], target, left_sems.at[slot], arrived, places, number, last)
 
     @pl.when(step == steps - 1)
     def _():
-        for other in range(min(SLOTS, steps)):
-            exchanges.wait_for(leaving.at[other], left_sems.at[other])
-        for other in range(last):
-            exchanges.wait_for(leaving.at[0], arrived.at[other], times=steps_of_part)
+        exchanges.wait_for_all(leaving, left_sems, arrived, steps, last, steps_of_part)
 
 
 def _where(product: SentProduct, member, at) -> tuple:

@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from . import exchanges
 from .exchanges import SLOTS
-from .places import DEVICE, MEMBER
+from .places import MEMBER
 from .sizes import SentRows
 
 
@@ -74,20 +74,11 @@ def _kernel(places, indices, table, result, leaving, found, left_sems, arrived, 
     exchanges.wait_for(leaving.at[slot, pl.ds(0, 1)], found, times=rows.block)
     target = result.at[_where(rows, own, i)]
 
-    @pl.when(number < last)
-    def _():
-        exchanges.send(leaving.at[slot], target, left_sems.at[slot], arrived.at[number], places[DEVICE, number])
-
-    @pl.when(number == last)
-    def _():
-        exchanges.keep(leaving.at[slot], target, left_sems.at[slot])
+    exchanges.pass_on(leaving.at[slot], target, left_sems.at[slot], arrived, places, number, last)
 
     @pl.when(step == steps - 1)
     def _():
-        for other in range(min(SLOTS, steps)):
-            exchanges.wait_for(leaving.at[other], left_sems.at[other])
-        for other in range(last):
-            exchanges.wait_for(leaving.at[0], arrived.at[other], times=rows.blocks)
+        exchanges.wait_for_all(leaving, left_sems, arrived, steps, last, rows.blocks)
 
 
 def _where(rows: SentRows, member, i) -> tuple:

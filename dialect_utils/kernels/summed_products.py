@@ -109,10 +109,7 @@ def _kernel(
 
     @pl.when(step == steps - 1)
     def _():
-        for other in range(min(SLOTS, last * product.blocks)):
-            exchanges.wait_for(leaving.at[other], left_sems.at[other])
-        for other in range(last):
-            exchanges.wait_for(leaving.at[0], arrived.at[other], times=product.blocks)
+        exchanges.wait_for_all(leaving, left_sems, arrived, last * product.blocks, last, product.blocks)
         sums[own] = in_order(terms, product.dtype)
         for other in range(last):
             exchanges.send(sums.at[own], sums.at[own], sums_left, sums_arrived.at[other], places[DEVICE, other])

@@ -137,12 +137,17 @@ class Candidate:
         return 2 * result.result_bytes * _SUMS_BITS // result.bits[2] if is_narrow else result.result_bytes
 
     @property
+    def word(self) -> str:
+        """Returns "product" if there is any, else "lookup"."""
+        words = [made.word for made in self.products]
+        return DotProduct.word if DotProduct.word in words else words[0]
+
+    @property
     def pattern(self) -> str:
         """Returns in words what becomes of the products of blocks."""
         if self.made_by is not None:
-            word = "product" if any(made.word == "product" for made in self.products) else "lookup"
-            shaped = IN_ANOTHER_SHAPE if word == "product" and self.made_by.is_reshaped else ""
-            return f"{word}{shaped}, {self.stock.in_groups.kind}"
+            shaped = IN_ANOTHER_SHAPE if self.word == DotProduct.word and self.made_by.is_reshaped else ""
+            return f"{self.word}{shaped}, {self.stock.in_groups.kind}"
         are_added = all(self.role(use).kind == "contracted" for use in self.uses)
         return f"{self.kind}, product {'added up' if are_added else 'put together'}"
 

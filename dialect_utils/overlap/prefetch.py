@@ -341,9 +341,8 @@ def write_ahead(prefetches: Sequence[tuple[Prefetch, Mark]]) -> None:
     """Writes the collectives of one loop a trip ahead; a loop that carries more takes its place."""
     loop = prefetches[0][0].loop
     body = _Body(loop)
-    carried = [
-        body.carried(each.stock.op.results[0]) for each, _ in prefetches
-    ]  # pipelines may have taken what follows
+    # Once more: pipelines may have taken what followed a collective.
+    carried = [body.carried(each.stock.op.results[0]) for each, _ in prefetches]
     brought = [_Brought(body, each, mark, value) for (each, mark), value in zip(prefetches, carried, strict=True)]
     with ir.InsertionPoint(loop):
         now = dict(zip(body.block.arguments, loop.operands, strict=True))

@@ -57,8 +57,8 @@ class DotProduct:
             if dim in paired[operand]:
                 at = paired[operand].index(dim)
                 return Role(kind, paired[other][at], at if kind == "batched" else None)  # type: ignore[arg-type]
-        free = self._free(operand)
-        before = len(self.batched[0]) + (len(self._free(0)) if operand else 0)
+        free = self.free(operand)
+        before = len(self.batched[0]) + (len(self.free(0)) if operand else 0)
         return Role("free", None, before + free.index(dim))
 
     def origins(self, dim: int) -> tuple[tuple[int, int], ...]:
@@ -66,13 +66,13 @@ class DotProduct:
         if dim < len(self.batched[0]):
             return (0, self.batched[0][dim]), (1, self.batched[1][dim])
         dim -= len(self.batched[0])
-        left = self._free(0)
-        return ((0, left[dim]),) if dim < len(left) else ((1, self._free(1)[dim - len(left)]),)
+        left = self.free(0)
+        return ((0, left[dim]),) if dim < len(left) else ((1, self.free(1)[dim - len(left)]),)
 
     def shape_of_result(self, left: Shape, right: Shape) -> Shape:
         """Returns the shape of the product of operands of other sizes."""
         shapes = left, right
-        free = [shapes[operand][dim] for operand in (0, 1) for dim in self._free(operand)]
+        free = [shapes[operand][dim] for operand in (0, 1) for dim in self.free(operand)]
         return (*(left[dim] for dim in self.batched[0]), *free)
 
     @property
@@ -90,10 +90,11 @@ class DotProduct:
     def sized(self, left: Shape, right: Shape) -> Product:
         """Returns the sizes of the product of operands of other sizes, as matrices."""
         bits = tuple(bits_of(each.type) for each in (*self.op.operands, self.op.results[0]))
-        sizes = ((left, self.batched[0]), (left, self._free(0)), (right, self._free(1)), (left, self.contracted[0]))
+        sizes = ((left, self.batched[0]), (left, self.free(0)), (right, self.free(1)), (left, self.contracted[0]))
         return Product(*(math.prod(shape[dim] for dim in dims) for shape, dims in sizes), bits)  # type: ignore[arg-type]
 
-    def _free(self, operand: int) -> list[int]:
+    def free(self, operand: int) -> list[int]:
+        """Returns the dimensions of an operand that are neither batched nor contracted."""
         bound = {*self.batched[operand], *self.contracted[operand]}
         return [dim for dim in range(len(self.shapes[operand])) if dim not in bound]
 

@@ -85,7 +85,7 @@ class Pipeline:
         """
         for name in values:
             if not any(name in _option_names(each) for each in self.elements):
-                raise PipelineError(f"no pass of {self} has an option '{name}'")
+                raise PipelineError(f"no pass of {self} has an option '{name}'{_who_has(name)}")
         try:
             return replace(self, elements=tuple(_with_known_options(each, values) for each in self.elements))
         except OptionError as error:
@@ -179,6 +179,12 @@ class Pipeline:
         if verifies_itself:
             manager.enable_verifier(False)
         return manager
+
+
+def _who_has(option: str) -> str:
+    """Returns in words which of our passes have an option; empty if none has."""
+    having = [each for each in registry.PASSES if option in (known.name for known in registry.load(each).options())]
+    return f"; add one that has: {', '.join(having)}" if having else ""
 
 
 def _option_names(element: Pass | str) -> list[str]:

@@ -130,6 +130,7 @@ func.func @parts_that_are_no_whole_tiles_of_memory(%arg0: tensor<16384x1024xbf16
 }
 
 // SAID: all_to_all next to a product is no kernel, but a pipeline of StableHLO: there are other ops between product and collective
+// SAID: note: the first of 2 remarks with this reason
 // SAID: all_reduce next to a product is no kernel, but a pipeline of StableHLO: a product of 8192 x 8192 has more than 64 rows and columns
 func.func @what_no_kernel_is_for(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4096x4096xbf16>, %arg2: tensor<8192x8192xf32>, %arg3: tensor<8192x8192xf32>) -> (tensor<16384x4096xbf16>, tensor<8192x8192xf32>) {
   %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg4: tensor<4096x1024xbf16>, %arg5: tensor<1024x4096xbf16>) {
@@ -148,6 +149,18 @@ func.func @what_no_kernel_is_for(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4
     sdy.return %3 : tensor<8192x8192xf32>
   } : (tensor<8192x8192xf32>, tensor<8192x8192xf32>) -> tensor<8192x8192xf32>
   return %0, %1 : tensor<16384x4096xbf16>, tensor<8192x8192xf32>
+}
+
+// A reshape is such an op, too: the second of the two remarks.
+func.func @a_product_in_another_shape(%arg0: tensor<16384x1024xbf16>, %arg1: tensor<4096x4096xbf16>) -> tensor<16384x4096xbf16> {
+  %0 = sdy.manual_computation(%arg0, %arg1) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%arg4: tensor<4096x1024xbf16>, %arg5: tensor<1024x4096xbf16>) {
+    %2 = stablehlo.dot_general %arg4, %arg5, contracting_dims = [1] x [0] : (tensor<4096x1024xbf16>, tensor<1024x4096xbf16>) -> tensor<4096x4096xbf16>
+    %3 = stablehlo.reshape %2 : (tensor<4096x4096xbf16>) -> tensor<4096x4096x1xbf16>
+    %4 = "stablehlo.all_to_all"(%3) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4096x4096x1xbf16>) -> tensor<4096x4096x1xbf16>
+    %5 = stablehlo.reshape %4 : (tensor<4096x4096x1xbf16>) -> tensor<4096x4096xbf16>
+    sdy.return %5 : tensor<4096x4096xbf16>
+  } : (tensor<16384x1024xbf16>, tensor<4096x4096xbf16>) -> tensor<16384x4096xbf16>
+  return %0 : tensor<16384x4096xbf16>
 }
 
 // SAID: all_to_all next to a lookup is no kernel, but a pipeline of StableHLO: its elements are bfloat16, single rows can be copied of float32

@@ -74,7 +74,7 @@ def test_modules_with_kernels_are_compiled(target, child):
     assert session.results.statistics["overlap-collectives", "kernels"] == 8
     mesh = 'sdy.mesh @mesh = <["x"=4]>'
     functions = re.findall(r"^  func\.func .*?^  }$", text, re.DOTALL | re.MULTILINE)
-    assert len(functions) == 10
+    assert len(functions) == 11
     for function in functions:
         alone = f"module {{\n  {mesh}\n{re.sub('@[a-z_]+', '@main', function, count=1)}\n}}"
         compiled = child.compile(alone, 4, target=Target.parse(target))

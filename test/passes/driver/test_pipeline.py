@@ -90,7 +90,7 @@ def test_the_passes_come_from_one_table():
 def test_options_are_set_on_the_passes_that_have_them():
     pipeline = Pipeline((_OptionsPass(), "cse")).with_options({"policy": "always"})
     assert str(pipeline) == "builtin.module(options{policy=always},cse)"
-    with pytest.raises(PipelineError, match="no pass of .* has an option 'emit'"):
+    with pytest.raises(PipelineError, match="no pass of .* has an option 'emit'; add one that has: "):
         pipeline.with_options({"emit": "manual"})
 
 
