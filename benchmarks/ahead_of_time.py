@@ -53,7 +53,7 @@ _TARGETS = "tpu:v5e:2x4,tpu:v5p:2x2x2"
 _HEADINGS = (
     "program", "mesh", "sites rewritten", "pipelines", "received, stock", "ours", "memory, stock", "ours",
     "estimate in us, stock", "ours", "ours / stock", "modelled in us, stock", "ours", "ours / stock",
-    "compiled in s, stock", "ours",
+    "compiled in s, stock", "ours", "passes and check in s", "forms compiled",
 )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ class Row:
       left: in words, what the check left to XLA although the sites' own judgement was to rewrite it.
       seconds: the time of the passes and the check together.
       overlapped: the collectives next to products that are pipelines.
+      forms: how many rewritten modules the target's compiler has compiled, but for those with more pipelines.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Row:
     seconds: float = 0.0
     problem: str = ""
     overlapped: int = 0
+    forms: int = 0
 
     @classmethod
     def from_dict(cls, fields: dict) -> Row:
@@ -282,9 +284,8 @@ def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy:
     )
     stock, ours = side_of(check.stock, target), side_of(check.ours, target)
     left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
-    return Row(
-        name, str(target), mesh, len(rows) - len(pipelines), rewritten, stock, ours, left, seconds, "", overlapped
-    )
+    sites = len(rows) - len(pipelines)
+    return Row(name, str(target), mesh, sites, rewritten, stock, ours, left, seconds, "", overlapped, check.attempts)
 
 
 def side_of(compiled: Compiled, target: Target) -> Side:
@@ -334,7 +335,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _mib(stock.memory), _mib(ours.memory),
         _us(stock.estimate_us), _us(ours.estimate_us), _ratio(stock.estimate_us, ours.estimate_us),
         _us(stock.modelled_us), _us(ours.modelled_us), _ratio(stock.modelled_us, ours.modelled_us),
-        f"{stock.compile_s:.1f}", f"{ours.compile_s:.1f}",
+        f"{stock.compile_s:.1f}", f"{ours.compile_s:.1f}", f"{row.seconds:.1f}", str(row.forms),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -38,8 +38,11 @@ class ForkServer:
             _end_with(self._serve, servers_end)
         servers_end.close()
 
-    def run(self, requests: Sequence[Any], at_once: int = 1) -> list[int]:
-        """Runs the work on each request in a fork. Returns their exit codes, -n if signal n has ended a fork.
+    def run(self, requests: Sequence[Any], at_once: int = 1) -> Iterator[tuple[int, int]]:
+        """Runs the work on each request in a fork. Yields the number of a request when its fork has ended, with the
+        exit code, -n if signal n has ended it.
+
+        All are to be taken before the next call; meanwhile the other forks work.
 
         Args:
           at_once: the number of forks that may work at the same time.
@@ -47,7 +50,8 @@ class ForkServer:
         Raises: OSError, EOFError if the server itself is gone.
         """
         self._connection.send((requests, at_once))
-        return self._connection.recv()
+        for _ in requests:
+            yield self._connection.recv()
 
     def close(self) -> None:
         """Ends the server."""
@@ -62,15 +66,13 @@ class ForkServer:
                 requests, at_once = connection.recv()
             except (EOFError, OSError):
                 return 0
-            codes: dict[int, int] = {}
             running: dict[int, int] = {}
             for number, request in enumerate(requests):
                 if len(running) == at_once:
-                    _wait_for_one(running, codes)
+                    connection.send(_ended_one(running))
                 running[self._forked(request, connection)] = number
             while running:
-                _wait_for_one(running, codes)
-            connection.send([codes[number] for number in range(len(requests))])
+                connection.send(_ended_one(running))
 
     def _forked(self, request: Any, connection: Connection) -> int:
         """Forks, and returns the process that works on a request."""
@@ -87,10 +89,10 @@ class ForkServer:
         return self._work(request)
 
 
-def _wait_for_one(running: dict[int, int], codes: dict[int, int]) -> None:
-    """Waits until one of the running processes has ended, and files its exit code under the number of its request."""
+def _ended_one(running: dict[int, int]) -> tuple[int, int]:
+    """Waits until one of the running processes has ended; returns the number of its request and its exit code."""
     process, status = os.wait()
-    codes[running.pop(process)] = os.waitstatus_to_exitcode(status)
+    return running.pop(process), os.waitstatus_to_exitcode(status)
 
 
 def _end_with(work: Callable, argument) -> None:

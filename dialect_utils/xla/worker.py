@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -182,9 +182,10 @@ def _abort(request: dict, scratch: Path) -> dict:
 def _compile(request: dict, scratch: Path) -> dict:
     """Compiles a module and returns the fields of `child.Compiled`."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        codes = _exit_codes([[(request, folder)]]) if _forks is not None and _stops_early(request) else []
-        if codes and (reply := _reply_of_fork(request, Path(folder), codes[0])):
-            return reply
+        jobs = [[(request, folder)]] if _stops_early(request) else []
+        for _, code in _ended_forks(jobs):
+            if reply := _reply_of_fork(request, Path(folder), code):
+                return reply
         return _compiled_here(request, Path(folder), scratch)
 
 
@@ -200,10 +201,11 @@ def _compile_all(request: dict, scratch: Path) -> dict:
             each.mkdir()
         large, shares = _shared_out(requests)
         jobs = [*([number] for number in large), *shares]
-        codes = _exit_codes([[(requests[number], str(folders[number])) for number in job] for job in jobs])
         replies: list[dict | None] = [None] * len(requests)
-        for number, code in zip(large, codes):
-            replies[number] = _reply_of_large(requests[number], folders[number], code)
+        for job, code in _ended_forks([[(requests[number], str(folders[number])) for number in job] for job in jobs]):
+            if job < len(large):  # read while the other forks work
+                number = large[job]
+                replies[number] = _reply_of_large(requests[number], folders[number], code)
         for number in (number for share in shares for number in share):
             replies[number] = _reply_in(folders[number])
         return {"replies": replies}
@@ -235,16 +237,16 @@ def _reply_in(folder: Path) -> dict | None:
     return pickle.loads(reply.read_bytes()) if reply.exists() else None
 
 
-def _exit_codes(jobs: list[list[tuple[dict, str]]]) -> list[int]:
-    """Runs jobs in forks and returns their exit codes; none if the server is gone, as when memory runs out."""
+def _ended_forks(jobs: list[list[tuple[dict, str]]]) -> Iterator[tuple[int, int]]:
+    """Runs jobs in forks and yields the number of each that has ended, with its exit code; no more of them if the server
+    is gone, as when memory runs out."""
     global _forks
     if _forks is None or not jobs:
-        return []
+        return
     try:
-        return _forks.run(jobs, _MOST_AT_ONCE)
+        yield from _forks.run(jobs, _MOST_AT_ONCE)
     except (OSError, EOFError):
         _forks = None
-        return []
 
 
 def _stops_early(request: dict) -> bool:

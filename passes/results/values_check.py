@@ -43,6 +43,8 @@ from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import KEEP
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.replanned import Replanned
+from reshard.passes.whole_module.site_groups import groups_by_gain
 
 MOST_DEVICES = 64
 MOST_SECONDS = 60.0  # for one run, compilation included
@@ -273,7 +275,7 @@ class _Checker:
     def _without_what_is_wrong(self, found: Verification, stock: Ran) -> tuple[ir.Module, ValuesCheck]:
         expected = self._expected(found, stock)
         rewritten = [row for row in self.rows if row.get("is_rewritten")]
-        groups = whole_module_check.groups_by_gain(rewritten)[::-1]  # the groups that gain most are tried first
+        groups = groups_by_gain(rewritten)[::-1]  # the groups that gain most are tried first
         kept = self._largest_right([], groups, expected) if expected is not None and self._leaves_sites() else []
         problem = _problem_of(found.ours)
         if found.no_reference and found.ours.status == WRONG:
@@ -360,11 +362,11 @@ class _Checker:
         return replanned.with_sites(sites)
 
     @functools.cached_property
-    def _replanned(self) -> whole_module_check.Replanned:
+    def _replanned(self) -> Replanned:
         return self._replanning(self.original)
 
-    def _replanning(self, original: ir.Module) -> whole_module_check.Replanned:
-        return whole_module_check.Replanned(original, self.pipeline, self.session)
+    def _replanning(self, original: ir.Module) -> Replanned:
+        return Replanned(original, self.pipeline, self.session)
 
     def _copy(self, module: ir.Module) -> ir.Module:
         with module.context:

@@ -99,7 +99,7 @@ class JointChoice:
     def run(self, starts: Sequence[Collection[int]]) -> Groups:
         """Returns the best set found. The starts are measured in their order, as far as the budget goes."""
         for start in starts:
-            self._try(frozenset(start))
+            self.attempt(frozenset(start))
         blocks = self._first_blocks()
         while blocks and self._has_room:
             block, others = self._next(blocks)
@@ -139,7 +139,7 @@ class JointChoice:
     def _has_room(self) -> bool:
         return len(self.outcomes) <= self._budget  # the empty set is one of them
 
-    def _try(self, groups: Groups) -> bool:
+    def attempt(self, groups: Groups) -> bool:
         """Measures a set, if it is new and there is room; returns whether it is the best one now."""
         if groups not in self.outcomes:
             if not self._has_room:
@@ -150,6 +150,11 @@ class JointChoice:
         self.best = groups
         return True
 
+    def attempted(self, groups: Groups) -> Outcome:
+        """Returns the outcome of a set; if it is the best one now, it is chosen."""
+        self.attempt(groups)
+        return self.outcomes[groups]
+
     def _is_settled_by_flipping(self, block: _Block) -> bool:
         """Takes the groups of a block out of the best set, or puts them in, if that is better.
 
@@ -157,7 +162,7 @@ class JointChoice:
           more than nothing.
         """
         before, is_removal = self.outcome, block[0] in self.best
-        if not self._try(self.best ^ frozenset(block)):
+        if not self.attempt(self.best ^ frozenset(block)):
             return False
         self.flips.append(Flip(frozenset(block), is_removal, before, self.outcome))
         if is_removal or any(self._gains[each] < 0 for each in block):

@@ -7,6 +7,7 @@ memory, the received bytes, and for targets of compilation ahead of time the com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # loading it loads numpy
 
 SAME_ESTIMATE = 0.1  # relative difference below which estimates count as equal under `strict`
 SAME_MEMORY = 500  # a part of the memory by which two forms may differ and still need the same
+LEAST_GAIN_OF_WHOLE = 0.1  # share of the time: where every op is written anew, the model's errors count more
+LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
 LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
 
 
@@ -205,3 +208,43 @@ def is_better(one: Outcome, other: Outcome) -> bool:
     if is_same_time(one.seconds, other.seconds):
         return one.ties < other.ties
     return one.seconds < other.seconds
+
+
+def best_of(outcomes: Sequence[Outcome], least: Outcome) -> int | None:
+    """Returns the number of the best outcome that is better than `least`; None if there is none."""
+    best = None
+    for number, outcome in enumerate(outcomes):
+        if is_better(outcome, least):
+            best, least = number, outcome
+    return best
+
+
+def is_clearly_faster(whole: Outcome, islands: Outcome) -> bool:
+    """Returns whether the module written per device is faster by more than the model may be wrong about it, or by a
+    second witness: the estimate of the target's own compiler."""
+    if islands.problem or whole.seconds <= (1 - LEAST_GAIN_OF_WHOLE) * islands.seconds:
+        return True
+    mine, theirs = (each.of and each.of.estimated_seconds for each in (whole, islands))
+    is_confirmed = mine is not None and theirs is not None and mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs
+    return is_confirmed and whole.seconds < islands.seconds
+
+
+def compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", not_so: str = "without") -> str:
+    """Returns in words how the module with some sites rewritten compares with the one in which XLA has them.
+
+    Args:
+      so, not_so: what the first one is, and the second one.
+    """
+    if rewritten.problem or left.problem:
+        return rewritten.problem or left.problem
+    if rewritten.seconds == left.seconds:
+        names = ("received bytes", "temporaries in bytes", "rewritten sites")
+        differing = [each for each in zip(names, rewritten.ties, left.ties) if each[1] != each[2]]
+        if not differing:
+            return f"modelled time {micros(rewritten.seconds)} either way"
+        name, mine, others = differing[0]
+        return f"{name} {mine:,} {so}, {others:,} {not_so}, in the same time"
+    mine, others = micros(rewritten.seconds), micros(left.seconds)
+    if mine == others:
+        return f"modelled time {mine} either way"
+    return f"modelled time {mine} {so}, {others} {not_so}"

@@ -15,8 +15,8 @@ by a tenth: on the two-level network of `step_times` such modules were faster as
 process one that promised 4 % was slower. Where the target's own compiler estimates a shorter time, too, that is enough.
 No gain is asked for where stock XLA computes wrong values.
 
-For a target of compilation ahead of time, its compiler compiles both. Then its final program and its estimate of the
-time count as well.
+For a target of compilation ahead of time, its compiler compiles the module as it came and the finalists among its
+forms (`search`). Then its final program and its estimate of the time count as well.
 """
 
 from __future__ import annotations
@@ -24,34 +24,43 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
-from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
-from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
-from reshard.dialect_utils.xla.child import Compiled, CompileRequest
+from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
-from reshard.passes.sites.oracle import ALWAYS, BETTER, KEEP, REWRITE, STRICT, micros
-from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
+from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, micros
+from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
-from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+from reshard.passes.whole_module.module_cost import (
+    LEAST_GAIN_CONFIRMED,
+    LEAST_GAIN_OF_WHOLE,
+    ModuleCriterion,
+    best_of,
+    compared,
+    is_clearly_faster,
+)
 from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
+from reshard.passes.whole_module.replanned import Replanned
+from reshard.passes.whole_module.search import Found, Search
+from reshard.passes.whole_module.site_groups import Group, groups_of, names_sites
 from reshard.passes.whole_module.taken_over import (
     LOOPS_STAY,
     PIPELINES,
     TakenOver,
     can_take_over,
-    cut_at_sites,
     pipeline_for,
     take_over,
     take_over_beside_loops,
@@ -62,9 +71,7 @@ if TYPE_CHECKING:  # loading it loads numpy
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
 LEAST_GAIN = 0.005  # share of the module's time that a compilation must hope to gain, divided by the effort
-LEAST_GAIN_OF_WHOLE = 0.1  # share of the time: where every op is written anew, the model's errors count more
 _MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
-LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
 Change = tuple[tuple[int, ...], str]  # sites and the reason
 
 
@@ -80,7 +87,7 @@ class Check:
       topology: the network that times are modelled on, as the text of an option; empty: unknown.
       stock_time, our_time: the modelled times of both; None for one that does not compile.
       added: (sites, the reason) that are rewritten although the oracle would leave them to XLA.
-      attempts: how many rewritten modules were compiled.
+      attempts: how many rewritten modules were compiled for the target.
       traffic: the longest collectives of both, as `passes.traffic.summary` has them; None if nobody asked for them.
       taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
       not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
@@ -130,7 +137,7 @@ def check(
     """
     target = session.options.compile_for
     asked: str = policy or _option(pipeline, "policy", BETTER)
-    groups = _groups(rows, pipeline, asked)
+    groups = groups_of(rows, pipeline, asked)
     takes_over = asked == BETTER and _may_take_over(original, pipeline, target)
     if not groups and not takes_over and not (target and target.is_ahead_of_time):
         return rewritten
@@ -145,7 +152,7 @@ def check(
 
 def _may_take_over(module: ir.Module, pipeline: Pipeline, target: Target | None) -> bool:
     """Returns whether a pipeline asks for modules to be taken over as a whole, and this one has devices for that."""
-    if not can_take_over(pipeline) or pipeline.emission != AUTO or _names_sites(pipeline):
+    if not can_take_over(pipeline) or pipeline.emission != AUTO or names_sites(pipeline):
         return False
     devices = devices_of(module)
     return devices > 1 and (target is None or target.devices == devices)
@@ -170,78 +177,11 @@ def _option(pipeline: Pipeline, name: str, default):
     return next((getattr(each, name) for each in pipeline.passes if isinstance(each, PlanSitesPass)), default)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Sites that are rewritten together, because they were judged together.
-
-    Attributes:
-      sites: their numbers, sorted. gain_s: the modelled seconds that the rewrite saves alone; 0 if unknown.
-      is_proposed: whether the pipeline rewrote them. is_strict: whether the policy `strict` would.
-      is_even: whether they move as much either way, so that only `always` would.
-    """
-
-    sites: tuple[int, ...]
-    gain_s: float
-    is_proposed: bool
-    is_strict: bool
-    is_even: bool
-
-
-def _groups(rows: Sequence[dict], pipeline: Pipeline, policy: str) -> list[Group]:
-    """Returns the groups that the check chooses among, in program order.
-
-    Under `better` these are all that could be rewritten, unless the pipeline names sites.
-    """
-    is_free = policy == BETTER and not _names_sites(pipeline)
-    by_group: dict[object, list[dict]] = {}
-    for row in rows:
-        if row.get("is_rewritten") or (is_free and row.get("possible")):
-            by_group.setdefault(row["group"], []).append(row)
-    groups = [
-        Group(
-            tuple(sorted(row["site"] for row in together)),
-            max(map(_gain_s, together)),
-            any(row.get("is_rewritten") for row in together),
-            any(row.get("possible") == STRICT for row in together),
-            all(row.get("possible") == ALWAYS for row in together),
-        )
-        for together in by_group.values()
-    ]
-    return sorted(groups, key=lambda group: group.sites)
-
-
-def _names_sites(pipeline: Pipeline) -> bool:
-    """Returns whether the options of a pipeline say which sites are rewritten."""
-    return any(isinstance(each, SynthesizeCollectivesPass) and (each.only or each.leave) for each in pipeline.passes)
-
-
-def _gain_s(row: dict) -> float:
-    if row.get("stock_us") is None or row.get("our_us") is None:
-        return 0.0
-    return (row["stock_us"] - row["our_us"]) * 1e-6
-
-
-def groups_by_gain(rows: Sequence[dict]) -> list[list[int]]:
-    """Returns the rewritten sites in groups that were judged together; the group that gains least is first."""
-    groups: dict[object, list[dict]] = {}
-    for row in rows:
-        groups.setdefault(row["group"], []).append(row)
-    ordered = sorted(groups.values(), key=lambda group: (max(map(_gain, group)), group[0]["site"]))
-    return [sorted(row["site"] for row in group) for group in ordered]
-
-
-def _gain(row: dict) -> tuple[float, int]:
-    """Returns the gain in time, then in bytes that a device receives; the largest if stock XLA fails."""
-    if row.get("stock_bytes") is None:
-        return (0.0, 0) if row.get("our_bytes") is None else (float("inf"), 0)
-    return _gain_s(row), row["stock_bytes"] - (row.get("our_bytes") or 0)
-
-
 @dataclass
 class _Checker:
     """The check of one module.
 
-    State: `modules`, the rewritten modules, by the groups that are rewritten in them; `texts` by the `id` of a module.
+    State: `forms`, the forms of the module, as they are compiled.
     """
 
     original: ir.Module
@@ -253,8 +193,6 @@ class _Checker:
     policy: str
     takes_over: bool = False
     problem_of_stock: Callable[[], str] = lambda: ""
-    modules: dict[Groups, ir.Module] = field(default_factory=dict)
-    texts: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self):
         self.child = self.session.options.xla_child or xla_child.shared_child()
@@ -262,8 +200,17 @@ class _Checker:
         network = _option(self.pipeline, "network", SiteNetwork())
         self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
         self.replanned = Replanned(self.original, self.pipeline, self.session)
-        self.budget = MOST_ATTEMPTS * self.session.options.effort
         self.proposed: Groups = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
+        self.forms = CompiledForms(
+            self.original,
+            {self.proposed: self.rewritten},
+            self.groups,
+            self.replanned.with_sites,
+            self.criterion,
+            self.child,
+            self.target,
+            lambda problem: _refuse(self.original, self.session, problem),
+        )
 
     @functools.cached_property
     def taken_over(self) -> list[TakenOver]:
@@ -275,63 +222,64 @@ class _Checker:
             return take_over(self.replanned.planned, self.pipeline, self.session)
 
     def run(self) -> ir.Module:
-        is_ahead_of_time = self.target is not None and self.target.is_ahead_of_time
         wholes = [each for each in self.taken_over if each.module is not None]
         why_not = "".join(each.problem for each in self.taken_over)
-        if not self.groups and not wholes and not is_ahead_of_time:
+        if not self.groups and not wholes and not self.forms.is_slow:
             return self.rewritten
         progress.at("whole-module check: the module as it came")
-        self._foresee_wholes(wholes)
-        stock = self._compile(self.original)
+        search = self._search(wholes)
+        stock = search.none.of
         if not self.groups and not wholes:
             self._record(stock, stock, frozenset(), self.original, not_taken_over=why_not)
             return self.rewritten
-        self.stock = stock
-        none = self.criterion.outcome(stock, stock, 0)
-        gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
-        least_s = LEAST_GAIN / self.session.options.effort * none.seconds if stock.is_ok else 0.0
-        of_wholes = [self._compile(present(each.module), with_estimate=False) for each in wholes]
-        most_s = _MORE_THAN_PROMISED * sum(max(0.0, gain) for gain in gains) if self._is_all_known() else none.seconds
-        if (early := self._without_islands(wholes, of_wholes, none, most_s)) is not None:
-            return self._handed_over_whole(*early, none, len(wholes), "")
-        self._foresee_starts()
-
-        def measured(groups: Groups) -> Outcome:
-            return self._measured(groups, choice)
-
-        choice = JointChoice(gains, measured, none, is_better, self.budget, least_s, self._foresee)
-        best = choice.run(self._starts())
-        attempts = len(choice.outcomes) - 1 + len(wholes)
-        outcomes = [
-            self._judged(ours, present(each.module), len(each.rows), choice.outcome)
-            for each, ours in zip(wholes, of_wholes)
-        ]
-        winner = self._clearly_best(outcomes, choice.outcome)
+        found = search.found()
+        choice, outcomes = found.choice, found.outcomes
+        winner = _clearly_best(outcomes, choice.outcome)
         if winner is None and wholes and (beside := self._beside_loops()) is not None:
-            wholes, attempts = [*wholes, beside], attempts + 1
-            outcomes.append(self._outcome_of(present(beside.module), len(beside.rows), choice.outcome))
-            winner = self._clearly_best(outcomes, choice.outcome)
+            wholes = [*wholes, beside]
+            in_vain = found.unless_asked_in_vain(beside)
+            outcomes.append(in_vain or self.forms.outcome_of_whole(beside, choice.outcome))
+            winner = _clearly_best(outcomes, choice.outcome)
         if winner is None and (piped := self._with_pipelines(wholes, outcomes, choice.outcome)) is not None:
-            wholes, attempts = [*wholes, piped], attempts + 1
-            outcomes.append(self._outcome_of(present(piped.module), len(piped.rows), choice.outcome))
-            winner = self._clearly_best(outcomes, choice.outcome)
+            wholes = [*wholes, piped]
+            outcomes.append(self.forms.outcome_of_whole(piped, choice.outcome))
+            winner = _clearly_best(outcomes, choice.outcome)
         wrong = ""
-        if winner is None and (able := self._best_in_place_of_wrong(outcomes)) is not None:
-            if wrong := self.problem_of_stock():
-                winner = able
+        if winner is None and (able := self._in_place_of_wrong(wholes, outcomes, choice.outcome)) is not None:
+            winner, wrong = able
         if winner is not None:
-            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, attempts, wrong)
+            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found.attempts, wrong)
         if outcomes:
-            winner = _best_of(outcomes, choice.outcome)
             why_not = self._why_not_whole(outcomes, choice.outcome)
         if self._is_unmeasurable(stock, choice):
             return self.rewritten
-        dropped, added = list(self._dropped(choice)), list(self._added(choice))
+        dropped, added = list(self._dropped(found)), list(self._added(found))
         self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
-        module = self.modules[best] if best else self.original
-        self._record(stock, choice.outcome.of, best, module, dropped, added, attempts, not_taken_over=why_not)
+        module = self.forms.module(choice.best) if choice.best else self.original
+        self._record(
+            stock, choice.outcome.of, choice.best, module, dropped, added, found.attempts, not_taken_over=why_not
+        )
         return module
+
+    def _search(self, wholes: Sequence[TakenOver]) -> Search:
+        """Returns the search over the forms of the module, which itself is compiled now as it came.
+
+        For CPU devices what is asked for next is compiled at the same time: the module written per device, or else the
+        sets to start with. The compiler of another target takes all cores and most of the memory for one module.
+        """
+        effort, starts = self.session.options.effort, self._starts()
+        budget = MOST_ATTEMPTS * effort
+        if self.target is None:
+            first = [present(each.module) for each in wholes] or list(map(self.forms.module, starts[:budget]))
+            self.forms.foresee([self.original, *first])
+        stock = self.forms.stock = self.forms.compile(self.original)
+        none = self.criterion.outcome(stock, stock, 0)
+        gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
+        least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
+        sum_s = sum(max(0.0, gain) for gain in gains)
+        most_s = _MORE_THAN_PROMISED * sum_s if self._is_all_known() else none.seconds
+        return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s)
 
     def _is_all_known(self) -> bool:
         """Returns whether the gain of each site alone is known, and runs once in a step: it is that of one run."""
@@ -346,36 +294,26 @@ class _Checker:
                 calls[ir.FlatSymbolRefAttr(op.attributes["callee"]).value] += 1
         return max(calls.values(), default=0) < 2
 
-    def _without_islands(
-        self, wholes: Sequence[TakenOver], compiled: Sequence[Compiled], none: Outcome, most_s: float
-    ) -> tuple[TakenOver, Outcome] | None:
-        """Returns the form that is clearly faster than any with islands can be, with its outcome; None if none is.
-
-        Then no set of sites has to be compiled.
-
-        Args:
-          none: the outcome of the module as it came. most_s: no set of sites gains more.
-        """
-        if self.policy != BETTER or not self.stock.is_ok:
+    def _in_place_of_wrong(
+        self, wholes: Sequence[TakenOver], outcomes: list[Outcome], best: Outcome
+    ) -> tuple[int, str] | None:
+        """Returns the number of the fastest form that may take the place of a program with wrong values, and what is
+        wrong; None if stock's is right, or if there is no such form. Those that nobody has measured are measured."""
+        unknown = [at for at, each in enumerate(outcomes) if each.of is None]
+        if self._best_in_place_of_wrong(outcomes) is None and not unknown:
             return None
-        least = replace(none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * (none.seconds - most_s))
-        outcomes = [self.criterion.outcome(self.stock, ours, len(each.rows)) for each, ours in zip(wholes, compiled)]
-        if (winner := _best_of(outcomes, least)) is None:
+        if not (wrong := self.problem_of_stock()):
             return None
-        outcome = self._estimated(outcomes[winner], present(wholes[winner].module), len(wholes[winner].rows), none)
-        return (wholes[winner], outcome) if is_better(outcome, least) else None
-
-    @staticmethod
-    def _clearly_best(outcomes: Sequence[Outcome], islands: Outcome) -> int | None:
-        """Returns the number of the best form that is clearly faster than the one with islands; None if none is."""
-        clear = [
-            each if _is_clearly_faster(each, islands) else replace(each, problem="not clearly") for each in outcomes
-        ]
-        return _best_of(clear, islands)
+        if self._best_in_place_of_wrong(outcomes) is None:
+            for at in unknown:
+                outcomes[at] = self.forms.outcome_of_whole(wholes[at], best)
+        able = self._best_in_place_of_wrong(outcomes)
+        return None if able is None else (able, wrong)
 
     def _best_in_place_of_wrong(self, outcomes: Sequence[Outcome]) -> int | None:
         """Returns the number of the fastest form that may take the place of a program with wrong values."""
-        able = [i for i, each in enumerate(outcomes) if self.criterion.may_replace_wrong(self.stock, each.of)]
+        stock, may_replace = self.forms.stock, self.criterion.may_replace_wrong
+        able = [i for i, each in enumerate(outcomes) if each.of and may_replace(stock, each.of)]
         return min(able, key=lambda i: outcomes[i].seconds, default=None)
 
     def _beside_loops(self) -> TakenOver | None:
@@ -394,9 +332,8 @@ class _Checker:
 
         Only in that form XLA's own collectives are there to be cut.
         """
-        usable = [at for at, each in enumerate(outcomes) if each.of is not None and each.of.is_ok]
-        is_known = self.target is not None and self.target.is_ahead_of_time and self.criterion.network.is_known
-        if self.policy != BETTER or not usable or not is_known:
+        usable = [at for at, each in enumerate(outcomes) if each.of is None or each.of.is_ok]
+        if self.policy != BETTER or not usable or not self.forms.is_slow or not self.criterion.network.is_known:
             return None
         fastest = min(usable, key=lambda at: outcomes[at].seconds)
         whole, seconds = wholes[fastest], outcomes[fastest].seconds
@@ -431,21 +368,27 @@ class _Checker:
         loops = " but its loops" if LOOPS_STAY in winner.form else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
         self._record(
-            self.stock, whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form, wrong_stock=wrong
+            self.forms.stock,
+            whole.of,
+            frozenset(),
+            module,
+            attempts=attempts,
+            taken_over=winner.form,
+            wrong_stock=wrong,
         )
         return module
 
     def _why_not_whole(self, outcomes: Sequence[Outcome], islands: Outcome) -> str:
         """Returns in words why the module is not written per device, with the option that would allow it if there is
         one."""
-        if (winner := _best_of(outcomes, islands)) is not None:
-            compared = self._compared_whole(outcomes[winner], islands)
-            return f"{compared}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
+        if (winner := best_of(outcomes, islands)) is not None:
+            said = self._compared_whole(outcomes[winner], islands)
+            return f"{said}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
         for each in sorted(outcomes, key=lambda outcome: outcome.seconds):
-            limit = self.criterion.missing_limit(self.stock, each.of)
+            limit = each.of and self.criterion.missing_limit(self.forms.stock, each.of)
             if limit is not None and each.seconds < islands.seconds:
-                compared = self._compared_whole(replace(each, problem=""), islands)
-                return f"{each.problem}; --memory-limit={limit} allows it: {compared}"
+                said = self._compared_whole(replace(each, problem=""), islands)
+                return f"{each.problem}; --memory-limit={limit} allows it: {said}"
         first = outcomes[0]
         return first.problem or self._compared_whole(first, islands)
 
@@ -453,8 +396,8 @@ class _Checker:
         """Returns in words how the module written per device compares with the best form with islands."""
         if whole.seconds == islands.seconds:
             return f"modelled time {micros(whole.seconds)} either way"
-        than = "as it came" if islands.of is self.stock else "with rewritten sites"
-        return _compared(whole, islands, "so", than)
+        than = "as it came" if islands.of is self.forms.stock else "with rewritten sites"
+        return compared(whole, islands, "so", than)
 
     def _is_unmeasurable(self, stock: Compiled, choice: JointChoice) -> bool:
         """Returns whether XLA refuses the module both ways, as a library without a main function; then says so.
@@ -464,7 +407,7 @@ class _Checker:
         refusals = {stock.message, *(outcome.of.message for outcome in choice.outcomes.values())}
         if stock.status != "error" or any(each.of.status != "error" for each in choice.outcomes.values()):
             return False
-        if not self.groups and (self.target is None or not self.target.is_ahead_of_time):
+        if not self.groups and not self.forms.is_slow:
             return True
         said = min(refusals).strip().splitlines() or ["no message"]
         self.session.remark(
@@ -480,81 +423,6 @@ class _Checker:
             strict = frozenset(i for i, group in enumerate(self.groups) if group.is_strict)
             starts += [uneven, strict, frozenset(range(len(self.groups)))]
         return [each for each in dict.fromkeys(starts) if each]
-
-    def _measured(self, groups: Groups, choice: JointChoice) -> Outcome:
-        """Returns the outcome of a set. The compiler's estimate is asked for only if the set is the best one but for
-        it."""
-        progress.at("whole-module check: rewritten module", len(choice.outcomes), self.budget)
-        return self._outcome_of(self._module(groups), len(self._sites(groups)), choice.outcome)
-
-    def _outcome_of(self, module: ir.Module, sites: int, best: Outcome) -> Outcome:
-        """Returns the outcome of a form of the module in which a number of sites are rewritten, beside the best one."""
-        return self._judged(self._compile(module, with_estimate=False), module, sites, best)
-
-    def _judged(self, compiled: Compiled, module: ir.Module, sites: int, best: Outcome) -> Outcome:
-        return self._estimated(self.criterion.outcome(self.stock, compiled, sites), module, sites, best)
-
-    def _estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
-        """Returns an outcome with the compiler's estimate if it is the best one but for it."""
-        compiled = outcome.of
-        if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
-            return outcome
-        compiled = self.child.estimated(compiled, self._text(module), devices_of(module), self.target)
-        return self.criterion.outcome(self.stock, compiled, sites)
-
-    def _foresee_wholes(self, wholes: Sequence[TakenOver]) -> None:
-        """Compiles at the same time what is asked for first: the module as it came, and written per device; or else the
-        sets to start with.
-
-        Not for another target: its compiler takes all cores and most of the memory for one module.
-        """
-        if self.target is None:
-            first = [present(each.module) for each in wholes] or self._first_sets()
-            self.child.foresee([self._request(each) for each in (self.original, *first)])
-
-    def _foresee_starts(self) -> None:
-        """Compiles the sets to start with at the same time."""
-        if self.target is None and len(first := self._first_sets()) > 1:
-            self.child.foresee([self._request(each) for each in first])
-
-    def _first_sets(self) -> list[ir.Module]:
-        return list(map(self._module, self._starts()[: self.budget]))
-
-    def _foresee(self, sets: Sequence[Groups]) -> None:
-        """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""
-        if self.target is None and len(sets) > 1 and xla_child.is_large(self._text(self._module(sets[0]))):
-            self.child.foresee([self._request(self._module(groups)) for groups in sets])
-
-    def _module(self, groups: Groups) -> ir.Module:
-        """Returns the module in which some groups are rewritten; each is made once."""
-        if groups not in self.modules:
-            is_given = groups == self.proposed
-            self.modules[groups] = self.rewritten if is_given else self.replanned.with_sites(self._sites(groups))
-        return self.modules[groups]
-
-    def _request(self, module: ir.Module) -> CompileRequest:
-        return CompileRequest(self._text(module), devices_of(module), has_final=self.criterion.network.has_final)
-
-    def _text(self, module: ir.Module) -> str:
-        """Returns the text of the original or of one of `modules`, written once."""
-        if id(module) not in self.texts:
-            self.texts[id(module)] = str(module)
-        return self.texts[id(module)]
-
-    def _compile(self, module: ir.Module, *, with_estimate: bool = True) -> Compiled:
-        compiled = self.child.compile(
-            self._text(module),
-            devices_of(module),
-            target=self.target,
-            has_final=self.criterion.network.has_final,
-            with_estimate=with_estimate,
-        )
-        if compiled.status == "target":
-            _refuse(self.original, self.session, compiled.message)
-        return compiled
-
-    def _sites(self, groups: Groups) -> tuple[int, ...]:
-        return tuple(sorted(site for i in groups for site in self.groups[i].sites))
 
     def _record(
         self,
@@ -600,22 +468,23 @@ class _Checker:
 
     # Words
 
-    def _dropped(self, choice: JointChoice) -> Iterator[Change]:
+    def _dropped(self, found: Found) -> Iterator[Change]:
         """Yields the sites that were proposed and are not in the best set, with the reason."""
-        left = self.proposed - choice.best
-        for flip in choice.flips:
+        best = found.choice.best
+        left = self.proposed - best
+        for flip in found.told.flips if found.told.best == best else ():
             if flip.is_removal and (block := flip.block & left):
                 left -= block
-                yield self._sites(block), _compared(flip.before, flip.after)
+                yield self.forms.sites(block), compared(flip.before, flip.after) + found.said_by
         if left:
-            first = choice.outcomes[self.proposed]
-            yield self._sites(left), _compared(first, choice.outcome)
+            yield self.forms.sites(left), found.compared(self.proposed, best)
 
-    def _added(self, choice: JointChoice) -> Iterator[Change]:
+    def _added(self, found: Found) -> Iterator[Change]:
         """Yields the sites in the best set that were not proposed, with the reason."""
-        if added := choice.best - self.proposed:
-            without = choice.outcomes.get(choice.best & self.proposed, choice.outcomes[frozenset()])
-            yield self._sites(added), _compared(choice.outcome, without)
+        best = found.choice.best
+        if added := best - self.proposed:
+            without = best & self.proposed
+            yield self.forms.sites(added), found.compared(best, without if found.knows(without) else frozenset())
 
     def _tell(self, changes: Sequence[Change], action: str, in_row: str, in_remark: str) -> None:
         """Writes the reasons of changes into the rows of their sites, and emits a remark for each change."""
@@ -629,77 +498,10 @@ class _Checker:
             self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")
 
 
-def _is_clearly_faster(whole: Outcome, islands: Outcome) -> bool:
-    """Returns whether the module written per device is faster by more than the model may be wrong about it, or by a
-    second witness: the estimate of the target's own compiler."""
-    if islands.problem or whole.seconds <= (1 - LEAST_GAIN_OF_WHOLE) * islands.seconds:
-        return True
-    mine, theirs = (each.of and each.of.estimated_seconds for each in (whole, islands))
-    is_confirmed = mine is not None and theirs is not None and mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs
-    return is_confirmed and whole.seconds < islands.seconds
-
-
-def _best_of(outcomes: Sequence[Outcome], least: Outcome) -> int | None:
-    """Returns the number of the best outcome that is better than `least`; None if there is none."""
-    best = None
-    for number, outcome in enumerate(outcomes):
-        if is_better(outcome, least):
-            best, least = number, outcome
-    return best
-
-
-def _compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", not_so: str = "without") -> str:
-    """Returns in words how the module with some sites rewritten compares with the one in which XLA has them.
-
-    Args:
-      so, not_so: what the first one is, and the second one.
-    """
-    if rewritten.problem or left.problem:
-        return rewritten.problem or left.problem
-    if rewritten.seconds == left.seconds:
-        names = ("received bytes", "temporaries in bytes", "rewritten sites")
-        differing = [each for each in zip(names, rewritten.ties, left.ties) if each[1] != each[2]]
-        if not differing:
-            return f"modelled time {micros(rewritten.seconds)} either way"
-        name, mine, others = differing[0]
-        return f"{name} {mine:,} {so}, {others:,} {not_so}, in the same time"
-    mine, others = micros(rewritten.seconds), micros(left.seconds)
-    if mine == others:
-        return f"modelled time {mine} either way"
-    return f"modelled time {mine} {so}, {others} {not_so}"
-
-
-class Replanned:
-    """The rewritten forms of a module, each with other sites. Its sites are found and planned once.
-
-    Args:
-      original: the module before `pipeline` ran in `session`.
-    State: `said`, the diagnostics of the planning, once it has run.
-    """
-
-    said: tuple[Diagnostic, ...] = ()
-
-    def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
-        self._original, self._options = original, session.options  # the same options, so sites have the same numbers
-        self._planning, self._rewriting = cut_at_sites(pipeline)
-
-    def with_sites(self, sites: Sequence[int]) -> ir.Module:
-        """Returns a copy of the original in which some sites, and no other, are rewritten."""
-        with self._original.context:
-            if not sites:
-                return ir.Module.parse(compat.bytecode(self._original))
-            module = ir.Module.parse(self.planned)
-            pipeline = self._rewriting.with_options({"only": "+".join(map(str, sites))})
-            pipeline.run(module, Session(self._options))
-        return module
-
-    @functools.cached_property
-    def planned(self) -> bytes:
-        """Returns the module with findings, chains and verdicts on its ops, as bytecode."""
-        module, session = ir.Module.parse(compat.bytecode(self._original)), Session(self._options)
-        self._planning.run(module, session)
-        self.said = tuple(session.results.diagnostics.diagnostics)
-        return compat.bytecode(module)
+def _clearly_best(outcomes: Sequence[Outcome], islands: Outcome) -> int | None:
+    """Returns the number of the best form that is clearly faster than the one with islands; None if none is."""
+    clear = [each if is_clearly_faster(each, islands) else replace(each, problem="not clearly") for each in outcomes]
+    return best_of(clear, islands)
 
 
 def needs_values(session: Session) -> bool:

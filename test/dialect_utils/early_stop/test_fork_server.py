@@ -25,16 +25,22 @@ def work(request):
     return request["code"]
 
 server = ForkServer(work, lambda: None)
-print(*server.run(REQUESTS, AT_ONCE))
+print(*(f"{number}:{code}" for number, code in server.run(REQUESTS, AT_ONCE)))
 server.close()
 """
 
 
 def codes(*requests: dict, at_once: int = 1) -> tuple[list[int], str]:
     """Returns the exit codes of requests, and what was written to stderr, in a process without threads."""
+    ended, said = ends(*requests, at_once=at_once)
+    return [code for _, code in sorted(ended)], said
+
+
+def ends(*requests: dict, at_once: int) -> tuple[list[tuple[int, int]], str]:
+    """Returns (number of the request, exit code) in the order in which the forks end, and what was written."""
     program = PROGRAM.replace("REQUESTS", repr(list(requests))).replace("AT_ONCE", str(at_once))
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    return list(map(int, ran.stdout.split())), ran.stderr
+    return [(int(number), int(code)) for number, code in (each.split(":") for each in ran.stdout.split())], ran.stderr
 
 
 def test_exit_codes_come_back_and_the_server_goes_on():
@@ -44,9 +50,14 @@ def test_exit_codes_come_back_and_the_server_goes_on():
 
 
 @pytest.mark.parametrize("at_once", [2, 3, 8])
-def test_codes_are_in_the_order_of_the_requests_whichever_ends_first(at_once):
+def test_each_code_comes_with_the_number_of_its_request_whichever_ends_first(at_once):
     found, _ = codes({"code": 5, "seconds": 0.3}, {"code": 6, "seconds": 0.1}, {"code": 7}, at_once=at_once)
     assert found == [5, 6, 7]
+
+
+def test_what_ends_first_is_told_first():
+    ended, _ = ends({"code": 5, "seconds": 2}, {"code": 6}, at_once=2)
+    assert ended == [(1, 6), (0, 5)]
 
 
 def test_an_exception_is_printed_and_its_code_is_1():

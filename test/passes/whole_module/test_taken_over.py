@@ -15,8 +15,10 @@ from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
 from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Outcome
-from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.module_cost import ModuleCriterion, is_clearly_faster
+from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.taken_over import (
     cut_at_sites,
     pipeline_for,
@@ -84,10 +86,10 @@ def test_a_module_is_taken_over_where_that_is_faster():
 
 @pytest.mark.parametrize(("promise", "compiles"), [(2, False), (1e9, True)], ids=("is faster", "may be slower"))
 def test_no_set_of_sites_is_compiled_if_the_whole_is_clearly_faster_than_any(promise, compiles, monkeypatch):
-    measured, asked = whole_module_check._Checker._measured, []
+    measured, asked = CompiledForms.outcome_of_set, []
     monkeypatch.setattr(whole_module_check, "_MORE_THAN_PROMISED", promise)
     monkeypatch.setattr(
-        whole_module_check._Checker, "_measured", lambda self, *more: asked.append(more) or measured(self, *more)
+        CompiledForms, "outcome_of_set", lambda self, *more: asked.append(more) or measured(self, *more)
     )
     _, session = run(ROW_AND_CUBE)
     check = session.results.checks[0]
@@ -109,9 +111,9 @@ BESIDE_A_LOOP = ROW_AND_CUBE.replace(
 
 
 def test_what_sites_gain_in_loops_is_not_known_so_sets_of_them_are_compiled(monkeypatch):
-    measured, asked = whole_module_check._Checker._measured, []
+    measured, asked = CompiledForms.outcome_of_set, []
     monkeypatch.setattr(
-        whole_module_check._Checker, "_measured", lambda self, *more: asked.append(more) or measured(self, *more)
+        CompiledForms, "outcome_of_set", lambda self, *more: asked.append(more) or measured(self, *more)
     )
     run(BESIDE_A_LOOP)
     assert asked
@@ -170,9 +172,7 @@ func.func @main(%a: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"
 def test_loops_may_stay_where_the_rest_is_written_per_device():
     pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
     with make_context() as context, ir.Location.unknown(context):
-        planned = [
-            whole_module_check.Replanned(ir.Module.parse(text), pipeline, session).planned for text in (LOOP, ROW)
-        ]
+        planned = [Replanned(ir.Module.parse(text), pipeline, session).planned for text in (LOOP, ROW)]
         found, none = (take_over_beside_loops(each, pipeline, session) for each in planned)
         assert none is None and found.form == "time, loops stay with XLA"
         text = str(found.module)
@@ -199,7 +199,7 @@ def test_why_a_module_is_not_taken_over(text, reason):
     pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
-        planned = whole_module_check.Replanned(module, pipeline, session).planned
+        planned = Replanned(module, pipeline, session).planned
         (found,) = take_over(planned, pipeline, session)
         assert found.module is None and reason in found.problem
         before = str(module)
@@ -220,7 +220,7 @@ def test_the_report_names_the_limit_that_would_allow_a_faster_form(monkeypatch):
 
 def test_what_the_compiler_of_a_target_refuses_both_ways_is_said_though_there_is_no_site(monkeypatch):
     refused = Compiled("error", "out of memory")
-    monkeypatch.setattr(whole_module_check._Checker, "_compile", lambda *_, **__: refused)
+    monkeypatch.setattr(CompiledForms, "compile", lambda *_, **__: refused)
     session = Session(RunOptions(compile_for=Target.parse("tpu:v5e:2x4")))
     pipeline = Pipeline.emitting("auto", {"topology": "v5e:2x4", "platform": "tpu"})
     with make_context() as context, ir.Location.unknown(context):
@@ -266,7 +266,7 @@ def test_both_objectives_are_tried_where_their_plans_differ():
     }"""
     pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
     with make_context() as context, ir.Location.unknown(context):
-        planned = whole_module_check.Replanned(ir.Module.parse(text), pipeline, session).planned
+        planned = Replanned(ir.Module.parse(text), pipeline, session).planned
         found = take_over(planned, pipeline, session)
     assert [each.form for each in found] == ["time", "bytes"]
     assert found[0].rows[0]["chain"] != found[1].rows[0]["chain"]
@@ -302,7 +302,7 @@ def test_passes_behind_the_rewriting_run_on_the_module_that_is_taken_over():
     pipeline = Pipeline((*pipeline.elements, "sdy-inline-meshes"))
     session = Session()
     with make_context() as context, ir.Location.unknown(context):
-        planned = whole_module_check.Replanned(ir.Module.parse(ROW), pipeline, session).planned
+        planned = Replanned(ir.Module.parse(ROW), pipeline, session).planned
         found = take_over(planned, pipeline, session)[0]
         assert "sdy.mesh @" not in str(found.module)
 
@@ -318,7 +318,7 @@ def test_nothing_is_said_of_sites_that_are_no_more():
 )
 def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_be_wrong(problem, seconds, taken):
     whole, islands = Outcome("", seconds, ()), Outcome(problem, 1.0, ())
-    assert whole_module_check._is_clearly_faster(whole, islands) is taken
+    assert is_clearly_faster(whole, islands) is taken
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_
 def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, estimates, taken):
     mine, theirs = (SimpleNamespace(estimated_seconds=each) for each in estimates)
     whole, islands = Outcome("", seconds, (), mine), Outcome("", 1.0, (), theirs)
-    assert whole_module_check._is_clearly_faster(whole, islands) is taken
+    assert is_clearly_faster(whole, islands) is taken
 
 
 # Stock XLA computes it wrongly on 3 x 4 devices; see docs/upstream/convolution.md.

@@ -17,6 +17,7 @@ from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import STRICT, TABLES_OF_POINTERS_BYTES
 from reshard.passes.whole_module import whole_module_check
 from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.site_groups import groups_of
 from reshard.passes.whole_module.whole_module_check import MOST_ATTEMPTS
 
 # The layout check is off: it would compile modules too, and these tests look at the compiled modules.
@@ -242,7 +243,7 @@ def test_sites_where_stock_does_as_well_are_in_one_set_to_start_with_only():
         {"site": site, "group": site, "possible": possible, "is_rewritten": site == 0, "stock_us": 2.0, "our_us": 1.0}
         for site, possible in enumerate(["strict", "better", "always", None])
     ]
-    groups = whole_module_check._groups(rows, Pipeline(()), "better")
+    groups = groups_of(rows, Pipeline(()), "better")
     assert [(group.sites, group.is_even) for group in groups] == [((0,), False), ((1,), False), ((2,), True)]
 
 

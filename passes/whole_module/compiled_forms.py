@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of one module for the whole-module check: each is written once, compiled, and compared with stock XLA's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.child import Compiled, CompileRequest
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.whole_module.joint_choice import Groups, Outcome
+from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+from reshard.passes.whole_module.site_groups import Group
+from reshard.passes.whole_module.taken_over import TakenOver
+
+
+@dataclass
+class CompiledForms:
+    """Writes, compiles and compares the forms of one module.
+
+    Args:
+      original: the module as it came.
+      written: the rewritten modules, by the groups that are rewritten in them; those that are not here are added.
+      groups: of sites. with_sites: returns the module in which some sites are rewritten.
+      criterion: what decides between two forms. target: the target of compilation.
+      refuse: raises an error if there are no such devices.
+    State: `texts`, by the `id` of a module; `stock`, the original as the target's compiler compiles it.
+    """
+
+    original: ir.Module
+    written: dict[Groups, ir.Module]
+    groups: Sequence[Group]
+    with_sites: Callable[[Sequence[int]], ir.Module]
+    criterion: ModuleCriterion
+    child: xla_child.XlaChild
+    target: Target | None
+    refuse: Callable[[str], None]
+    texts: dict[int, str] = field(default_factory=dict)
+    stock: Compiled = field(init=False)
+
+    @property
+    def is_slow(self) -> bool:
+        """Returns whether the target's compiler is another one than XLA's for CPU devices."""
+        return self.target is not None and self.target.is_ahead_of_time
+
+    def sites(self, groups: Groups) -> tuple[int, ...]:
+        return tuple(sorted(site for i in groups for site in self.groups[i].sites))
+
+    def module(self, groups: Groups) -> ir.Module:
+        """Returns the module in which some groups are rewritten; each is made once."""
+        if groups not in self.written:
+            self.written[groups] = self.with_sites(self.sites(groups))
+        return self.written[groups]
+
+    # Compiled
+
+    def compile(self, module: ir.Module, *, with_estimate: bool = True) -> Compiled:
+        compiled = self.child.compile(
+            self._text(module),
+            devices_of(module),
+            target=self.target,
+            has_final=self.criterion.network.has_final,
+            with_estimate=with_estimate,
+        )
+        if compiled.status == "target":
+            self.refuse(compiled.message)
+        return compiled
+
+    def partitioned(self, module: ir.Module) -> Compiled:
+        """Returns a form as XLA compiles it for CPU devices, whatever the target is."""
+        return self.child.compile(self._text(module), devices_of(module), has_final=self.criterion.network.has_final)
+
+    def foresee(self, modules: Sequence[ir.Module]) -> None:
+        """Compiles modules for CPU devices at the same time, which are asked for soon."""
+        self.child.foresee([self._request(each) for each in modules])
+
+    def foresee_sets(self, sets: Sequence[Groups]) -> None:
+        """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""
+        if len(sets) > 1 and xla_child.is_large(self._text(self.module(sets[0]))):
+            self.foresee([self.module(groups) for groups in sets])
+
+    def _request(self, module: ir.Module) -> CompileRequest:
+        return CompileRequest(self._text(module), devices_of(module), has_final=self.criterion.network.has_final)
+
+    def _text(self, module: ir.Module) -> str:
+        """Returns the text of one of the forms, written once."""
+        if id(module) not in self.texts:
+            self.texts[id(module)] = str(module)
+        return self.texts[id(module)]
+
+    # Compared
+
+    def outcome_of_set(self, groups: Groups, best: Outcome) -> Outcome:
+        return self.outcome_of(self.module(groups), len(self.sites(groups)), best)
+
+    def outcome_of_whole(self, form: TakenOver, best: Outcome) -> Outcome:
+        return self.outcome_of(present(form.module), len(form.rows), best)
+
+    def outcome_of(self, module: ir.Module, sites: int, best: Outcome) -> Outcome:
+        """Returns the outcome of a form of the module in which a number of sites are rewritten, beside the best one.
+
+        The compiler's estimate is asked for only if the form is the best one but for it.
+        """
+        return self.judged(self.compile(module, with_estimate=False), module, sites, best)
+
+    def judged(self, compiled: Compiled, module: ir.Module, sites: int, best: Outcome) -> Outcome:
+        return self.estimated(self.criterion.outcome(self.stock, compiled, sites), module, sites, best)
+
+    def estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
+        """Returns an outcome with the compiler's estimate if it is the best one but for it."""
+        compiled = outcome.of
+        if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
+            return outcome
+        compiled = self.child.estimated(compiled, self._text(module), devices_of(module), self.target)
+        return self.criterion.outcome(self.stock, compiled, sites)

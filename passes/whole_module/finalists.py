@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which forms of a module the compiler of a target is asked about.
+
+A compiler for TPUs takes about ten times as long for a module as XLA takes for CPU devices until it has assigned
+buffers, and both partition alike. So forms are compared as XLA partitions them for CPU devices, priced on the target's
+network: a form's *promise*. What the target's compiler makes of collectives and copies afterwards is not in it. So
+promises of one kind of form err alike, those of another kind in another way, and none is taken without a measurement:
+
+- The target's compiler compiles the *finalists*, the form that promises most first.
+- What it makes of a form, by that form's promise, is the **scale** of the promises of that kind from then on; at first
+  it is that of the module as it came. A form is a finalist while its promise, scaled, is better than the best so far.
+- A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded.
+
+Sets of sites keep their promises: they leave XLA's collectives around them as they are. A module that is written per
+device promises more than it keeps where the target's compiler makes much of stock XLA's program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from reshard.passes.sites.oracle import is_same_time
+from reshard.passes.whole_module.joint_choice import Outcome
+from reshard.passes.whole_module.module_cost import is_better
+
+
+@dataclass
+class Finalists:
+    """The finalists among forms of one kind.
+
+    Args:
+      promised: the outcome of each form as XLA partitions it for CPU devices.
+      before, none: the module as it came, partitioned so, and as the target's compiler compiles it; both compile.
+      most: the most finalists.
+    State: `outcomes`, those of the finalists, by number; `scale`, see above.
+    """
+
+    promised: Sequence[Outcome]
+    before: Outcome
+    none: Outcome
+    most: int
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.scale = self.none.seconds / self.before.seconds if self.before.seconds else 1.0
+
+    def seconds(self, number: int) -> float:
+        """Returns what a form promises, scaled."""
+        return self.promised[number].seconds * self.scale
+
+    @property
+    def least_s(self) -> float:
+        """Returns the most that any form promises."""
+        return min((self.seconds(number) for number in range(len(self.promised))), default=float("inf"))
+
+    def measure(self, measure: Callable[[int], Outcome]) -> None:
+        """Measures finalists until no other form promises to be better than they and than the module as it came."""
+        for number in self._in_order():
+            if len(self.outcomes) == self.most or not self._is_promising(number):
+                return
+            outcome = self.outcomes[number] = measure(number)
+            if outcome.seconds < float("inf") and self.promised[number].seconds:
+                self.scale = outcome.seconds / self.promised[number].seconds
+
+    def _in_order(self) -> list[int]:
+        compiling = (at for at, each in enumerate(self.promised) if each.seconds < float("inf"))
+        return sorted(compiling, key=lambda at: (self.promised[at].problem != "", _order(self.promised[at])))
+
+    def _is_promising(self, number: int) -> bool:
+        usable = [each.seconds for each in self.outcomes.values() if not each.problem]
+        if not self.outcomes:
+            return is_better(replace(self.promised[number], problem=""), self.before)
+        best_s, promised_s = min(usable, default=self.none.seconds), self.seconds(number)
+        return promised_s < best_s and not is_same_time(promised_s, best_s)
+
+
+def _order(outcome: Outcome) -> tuple[float, tuple[float, ...]]:
+    return outcome.seconds, outcome.ties

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rewritten forms of one module: its sites are found and planned once, and any set of them is then written."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from reshard.dialect_utils.ir.diagnostics import Diagnostic
+from reshard.dialect_utils.platform import compat
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.whole_module.taken_over import cut_at_sites
+
+
+class Replanned:
+    """The rewritten forms of a module, each with other sites. Its sites are found and planned once.
+
+    Args:
+      original: the module before `pipeline` ran in `session`.
+    State: `said`, the diagnostics of the planning, once it has run.
+    """
+
+    said: tuple[Diagnostic, ...] = ()
+
+    def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
+        self._original, self._options = original, session.options  # the same options, so sites have the same numbers
+        self._planning, self._rewriting = cut_at_sites(pipeline)
+
+    def with_sites(self, sites: Sequence[int]) -> ir.Module:
+        """Returns a copy of the original in which some sites, and no other, are rewritten."""
+        with self._original.context:
+            if not sites:
+                return ir.Module.parse(compat.bytecode(self._original))
+            module = ir.Module.parse(self.planned)
+            pipeline = self._rewriting.with_options({"only": "+".join(map(str, sites))})
+            pipeline.run(module, Session(self._options))
+        return module
+
+    @functools.cached_property
+    def planned(self) -> bytes:
+        """Returns the module with findings, chains and verdicts on its ops, as bytecode."""
+        module, session = ir.Module.parse(compat.bytecode(self._original)), Session(self._options)
+        self._planning.run(module, session)
+        self.said = tuple(session.results.diagnostics.diagnostics)
+        return compat.bytecode(module)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for the best form of a module, by what the forms are measured to cost, or by what they promise first.
+
+XLA compiles a form for CPU devices in the time of a few passes, so all forms are measured. The compilers of other
+targets are slow. There the search goes over promises (`finalists`), and the target's compiler measures what promises
+most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.passes.sites.oracle import BETTER
+from reshard.passes.whole_module.compiled_forms import CompiledForms
+from reshard.passes.whole_module.finalists import Finalists
+from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
+from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
+from reshard.passes.whole_module.taken_over import TakenOver
+
+MOST_FINALISTS = 3  # of each kind that a target's compiler is asked about, times the effort
+
+
+@dataclass
+class Found:
+    """What a search has found.
+
+    Attributes:
+      choice: the choice among the sets of sites, as they are measured.
+      told: the one whose outcomes say why sites are in the best set: it has more of them if promises were searched.
+      outcomes: those of the forms that are written per device.
+      finalists, promise: the finalists among these, and what a module with so many changes promises; None if all forms
+        are measured.
+    """
+
+    choice: JointChoice
+    told: JointChoice
+    outcomes: list[Outcome]
+    finalists: Finalists | None = None
+    promise: Callable[[ir.Module, int], Outcome] | None = None
+
+    @property
+    def attempts(self) -> int:
+        """Returns how many rewritten modules were compiled for the target."""
+        return len(self.choice.outcomes) - 1 + sum(each.of is not None for each in self.outcomes)
+
+    @property
+    def said_by(self) -> str:
+        """Returns the end of a reason that is told by `told`."""
+        return "" if self.told is self.choice else ", as XLA partitions it"
+
+    def knows(self, groups: Groups) -> bool:
+        return groups in self.choice.outcomes or groups in self.told.outcomes
+
+    def compared(self, one: Groups, other: Groups) -> str:
+        """Returns in words how a set of sites compares with another one, by measurements if there are any of both."""
+        if one in self.choice.outcomes and other in self.choice.outcomes:
+            return compared(self.choice.outcomes[one], self.choice.outcomes[other])
+        return compared(self.told.outcomes[one], self.told.outcomes[other]) + self.said_by
+
+    def unless_asked_in_vain(self, form: TakenOver) -> Outcome | None:
+        """Returns the outcome of one more form that promises too little for the target's compiler to be asked about it;
+        None for one to ask about."""
+        if self.finalists is None or self.promise is None:
+            return None
+        promised, scale = self.promise(present(form.module), len(form.rows)), self.finalists.scale
+        is_vain = promised.seconds * scale >= self.choice.outcome.seconds
+        return _not_asked(promised, self.finalists.before, scale) if is_vain else None
+
+
+@dataclass
+class Search:
+    """The search over the forms of one module.
+
+    Args:
+      forms: those with rewritten sites, and what compiles any form. wholes: those that are written per device.
+      none: the outcome of the module as it came.
+      starts: the sets that the policies propose. gains: of each group in seconds, as it is promised alone.
+      budget: the most sets to search. effort: see `--effort`. least_s: what a set has to hope for.
+      most_s: no set of sites gains more.
+    """
+
+    forms: CompiledForms
+    wholes: Sequence[TakenOver]
+    none: Outcome
+    starts: Sequence[Groups]
+    gains: Sequence[float]
+    budget: int
+    effort: int
+    least_s: float
+    most_s: float
+
+    def found(self) -> Found:
+        return self._by_promise() or self._by_measurement()
+
+    def _by_measurement(self) -> Found:
+        """Measures all forms that are written per device, and then sets of sites, if one may be better than these."""
+        forms = self.forms
+        compiled = [forms.compile(present(each.module), with_estimate=False) for each in self.wholes]
+        choice = self._choice(self.budget, self.least_s)
+        if (early := self._without_islands(compiled)) is not None:
+            return Found(choice, choice, early)
+        if forms.target is None and len(self._first_sets()) > 1:
+            forms.foresee(self._first_sets())
+        choice.run(self.starts)
+        judged = (
+            forms.judged(ours, present(each.module), len(each.rows), choice.outcome)
+            for each, ours in zip(self.wholes, compiled)
+        )
+        return Found(choice, choice, list(judged))
+
+    def _without_islands(self, compiled: Sequence[Compiled]) -> list[Outcome] | None:
+        """Returns the outcomes of the forms if one is clearly faster than any with islands can be; None if none is.
+
+        Then no set of sites has to be compiled.
+        """
+        forms = self.forms
+        if forms.criterion.policy != BETTER or not forms.stock.is_ok:
+            return None
+        least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * (self.none.seconds - self.most_s))
+        outcomes = [
+            forms.criterion.outcome(forms.stock, ours, len(each.rows)) for each, ours in zip(self.wholes, compiled)
+        ]
+        if (winner := best_of(outcomes, least)) is None:
+            return None
+        form = self.wholes[winner]
+        outcomes[winner] = forms.estimated(outcomes[winner], present(form.module), len(form.rows), self.none)
+        return outcomes if is_better(outcomes[winner], least) else None
+
+    def _by_promise(self) -> Found | None:
+        """Searches with the forms as XLA partitions them for CPU devices, and has the target's compiler measure the
+        finalists; None where that says nothing or is no faster.
+
+        The sets of sites have finalists unless a form that is written per device is clearly better than they promise.
+        """
+        forms = self.forms
+        if forms.criterion.policy != BETTER or not forms.is_slow or not forms.stock.is_ok:
+            return None
+        progress.at("whole-module check: what rewritten modules promise")
+        forms.foresee([forms.original, *(present(each.module) for each in self.wholes), *self._first_sets()])
+        partitioned = forms.partitioned(forms.original)
+        if not partitioned.is_ok:
+            return None
+
+        def promise(module: ir.Module, sites: int) -> Outcome:
+            return forms.criterion.outcome(partitioned, forms.partitioned(module), sites)
+
+        none, before, most = self.none, promise(forms.original, 0), MOST_FINALISTS * self.effort
+        of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
+        wholes = Finalists(of_wholes, before, none, most)
+        wholes.measure(lambda at: forms.outcome_of_whole(self.wholes[at], none))
+        told = JointChoice(
+            self.gains,
+            lambda groups: promise(forms.module(groups), len(forms.sites(groups))),
+            before,
+            is_better,
+            self.budget,
+            self.least_s / none.seconds * before.seconds if none.seconds else 0.0,
+            forms.foresee_sets,
+        )
+        told.run(self.starts)
+        choice, sets = self._choice(most), [each for each in told.outcomes if each]
+        islands = Finalists([told.outcomes[each] for each in sets], before, none, most)
+        least = replace(none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_s)
+        if best_of(list(wholes.outcomes.values()), least) is None:
+            islands.measure(lambda at: choice.attempted(sets[at]))
+            if islands.outcomes and not choice.best:  # none will do: other sets, while there is room
+                choice.run(())
+        outcomes = [
+            wholes.outcomes.get(at) or _not_asked(each, before, wholes.scale) for at, each in enumerate(of_wholes)
+        ]
+        return Found(choice, told, outcomes, wholes, promise)
+
+    def _choice(self, budget: int, least_s: float = 0.0) -> JointChoice:
+        """Returns the choice among sets that are measured."""
+
+        def measured(groups: Groups) -> Outcome:
+            progress.at("whole-module check: rewritten module", len(choice.outcomes), budget)
+            return self.forms.outcome_of_set(groups, choice.outcome)
+
+        foresee = self.forms.foresee_sets if self.forms.target is None else lambda sets: None
+        choice = JointChoice(self.gains, measured, self.none, is_better, budget, least_s, foresee)
+        return choice
+
+    def _first_sets(self) -> list[ir.Module]:
+        return list(map(self.forms.module, self.starts[: self.budget]))
+
+
+def _not_asked(promised: Outcome, before: Outcome, scale: float) -> Outcome:
+    """Returns what is known of a form about which the target's compiler was not asked."""
+    said = compared(replace(promised, problem=""), before, "so", "as it came")
+    return Outcome(f"{said}, as XLA partitions it: too little", promised.seconds * scale)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A target's slow compiler is asked about the forms of a module that promise most, as XLA partitions them for CPU."""
+
+import dataclasses
+
+import pytest
+
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import Compiled, shared_child
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import RunOptions, Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import checks
+from reshard.passes.whole_module.finalists import Finalists
+from reshard.passes.whole_module.joint_choice import Outcome
+
+MORE = Outcome("more memory", 5.0)
+
+
+def measured(promised: list[float | Outcome], made: list[float | Outcome], most=3) -> list[int]:
+    """Returns the numbers of the finalists in their order. The module as it came takes 10 s both ways."""
+    promises, results = ([each if isinstance(each, Outcome) else Outcome("", each) for each in side]
+                         for side in (promised, made))  # fmt: skip
+    finalists, asked = Finalists(promises, Outcome("", 10.0), Outcome("", 10.0), most), []
+    finalists.measure(lambda number: asked.append(number) or results[number])
+    assert list(finalists.outcomes) == asked
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("promised", "made", "asked"),
+    [
+        ([9.0, 8.0, 8.5], [9.0, 8.0, 8.5], [1]),
+        ([9.0, 8.0, 8.5], [9.0, 9.2, 8.5], [1]),  # what it made of the first, it makes of the others
+        ([9.0, 8.0, 8.5], [9.0, 10.5, 8.5], [1]),
+        ([9.0, 8.0, 8.5], [9.0, MORE, 8.5], [1, 2]),  # the promise was 8, so 5 scales the others down
+        ([9.0, 8.0, 8.5], [MORE, MORE, MORE], [1, 2, 0]),
+        ([10.0, 11.0], [1.0, 1.0], []),
+        ([Outcome("temporaries", 7.0), 8.0], [6.0, 9.0], [1, 0]),  # what needs more memory here may not there
+        ([Outcome("XLA aborts", float("inf")), 8.0], [6.0, 8.0], [1]),
+        ([], [], []),
+    ],
+    ids=(
+        "the one that promises most",
+        "others err alike",
+        "slower than it came, so the others are too",
+        "too much memory, so the next one",
+        "each may fail",
+        "nothing promises more",
+        "memory for CPU devices is no reason",
+        "what XLA cannot partition",
+        "no form",
+    ),
+)
+def test_finalists(promised, made, asked):
+    assert measured(promised, made) == asked
+
+
+def test_the_number_of_finalists_is_bounded():
+    assert measured([9.0, 8.0, 8.5], [MORE, MORE, MORE], most=2) == [1, 2]
+
+
+# Two arrays that change their layouts, of which stock XLA gathers both, beside a product.
+TEXT = """
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func @main(
+    %a: tensor<64x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {"y"}]>},
+    %b: tensor<96x96x96xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {"y"}]>}) -> (
+    tensor<64x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y", "x"}, {}]>},
+    tensor<96x96x96xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y", "x"}, {}]>}) {
+  %0 = stablehlo.sine %a : tensor<64x64x64xf32>
+  return %0, %b : tensor<64x64x64xf32>, tensor<96x96x96xf32>
+}"""
+TARGET = Target.parse("tpu:v5e:2x4")
+
+
+class SlowCompiler:
+    """Answers for a target with what XLA compiles for CPU devices, changed by `make`; `asked` counts the modules."""
+
+    def __init__(self, make=lambda compiled, number: compiled):
+        self.make, self.asked, self.child = make, [], shared_child()
+
+    def compile(self, module, num_devices, *, target=None, with_estimate=True, **wanted) -> Compiled:
+        compiled = self.child.compile(module, num_devices, **wanted)
+        if target is None:
+            return compiled
+        if module not in self.asked:
+            self.asked.append(module)
+        return self.make(compiled, self.asked.index(module))
+
+    def __getattr__(self, name):
+        return getattr(self.child, name)
+
+
+def run(compiler: SlowCompiler, emit="auto") -> tuple[str, Session]:
+    session = Session(RunOptions(compile_for=TARGET, xla_child=compiler))  # pyright: ignore[reportArgumentType]
+    pipeline = Pipeline.emitting(emit, {"topology": "v5e:2x4", "platform": "tpu"})
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(TEXT)
+        pipeline.run(module, session)
+        rows, parse = session.results.report_rows, lambda: ir.Module.parse(TEXT, context)
+        return str(checks.checked(parse, module, pipeline, session, rows, compiles=True, value_bytes=None)), session
+
+
+def islands(module: str) -> int:
+    return module.count("sdy.manual_computation(")
+
+
+def test_the_targets_compiler_is_asked_about_one_set_of_sites():
+    compiler = SlowCompiler()
+    module, session = run(compiler, emit="manual")
+    (check,) = session.results.checks
+    assert islands(module) == 2 and check.is_rewritten and check.our_time.seconds < check.stock_time.seconds
+    assert len(compiler.asked) == 2 and check.attempts == 1
+
+
+def test_a_finalist_that_needs_too_much_memory_lets_the_next_one_try():
+    def make(compiled: Compiled, number: int) -> Compiled:
+        return dataclasses.replace(compiled, temp_bytes=compiled.temp_bytes + (1 << 30 if number == 1 else 0))
+
+    compiler = SlowCompiler(make)
+    module, session = run(compiler, emit="manual")
+    (check,) = session.results.checks
+    assert len(compiler.asked) > 2 and check.attempts == len(compiler.asked) - 1
+    assert islands(module) < 2 and len(check.dropped) == 1
+    assert check.ours.temp_bytes <= check.stock.temp_bytes
+
+
+def test_where_no_form_will_do_the_module_stays_as_it_came_and_says_what_was_measured():
+    def make(compiled: Compiled, number: int) -> Compiled:
+        return dataclasses.replace(compiled, temp_bytes=compiled.temp_bytes + (number and 1 << 30))
+
+    compiler = SlowCompiler(make)
+    module, session = run(compiler)
+    (check,) = session.results.checks
+    assert not islands(module) and not check.is_rewritten and check.ours == check.stock
+    assert "temporaries in bytes" in check.not_taken_over
+    assert all("temporaries in bytes" in why for _, why in check.dropped) and check.dropped
+
+
+def test_a_module_that_xla_cannot_partition_for_cpu_devices_is_searched_by_measurement(monkeypatch):
+    compiler = SlowCompiler()
+    compile_all = compiler.compile
+
+    def compile(module, num_devices, *, target=None, **wanted):
+        if target is None and "sine" in module and "@main" in module and "96x96x96" in module:
+            return Compiled("error", "no such custom call")
+        return compile_all(module, num_devices, target=target, **wanted)
+
+    compiler.compile = compile
+    module, session = run(compiler, emit="manual")
+    assert islands(module) == 2 and session.results.checks[0].is_rewritten
