@@ -238,8 +238,8 @@ def _reply_in(folder: Path) -> dict | None:
 
 
 def _ended_forks(jobs: list[list[tuple[dict, str]]]) -> Iterator[tuple[int, int]]:
-    """Runs jobs in forks and yields the number of each that has ended, with its exit code; no more of them if the server
-    is gone, as when memory runs out."""
+    """Runs jobs in forks and yields the number of each that has ended, with its exit code; no more of them if the
+    server is gone, as when memory runs out."""
     global _forks
     if _forks is None or not jobs:
         return

@@ -40,6 +40,9 @@ def as_dict(session: Session) -> dict:
     its costs. `reasons` sums up the remarks: the number and the first one of each reason. `value_checks` is present if
     values were to be checked. `no_site` is the reason why `sites` is empty; it is null if there are sites.
 
+    Times and bytes of a site are those of one run. `runs` says how often it runs in a step, in loops and in functions
+    that are called more than once; it is null if that is not known.
+
     The `location` of a site is the user's line. Its `location_chain` has the calls that lead there, innermost first.
     Its `problem` is the problem that its chain solves; it can be planned again. Its `provenance` names the op or
     argument that asked for each axis of the two layouts, if the session has `with_provenance`.

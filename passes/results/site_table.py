@@ -88,18 +88,23 @@ def reasons_text(rows: Sequence[dict], *, with_calls: bool) -> str:
 def _reasons(group: Sequence[dict], with_calls: bool) -> Iterator[str]:
     if len(group) == 1 or len({(each["reason"], each.get("is_rewritten")) for each in group}) > 1:
         for row in group:
-            yield _wrapped(f"site {row['site']}: {_decision(row)}; {row['why']}")
+            yield _wrapped(f"site {row['site']}: {_decision(row)}; {row['why']}{_runs(row)}")
             yield from _calls(row) if with_calls else ()
         return
     numbers = ", ".join(str(each["site"]) for each in group)
     yield _wrapped(f"sites {numbers}, decided together: {_decision(group[0])}")
     for row in group:
-        yield _wrapped(f"  site {row['site']}: {row['why']}")
+        yield _wrapped(f"  site {row['site']}: {row['why']}{_runs(row)}")
         yield from _calls(row) if with_calls else ()
 
 
 def _decision(row: dict) -> str:
     return f"{'rewritten' if row.get('is_rewritten') else 'left to XLA'}: {row['reason']}"
+
+
+def _runs(row: dict) -> str:
+    """Returns in words how often a site runs in a step, if that is known and more than once."""
+    return f"; {row['runs']:,} times in a step" if (row.get("runs") or 1) > 1 else ""
 
 
 def _wrapped(text: str) -> str:

@@ -8,6 +8,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.ir.loop_trips import Runs
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform.bindings import ir
@@ -34,6 +35,7 @@ class SiteRows:
         self.module = module
         self.found = found
         self.session = session
+        self._runs = Runs(module)
         self._types: dict[ir.Type, str] = {}
         self._frames: dict[ir.Operation, tuple[Frame, ...]] = {}
 
@@ -56,6 +58,7 @@ class SiteRows:
             "kind": edge.kind,
             "op": edge.op.name,
             "type": self._type_text(edge.value.type),
+            "runs": self._runs.of(edge.op),
             **conversion.ends,
             "source_spec": text_of(conversion.source),
             "target_spec": text_of(conversion.target),

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole module: its cost, the search for the form in which it is cheapest, and the check that compiles both ways."""
+"""The whole module: its cost, the search for its cheapest form, and the check that compiles it both ways."""
 
 __all__ = ["joint_choice", "module_cost", "overlap_stage", "whole_module_check"]

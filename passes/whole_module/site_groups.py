@@ -16,13 +16,16 @@ class Group:
     """Sites that are rewritten together, because they were judged together.
 
     Attributes:
-      sites: their numbers, sorted. gain_s: the modelled seconds that the rewrite saves alone; 0 if unknown.
+      sites: their numbers, sorted.
+      gain_s: the modelled seconds that the rewrite saves alone, with all its runs; 0 if unknown.
+      is_known: whether that is known, and how often each site runs.
       is_proposed: whether the pipeline rewrote them. is_strict: whether the policy `strict` would.
       is_even: whether they move as much either way, so that only `always` would.
     """
 
     sites: tuple[int, ...]
     gain_s: float
+    is_known: bool
     is_proposed: bool
     is_strict: bool
     is_even: bool
@@ -42,6 +45,7 @@ def groups_of(rows: Sequence[dict], pipeline: Pipeline, policy: str) -> list[Gro
         Group(
             tuple(sorted(row["site"] for row in together)),
             max(map(_gain_s, together)),
+            all(_gain_of_one_run_s(row) is not None and row.get("runs") is not None for row in together),
             any(row.get("is_rewritten") for row in together),
             any(row.get("possible") == STRICT for row in together),
             all(row.get("possible") == ALWAYS for row in together),
@@ -66,8 +70,14 @@ def groups_by_gain(rows: Sequence[dict]) -> list[list[int]]:
 
 
 def _gain_s(row: dict) -> float:
+    """Returns the seconds that a rewrite saves alone in a step; 0 if they are unknown. Unknown runs are one."""
+    runs = row.get("runs")
+    return (_gain_of_one_run_s(row) or 0.0) * (1 if runs is None else runs)
+
+
+def _gain_of_one_run_s(row: dict) -> float | None:
     if row.get("stock_us") is None or row.get("our_us") is None:
-        return 0.0
+        return None
     return (row["stock_us"] - row["our_us"]) * 1e-6
 
 

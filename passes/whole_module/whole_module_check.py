@@ -22,7 +22,6 @@ forms (`search`). Then its final program and its estimate of the time count as w
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -278,21 +277,8 @@ class _Checker:
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
         sum_s = sum(max(0.0, gain) for gain in gains)
-        most_s = _MORE_THAN_PROMISED * sum_s if self._is_all_known() else none.seconds
+        most_s = _MORE_THAN_PROMISED * sum_s if all(group.is_known for group in self.groups) else none.seconds
         return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s)
-
-    def _is_all_known(self) -> bool:
-        """Returns whether the gain of each site alone is known, and runs once in a step: it is that of one run."""
-        asked = [row for row in self.rows if row.get("is_rewritten") or row.get("possible")]
-        if any(row.get("stock_us") is None or row.get("our_us") is None for row in asked):
-            return False
-        calls = Counter()
-        for op in ops_in(self.original.operation):
-            if op.name in LOOPS:
-                return False
-            if op.name == "func.call":
-                calls[ir.FlatSymbolRefAttr(op.attributes["callee"]).value] += 1
-        return max(calls.values(), default=0) < 2
 
     def _in_place_of_wrong(
         self, wholes: Sequence[TakenOver], outcomes: list[Outcome], best: Outcome

@@ -3,6 +3,8 @@
 
 import random
 
+import pytest
+
 from reshard.passes.results.site_table import reasons_text, spellings_text, table_text, together, totals_text
 from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.layouts.sharding import Sharding
@@ -55,6 +57,16 @@ def test_a_reason_is_told_once_for_sites_that_are_decided_together():
 def test_sites_with_reasons_of_their_own_keep_them():
     text = reasons_text([row(0, 3, 4, 1), row(1, 3, 4, 1, reason="merged into site 0")], with_calls=False)
     assert text.splitlines()[1] == "site 1: rewritten: merged into site 0; why 1"
+
+
+@pytest.mark.parametrize(("runs", "said"), [(1, ""), (None, ""), (1024, "; 1,024 times in a step")])
+def test_how_often_a_site_runs_is_said_if_it_is_more_than_once(runs, said):
+    text = reasons_text([row(0, 3, 4, 1, runs=runs), row(1, 3, 4, 1), row(2, 5, 4, 1, runs=runs)], with_calls=False)
+    assert [line for line in text.splitlines() if "why" in line] == [
+        f"  site 0: why 0{said}",
+        "  site 1: why 1",
+        f"site 2: rewritten: it is better; why 2{said}",
+    ]
 
 
 def test_calls_stand_below_the_site():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from reshard.dialect_utils.ir.loop_trips import Runs
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
@@ -110,13 +111,15 @@ BESIDE_A_LOOP = ROW_AND_CUBE.replace(
 )
 
 
-def test_what_sites_gain_in_loops_is_not_known_so_sets_of_them_are_compiled(monkeypatch):
+@pytest.mark.parametrize(("runs", "compiles"), [(None, True), (1, False)], ids=("unknown", "once"))
+def test_sets_of_sites_are_compiled_if_nobody_knows_how_often_they_run(runs, compiles, monkeypatch):
     measured, asked = CompiledForms.outcome_of_set, []
     monkeypatch.setattr(
         CompiledForms, "outcome_of_set", lambda self, *more: asked.append(more) or measured(self, *more)
     )
+    monkeypatch.setattr(Runs, "of", lambda *_: runs)
     run(BESIDE_A_LOOP)
-    assert asked
+    assert bool(asked) == compiles
 
 
 def test_a_form_with_pipelines_can_be_made_again():

@@ -247,6 +247,16 @@ def test_sites_where_stock_does_as_well_are_in_one_set_to_start_with_only():
     assert [(group.sites, group.is_even) for group in groups] == [((0,), False), ((1,), False), ((2,), True)]
 
 
+def test_what_a_site_gains_counts_as_often_as_it_runs():
+    rows = [
+        {"site": site, "group": site, "possible": "better", "stock_us": 3.0, "our_us": 1.0, "runs": runs}
+        for site, runs in enumerate([1, 12, None])
+    ]
+    groups = groups_of(rows, Pipeline(()), "better")
+    assert [round(group.gain_s * 1e6) for group in groups] == [2, 24, 2]
+    assert [group.is_known for group in groups] == [True, True, False]
+
+
 class TestDropping:
     """The policy `strict`: as many of the proposed sites as are not worse."""
 
