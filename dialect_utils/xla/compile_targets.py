@@ -6,6 +6,10 @@
     tpu:v5e:8x8:2         the same and :SLICES, slices joined by the data-centre network
     cuda:h100:1x1x8       CUDA:GPU:PARTITIONSxHOSTSxGPUS; needs jax's CUDA plug-in
 
+Behind a target ahead of time may stand the options with which its compiler is run, as in a URL:
+`tpu:v5e:8x8?xla_tpu_enable_latency_hiding_scheduler=true&xla_tpu_scoped_vmem_limit_kib=65536`. They belong to the
+target: another program comes out, so whatever is kept for the target is kept for these options.
+
 The process that parses a target loads no compiler; `target_devices` makes the devices, in the child process of
 `child`.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ..platform import compat
@@ -31,6 +35,7 @@ _FORMS = {
     "cuda": "cuda:GPU:PARTITIONSxHOSTSxGPUS",
 }
 _NUMBER = r"[1-9]\d{0,5}"
+_OPTION = re.compile(r"([A-Za-z]\w*)=(.+)")
 
 
 class TargetError(ValueError):
@@ -47,27 +52,35 @@ class Target:
       model: the version of the TPU or the name of the GPU; empty for cpu.
       shape: number of CPU devices; chips per dimension of one TPU slice; partitions, hosts and GPUs per host.
       slices: the number of TPU slices.
+      options: of the target's compiler: (name, value as text), sorted by name.
 
     Example:
       >>> target = Target.parse("tpu:v5e:8x8:2")
       >>> target.devices, str(target), str(Target.parse("tpu:tpu7x:2x2x1")), Target.parse("tpu:tpu7x:2x2x1").devices
       (128, 'tpu:v5e:8x8:2', 'tpu:tpu7x:2x2x1', 8)
+      >>> Target.parse("tpu:v5e:8x8?xla_b=2&xla_a=true").options
+      (('xla_a', 'true'), ('xla_b', '2'))
     """
 
     platform: str
     model: str
     shape: tuple[int, ...]
     slices: int = 1
+    options: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def parse(text: str) -> Target:
         """Returns the target that a text such as `tpu:v5p:4x4x4` names. Raises: TargetError."""
-        platform, *parts = text.split(":")
+        devices, mark, options = text.partition("?")
+        platform, *parts = devices.split(":")
         if platform not in PLATFORMS:
-            if not re.fullmatch(r"[a-z0-9]+:.+", text):
-                raise _malformed("cpu", text)
+            if not re.fullmatch(r"[a-z0-9]+:.+", devices):
+                raise _malformed("cpu", devices)
             raise TargetError(f"cannot compile for '{platform}'; available: {', '.join(PLATFORMS)}")
-        return {"cpu": _cpu, "tpu": _tpu, "cuda": _cuda}[platform](text, parts)
+        target = {"cpu": _cpu, "tpu": _tpu, "cuda": _cuda}[platform](devices, parts)
+        if mark and not target.is_ahead_of_time:
+            raise TargetError(f"'{text}' has options; CPU devices have none here, only targets ahead of time")
+        return replace(target, options=_options(text, options)) if mark else target
 
     @property
     def devices(self) -> int:
@@ -87,7 +100,9 @@ class Target:
 
     def __str__(self) -> str:
         slices = str(self.slices) if self.slices > 1 else ""
-        return ":".join(filter(None, [self.platform, self.model, "x".join(map(str, self.shape)), slices]))
+        devices = ":".join(filter(None, [self.platform, self.model, "x".join(map(str, self.shape)), slices]))
+        options = "&".join(f"{name}={value}" for name, value in self.options)
+        return f"{devices}?{options}" if options else devices
 
 
 def missing_compiler(target: Target) -> str:
@@ -125,6 +140,21 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def _options(text: str, options: str) -> tuple[tuple[str, str], ...]:
+    """Returns the options behind the question mark of a target. Raises: TargetError."""
+    found: dict[str, str] = {}
+    for each in options.split("&"):
+        if not (match := _OPTION.fullmatch(each)):
+            raise TargetError(
+                f"'{text}' has the option '{each}', which is not NAME=VALUE; several are joined by '&': "
+                "tpu:v5e:8x8?xla_a=true&xla_b=2"
+            )
+        if match[1] in found:
+            raise TargetError(f"'{text}' has the option {match[1]} twice: {found[match[1]]} and {match[2]}")
+        found[match[1]] = match[2]
+    return tuple(sorted(found.items()))
 
 
 def _cpu(text: str, parts: list[str]) -> Target:

@@ -255,7 +255,7 @@ def _check(written: dict[str, Any]) -> Check:
 
     changes = {name: tuple((tuple(sites), reason) for sites, reason in written[name]) for name in ("dropped", "added")}
     times = {name: written[name] and ProgramTime(**written[name]) for name in ("stock_time", "our_time")}
-    target = written["target"] and Target(**{**written["target"], "shape": tuple(written["target"]["shape"])})
+    target = written["target"] and Target.parse(written["target"])
     sides = {name: compiled_from(written[name]) for name in ("stock", "ours")}
     return Check(**{**written, **changes, **times, **sides, "target": target})
 
@@ -263,8 +263,9 @@ def _check(written: dict[str, Any]) -> Check:
 def _check_facts(check: Check) -> dict[str, Any]:
     """Returns a check as plain values; see `_check`."""
     facts = {each.name: getattr(check, each.name) for each in fields(check)}
-    for name in ("target", "stock_time", "our_time"):
+    for name in ("stock_time", "our_time"):
         facts[name] = facts[name] and asdict(facts[name])
+    facts["target"] = facts["target"] and str(facts["target"])
     return facts | {name: as_json(facts[name]) for name in ("stock", "ours")}
 
 

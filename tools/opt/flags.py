@@ -294,7 +294,7 @@ def _add_rewriting(group) -> None:
         type=_target,
         metavar="PLATFORM:DEVICES",
         help="the devices to compile for: cpu:8; or devices that this machine need not have: tpu:v5p:4x4x4, "
-        "tpu:v5e:8x8:2 (2 slices), cuda:h100:1x1x8",
+        "tpu:v5e:8x8:2 (2 slices), cuda:h100:1x1x8; options of their compiler stand behind: tpu:v5e:8x8?NAME=VALUE&...",
     )
     group.add_argument(
         "--check",

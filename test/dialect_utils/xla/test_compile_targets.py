@@ -36,6 +36,30 @@ def test_one_slice_need_not_be_counted():
     assert str(Target.parse("tpu:v5e:4x4:1")) == "tpu:v5e:4x4"
 
 
+def test_options_of_the_compiler_belong_to_the_target():
+    target = Target.parse("tpu:v5e:4x4:2?xla_b=POST_SPMD&xla_a=1")
+    assert str(target) == "tpu:v5e:4x4:2?xla_a=1&xla_b=POST_SPMD"
+    assert Target.parse(str(target)) == target != Target.parse("tpu:v5e:4x4:2")
+    assert target.devices == 32 and target.topology_name == "v5e:4x4"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tpu:v5e:4x4?", "has the option '', which is not NAME=VALUE"),
+        ("tpu:v5e:4x4?xla_a", "has the option 'xla_a', which is not NAME=VALUE"),
+        ("tpu:v5e:4x4?xla_a=", "has the option 'xla_a=', which is not NAME=VALUE"),
+        ("tpu:v5e:4x4?--xla_a=1", "has the option '--xla_a=1', which is not NAME=VALUE"),
+        ("tpu:v5e:4x4?xla_a=1&xla_a=2", "has the option xla_a twice: 1 and 2"),
+        ("cpu:8?xla_a=1", "has options; CPU devices have none here"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused_in_one_line(text, message):
+    with pytest.raises(TargetError) as error:
+        Target.parse(text)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -75,6 +75,20 @@ class TestTpu:
             KindCount("all_gather", 1, 1),
         )
 
+    def test_options_behind_the_target_are_those_of_its_compiler(self, compiled_for):
+        schedules = [
+            compiled_for(f"tpu:v5e:2x4{options}", keeps_schedule=True).scheduled_text
+            for options in ("", "?xla_tpu_enable_async_all_to_all=false", "?xla_enable_async_all_gather=false")
+        ]
+        assert schedules[0] == schedules[1] != schedules[2] and None not in schedules
+
+    @pytest.mark.parametrize("option", ["xla_tpu_no_such=true", "xla_tpu_enable_async_all_to_all=seven"])
+    def test_an_option_that_the_compiler_refuses_is_an_error_with_its_name(self, option):
+        status, said = shown(f"tpu:v5e:2x4?{option}")
+        name = option.partition("=")[0]
+        assert status == 1 and "Traceback" not in said
+        assert f"error: tpu:v5e:2x4?{option}: its compiler refuses an option: " in said and said.count(name) == 2
+
     def test_texts_on_request(self, compiled_for):
         compiled = compiled_for("tpu:v5e:2x4", keeps_hlo=True, keeps_propagated=True)
         assert "num_partitions=8" in compiled.hlo_text and "all-gather" in compiled.hlo_text
