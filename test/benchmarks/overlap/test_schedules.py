@@ -28,6 +28,22 @@ for name in NAMES:
 """
 
 
+ON_GLOBAL_ARRAYS = """
+from benchmarks.overlap.patterns import pattern
+from benchmarks.overlap.vendor import _partitioned
+for name in ("gather_rows", "gather_inner", "scatter", "layer"):
+    text = _partitioned(pattern(name, 8, 16, 4))
+    print(name, text.count("stablehlo.dot_general"), text.count("all_gather") + text.count("reduce_scatter"))
+"""
+
+
+def test_patterns_on_global_arrays_leave_their_collectives_to_xla():
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    command = [sys.executable, "-c", ON_GLOBAL_ARRAYS]
+    ran = subprocess.run(command, cwd=ROOT, env={**os.environ, **flags}, capture_output=True, text=True, check=True)
+    assert ran.stdout.split("\n")[:4] == ["gather_rows 1 0", "gather_inner 1 0", "scatter 1 0", "layer 2 0"]
+
+
 def test_every_pattern_is_one_that_the_pass_finds():
     flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     ran = subprocess.run(
