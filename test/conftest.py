@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,7 @@ if (
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ONE_DRAW_IN = 3
+hypothesis.settings.register_profile("quick", max_examples=40)  # of tests that do not say how many; otherwise 100
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
 
@@ -46,7 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--tier") == "quick":
+        hypothesis.settings.load_profile("quick")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    config.addinivalue_line("markers", "mostly_slow: each third of its cases is quick, the others are slow")
     config.addinivalue_line("markers", "draws: its cases are random and many; some are enough for most purposes")
     config.addinivalue_line("markers", "device: needs an accelerator")
     config.addinivalue_line("markers", "tpu: needs libtpu, but no TPU")
@@ -54,10 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in _left_out(items, "mostly_slow"):
+        item.add_marker(pytest.mark.slow)
     wanted = _TIERS[config.getoption("--tier")]
     selected = [item for item in items if _tier(item) in wanted]
     if not config.getoption("--every-draw"):
-        left_out = _left_out(selected)
+        left_out = _left_out(selected, "draws")
         selected = [item for item in selected if item not in left_out]
     config.hook.pytest_deselected(items=list({*items} - {*selected}))
     items[:] = selected
@@ -123,11 +130,11 @@ def _tier(item: pytest.Item) -> str:
     return next((tier for tier in ("device", *_COMPILERS, "slow") if item.get_closest_marker(tier)), "quick")
 
 
-def _left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Returns all but every third of the cases of each test marked `draws`, the same in each run."""
+def _left_out(items: Iterable[pytest.Item], marker: str) -> set[pytest.Item]:
+    """Returns all but every third of the cases of each test that has a marker, the same in each run."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("draws"):
+        if item.get_closest_marker(marker):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     found: set[pytest.Item] = set()
     for some in cases.values():

@@ -58,6 +58,7 @@ def test_public_names_and_their_members_have_docstrings(name):
     assert not lacking, f"members of reshard.{name} without a docstring"
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(("path", "command", "block"), [tiered(*each) for each in BLOCKS])
 def test_command_prints_what_the_page_shows(path, command, block):
     assert f"$ {command}\n{docs.run(command)}" in block, "run: python -m reshard.tools.docs"

@@ -64,6 +64,7 @@ def parameters(names) -> list:
     return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", parameters(name for name in modules() if name not in DO_NOT_RUN))
 def test_every_corner_gives_what_it_gives_unsharded(name):
     found = verified(modules()[name])

@@ -30,6 +30,7 @@ def network(nodes: int, per_node: int) -> Topology:
 NETWORKS = {"2x4": network(2, 4), "4x2": network(4, 2)}
 
 
+@pytest.mark.slow
 def test_the_draw_is_the_same_each_time_and_has_more_than_100_different_pairs():
     counts = []
     for topology in NETWORKS.values():

@@ -174,6 +174,7 @@ def checked(mesh, seed: int, makers, count: int = 5) -> str:
     return str(written.module)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
 def test_an_op_on_padded_tiles(mesh, maker):
     checked(mesh, seed=7, makers=(maker,))

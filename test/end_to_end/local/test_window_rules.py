@@ -80,6 +80,7 @@ def test_a_convolution_along_split_dimensions_receives_borders_alone(mesh, kind,
         assert "all_gather" not in used and "all_to_all" not in used
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("kind", [each for each in CONVOLUTIONS if each != "cropped"])
 def test_gradients_of_a_convolution_along_split_dimensions(mesh, kind, spec):
@@ -95,6 +96,7 @@ def test_gradients_of_a_convolution_along_split_dimensions(mesh, kind, spec):
     _compared(mesh, program, [images, np.sign(weights)], [spec, P()])
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("window, strides, padding", [
     ((3, 3), (1, 1), "SAME"), ((2, 2), (2, 2), "VALID"), ((3, 5), (2, 1), "SAME"), ((4, 4), (4, 4), "VALID"),

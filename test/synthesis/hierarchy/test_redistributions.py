@@ -115,7 +115,7 @@ def tiles_after(listed, collective: InGroups, tiles: interpreter.Tiles, ufunc: n
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_a_plan_for_the_redistribution_does_what_the_collective_does(data):
     mesh, collective, varying = data.draw(collectives())

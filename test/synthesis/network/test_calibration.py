@@ -86,7 +86,7 @@ def networks(draw):
     return Topology("made up", (outer, inner), MEMORY, launch), Mesh.parse(f"node={outer_size},gpu={inner_size}")
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(networks(), st.integers(0, 1000))
 def test_predictions_of_the_fitted_topology_are_those_of_the_true_one(network, seed):
     topology, mesh = network
@@ -169,6 +169,7 @@ def test_kinds_that_start_later_than_the_others_are_found(further):
     assert Topology.parse(found.topology.to_toml()) == found.topology
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("text", ["node=2,host=4", "node=4,host=2"])
 @pytest.mark.parametrize("messages", [(0.0, 0.0), (1e-3, 3e-4), (1e-3, 1e-3), (3e-3, 1e-3)])
 def test_the_overhead_of_each_message_of_an_all_to_all_is_found(text, messages):

@@ -198,6 +198,7 @@ def test_counts_of_programs_of_at_most_four_instructions(sizes, gathering, all_k
 # ---- the planner
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("elements", SIZES)
 def test_every_planned_reduction_is_valid_and_costs_at_most_the_best_of_p2(name, elements):
