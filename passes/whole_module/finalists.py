@@ -9,6 +9,7 @@ promises of one kind of form err alike, those of another kind in another way, an
 - The target's compiler compiles the *finalists*, the form that promises most first.
 - What it makes of a form, by that form's promise, is the **scale** of the promises of that kind from then on; at first
   it is that of the module as it came. A form is a finalist while its promise, scaled, is better than the best so far.
+  Forms that are written per device differ in everything, so a promise that is worse by the *slack* is enough there.
 - A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded.
 
 Sets of sites keep their promises: they leave XLA's collectives around them as they are. A module that is written per
@@ -32,7 +33,7 @@ class Finalists:
     Args:
       promised: the outcome of each form as XLA partitions it for CPU devices.
       before, none: the module as it came, partitioned so, and as the target's compiler compiles it; both compile.
-      most: the most finalists.
+      most: the most finalists. slack: by how much, relatively, promises of one kind may err against each other.
     State: `outcomes`, those of the finalists, by number; `scale`, see above.
     """
 
@@ -40,6 +41,7 @@ class Finalists:
     before: Outcome
     none: Outcome
     most: int
+    slack: float = 0.0
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -71,7 +73,7 @@ class Finalists:
         usable = [each.seconds for each in self.outcomes.values() if not each.problem]
         if not self.outcomes:
             return is_better(replace(self.promised[number], problem=""), self.before)
-        best_s, promised_s = min(usable, default=self.none.seconds), self.seconds(number)
+        best_s, promised_s = min(usable, default=self.none.seconds), self.seconds(number) / (1 + self.slack)
         return promised_s < best_s and not is_same_time(promised_s, best_s)
 
 

@@ -22,6 +22,7 @@ from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcom
 from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
 from reshard.passes.whole_module.taken_over import TakenOver
 
+_SLACK_OF_WHOLES = 0.05  # of the promises of forms written per device, against each other
 MOST_FINALISTS = 3  # of each kind that a target's compiler is asked about, times the effort
 
 
@@ -151,7 +152,7 @@ class Search:
 
         none, before, most = self.none, promise(forms.original, 0), MOST_FINALISTS * self.effort
         of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
-        wholes = Finalists(of_wholes, before, none, most)
+        wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES)
         wholes.measure(lambda at: forms.outcome_of_whole(self.wholes[at], none))
         told = JointChoice(
             self.gains,

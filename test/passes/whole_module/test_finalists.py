@@ -17,11 +17,11 @@ from reshard.passes.whole_module.joint_choice import Outcome
 MORE = Outcome("more memory", 5.0)
 
 
-def measured(promised: list[float | Outcome], made: list[float | Outcome], most=3) -> list[int]:
+def measured(promised: list[float | Outcome], made: list[float | Outcome], most=3, slack=0.0) -> list[int]:
     """Returns the numbers of the finalists in their order. The module as it came takes 10 s both ways."""
     promises, results = ([each if isinstance(each, Outcome) else Outcome("", each) for each in side]
                          for side in (promised, made))  # fmt: skip
-    finalists, asked = Finalists(promises, Outcome("", 10.0), Outcome("", 10.0), most), []
+    finalists, asked = Finalists(promises, Outcome("", 10.0), Outcome("", 10.0), most, slack), []
     finalists.measure(lambda number: asked.append(number) or results[number])
     assert list(finalists.outcomes) == asked
     return asked
@@ -54,6 +54,10 @@ def measured(promised: list[float | Outcome], made: list[float | Outcome], most=
 )
 def test_finalists(promised, made, asked):
     assert measured(promised, made) == asked
+
+
+def test_a_promise_that_is_nearly_as_good_is_measured_where_promises_err():
+    assert measured([9.0, 8.0, 8.3], [9.0, 9.2, 8.5], slack=0.05) == [1, 2]
 
 
 def test_the_number_of_finalists_is_bounded():
