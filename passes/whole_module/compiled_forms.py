@@ -28,7 +28,8 @@ class CompiledForms:
       groups: of sites. with_sites: returns the module in which some sites are rewritten.
       criterion: what decides between two forms. target: the target of compilation.
       refuse: raises an error if there are no such devices.
-    State: `texts`, by the `id` of a module; `stock`, the original as the target's compiler compiles it.
+    State: `texts`, by the `id` of a module; `stock`, the original as the target's compiler compiles it, with its
+      estimate once another form needs one to compare with.
     """
 
     original: ir.Module
@@ -111,9 +112,15 @@ class CompiledForms:
         return self.estimated(self.criterion.outcome(self.stock, compiled, sites), module, sites, best)
 
     def estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
-        """Returns an outcome with the compiler's estimate if it is the best one but for it."""
+        """Returns an outcome with the compiler's estimate if it is the best one but for it.
+
+        An estimate takes another compilation. It is not asked for if stock's program has none to compare it with.
+        """
         compiled = outcome.of
         if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
+            return outcome
+        self.stock = self.child.estimated(self.stock, self._text(self.original), devices_of(self.original), self.target)
+        if self.stock.is_ok and self.stock.estimated_seconds is None:
             return outcome
         compiled = self.child.estimated(compiled, self._text(module), devices_of(module), self.target)
         return self.criterion.outcome(self.stock, compiled, sites)

@@ -110,6 +110,7 @@ class _Stage:
         compiled = self.child.compile(text, devices, target=target, with_estimate=False)
         if problem := self._problem(compiled):
             return compiled, problem
+        self.compiled = self.child.estimated(self.compiled, str(self.written), devices, target)
         compiled = self.child.estimated(compiled, text, devices, target)
         return compiled, self._problem(compiled)
 

@@ -227,22 +227,21 @@ class _Checker:
             return self.rewritten
         progress.at("whole-module check: the module as it came")
         search = self._search(wholes)
-        stock = search.none.of
         if not self.groups and not wholes:
-            self._record(stock, stock, frozenset(), self.original, not_taken_over=why_not)
+            self._record(self.forms.stock, frozenset(), self.original, not_taken_over=why_not)
             return self.rewritten
         found = search.found()
         choice, outcomes = found.choice, found.outcomes
-        winner = _clearly_best(outcomes, choice.outcome)
+        winner = self._clearly_best(outcomes, choice)
         if winner is None and wholes and (beside := self._beside_loops()) is not None:
             wholes = [*wholes, beside]
             in_vain = found.unless_asked_in_vain(beside)
             outcomes.append(in_vain or self.forms.outcome_of_whole(beside, choice.outcome))
-            winner = _clearly_best(outcomes, choice.outcome)
+            winner = self._clearly_best(outcomes, choice)
         if winner is None and (piped := self._with_pipelines(wholes, outcomes, choice.outcome)) is not None:
             wholes = [*wholes, piped]
             outcomes.append(self.forms.outcome_of_whole(piped, choice.outcome))
-            winner = _clearly_best(outcomes, choice.outcome)
+            winner = self._clearly_best(outcomes, choice)
         wrong = ""
         if winner is None and (able := self._in_place_of_wrong(wholes, outcomes, choice.outcome)) is not None:
             winner, wrong = able
@@ -250,15 +249,13 @@ class _Checker:
             return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found.attempts, wrong)
         if outcomes:
             why_not = self._why_not_whole(outcomes, choice.outcome)
-        if self._is_unmeasurable(stock, choice):
+        if self._is_unmeasurable(choice):
             return self.rewritten
         dropped, added = list(self._dropped(found)), list(self._added(found))
         self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
         module = self.forms.module(choice.best) if choice.best else self.original
-        self._record(
-            stock, choice.outcome.of, choice.best, module, dropped, added, found.attempts, not_taken_over=why_not
-        )
+        self._record(choice.outcome.of, choice.best, module, dropped, added, found.attempts, not_taken_over=why_not)
         return module
 
     def _search(self, wholes: Sequence[TakenOver]) -> Search:
@@ -272,13 +269,26 @@ class _Checker:
         if self.target is None:
             first = [present(each.module) for each in wholes] or list(map(self.forms.module, starts[:budget]))
             self.forms.foresee([self.original, *first])
-        stock = self.forms.stock = self.forms.compile(self.original)
+        stock = self.forms.stock = self.forms.compile(self.original, with_estimate=False)
         none = self.criterion.outcome(stock, stock, 0)
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
         sum_s = sum(max(0.0, gain) for gain in gains)
         most_s = _MORE_THAN_PROMISED * sum_s if all(group.is_known for group in self.groups) else none.seconds
         return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s)
+
+    def _clearly_best(self, outcomes: Sequence[Outcome], choice: JointChoice) -> int | None:
+        """Returns the number of the best form that is clearly faster than the one with islands; None if none is.
+
+        The module as it came has an estimate from now on if any form has one.
+        """
+        nothing: Groups = frozenset()
+        choice.outcomes[nothing] = replace(choice.outcomes[nothing], of=self.forms.stock)
+        islands = choice.outcome
+        clear = [
+            each if is_clearly_faster(each, islands) else replace(each, problem="not clearly") for each in outcomes
+        ]
+        return best_of(clear, islands)
 
     def _in_place_of_wrong(
         self, wholes: Sequence[TakenOver], outcomes: list[Outcome], best: Outcome
@@ -353,15 +363,7 @@ class _Checker:
         place = "in place of its sites the" if self.groups else "the"
         loops = " but its loops" if LOOPS_STAY in winner.form else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
-        self._record(
-            self.forms.stock,
-            whole.of,
-            frozenset(),
-            module,
-            attempts=attempts,
-            taken_over=winner.form,
-            wrong_stock=wrong,
-        )
+        self._record(whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form, wrong_stock=wrong)
         return module
 
     def _why_not_whole(self, outcomes: Sequence[Outcome], islands: Outcome) -> str:
@@ -382,14 +384,15 @@ class _Checker:
         """Returns in words how the module written per device compares with the best form with islands."""
         if whole.seconds == islands.seconds:
             return f"modelled time {micros(whole.seconds)} either way"
-        than = "as it came" if islands.of is self.forms.stock else "with rewritten sites"
+        than = "as it came" if islands.of == self.forms.stock else "with rewritten sites"
         return compared(whole, islands, "so", than)
 
-    def _is_unmeasurable(self, stock: Compiled, choice: JointChoice) -> bool:
+    def _is_unmeasurable(self, choice: JointChoice) -> bool:
         """Returns whether XLA refuses the module both ways, as a library without a main function; then says so.
 
         The sites stay as the oracle judged them.
         """
+        stock = self.forms.stock
         refusals = {stock.message, *(outcome.of.message for outcome in choice.outcomes.values())}
         if stock.status != "error" or any(each.of.status != "error" for each in choice.outcomes.values()):
             return False
@@ -412,7 +415,6 @@ class _Checker:
 
     def _record(
         self,
-        stock: Compiled,
         ours: Compiled,
         best: Groups,
         module: ir.Module,
@@ -425,7 +427,7 @@ class _Checker:
         wrong_stock: str = "",
     ) -> None:
         is_rewritten = bool(best) or bool(taken_over)
-        stock, ours = (replace(each, from_cache=False) for each in (stock, ours))  # a result is the same either way
+        stock, ours = (replace(each, from_cache=False) for each in (self.forms.stock, ours))  # the same either way
         then, now = (self.criterion.time(stock, each) if each.is_ok else None for each in (stock, ours))
         self.session.results.checks.append(
             Check(
@@ -482,12 +484,6 @@ class _Checker:
             noun = "site" if len(sites) == 1 else "sites"
             numbers = ", ".join(map(str, sites))
             self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")
-
-
-def _clearly_best(outcomes: Sequence[Outcome], islands: Outcome) -> int | None:
-    """Returns the number of the best form that is clearly faster than the one with islands; None if none is."""
-    clear = [each if is_clearly_faster(each, islands) else replace(each, problem="not clearly") for each in outcomes]
-    return best_of(clear, islands)
 
 
 def needs_values(session: Session) -> bool:

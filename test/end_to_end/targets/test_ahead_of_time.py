@@ -123,7 +123,7 @@ class TestTpu:
     def test_reshard_opt_reports_stock_beside_ours(self):
         status, report = shown("tpu:v5e:2x4", "--report=text")
         assert status == 0
-        assert "whole module, compiled for tpu:v5e:2x4 (bytes per device):" in report
+        assert "whole module, compiled for tpu:v5e:2x4, modelled on v5e:2x4*1 (us, bytes per device):" in report
         assert (
             f"stock {7 * TILE:,} {7 * TILE:,} 1 all_gather\nours {7 * TILE // 8:,} {7 * TILE // 8:,} 1 all_to_all"
             in report
