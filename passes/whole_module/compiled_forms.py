@@ -95,6 +95,10 @@ class CompiledForms:
 
     # Compared
 
+    def measured(self, module: ir.Module, sites: int) -> Outcome:
+        """Returns the outcome of a form of the module in which a number of sites are rewritten, without an estimate."""
+        return self.criterion.outcome(self.stock, self.compile(module, with_estimate=False), sites)
+
     def outcome_of_set(self, groups: Groups, best: Outcome) -> Outcome:
         return self.outcome_of(self.module(groups), len(self.sites(groups)), best)
 
@@ -106,10 +110,7 @@ class CompiledForms:
 
         The compiler's estimate is asked for only if the form is the best one but for it.
         """
-        return self.judged(self.compile(module, with_estimate=False), module, sites, best)
-
-    def judged(self, compiled: Compiled, module: ir.Module, sites: int, best: Outcome) -> Outcome:
-        return self.estimated(self.criterion.outcome(self.stock, compiled, sites), module, sites, best)
+        return self.estimated(self.measured(module, sites), module, sites, best)
 
     def estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
         """Returns an outcome with the compiler's estimate if it is the best one but for it.

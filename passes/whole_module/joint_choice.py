@@ -155,6 +155,14 @@ class JointChoice:
         self.attempt(groups)
         return self.outcomes[groups]
 
+    def revise(self, groups: Groups, outcome: Outcome) -> None:
+        """Takes another outcome of a set that is measured, and chooses again."""
+        self.outcomes[groups] = outcome
+        self.best = frozenset()
+        for each in self.outcomes:
+            if self._is_better(self.outcomes[each], self.outcome):
+                self.best = each
+
     def _is_settled_by_flipping(self, block: _Block) -> bool:
         """Takes the groups of a block out of the best set, or puts them in, if that is better.
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.xla.child import Compiled
 from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.finalists import Finalists
@@ -101,31 +100,24 @@ class Search:
     def _by_measurement(self) -> Found:
         """Measures all forms that are written per device, and then sets of sites, if one may be better than these."""
         forms = self.forms
-        compiled = [forms.compile(present(each.module), with_estimate=False) for each in self.wholes]
         choice = self._choice(self.budget, self.least_s)
-        if (early := self._without_islands(compiled)) is not None:
+        if (early := self._without_islands()) is not None:
             return Found(choice, choice, early)
         if forms.target is None and len(self._first_sets()) > 1:
             forms.foresee(self._first_sets())
         choice.run(self.starts)
-        judged = (
-            forms.judged(ours, present(each.module), len(each.rows), choice.outcome)
-            for each, ours in zip(self.wholes, compiled)
-        )
-        return Found(choice, choice, list(judged))
+        return Found(choice, choice, [forms.outcome_of_whole(each, choice.outcome) for each in self.wholes])
 
-    def _without_islands(self, compiled: Sequence[Compiled]) -> list[Outcome] | None:
+    def _without_islands(self) -> list[Outcome] | None:
         """Returns the outcomes of the forms if one is clearly faster than any with islands can be; None if none is.
 
         Then no set of sites has to be compiled.
         """
         forms = self.forms
+        outcomes = [forms.measured(present(each.module), len(each.rows)) for each in self.wholes]
         if forms.criterion.policy != BETTER or not forms.stock.is_ok:
             return None
         least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * (self.none.seconds - self.most_s))
-        outcomes = [
-            forms.criterion.outcome(forms.stock, ours, len(each.rows)) for each, ours in zip(self.wholes, compiled)
-        ]
         if (winner := best_of(outcomes, least)) is None:
             return None
         form = self.wholes[winner]
@@ -153,7 +145,7 @@ class Search:
         none, before, most = self.none, promise(forms.original, 0), MOST_FINALISTS * self.effort
         of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
         wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES)
-        wholes.measure(lambda at: forms.outcome_of_whole(self.wholes[at], none))
+        wholes.measure(lambda at: forms.measured(present(self.wholes[at].module), len(self.wholes[at].rows)))
         told = JointChoice(
             self.gains,
             lambda groups: promise(forms.module(groups), len(forms.sites(groups))),
@@ -164,26 +156,42 @@ class Search:
             forms.foresee_sets,
         )
         told.run(self.starts)
-        choice, sets = self._choice(most), [each for each in told.outcomes if each]
+        choice, sets = self._choice(most, with_estimate=False), [each for each in told.outcomes if each]
         islands = Finalists([told.outcomes[each] for each in sets], before, none, most)
         least = replace(none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_s)
         if best_of(list(wholes.outcomes.values()), least) is None:
             islands.measure(lambda at: choice.attempted(sets[at]))
+            self._estimate_best(choice)
             if islands.outcomes and not choice.best:  # none will do: other sets, while there is room
                 choice.run(())
+                self._estimate_best(choice)
         outcomes = [
-            wholes.outcomes.get(at) or _not_asked(each, before, wholes.scale) for at, each in enumerate(of_wholes)
+            forms.estimated(wholes.outcomes[at], present(each.module), len(each.rows), choice.outcome)
+            if at in wholes.outcomes
+            else _not_asked(of_wholes[at], before, wholes.scale)
+            for at, each in enumerate(self.wholes)
         ]
         return Found(choice, told, outcomes, wholes, promise)
 
-    def _choice(self, budget: int, least_s: float = 0.0) -> JointChoice:
+    def _estimate_best(self, choice: JointChoice) -> None:
+        """Asks for the estimate of the best set, and if that is against it, for that of the next one."""
+        estimated: Groups = frozenset()
+        while choice.best and choice.best != estimated:
+            estimated, module = choice.best, self.forms.module(choice.best)
+            outcome = self.forms.estimated(choice.outcome, module, len(self.forms.sites(choice.best)), self.none)
+            choice.revise(estimated, outcome)
+
+    def _choice(self, budget: int, least_s: float = 0.0, *, with_estimate: bool = True) -> JointChoice:
         """Returns the choice among sets that are measured."""
+        forms = self.forms
 
         def measured(groups: Groups) -> Outcome:
             progress.at("whole-module check: rewritten module", len(choice.outcomes), budget)
-            return self.forms.outcome_of_set(groups, choice.outcome)
+            if not with_estimate:
+                return forms.measured(forms.module(groups), len(forms.sites(groups)))
+            return forms.outcome_of_set(groups, choice.outcome)
 
-        foresee = self.forms.foresee_sets if self.forms.target is None else lambda sets: None
+        foresee = forms.foresee_sets if forms.target is None else lambda sets: None
         choice = JointChoice(self.gains, measured, self.none, is_better, budget, least_s, foresee)
         return choice
 

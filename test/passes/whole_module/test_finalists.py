@@ -130,6 +130,47 @@ def test_a_finalist_that_needs_too_much_memory_lets_the_next_one_try():
     assert check.ours.temp_bytes <= check.stock.temp_bytes
 
 
+class CompilerWithEstimates(SlowCompiler):
+    """Gives estimates, of a function of the module, to those who ask for them; `estimates` has the modules."""
+
+    def __init__(self, seconds):
+        super().__init__(lambda compiled, number: dataclasses.replace(compiled, lacks_estimate=True))
+        self.seconds, self.estimates = seconds, []
+
+    def estimated(self, compiled, module, num_devices, target, **_) -> Compiled:
+        if not compiled.lacks_estimate:
+            return compiled
+        self.estimates.append(module)
+        return dataclasses.replace(compiled, lacks_estimate=False, estimated_seconds=self.seconds(module))
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(1.0, [0, 2]), (None, [0])], ids=("as long", "stock has none"))
+def test_an_estimate_is_asked_for_where_it_may_be_against_the_best_form(seconds, asked):
+    compiler = CompilerWithEstimates(lambda module: seconds)
+    module, session = run(compiler, emit="manual")
+    (check,) = session.results.checks
+    assert islands(module) == 2 and list(map(islands, compiler.estimates)) == asked
+    assert check.stock.estimated_seconds == check.ours.estimated_seconds == seconds
+
+
+def test_where_the_estimate_is_against_the_best_form_others_are_tried():
+    compiler = CompilerWithEstimates(lambda module: 1.5 if islands(module) == 2 else 1.0)
+    module, session = run(compiler, emit="manual")
+    (check,) = session.results.checks
+    assert islands(module) == 1 and check.is_rewritten and len(check.dropped) == 1
+    assert sorted(map(islands, compiler.estimates)) == [0, 1, 2] and check.attempts > 1
+
+
+def test_no_estimate_is_asked_for_where_no_form_is_faster():
+    compiler = CompilerWithEstimates(lambda module: 1.0)
+    compiler.make = lambda compiled, number: dataclasses.replace(
+        compiled, lacks_estimate=True, temp_bytes=compiled.temp_bytes + (number and 1 << 30)
+    )
+    _, session = run(compiler)
+    (check,) = session.results.checks
+    assert not compiler.estimates and not check.is_rewritten and check.ours == check.stock
+
+
 def test_where_no_form_will_do_the_module_stays_as_it_came_and_says_what_was_measured():
     def make(compiled: Compiled, number: int) -> Compiled:
         return dataclasses.replace(compiled, temp_bytes=compiled.temp_bytes + (number and 1 << 30))

@@ -55,6 +55,16 @@ def test_a_group_that_is_worse_alone_is_put_in_where_all_together_are_better():
     assert module.choice(gains).run([{0}, range(5)]) == {0, 2, 3}
 
 
+def test_another_outcome_of_the_best_set_lets_the_next_best_one_be_chosen():
+    module = Module([5, 3])
+    choice = module.choice([5, 3])
+    choice.run([{0}, {1}, {0, 1}])
+    choice.revise(frozenset({0, 1}), Outcome("too long", 92.0))
+    assert choice.best == {0}
+    choice.revise(frozenset({0}), Outcome("", 98.0))
+    assert choice.best == {1}
+
+
 def test_the_group_that_may_not_be_used_is_left_out():
     module = Module([5, 5, 5, 5], forbidden=frozenset({2}))
     assert module.choice([5, 5, 5, 5]).run([range(4)]) == {0, 1, 3}
