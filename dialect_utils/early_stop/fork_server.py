@@ -42,7 +42,7 @@ class ForkServer:
         """Runs the work on each request in a fork. Yields the number of a request when its fork has ended, with the
         exit code, -n if signal n has ended it.
 
-        All are to be taken before the next call; meanwhile the other forks work.
+        Meanwhile the other forks work. What nobody takes is waited for.
 
         Args:
           at_once: the number of forks that may work at the same time.
@@ -50,8 +50,16 @@ class ForkServer:
         Raises: OSError, EOFError if the server itself is gone.
         """
         self._connection.send((requests, at_once))
-        for _ in requests:
-            yield self._connection.recv()
+        left = len(requests)
+        try:
+            while left:
+                ended = self._connection.recv()
+                left -= 1
+                yield ended
+        except GeneratorExit:
+            for _ in range(left):
+                self._connection.recv()
+            raise
 
     def close(self) -> None:
         """Ends the server."""

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import graphlib
 
 from ..platform.bindings import ir
-from .ops import CONSTANTS, LOOPS, ops_in, parent_of, producer_of, terminator_of
+from .ops import CONSTANTS, LOOPS, ops_around, ops_in, producer_of, terminator_of
 
-_CALL, _FUNCTION, _MODULE = "func.call", "func.func", "builtin.module"
+# Ops that run a function, and the attribute with its name.
+_CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+_FUNCTION = "func.func"
 
 
 class Runs:
@@ -19,33 +23,45 @@ class Runs:
 
     def __init__(self, module: ir.Module):
         self._module = module
-        self._of_block: dict[ir.Block, int | None] = {}
 
     def of(self, op: ir.Operation) -> int | None:
-        """Returns the number of runs; None if it is not known."""
-        block = op.block
-        if block not in self._of_block:
-            self._of_block[block] = self._in(parent_of(op))
-        return self._of_block[block]
+        """Returns the number of runs; None if it is not known, as in a function that calls itself."""
+        function, runs = self._within(op)
+        return None if function is None else _product(runs, self._of_functions.get(function))
 
-    def _in(self, parent: ir.Operation) -> int | None:
-        """Returns how often the ops in the regions of an op run."""
-        if parent.name == _MODULE:
-            return 1
-        if parent.name == _FUNCTION:
-            name = ir.StringAttr(parent.attributes["sym_name"]).value
-            calls = self._calls.get(name)
-            return 1 if calls is None else _sum([self.of(each) for each in calls])
-        runs, trips = self.of(parent), known_trips_of(parent) if parent.name in LOOPS else 1
-        return None if runs is None or trips is None else runs * trips
+    def _within(self, op: ir.Operation) -> tuple[str | None, int | None]:
+        """Returns the name of the function of the module around an op, and how often the op runs in one run of it."""
+        runs: int | None = 1
+        for around in ops_around(op):
+            if around.name in LOOPS:
+                runs = _product(runs, known_trips_of(around))
+            elif around.name == _FUNCTION:
+                is_ours = around.parent is not None and around.parent == self._module.operation
+                return (ir.StringAttr(around.attributes["sym_name"]).value if is_ours else None), runs
+        return None, runs
 
     @functools.cached_property
-    def _calls(self) -> dict[str, list[ir.Operation]]:
-        calls: dict[str, list[ir.Operation]] = {}
+    def _of_functions(self) -> dict[str, int | None]:
+        """Returns how often each function of the module runs; those that call themselves are missing."""
+        calls: dict[str, list[tuple[str | None, int | None]]] = {}
         for op in ops_in(self._module.operation):
-            if op.name == _CALL:
-                calls.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, []).append(op)
-        return calls
+            if op.name in _CALLS:
+                callee = ir.FlatSymbolRefAttr(op.attributes[_CALLS[op.name]]).value
+                calls.setdefault(callee, []).append(self._within(op))
+        callers = {callee: {name for name, _ in found if name is not None} for callee, found in calls.items()}
+        found: dict[str, int | None] = {}
+        with contextlib.suppress(graphlib.CycleError):
+            for name in graphlib.TopologicalSorter(callers).static_order():
+                runs = [_product(inside, found.get(caller or "")) for caller, inside in calls.get(name, ())]
+                found[name] = _sum(runs) if runs else 1
+        for op in self._module.body.operations:
+            if op.operation.name == _FUNCTION and (name := ir.StringAttr(op.attributes["sym_name"]).value) not in calls:
+                found[name] = 1
+        return found
+
+
+def _product(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one * other
 
 
 def _sum(runs: list[int | None]) -> int | None:
@@ -72,7 +88,7 @@ def known_trips_of(loop: ir.Operation) -> int | None:
     ):
         return None
     counter, end = compare.operands[0], _constant(compare.operands[1])
-    if not isinstance(counter.owner, ir.Block) or end is None:
+    if end is None or not isinstance(counter.owner, ir.Block) or counter.owner != condition:
         return None
     number = ir.BlockArgument(counter).arg_number
     start, step = _constant(loop.operands[number]), _step(body, number)

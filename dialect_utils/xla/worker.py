@@ -10,7 +10,6 @@ comes after that, the code, takes four fifths of the time and changes no answer.
 propagates shardings, the fork ends after propagation. Many small modules are shared out among forks.
 """
 
-import contextlib
 import os
 import pickle
 import re
@@ -54,7 +53,9 @@ _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
 # TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. So a program is compiled a
 # second time with this option, for the estimate alone, because the option changes the memory that a program needs. All
 # programs are estimated in this way, so that two of them can be compared.
-_BAD_OPTION = re.compile(r"No such compile option: .*|Failed to parse '.*' into flag .*")
+_BAD_OPTION = re.compile(
+    r"No such compile option: .*|Failed to parse '.*' into flag .*|While setting option .* is not a valid .*"
+)
 _ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
 
 
@@ -411,7 +412,7 @@ def _compiled_for(target: Target, request: dict, dump_dir: str, env_options: dic
     devices = target_devices(target, _mesh_sizes(module, request["num_devices"]))
     main = _main_function(module)
     dumps = {**_dump_options(dump_dir, request), **_SCHEDULE_OPTIONS}
-    own = {name: _typed(value) for name, value in target.options}
+    own = {name: value == "true" if value in ("true", "false") else value for name, value in target.options}
     options = _options(main, devices, {**own, **dumps, **env_options})
     start_s = time.perf_counter()
     try:
@@ -422,21 +423,6 @@ def _compiled_for(target: Target, request: dict, dump_dir: str, env_options: dic
             raise TargetError(f"{target}: its compiler refuses an option: {refused[0].rstrip(': ')}") from None
         raise
     return executable, main.type, time.perf_counter() - start_s
-
-
-def _typed(value: str) -> bool | int | float | str:
-    """Returns the value of a compiler's option in the type in which the compiler takes it.
-
-    Example:
-      >>> [_typed(text) for text in ("true", "65536", "0.5", "post_spmd")]
-      [True, 65536, 0.5, 'post_spmd']
-    """
-    if value in ("true", "false"):
-        return value == "true"
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(value)
-    return value
 
 
 def _mesh_sizes(module, num_devices: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from reshard.dialect_utils.xla.child import Compiled, KindCount
 from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
 from reshard.passes.results.summed_remarks import reasons, skipped_text
-from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.network import SiteNetwork, target_of
 from reshard.passes.traffic.row_text import summary_text
 from reshard.synthesis.common.numbers import count, counted, tenths_of_us
 from reshard.synthesis.common.text_table import table
@@ -137,6 +137,8 @@ def _check_text(check: Check, name: str) -> str:
     if check.target is None or not check.target.is_ahead_of_time:
         title = f"whole module, as XLA compiles it, modelled on {_network_text(check)} (us, bytes per device):"
         lines = [title, _side_by_side(check, _CPU_COLUMNS)]
+        if check.target is None and (target := target_of(check.topology)) is not None:
+            lines.append(f"  compiled for CPU devices; --compile-for={target} asks the compiler of the target")
     else:
         lines = _ahead_of_time_lines(check, check.target)
     for sites, problem in check.dropped:

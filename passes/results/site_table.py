@@ -104,7 +104,7 @@ def _decision(row: dict) -> str:
 
 def _runs(row: dict) -> str:
     """Returns in words how often a site runs in a step, if that is known and more than once."""
-    return f"; {row['runs']:,} times in a step" if (row.get("runs") or 1) > 1 else ""
+    return f"; used {row['runs']:,} times in a step" if (row.get("runs") or 1) > 1 else ""
 
 
 def _wrapped(text: str) -> str:

@@ -10,7 +10,8 @@ promises of one kind of form err alike, those of another kind in another way, an
 - What it makes of a form, by that form's promise, is the **scale** of the promises of that kind from then on; at first
   it is that of the module as it came. A form is a finalist while its promise, scaled, is better than the best so far.
   Forms that are written per device differ in everything, so a promise that is worse by the *slack* is enough there.
-- A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded.
+- A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded. If none
+  will do, forms that XLA does not compile for CPU devices are finalists, too.
 
 Sets of sites keep their promises: they leave XLA's collectives around them as they are. A module that is written per
 device promises more than it keeps where the target's compiler makes much of stock XLA's program.
@@ -59,18 +60,22 @@ class Finalists:
     def measure(self, measure: Callable[[int], Outcome]) -> None:
         """Measures finalists until no other form promises to be better than they and than the module as it came."""
         for number in self._in_order():
-            if len(self.outcomes) == self.most or not self._is_promising(number):
-                return
-            outcome = self.outcomes[number] = measure(number)
-            if outcome.seconds < float("inf") and self.promised[number].seconds:
-                self.scale = outcome.seconds / self.promised[number].seconds
+            if len(self.outcomes) < self.most and self._is_promising(number):
+                outcome, promised = measure(number), self.promised[number]
+                self.outcomes[number] = outcome
+                if 0 < promised.seconds < float("inf") and 0 < outcome.seconds < float("inf"):
+                    self.scale = outcome.seconds / promised.seconds
 
     def _in_order(self) -> list[int]:
-        compiling = (at for at, each in enumerate(self.promised) if each.seconds < float("inf"))
-        return sorted(compiling, key=lambda at: (self.promised[at].problem != "", _order(self.promised[at])))
+        """Returns the numbers of the forms: what may be used first, then what promises most, then what only the
+        target's compiler may compile."""
+        keys = [(each.seconds == float("inf"), each.problem != "", _order(each)) for each in self.promised]
+        return sorted(range(len(keys)), key=keys.__getitem__)
 
     def _is_promising(self, number: int) -> bool:
         usable = [each.seconds for each in self.outcomes.values() if not each.problem]
+        if self.promised[number].seconds == float("inf"):
+            return not usable
         if not self.outcomes:
             return is_better(replace(self.promised[number], problem=""), self.before)
         best_s, promised_s = min(usable, default=self.none.seconds), self.seconds(number) / (1 + self.slack)

@@ -13,6 +13,7 @@ of which there is always as much.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
@@ -111,6 +112,8 @@ class _Stage:
         if problem := self._problem(compiled):
             return compiled, problem
         self.compiled = self.child.estimated(self.compiled, str(self.written), devices, target)
+        if not self.check.is_rewritten and not self.taken:
+            self.check = replace(self.check, stock=self.compiled, ours=self.compiled)
         compiled = self.child.estimated(compiled, text, devices, target)
         return compiled, self._problem(compiled)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
-from reshard.passes.sites.oracle import BETTER
+from reshard.passes.sites.oracle import BETTER, micros
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.finalists import Finalists
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
@@ -53,14 +53,21 @@ class Found:
         """Returns the end of a reason that is told by `told`."""
         return "" if self.told is self.choice else ", as XLA partitions it"
 
-    def knows(self, groups: Groups) -> bool:
-        return groups in self.choice.outcomes or groups in self.told.outcomes
+    def why_not(self, groups: Groups) -> str:
+        """Returns in words why a set of sites is not taken: how it compares with the best one, as both are measured, or
+        as both are promised if it promises no more."""
+        best, measured, promised = self.choice.best, self.choice.outcomes, self.told.outcomes
+        if groups in measured:
+            return compared(measured[groups], measured[best])
+        if groups in promised and best in promised and not is_better(promised[groups], promised[best]):
+            return compared(promised[groups], promised[best]) + self.said_by
+        best_of_them = micros(measured[best].seconds)
+        return f"the target's compiler was not asked about that set; with the best one of those it was, {best_of_them}"
 
-    def compared(self, one: Groups, other: Groups) -> str:
-        """Returns in words how a set of sites compares with another one, by measurements if there are any of both."""
-        if one in self.choice.outcomes and other in self.choice.outcomes:
-            return compared(self.choice.outcomes[one], self.choice.outcomes[other])
-        return compared(self.told.outcomes[one], self.told.outcomes[other]) + self.said_by
+    def why(self, without: Groups) -> str:
+        """Returns in words how the best set of sites compares with another one if that is measured, else with none."""
+        measured = self.choice.outcomes
+        return compared(measured[self.choice.best], measured.get(without, measured[frozenset()]))
 
     def unless_asked_in_vain(self, form: TakenOver) -> Outcome | None:
         """Returns the outcome of one more form that promises too little for the target's compiler to be asked about it;
@@ -68,7 +75,7 @@ class Found:
         if self.finalists is None or self.promise is None:
             return None
         promised, scale = self.promise(present(form.module), len(form.rows)), self.finalists.scale
-        is_vain = promised.seconds * scale >= self.choice.outcome.seconds
+        is_vain = float("inf") > promised.seconds * scale >= self.choice.outcome.seconds
         return _not_asked(promised, self.finalists.before, scale) if is_vain else None
 
 
@@ -158,11 +165,12 @@ class Search:
         told.run(self.starts)
         choice, sets = self._choice(most, with_estimate=False), [each for each in told.outcomes if each]
         islands = Finalists([told.outcomes[each] for each in sets], before, none, most)
-        least = replace(none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_s)
-        if best_of(list(wholes.outcomes.values()), least) is None:
+        if not self._is_beaten(islands, wholes):
             islands.measure(lambda at: choice.attempted(sets[at]))
             self._estimate_best(choice)
-            if islands.outcomes and not choice.best:  # none will do: other sets, while there is room
+            tried = 1
+            while not choice.best and tried < len(choice.outcomes):  # none will do: other sets, while there is room
+                tried = len(choice.outcomes)
                 choice.run(())
                 self._estimate_best(choice)
         outcomes = [
@@ -172,6 +180,17 @@ class Search:
             for at, each in enumerate(self.wholes)
         ]
         return Found(choice, told, outcomes, wholes, promise)
+
+    def _is_beaten(self, islands: Finalists, wholes: Finalists) -> bool:
+        """Returns whether a form that is written per device is clearly better than the sets of sites promise."""
+        least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_s)
+        numbers = list(wholes.outcomes)
+        if (winner := best_of(list(wholes.outcomes.values()), least)) is None:
+            return False
+        number, form = numbers[winner], self.wholes[numbers[winner]]
+        outcome = self.forms.estimated(wholes.outcomes[number], present(form.module), len(form.rows), self.none)
+        wholes.outcomes[number] = outcome
+        return is_better(outcome, least)
 
     def _estimate_best(self, choice: JointChoice) -> None:
         """Asks for the estimate of the best set, and if that is against it, for that of the next one."""
@@ -201,5 +220,7 @@ class Search:
 
 def _not_asked(promised: Outcome, before: Outcome, scale: float) -> Outcome:
     """Returns what is known of a form about which the target's compiler was not asked."""
+    if promised.seconds == float("inf"):
+        return Outcome(f"for CPU devices {promised.problem}", promised.seconds)
     said = compared(replace(promised, problem=""), before, "so", "as it came")
     return Outcome(f"{said}, as XLA partitions it: too little", promised.seconds * scale)

@@ -18,13 +18,15 @@ class Group:
     Attributes:
       sites: their numbers, sorted.
       gain_s: the modelled seconds that the rewrite saves alone, with all its runs; 0 if unknown.
-      is_known: whether that is known, and how often each site runs.
+      most_s: what it may save at most: in a loop a conversion may be placed before it, and run once.
+      is_known: whether these are known, and how often each site runs.
       is_proposed: whether the pipeline rewrote them. is_strict: whether the policy `strict` would.
       is_even: whether they move as much either way, so that only `always` would.
     """
 
     sites: tuple[int, ...]
     gain_s: float
+    most_s: float
     is_known: bool
     is_proposed: bool
     is_strict: bool
@@ -45,6 +47,7 @@ def groups_of(rows: Sequence[dict], pipeline: Pipeline, policy: str) -> list[Gro
         Group(
             tuple(sorted(row["site"] for row in together)),
             max(map(_gain_s, together)),
+            max(map(_most_s, together)),
             all(_gain_of_one_run_s(row) is not None and row.get("runs") is not None for row in together),
             any(row.get("is_rewritten") for row in together),
             any(row.get("possible") == STRICT for row in together),
@@ -73,6 +76,11 @@ def _gain_s(row: dict) -> float:
     """Returns the seconds that a rewrite saves alone in a step; 0 if they are unknown. Unknown runs are one."""
     runs = row.get("runs")
     return (_gain_of_one_run_s(row) or 0.0) * (1 if runs is None else runs)
+
+
+def _most_s(row: dict) -> float:
+    runs = row.get("runs")
+    return _gain_s(row) if runs in (1, None) else runs * (row.get("stock_us") or 0.0) * 1e-6
 
 
 def _gain_of_one_run_s(row: dict) -> float | None:

@@ -273,7 +273,7 @@ class _Checker:
         none = self.criterion.outcome(stock, stock, 0)
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
-        sum_s = sum(max(0.0, gain) for gain in gains)
+        sum_s = sum(max(0.0, group.most_s) for group in self.groups)
         most_s = _MORE_THAN_PROMISED * sum_s if all(group.is_known for group in self.groups) else none.seconds
         return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s)
 
@@ -465,14 +465,13 @@ class _Checker:
                 left -= block
                 yield self.forms.sites(block), compared(flip.before, flip.after) + found.said_by
         if left:
-            yield self.forms.sites(left), found.compared(self.proposed, best)
+            yield self.forms.sites(left), found.why_not(self.proposed)
 
     def _added(self, found: Found) -> Iterator[Change]:
         """Yields the sites in the best set that were not proposed, with the reason."""
         best = found.choice.best
         if added := best - self.proposed:
-            without = best & self.proposed
-            yield self.forms.sites(added), found.compared(best, without if found.knows(without) else frozenset())
+            yield self.forms.sites(added), found.why(best & self.proposed)
 
     def _tell(self, changes: Sequence[Change], action: str, in_row: str, in_remark: str) -> None:
         """Writes the reasons of changes into the rows of their sites, and emits a remark for each change."""

@@ -74,3 +74,40 @@ def test_a_loop_that_counts_up_to_an_argument_runs_an_unknown_number_of_times():
     body = loop(6, "%y = stablehlo.cosine %x : tensor<8xf32>").replace("%i, %end :", "%i, %n :")
     assert runs_of("stablehlo.cosine", body) is None
     assert runs_of("stablehlo.sine", loop(6, CALL.format(name="%y", x="%x")).replace("%i, %end :", "%i, %n :")) is None
+
+
+def test_a_function_that_a_composite_names_runs_with_it():
+    kind = "(tensor<8xf32>) -> tensor<8xf32>"
+    composite = f"""%y = stablehlo.composite "some.layer" %x {{decomposition = @layer}} : {kind}"""
+    assert runs_of("stablehlo.sine", loop(5, composite)) == 5
+
+
+def test_what_a_loop_compares_from_outside_is_no_counter():
+    """An argument of the function around the loop has a number, too."""
+    body = loop(6, "%y = stablehlo.cosine %x : tensor<8xf32>").replace("LT, %i,", "LT, %n,")
+    assert runs_of("stablehlo.cosine", body) is None
+
+
+def runs_in(text: str, name: str) -> int | None:
+    with make_context() as context:
+        module = ir.Module.parse(text, context)
+        return Runs(module).of(next(op for op in ops_in(module.operation) if op.name == name))
+
+
+def test_long_chains_of_functions_are_followed():
+    call = "func.func private @f{0}() {{ func.call @f{1}() : () -> () return }}\n".format
+    chain = "".join(call(i, i + 1) for i in range(3000))
+    last = "func.func private @f3000() { %0 = stablehlo.constant dense<0> : tensor<i32> return }"
+    main = "func.func @main() { func.call @f0() : () -> () func.call @f0() : () -> () return }"
+    assert runs_in(chain + last + main, "stablehlo.constant") == 2
+
+
+def test_functions_that_call_themselves_run_nobody_knows_how_often():
+    text = "func.func @f() { %0 = stablehlo.constant dense<0> : tensor<i32> func.call @f() : () -> () return }"
+    assert runs_in(text, "stablehlo.constant") is None
+
+
+def test_functions_of_a_nested_module_are_not_those_of_this_one():
+    text = """module @inner { func.func @f() { %0 = stablehlo.constant dense<0> : tensor<i32> return } }
+    func.func private @f() { return } func.func @main() { func.call @f() : () -> () return }"""
+    assert runs_in(text, "stablehlo.constant") is None

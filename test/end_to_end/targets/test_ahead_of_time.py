@@ -82,7 +82,10 @@ class TestTpu:
         ]
         assert schedules[0] == schedules[1] != schedules[2] and None not in schedules
 
-    @pytest.mark.parametrize("option", ["xla_tpu_no_such=true", "xla_tpu_enable_async_all_to_all=seven"])
+    @pytest.mark.parametrize(
+        "option",
+        ["xla_tpu_no_such=true", "xla_tpu_enable_async_all_to_all=seven", "xla_backend_optimization_level=two"],
+    )
     def test_an_option_that_the_compiler_refuses_is_an_error_with_its_name(self, option):
         status, said = shown(f"tpu:v5e:2x4?{option}")
         name = option.partition("=")[0]

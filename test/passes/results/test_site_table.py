@@ -59,7 +59,7 @@ def test_sites_with_reasons_of_their_own_keep_them():
     assert text.splitlines()[1] == "site 1: rewritten: merged into site 0; why 1"
 
 
-@pytest.mark.parametrize(("runs", "said"), [(1, ""), (None, ""), (1024, "; 1,024 times in a step")])
+@pytest.mark.parametrize(("runs", "said"), [(1, ""), (None, ""), (1024, "; used 1,024 times in a step")])
 def test_how_often_a_site_runs_is_said_if_it_is_more_than_once(runs, said):
     text = reasons_text([row(0, 3, 4, 1, runs=runs), row(1, 3, 4, 1), row(2, 5, 4, 1, runs=runs)], with_calls=False)
     assert [line for line in text.splitlines() if "why" in line] == [

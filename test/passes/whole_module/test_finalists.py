@@ -12,7 +12,9 @@ from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks
 from reshard.passes.whole_module.finalists import Finalists
-from reshard.passes.whole_module.joint_choice import Outcome
+from reshard.passes.whole_module.joint_choice import JointChoice, Outcome
+from reshard.passes.whole_module.module_cost import is_better
+from reshard.passes.whole_module.search import Found
 
 MORE = Outcome("more memory", 5.0)
 
@@ -37,7 +39,10 @@ def measured(promised: list[float | Outcome], made: list[float | Outcome], most=
         ([9.0, 8.0, 8.5], [MORE, MORE, MORE], [1, 2, 0]),
         ([10.0, 11.0], [1.0, 1.0], []),
         ([Outcome("temporaries", 7.0), 8.0], [6.0, 9.0], [1, 0]),  # what needs more memory here may not there
+        ([Outcome("temporaries", 7.0), 10.5], [6.0, 9.0], [0]),
+        ([Outcome("temporaries", 5.0), 8.0, 8.9], [5.0, 9.0, 9.0], [1, 0]),
         ([Outcome("XLA aborts", float("inf")), 8.0], [6.0, 8.0], [1]),
+        ([Outcome("XLA aborts", float("inf")), 8.0], [6.0, MORE], [1, 0]),
         ([], [], []),
     ],
     ids=(
@@ -48,7 +53,10 @@ def measured(promised: list[float | Outcome], made: list[float | Outcome], most=
         "each may fail",
         "nothing promises more",
         "memory for CPU devices is no reason",
-        "what XLA cannot partition",
+        "others promise nothing",
+        "others are measured, and this one still promises more",
+        "what XLA cannot partition is not needed",
+        "what XLA cannot partition is the last hope",
         "no form",
     ),
 )
@@ -75,6 +83,19 @@ func.func @main(
   %0 = stablehlo.sine %a : tensor<64x64x64xf32>
   return %0, %b : tensor<64x64x64xf32>, tensor<96x96x96xf32>
 }"""
+# A row of a table whose rows are split, which an island cannot help, beside an array that changes its layout.
+ROW_AND_CUBE = """
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func @main(
+    %table: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}, %place: tensor<i32>,
+    %cube: tensor<64x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {"y"}]>}) -> (
+    tensor<64x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y", "x"}, {}]>},
+    tensor<1x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_slice %table, %place, %zero, sizes = [1, 1024]
+    : (tensor<8192x1024xf32>, tensor<i32>, tensor<i32>) -> tensor<1x1024xf32>
+  return %cube, %0 : tensor<64x64x64xf32>, tensor<1x1024xf32>
+}"""
 TARGET = Target.parse("tpu:v5e:2x4")
 
 
@@ -96,13 +117,13 @@ class SlowCompiler:
         return getattr(self.child, name)
 
 
-def run(compiler: SlowCompiler, emit="auto") -> tuple[str, Session]:
+def run(compiler: SlowCompiler, emit="auto", text=TEXT) -> tuple[str, Session]:
     session = Session(RunOptions(compile_for=TARGET, xla_child=compiler))  # pyright: ignore[reportArgumentType]
     pipeline = Pipeline.emitting(emit, {"topology": "v5e:2x4", "platform": "tpu"})
     with make_context() as context, ir.Location.unknown(context):
-        module = ir.Module.parse(TEXT)
+        module = ir.Module.parse(text)
         pipeline.run(module, session)
-        rows, parse = session.results.report_rows, lambda: ir.Module.parse(TEXT, context)
+        rows, parse = session.results.report_rows, lambda: ir.Module.parse(text, context)
         return str(checks.checked(parse, module, pipeline, session, rows, compiles=True, value_bytes=None)), session
 
 
@@ -181,6 +202,35 @@ def test_where_no_form_will_do_the_module_stays_as_it_came_and_says_what_was_mea
     assert not islands(module) and not check.is_rewritten and check.ours == check.stock
     assert "temporaries in bytes" in check.not_taken_over
     assert all("temporaries in bytes" in why for _, why in check.dropped) and check.dropped
+
+
+def test_a_set_that_nobody_measured_is_told_as_it_is_promised_or_as_not_asked_about():
+    """The search by promises knows other sets than the measurements that follow where the finalists will not do."""
+    none, one, both = (frozenset(each) for each in ((), (1,), (0, 1)))
+    choice, told = (JointChoice([1.0, 1.0], lambda _: MORE, Outcome("", 10.0), is_better, 1) for _ in range(2))
+    choice.outcomes |= {one: Outcome("", 7.0)}
+    choice.best = one
+    told.outcomes |= {both: Outcome("", 8e-6), none: Outcome("", 1e-5)}
+    found = Found(choice, told, [])
+    assert found.why_not(both).startswith("the target's compiler was not asked about that set")
+    assert (
+        found.why(none) == found.why(both) == "modelled time 7,000,000.0 us with the rewrite, 10,000,000.0 us without"
+    )
+    choice.best = none
+    assert "not asked" in found.why_not(both), "it promises more, so that is no reason"
+    told.outcomes[both] = Outcome("", 2e-5)
+    assert found.why_not(both) == "modelled time 20.0 us with the rewrite, 10.0 us without, as XLA partitions it"
+
+
+def test_sets_of_sites_are_measured_if_the_estimate_is_against_the_form_written_per_device():
+    for longer, is_taken_over in ((1.0, True), (1.5, False)):
+        compiler = CompilerWithEstimates(lambda text: 1.0 if "dynamic_slice %arg0" in text else longer)  # noqa: B023
+        module, session = run(compiler, text=ROW_AND_CUBE)
+        (check,) = session.results.checks
+        assert check.is_rewritten and bool(check.taken_over) == is_taken_over and islands(module) == 1
+        assert ("dynamic_slice %arg0" in module) != is_taken_over
+        assert is_taken_over or "estimate in us" in check.not_taken_over
+        assert (len(compiler.asked) == 2) == is_taken_over, "no set of sites is measured if the whole is better"
 
 
 def test_a_module_that_xla_cannot_partition_for_cpu_devices_is_searched_by_measurement(monkeypatch):

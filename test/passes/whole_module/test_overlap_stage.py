@@ -62,6 +62,8 @@ class Child:
         return dataclasses.replace(found, estimated_seconds=None, lacks_estimate=found.estimated_seconds is not None)
 
     def estimated(self, compiled, module, num_devices, target):
+        if not compiled.lacks_estimate:
+            return compiled
         found = self.answer(module) if callable(self.answer) else self.answer
         return dataclasses.replace(compiled, estimated_seconds=found.estimated_seconds)
 

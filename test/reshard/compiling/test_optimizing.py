@@ -48,6 +48,7 @@ def test_a_target_of_as_many_devices_decides():
 def test_a_topology_beside_a_target_counts():
     report = reshard.optimize(ROWS_TO_COLUMNS, compile_for="cpu:4", topology="h100:2x2").report
     assert "modelled on h100:2x2" in str(report)
+    assert "compiled for CPU devices; --compile-for=cuda:h100:1x2x2 asks the compiler of the target" in str(report)
 
 
 @pytest.mark.tpu
