@@ -179,6 +179,9 @@ def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
         lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
     if any(each.estimated_seconds is not None for each in (check.stock, check.ours)):
         lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[target.platform]}")
+    if check.promised:
+        forms = f"{counted(check.promised, 'form')} of the module"
+        lines.append(f"  searched: {forms} as XLA partitions them, {check.attempts} compiled for the target")
     return lines
 
 
@@ -274,6 +277,8 @@ def _check_dict(check: Check) -> dict:
     sides = {"stock": costs(check.stock, check.stock_time), "ours": costs(check.ours, check.our_time)}
     network = {"topology": _network_text(check) if check.topology else None}
     changes = {"dropped": dropped, "added": added, "attempts": check.attempts, "is_taken_over": bool(check.taken_over)}
+    if check.promised:
+        changes["promised"] = check.promised
     if check.not_taken_over:
         changes["not_taken_over"] = check.not_taken_over
     if check.wrong_stock:

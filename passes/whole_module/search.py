@@ -49,6 +49,11 @@ class Found:
         return len(self.choice.outcomes) - 1 + sum(each.of is not None for each in self.outcomes)
 
     @property
+    def promised(self) -> int:
+        """Returns how many rewritten modules were compared as XLA partitions them; 0 if all were compiled at once."""
+        return 0 if self.told is self.choice else len(self.told.outcomes) - 1 + len(self.outcomes)
+
+    @property
     def said_by(self) -> str:
         """Returns the end of a reason that is told by `told`."""
         return "" if self.told is self.choice else ", as XLA partitions it"

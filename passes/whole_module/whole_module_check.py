@@ -87,6 +87,7 @@ class Check:
       stock_time, our_time: the modelled times of both; None for one that does not compile.
       added: (sites, the reason) that are rewritten although the oracle would leave them to XLA.
       attempts: how many rewritten modules were compiled for the target.
+      promised: how many were compared before as XLA partitions them for CPU devices; 0 if the target has these.
       traffic: the longest collectives of both, as `passes.traffic.summary` has them; None if nobody asked for them.
       taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
       not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
@@ -103,6 +104,7 @@ class Check:
     our_time: ProgramTime | None = None
     added: tuple[Change, ...] = ()
     attempts: int = 0
+    promised: int = 0
     traffic: dict[str, Any] | None = None
     taken_over: str = ""
     not_taken_over: str = ""
@@ -246,7 +248,7 @@ class _Checker:
         if winner is None and (able := self._in_place_of_wrong(wholes, outcomes, choice.outcome)) is not None:
             winner, wrong = able
         if winner is not None:
-            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found.attempts, wrong)
+            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found, wrong)
         if outcomes:
             why_not = self._why_not_whole(outcomes, choice.outcome)
         if self._is_unmeasurable(choice):
@@ -255,7 +257,7 @@ class _Checker:
         self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
         module = self.forms.module(choice.best) if choice.best else self.original
-        self._record(choice.outcome.of, choice.best, module, dropped, added, found.attempts, not_taken_over=why_not)
+        self._record(choice.outcome.of, choice.best, module, dropped, added, found, not_taken_over=why_not)
         return module
 
     def _search(self, wholes: Sequence[TakenOver]) -> Search:
@@ -345,7 +347,7 @@ class _Checker:
         return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
 
     def _handed_over_whole(
-        self, winner: TakenOver, whole: Outcome, islands: Outcome, attempts: int, wrong: str
+        self, winner: TakenOver, whole: Outcome, islands: Outcome, found: Found, wrong: str
     ) -> ir.Module:
         """Returns the module written per device. Its rows and remarks take the place of those of the sites.
 
@@ -363,7 +365,7 @@ class _Checker:
         place = "in place of its sites the" if self.groups else "the"
         loops = " but its loops" if LOOPS_STAY in winner.form else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
-        self._record(whole.of, frozenset(), module, attempts=attempts, taken_over=winner.form, wrong_stock=wrong)
+        self._record(whole.of, frozenset(), module, found=found, taken_over=winner.form, wrong_stock=wrong)
         return module
 
     def _why_not_whole(self, outcomes: Sequence[Outcome], islands: Outcome) -> str:
@@ -420,7 +422,7 @@ class _Checker:
         module: ir.Module,
         dropped: Sequence[Change] = (),
         added: Sequence[Change] = (),
-        attempts: int = 0,
+        found: Found | None = None,
         *,
         taken_over: str = "",
         not_taken_over: str = "",
@@ -440,7 +442,8 @@ class _Checker:
                 then,
                 now,
                 tuple(added),
-                attempts,
+                found.attempts if found else 0,
+                found.promised if found else 0,
                 self._traffic(module if is_rewritten else None),
                 taken_over,
                 not_taken_over,

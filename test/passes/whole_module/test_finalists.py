@@ -10,7 +10,7 @@ from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.results import checks
+from reshard.passes.results import checks, report
 from reshard.passes.whole_module.finalists import Finalists
 from reshard.passes.whole_module.joint_choice import JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import is_better
@@ -136,7 +136,8 @@ def test_the_targets_compiler_is_asked_about_one_set_of_sites():
     module, session = run(compiler, emit="manual")
     (check,) = session.results.checks
     assert islands(module) == 2 and check.is_rewritten and check.our_time.seconds < check.stock_time.seconds
-    assert len(compiler.asked) == 2 and check.attempts == 1
+    assert len(compiler.asked) == 2 and (check.attempts, check.promised) == (1, 1)
+    assert "searched: 1 form of the module as XLA partitions them, 1 compiled for the target" in report.as_text(session)
 
 
 def test_a_finalist_that_needs_too_much_memory_lets_the_next_one_try():
