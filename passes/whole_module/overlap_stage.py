@@ -84,12 +84,20 @@ class _Stage:
 
     def promising(self) -> list[list[int]]:
         """Returns the numbers of the pipelines that the pass would write, by pattern; none if all of them together
-        promise too little."""
-        if promised_s(self.rows) < LEAST_GAIN * self._seconds(self.compiled):
+        promise too little, and none of a pattern that promises less than half of what it has to gain."""
+        least_s = LEAST_GAIN * self._seconds(self.compiled)
+        if promised_s(self.rows) < least_s:
             problem = f"all pipelines together promise less than {LEAST_GAIN:.1%} of the module's time"
             self.why_not = {row["site"]: problem for row in self.rows}
             return []
-        return by_pattern(self.rows)
+        found = []
+        for numbers in by_pattern(self.rows):
+            if promised_s([row for row in self.rows if row["site"] in numbers]) >= least_s / 2:
+                found.append(numbers)
+            else:
+                problem = f"its pattern promises less than {LEAST_GAIN / 2:.2%} of the module's time"
+                self.why_not.update(dict.fromkeys(numbers, problem))
+        return found
 
     def attempt(self, numbers: list[int], *, may_compile: bool) -> None:
         """Takes pipelines beside those that are taken, if that is better."""

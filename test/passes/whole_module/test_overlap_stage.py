@@ -10,6 +10,7 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.whole_module import overlap_stage
 from reshard.passes.whole_module.overlap_stage import may_overlap, overlapped
 from reshard.passes.whole_module.whole_module_check import Check
 from reshard.synthesis.programs.traffic import Collective
@@ -164,3 +165,12 @@ def test_no_more_is_compiled_than_the_effort_allows(monkeypatch):
     left, reasons, asked = taken_where(lambda text: True)
     assert left == ["all_gather"] and asked == 1
     assert "--effort" in reasons[0]
+
+
+def test_a_pattern_that_promises_too_little_is_not_compiled(monkeypatch):
+    promised = overlap_stage.promised_s
+    is_of_gathers = lambda rows: all("all_gather" in row["group"] for row in rows)  # noqa: E731
+    monkeypatch.setattr(overlap_stage, "promised_s", lambda rows: 0.0 if is_of_gathers(rows) else promised(rows))
+    left, reasons, asked = taken_where(lambda text: True)
+    assert left == ["all_gather"] and asked == 1
+    assert reasons == ["left as it is: its pattern promises less than 0.25% of the module's time"]
