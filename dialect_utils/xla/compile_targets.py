@@ -17,6 +17,7 @@ The process that parses a target loads no compiler; `target_devices` makes the d
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from dataclasses import dataclass, replace
 from math import prod
@@ -114,6 +115,25 @@ def missing_compiler(target: Target) -> str:
         package = f"jax[cuda13]=={compat.jax_versions()[0]}"
         return f"compiling for {target} needs jax's CUDA plug-in, some 4 GB; pip install '{package}'"
     return ""
+
+
+def unheard_flags(target: Target) -> str:
+    """Returns in one line how to name the flags of the environment, which do not reach the target's compiler; empty if
+    there are none, or if the target has options of its own.
+
+    Example:
+      >>> os.environ["LIBTPU_INIT_ARGS"] = "--xla_a=true --xla_b=2"
+      >>> unheard_flags(Target.parse("tpu:v5e:2x4"))
+      "LIBTPU_INIT_ARGS does not reach the compiler of tpu:v5e:2x4; 'tpu:v5e:2x4?xla_a=true&xla_b=2' compiles with it"
+      >>> unheard_flags(Target.parse("tpu:v5e:2x4?xla_c=1"))
+      ''
+      >>> del os.environ["LIBTPU_INIT_ARGS"]
+    """
+    flags = os.environ.get("LIBTPU_INIT_ARGS", "").split() if target.platform == "tpu" and not target.options else []
+    named = "&".join(flag.lstrip("-") for flag in flags if _OPTION.fullmatch(flag.lstrip("-")))
+    if not named:
+        return ""
+    return f"LIBTPU_INIT_ARGS does not reach the compiler of {target}; '{target}?{named}' compiles with it"
 
 
 def compiler_version(target: Target) -> str:

@@ -119,6 +119,16 @@ def _target(text: str) -> None:
 
     if missing := missing_compiler(Target.parse(text)):
         raise TargetError(missing)
+    _tell_unheard_flags(text)
+
+
+@functools.cache
+def _tell_unheard_flags(text: str) -> None:
+    """Says once for a target which flags do not reach its compiler."""
+    from reshard.dialect_utils.xla.compile_targets import Target, unheard_flags
+
+    if unheard := unheard_flags(Target.parse(text)):
+        logging.getLogger("reshard.options").warning("compile_for: %s", unheard)
 
 
 def _emissions() -> tuple[str, ...]:

@@ -227,7 +227,7 @@ def write_output(path: str, text: str) -> None:
 
 def target_of(text: str | None) -> Target | None:
     """Returns the target that `--compile-for` names, whose compiler is there; None without one. Raises: UserError."""
-    from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler
+    from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler, unheard_flags
 
     if text is None:
         return None
@@ -237,4 +237,6 @@ def target_of(text: str | None) -> Target | None:
         raise UserError(str(error)) from None
     if missing := missing_compiler(target):
         raise UserError(missing)
+    if unheard := unheard_flags(target):
+        print(f"note: {unheard}", file=sys.stderr)
     return target

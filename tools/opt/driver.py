@@ -59,6 +59,8 @@ def drive(flags: argparse.Namespace, pipeline_text: str, usage_error: Callable[[
         for path in (flags.output, flags.report_file, *reproducers):
             module_files.refuse_unwritable(path or "-")
         _refuse_without_compiler(flags)
+        if flags.compile_for and flags.check and (unheard := compile_targets.unheard_flags(flags.compile_for)):
+            print(f"reshard-opt: note: {unheard}", file=sys.stderr)
         run = _Run(flags, pipeline, context, ModuleFile.read(flags.input or "-"))
         return run.all_chunks()
     except DiagnosedError as error:

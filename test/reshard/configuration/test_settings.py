@@ -112,6 +112,14 @@ class TestMistakes:
         with pytest.raises(ValueError, match="^topology: 4 is no topology; write a preset such as 'h100:4'"):
             validated({"topology": 4})
 
+    def test_flags_that_do_not_reach_the_compiler_of_a_target_are_told_once(self, monkeypatch, caplog):
+        monkeypatch.setattr("reshard.dialect_utils.xla.compile_targets._is_installed", lambda module: True)
+        monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_a=true --xla_b=2")
+        for _ in range(2):
+            validated({"compile_for": "tpu:v5e:2x2"})
+        (said,) = caplog.messages
+        assert said.endswith("'tpu:v5e:2x2?xla_a=true&xla_b=2' compiles with it")
+
     def test_a_target_is_a_text_or_an_object_and_its_compiler_has_to_be_there(self, monkeypatch):
         assert validated({"compile_for": "cpu:8"}) == validated({"compile_for": Target.parse("cpu:8")})
         with pytest.raises(ValueError, match="^compile_for: 'tpu:v9:2x2' names no TPU: 'v9' is none of v2, "):
