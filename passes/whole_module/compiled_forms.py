@@ -99,11 +99,17 @@ class CompiledForms:
         """Returns the outcome of a form of the module in which a number of sites are rewritten, without an estimate."""
         return self.criterion.outcome(self.stock, self.compile(module, with_estimate=False), sites)
 
+    def measured_whole(self, form: TakenOver) -> Outcome:
+        return self.measured(present(form.module), len(form.rows))
+
+    def estimated_whole(self, form: TakenOver, outcome: Outcome, best: Outcome) -> Outcome:
+        return self.estimated(outcome, present(form.module), len(form.rows), best)
+
     def outcome_of_set(self, groups: Groups, best: Outcome) -> Outcome:
         return self.outcome_of(self.module(groups), len(self.sites(groups)), best)
 
     def outcome_of_whole(self, form: TakenOver, best: Outcome) -> Outcome:
-        return self.outcome_of(present(form.module), len(form.rows), best)
+        return self.estimated_whole(form, self.measured_whole(form), best)
 
     def outcome_of(self, module: ir.Module, sites: int, best: Outcome) -> Outcome:
         """Returns the outcome of a form of the module in which a number of sites are rewritten, beside the best one.

@@ -111,30 +111,26 @@ class Search:
 
     def _by_measurement(self) -> Found:
         """Measures all forms that are written per device, and then sets of sites, if one may be better than these."""
-        forms = self.forms
         choice = self._choice(self.budget, self.least_s)
-        if (early := self._without_islands()) is not None:
-            return Found(choice, choice, early)
-        if forms.target is None and len(self._first_sets()) > 1:
-            forms.foresee(self._first_sets())
+        outcomes = [self.forms.measured_whole(each) for each in self.wholes]
+        if self._needs_no_islands(outcomes):
+            return Found(choice, choice, outcomes)
+        if self.forms.target is None and len(self._first_sets()) > 1:
+            self.forms.foresee(self._first_sets())
         choice.run(self.starts)
-        return Found(choice, choice, [forms.outcome_of_whole(each, choice.outcome) for each in self.wholes])
+        estimated = map(self.forms.estimated_whole, self.wholes, outcomes, [choice.outcome] * len(outcomes))
+        return Found(choice, choice, list(estimated))
 
-    def _without_islands(self) -> list[Outcome] | None:
-        """Returns the outcomes of the forms if one is clearly faster than any with islands can be; None if none is.
-
-        Then no set of sites has to be compiled.
-        """
-        forms = self.forms
-        outcomes = [forms.measured(present(each.module), len(each.rows)) for each in self.wholes]
-        if forms.criterion.policy != BETTER or not forms.stock.is_ok:
-            return None
+    def _needs_no_islands(self, outcomes: list[Outcome]) -> bool:
+        """Returns whether a form that is written per device is clearly faster than any with islands can be, by its
+        estimate too, for which it asks. Then no set of sites has to be compiled."""
+        if self.forms.criterion.policy != BETTER or not self.forms.stock.is_ok:
+            return False
         least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * (self.none.seconds - self.most_s))
         if (winner := best_of(outcomes, least)) is None:
-            return None
-        form = self.wholes[winner]
-        outcomes[winner] = forms.estimated(outcomes[winner], present(form.module), len(form.rows), self.none)
-        return outcomes if is_better(outcomes[winner], least) else None
+            return False
+        outcomes[winner] = self.forms.estimated_whole(self.wholes[winner], outcomes[winner], self.none)
+        return is_better(outcomes[winner], least)
 
     def _by_promise(self) -> Found | None:
         """Searches with the forms as XLA partitions them for CPU devices, and has the target's compiler measure the
@@ -154,10 +150,11 @@ class Search:
         def promise(module: ir.Module, sites: int) -> Outcome:
             return forms.criterion.outcome(partitioned, forms.partitioned(module), sites)
 
-        none, before, most = self.none, promise(forms.original, 0), MOST_FINALISTS * self.effort
+        none, most = self.none, MOST_FINALISTS * self.effort
+        before = forms.criterion.outcome(partitioned, partitioned, 0)
         of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
         wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES)
-        wholes.measure(lambda at: forms.measured(present(self.wholes[at].module), len(self.wholes[at].rows)))
+        wholes.measure(lambda at: forms.measured_whole(self.wholes[at]))
         told = JointChoice(
             self.gains,
             lambda groups: promise(forms.module(groups), len(forms.sites(groups))),
@@ -179,7 +176,7 @@ class Search:
                 choice.run(())
                 self._estimate_best(choice)
         outcomes = [
-            forms.estimated(wholes.outcomes[at], present(each.module), len(each.rows), choice.outcome)
+            forms.estimated_whole(each, wholes.outcomes[at], choice.outcome)
             if at in wholes.outcomes
             else _not_asked(of_wholes[at], before, wholes.scale)
             for at, each in enumerate(self.wholes)
@@ -192,10 +189,9 @@ class Search:
         numbers = list(wholes.outcomes)
         if (winner := best_of(list(wholes.outcomes.values()), least)) is None:
             return False
-        number, form = numbers[winner], self.wholes[numbers[winner]]
-        outcome = self.forms.estimated(wholes.outcomes[number], present(form.module), len(form.rows), self.none)
-        wholes.outcomes[number] = outcome
-        return is_better(outcome, least)
+        number = numbers[winner]
+        wholes.outcomes[number] = self.forms.estimated_whole(self.wholes[number], wholes.outcomes[number], self.none)
+        return is_better(wholes.outcomes[number], least)
 
     def _estimate_best(self, choice: JointChoice) -> None:
         """Asks for the estimate of the best set, and if that is against it, for that of the next one."""

@@ -14,7 +14,7 @@ from reshard.passes.results import checks, report
 from reshard.passes.whole_module.finalists import Finalists
 from reshard.passes.whole_module.joint_choice import JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import is_better
-from reshard.passes.whole_module.search import Found
+from reshard.passes.whole_module.search import Found, Search
 
 MORE = Outcome("more memory", 5.0)
 
@@ -103,9 +103,10 @@ class SlowCompiler:
     """Answers for a target with what XLA compiles for CPU devices, changed by `make`; `asked` counts the modules."""
 
     def __init__(self, make=lambda compiled, number: compiled):
-        self.make, self.asked, self.child = make, [], shared_child()
+        self.make, self.asked, self.child, self.requests = make, [], shared_child(), []
 
     def compile(self, module, num_devices, *, target=None, with_estimate=True, **wanted) -> Compiled:
+        self.requests.append((module, target))
         compiled = self.child.compile(module, num_devices, **wanted)
         if target is None:
             return compiled
@@ -138,6 +139,15 @@ def test_the_targets_compiler_is_asked_about_one_set_of_sites():
     assert islands(module) == 2 and check.is_rewritten and check.our_time.seconds < check.stock_time.seconds
     assert len(compiler.asked) == 2 and (check.attempts, check.promised) == (1, 1)
     assert "searched: 1 form of the module as XLA partitions them, 1 compiled for the target" in report.as_text(session)
+
+
+@pytest.mark.parametrize("is_partitioned", [True, False], ids=("by promise", "by measurement"))
+def test_no_form_of_the_module_is_compiled_twice(is_partitioned, monkeypatch):
+    monkeypatch.setattr(Search, "_by_promise", Search._by_promise if is_partitioned else lambda self: None)
+    compiler = SlowCompiler()
+    run(compiler)
+    requests = [(text, target) for text, target in compiler.requests if "96x96x96" in text and "sine" in text]
+    assert len(requests) == len(set(requests)) > 2
 
 
 def test_a_finalist_that_needs_too_much_memory_lets_the_next_one_try():
