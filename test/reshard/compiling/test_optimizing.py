@@ -47,8 +47,13 @@ def test_a_target_of_as_many_devices_decides():
 
 def test_a_topology_beside_a_target_counts():
     report = reshard.optimize(ROWS_TO_COLUMNS, compile_for="cpu:4", topology="h100:2x2").report
-    assert "modelled on h100:2x2" in str(report)
-    assert "compiled for CPU devices; --compile-for=cuda:h100:1x2x2 asks the compiler of the target" in str(report)
+    assert "modelled on h100:2x2" in str(report) and "asks the compiler" not in str(report)
+
+
+def test_a_report_for_a_network_alone_names_the_target_whose_compiler_was_not_asked():
+    said = str(reshard.optimize(ROWS_TO_COLUMNS, topology="h100:2x2").report)
+    assert "compiled for CPU devices; --compile-for=cuda:h100:1x2x2 asks the compiler of the target" in said
+    assert "asks the compiler" not in str(reshard.optimize(ROWS_TO_COLUMNS, topology="uniform").report)
 
 
 @pytest.mark.tpu
