@@ -37,7 +37,8 @@ if (
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ONE_DRAW_IN = 3
-hypothesis.settings.register_profile("quick", max_examples=40)  # of tests that do not say how many; otherwise 100
+for _name, _count in (("quick", 40), ("some", 70)):  # of tests that do not say how many; otherwise 100
+    hypothesis.settings.register_profile(_name, max_examples=_count)
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
 
@@ -48,8 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--tier") == "quick":
-        hypothesis.settings.load_profile("quick")
+    if not config.getoption("--every-draw"):
+        hypothesis.settings.load_profile("quick" if config.getoption("--tier") == "quick" else "some")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
     config.addinivalue_line("markers", "mostly_slow: each third of its cases is quick, the others are slow")
     config.addinivalue_line("markers", "draws: its cases are random and many; some are enough for most purposes")
