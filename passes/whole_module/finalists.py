@@ -9,7 +9,8 @@ promises of one kind of form err alike, those of another kind in another way, an
 - The target's compiler compiles the *finalists*, the form that promises most first.
 - What it makes of a form, by that form's promise, is the **scale** of the promises of that kind from then on; at first
   it is that of the module as it came. A form is a finalist while its promise, scaled, is better than the best so far.
-  Forms that are written per device differ in everything, so a promise that is worse by the *slack* is enough there.
+  A promise that is worse by the *slack* is enough: little for sets of sites, which differ in single conversions, more
+  for forms that are written per device, which differ in everything.
 - A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded. If none
   will do, forms that XLA does not compile for CPU devices are finalists, too.
 

@@ -21,7 +21,7 @@ from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcom
 from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
 from reshard.passes.whole_module.taken_over import TakenOver
 
-_SLACK_OF_WHOLES = 0.05  # of the promises of forms written per device, against each other
+_SLACK_OF_ISLANDS, _SLACK_OF_WHOLES = 0.005, 0.05  # of the promises of forms of one kind, against each other
 MOST_FINALISTS = 3  # of each kind that a target's compiler is asked about, times the effort
 
 
@@ -166,7 +166,7 @@ class Search:
         )
         told.run(self.starts)
         choice, sets = self._choice(most, with_estimate=False), [each for each in told.outcomes if each]
-        islands = Finalists([told.outcomes[each] for each in sets], before, none, most)
+        islands = Finalists([told.outcomes[each] for each in sets], before, none, most, _SLACK_OF_ISLANDS)
         if not self._is_beaten(islands, wholes):
             islands.measure(lambda at: choice.attempted(sets[at]))
             self._estimate_best(choice)
