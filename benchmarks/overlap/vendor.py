@@ -37,6 +37,7 @@ from reshard.synthesis.common.text_table import markdown_table
 if TYPE_CHECKING:  # it loads jax, whose number of devices is set first
     from benchmarks.overlap.patterns import Pattern
 
+_PATTERNS = ("gather_rows", "gather_inner", "scatter", "layer")  # those of one array per operand
 _COLLECTIVE_MATMUL = "&".join(
     f"xla_tpu_{kind}_collective_matmul_mode=POST_SPMD" for kind in ("all_gather", "reduce_scatter")
 )
@@ -50,11 +51,13 @@ _HEADINGS = (
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--targets", default="tpu:v5e:2x4,tpu:v5p:2x2x2")
-    parser.add_argument("--patterns", default="gather_rows,scatter,layer", help="of gather_rows, gather_inner, ...")
+    parser.add_argument("--patterns", default="gather_rows,scatter,layer", help=f"of {', '.join(_PATTERNS)}")
     parser.add_argument("--size", type=int, default=8192)
     parser.add_argument("--ratio", type=float, default=1.0, help="of the product's time to the collective's")
     parser.add_argument("--out", type=Path, help="a file for the table besides stdout")
     options = parser.parse_args(arguments)
+    if unknown := {*options.patterns.split(",")} - {*_PATTERNS}:
+        parser.error(f"no pattern {', '.join(sorted(unknown))}; there are {', '.join(_PATTERNS)}")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     use_devices(max(Target.parse(each).devices for each in options.targets.split(",")))
     pairs = [(target, name) for target in options.targets.split(",") for name in options.patterns.split(",")]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -117,19 +118,18 @@ def missing_compiler(target: Target) -> str:
     return ""
 
 
-def unheard_flags(target: Target) -> str:
+def unheard_flags(target: Target, environment: Mapping[str, str] = os.environ) -> str:
     """Returns in one line how to name the flags of the environment, which do not reach the target's compiler; empty if
     there are none, or if the target has options of its own.
 
     Example:
-      >>> os.environ["LIBTPU_INIT_ARGS"] = "--xla_a=true --xla_b=2"
-      >>> unheard_flags(Target.parse("tpu:v5e:2x4"))
+      >>> flags = {"LIBTPU_INIT_ARGS": "--xla_a=true --xla_b=2"}
+      >>> unheard_flags(Target.parse("tpu:v5e:2x4"), flags)
       "LIBTPU_INIT_ARGS does not reach the compiler of tpu:v5e:2x4; 'tpu:v5e:2x4?xla_a=true&xla_b=2' compiles with it"
-      >>> unheard_flags(Target.parse("tpu:v5e:2x4?xla_c=1"))
+      >>> unheard_flags(Target.parse("tpu:v5e:2x4?xla_c=1"), flags)
       ''
-      >>> del os.environ["LIBTPU_INIT_ARGS"]
     """
-    flags = os.environ.get("LIBTPU_INIT_ARGS", "").split() if target.platform == "tpu" and not target.options else []
+    flags = environment.get("LIBTPU_INIT_ARGS", "").split() if target.platform == "tpu" and not target.options else []
     named = "&".join(flag.lstrip("-") for flag in flags if _OPTION.fullmatch(flag.lstrip("-")))
     if not named:
         return ""

@@ -53,10 +53,11 @@ _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
 # TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. So a program is compiled a
 # second time with this option, for the estimate alone, because the option changes the memory that a program needs. All
 # programs are estimated in this way, so that two of them can be compared.
+_ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
+# What compilers say of an option that they do not know, or whose value they cannot read.
 _BAD_OPTION = re.compile(
     r"No such compile option: .*|Failed to parse '.*' into flag .*|While setting option .* is not a valid .*"
 )
-_ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
 
 
 def read_frame(stream: BinaryIO) -> dict | None:

@@ -14,7 +14,7 @@ from reshard.dialect_utils.xla.child import Compiled, KindCount
 from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
 from reshard.passes.results.summed_remarks import reasons, skipped_text
-from reshard.passes.sites.network import SiteNetwork, target_of
+from reshard.passes.sites.network import SiteNetwork, target_on
 from reshard.passes.traffic.row_text import summary_text
 from reshard.synthesis.common.numbers import count, counted, tenths_of_us
 from reshard.synthesis.common.text_table import table
@@ -40,8 +40,8 @@ def as_dict(session: Session) -> dict:
     its costs. `reasons` sums up the remarks: the number and the first one of each reason. `value_checks` is present if
     values were to be checked. `no_site` is the reason why `sites` is empty; it is null if there are sites.
 
-    Times and bytes of a site are those of one run. `runs` says how often it runs in a step, in loops and in functions
-    that are called more than once; it is null if that is not known.
+    Times and bytes of a site are those of one run. A site that plan-sites planned has `runs`, how often it runs in a
+    step, in loops and in functions that are called more than once; it is null if that is not known.
 
     The `location` of a site is the user's line. Its `location_chain` has the calls that lead there, innermost first.
     Its `problem` is the problem that its chain solves; it can be planned again. Its `provenance` names the op or
@@ -137,7 +137,7 @@ def _check_text(check: Check, name: str) -> str:
     if check.target is None or not check.target.is_ahead_of_time:
         title = f"whole module, as XLA compiles it, modelled on {_network_text(check)} (us, bytes per device):"
         lines = [title, _side_by_side(check, _CPU_COLUMNS)]
-        if check.target is None and (target := target_of(check.topology)) is not None:
+        if check.target is None and (target := target_on(check.topology)) is not None:
             lines.append(f"  compiled for CPU devices; --compile-for={target} asks the compiler of the target")
     else:
         lines = _ahead_of_time_lines(check, check.target)

@@ -184,14 +184,14 @@ def of_target(target: Target) -> str:
 
 
 _OF_TPUS = re.compile(r"(?P<version>\w+):(?P<shape>\d+(?:x\d+)*)(?:\*(?P<slices>\d+))?")
-_OF_GPUS = re.compile(r"(?P<model>[ahb]\d+):(?:(?P<hosts>\d+)x)?(?P<gpus>\d+)")
+_OF_GPUS = re.compile(r"(?P<model>[ahb]\d+):(?P<hosts>\d+)x(?P<gpus>\d+)")
 
 
-def target_of(text: str) -> Target | None:
+def target_on(text: str) -> Target | None:
     """Returns the target of compilation that has a network, named by its preset and sizes; None if there is none.
 
     Example:
-      >>> [str(target_of(each)) for each in ("v5e:4x4*2", "v5p:2x2x2", "h100:2x8", "uniform", "cpu:8", "v5e")]
+      >>> [str(target_on(each)) for each in ("v5e:4x4*2", "v5p:2x2x2", "h100:2x8", "uniform", "cpu:8", "v5e")]
       ['tpu:v5e:4x4:2', 'tpu:v5p:2x2x2', 'cuda:h100:1x2x8', 'None', 'None', 'None']
     """
     from reshard.dialect_utils.xla.compile_targets import Target, TargetError
@@ -200,7 +200,7 @@ def target_of(text: str) -> Target | None:
         named = f"tpu:{match['version']}:{match['shape']}" + (f":{match['slices']}" if match["slices"] else "")
         with contextlib.suppress(TargetError):
             return Target.parse(named)
-    if (match := _OF_GPUS.fullmatch(text)) and match["hosts"]:
+    if match := _OF_GPUS.fullmatch(text):
         return Target.parse(f"cuda:{match['model']}:1x{match['hosts']}x{match['gpus']}")
     return None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which forms of a module the compiler of a target is asked about.
 
-A compiler for TPUs takes about ten times as long for a module as XLA takes for CPU devices until it has assigned
-buffers, and both partition alike. So forms are compared as XLA partitions them for CPU devices, priced on the target's
+A compiler for TPUs takes many times as long for a module as XLA takes for CPU devices until it has assigned buffers,
+and both partition alike. So forms are compared as XLA partitions them for CPU devices, priced on the target's
 network: a form's *promise*. What the target's compiler makes of collectives and copies afterwards is not in it. So
 promises of one kind of form err alike, those of another kind in another way, and none is taken without a measurement:
 
@@ -14,8 +14,8 @@ promises of one kind of form err alike, those of another kind in another way, an
 - A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded. If none
   will do, forms that XLA does not compile for CPU devices are finalists, too.
 
-Sets of sites keep their promises: they leave XLA's collectives around them as they are. A module that is written per
-device promises more than it keeps where the target's compiler makes much of stock XLA's program.
+Sets of sites keep their promises within a few percent: they leave XLA's collectives around them as they are. A module
+that is written per device promises more than it keeps where the target's compiler makes much of stock XLA's program.
 """
 
 from __future__ import annotations

@@ -119,7 +119,8 @@ class _Stage:
         compiled = self.child.compile(text, devices, target=target, with_estimate=False)
         if problem := self._problem(compiled):
             return compiled, problem
-        self.compiled = self.child.estimated(self.compiled, str(self.written), devices, target)
+        if self.compiled.lacks_estimate:
+            self.compiled = self.child.estimated(self.compiled, str(self.written), devices, target)
         if not self.check.is_rewritten and not self.taken:
             self.check = replace(self.check, stock=self.compiled, ours=self.compiled)
         compiled = self.child.estimated(compiled, text, devices, target)

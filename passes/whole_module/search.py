@@ -22,6 +22,7 @@ from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of
 from reshard.passes.whole_module.taken_over import TakenOver
 
 _SLACK_OF_ISLANDS, _SLACK_OF_WHOLES = 0.005, 0.05  # of the promises of forms of one kind, against each other
+NOT_ASKED = "the target's compiler was not asked"  # begins a reason that says nothing of what would be worse
 MOST_FINALISTS = 3  # of each kind that a target's compiler is asked about, times the effort
 
 
@@ -67,7 +68,7 @@ class Found:
         if groups in promised and best in promised and not is_better(promised[groups], promised[best]):
             return compared(promised[groups], promised[best]) + self.said_by
         best_of_them = micros(measured[best].seconds)
-        return f"the target's compiler was not asked about that set; with the best one of those it was, {best_of_them}"
+        return f"{NOT_ASKED} about that set; with the best one of those it was, {best_of_them}"
 
     def why(self, without: Groups) -> str:
         """Returns in words how the best set of sites compares with another one if that is measured, else with none."""

@@ -53,7 +53,7 @@ from reshard.passes.whole_module.module_cost import (
 )
 from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.replanned import Replanned
-from reshard.passes.whole_module.search import Found, Search
+from reshard.passes.whole_module.search import NOT_ASKED, Found, Search
 from reshard.passes.whole_module.site_groups import Group, groups_of, names_sites
 from reshard.passes.whole_module.taken_over import (
     LOOPS_STAY,
@@ -479,10 +479,11 @@ class _Checker:
     def _tell(self, changes: Sequence[Change], action: str, in_row: str, in_remark: str) -> None:
         """Writes the reasons of changes into the rows of their sites, and emits a remark for each change."""
         for sites, reason in changes:
+            for_row = reason if reason.startswith(NOT_ASKED) else f"{in_row}: {reason}"
             for row in self.rows:
                 if row["site"] in sites:
                     row["verdict"], row["is_rewritten"] = action, action == REWRITE
-                    row["reason"] = f"{in_row}: {reason}"
+                    row["reason"] = for_row
             noun = "site" if len(sites) == 1 else "sites"
             numbers = ", ".join(map(str, sites))
             self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")

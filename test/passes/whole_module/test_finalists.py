@@ -14,7 +14,7 @@ from reshard.passes.results import checks, report
 from reshard.passes.whole_module.finalists import Finalists
 from reshard.passes.whole_module.joint_choice import JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import is_better
-from reshard.passes.whole_module.search import Found, Search
+from reshard.passes.whole_module.search import NOT_ASKED, Found, Search
 
 MORE = Outcome("more memory", 5.0)
 
@@ -174,6 +174,13 @@ class CompilerWithEstimates(SlowCompiler):
             return compiled
         self.estimates.append(module)
         return dataclasses.replace(compiled, lacks_estimate=False, estimated_seconds=self.seconds(module))
+
+
+def test_a_row_does_not_call_worse_what_nobody_measured(monkeypatch):
+    monkeypatch.setattr(Found, "why_not", lambda *_: f"{NOT_ASKED} about that set")
+    compiler = SlowCompiler(lambda compiled, number: dataclasses.replace(compiled, temp_bytes=number << 30))
+    _, session = run(compiler, emit="manual")
+    assert {row["reason"] for row in session.results.report_rows} == {f"{NOT_ASKED} about that set"}
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(1.0, [0, 2]), (None, [0])], ids=("as long", "stock has none"))
