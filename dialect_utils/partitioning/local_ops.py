@@ -177,6 +177,8 @@ class OpWriter:
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
+        self._twins: dict[ir.Value, list[ir.Value]] = {}  # values with the same elements, where there are several
+        self._converted: dict[ir.Value, list[Dims]] = {}  # the layouts that each value was brought into
         self._known_dims: dict[tuple[ir.Attribute | None, int | None], Dims] = {}  # few layouts are of many values
 
     def write_block(
@@ -258,11 +260,32 @@ class OpWriter:
     def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
         if (value, dims) not in scope:
-            tile = scope[value]
+            tile = self._nearest(op, value, dims, scope)
+            self._converted.setdefault(value, []).append(dims)
             loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
         return scope[value, dims].value
+
+    def _nearest(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope) -> Tile:
+        """Returns the tile from which a value gets into a layout at the least cost.
+
+        Beside its own tile these are what it was converted to before, and the tiles of values with the same elements.
+        """
+        found = dict.fromkeys((scope[value], *self._at_hand(value, scope)))
+        if len(found) == 1:
+            return scope[value]
+        return min(found, key=lambda tile: self._cost_of_plan(op, value.type, tile, dims, False))
+
+    def _at_hand(self, value: ir.Value, scope: Scope) -> Iterator[Tile]:
+        for twin in self._twins.get(value, (value,)):
+            keys = twin, *((twin, dims) for dims in self._converted.get(twin, ()))
+            yield from (scope[key] for key in keys if key in scope and not scope[key].partial)
+
+    def _are_twins(self, value: ir.Value, other: ir.Value) -> None:
+        """Notes that two values have the same elements."""
+        self._twins[other] = self._twins.setdefault(value, [value])
+        self._twins[other].append(other)
 
     def _loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
         """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
@@ -285,7 +308,8 @@ class OpWriter:
         name = f"reshard/{len(self.conversions)}"
         original = self._original(op)
         op_name = "" if original is None else original.name
-        self.conversions.append(Conversion(op_name, own_location(op), kind, chain, whole))
+        why = whole if tile.partial or grows(tile, dims) else ""
+        self.conversions.append(Conversion(op_name, own_location(op), kind, chain, why))
         mark = Mark(self.channels, name, own_location(op), self.platform)
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
@@ -308,6 +332,7 @@ class OpWriter:
             return
         if op.name in _SUMS and self._original(op) is not None:
             raise _refusal(op, "what it sums up is no value of the whole module")
+        self._are_twins(op.operands[0], op.results[0])
         tile, dims = scope[op.operands[0]], self._dims(op.results[0])
         if not tile.partial and self._is_for_lookups(op):
             scope[op.results[0]] = tile
@@ -321,13 +346,13 @@ class OpWriter:
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
         """Returns whether all users of a change of layout, which nobody asked for, look up, write, move or select
-        elements.
+        elements, or work along whole dimensions.
 
         Such an op may do with the layout before; its rules decide.
         """
         users = [use.owner.operation for use in op.results[0].uses]
         return self._original(op) is None and all(
-            (is_indexed(user) or is_move(user) or has_window(user) or self._is_top_k(user)) and user.block == op.block
+            (is_indexed(user) or _has_choice(user) or self._is_top_k(user)) and user.block == op.block
             for user in users
         )
 
@@ -640,11 +665,18 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        sites = [site] if is_move(site.op) or has_window(site.op) else []
-        if sites and len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
-            sites.append(replace(site, results=(last,)))
-        kept = [rule for each in sites for rule in (*moves_of(each, self), *windows_of(each, self))]
-        return [*rules_of(site), *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
+        own, others = rules_of(site), []
+        if _has_choice(site.op):
+            layouts = [self._last_layout(site.op)] if len(site.results) == 1 else []
+            others = [replace(site, results=(dims,)) for dims in layouts if dims != site.results[0]]
+        kept = [rule for each in (site, *others) for rule in (*moves_of(each, self), *windows_of(each, self))]
+        if own[0].whole:
+            ranks = {len(dims) for dims in site.results}
+            found_for = map(self._dims, site.op.operands)
+            alike = dict.fromkeys(dims for dims in (*found_for, *site.operands) if ranks == {len(dims)})
+            others += [replace(site, results=(dims,) * len(site.results)) for dims in alike]
+        own += [rules_of(each)[0] for each in dict.fromkeys(others)]
+        return [*own, *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to
@@ -654,8 +686,12 @@ class OpWriter:
         return min(rules, key=lambda rule: self._cost(site, rule, scope))
 
     def _cost(self, site: Site, rule: Rule, scope: Scope) -> tuple[float, ...]:
-        ends = [(value, scope[value], dims) for value, dims in zip(site.op.operands, rule.operands, strict=True)]
-        taken = [(value.type, tile, dims) for value, tile, dims in dict.fromkeys(ends) if (value, dims) not in scope]
+        ends = dict.fromkeys(zip(site.op.operands, rule.operands, strict=True))
+        taken = [
+            (value.type, self._nearest(site.op, value, dims, scope), dims)
+            for value, dims in ends
+            if (value, dims) not in scope
+        ]
         given = [
             (value.type, Tile(value, dims, rule.partial, rule.reduction), wanted)
             for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True)
@@ -669,7 +705,7 @@ class OpWriter:
         """Returns the cost of an op itself on one device: its time by a roofline, or the bytes of its tiles."""
         held = local_rules.bits_held(site, rule, bits_of) / 8
         if self.planning.get("objective") != "time":
-            return 0, 0, held
+            return 0, held, 0
         topology: Topology = self.planning["topology"]
         computing_s = local_rules.flops_of(site, rule) / topology.flops_per_s if topology.flops_per_s else 0.0
         return max(computing_s, held / topology.memory_bandwidth_bytes_per_s), 0, 0
@@ -690,7 +726,7 @@ class OpWriter:
     def _planned_cost(self, chain: Plan) -> tuple[float, ...]:
         if self.planning.get("objective") == "time":
             return chain.time_s, 0, 0
-        return chain.bytes_received, chain.collectives, 0
+        return chain.bytes_received, 0, chain.collectives
 
     # Moves of elements
 
@@ -892,6 +928,11 @@ class _OneOp:
     ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
+
+
+def _has_choice(op: ir.Operation) -> bool:
+    """Returns whether an op may have its result in several layouts at about the same cost."""
+    return is_move(op) or has_window(op) or local_rules.is_along_dimensions(op)
 
 
 def _takes_own_part_first(chain: Plan) -> bool:

@@ -377,6 +377,14 @@ def _convolution(site: Site) -> Rule:
     return Rule((tuple(lhs), tuple(rhs)), (tuple(result),), tuple(sorted(partial)), filled=features, whole=why)
 
 
+def is_along_dimensions(op: ir.Operation) -> bool:
+    """Returns whether an op needs some dimensions whole, and is as cheap in any layout of the others."""
+    return op.name in _ALONG_DIMENSIONS
+
+
+_ALONG_DIMENSIONS = frozenset(f"stablehlo.{name}" for name in ("cholesky", "fft", "sort", "triangular_solve"))
+
+
 def unsplit(rank: int) -> list[Axes]:
     """Returns a layout without split dimensions as a list, to be filled in."""
     return [()] * rank
@@ -502,6 +510,15 @@ def _matrices(site: Site) -> Rule:
     rank = len(site.results[0])
     dims = _without(site.results[0], [rank - 2, rank - 1])
     return Rule((dims,) * len(site.operands), (dims,), whole="it works on whole matrices")
+
+
+def _triangular_solve(site: Site) -> Rule:
+    """Returns the rule of a solve: each column of the right side by itself, or each row if the matrix is behind it."""
+    rank = len(site.results[0])
+    is_before = ir.BoolAttr(site.op.attributes["left_side"]).value
+    sides = _without(site.results[0], [rank - 2 if is_before else rank - 1])
+    matrices = _without(sides, [rank - 2, rank - 1])
+    return Rule((matrices, sides), (sides,), whole="it works on whole matrices")
 
 
 def _reduce_window(site: Site) -> Rule:
@@ -653,5 +670,5 @@ _RULES: dict[str, Callable[[Site], Rule]] = {
     "stablehlo.slice": _slice,
     "stablehlo.sort": _sort,
     "stablehlo.transpose": _transpose,
-    "stablehlo.triangular_solve": _matrices,
+    "stablehlo.triangular_solve": _triangular_solve,
 }

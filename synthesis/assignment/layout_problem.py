@@ -27,7 +27,7 @@ from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
 from .memory import Copy, Memory, Tile, Timeline, hills
-from .moves import NOWHERE, PARTIAL, prices_for
+from .moves import NOWHERE, PARTIAL, PASS_ON, prices_for
 from .pairwise import PairwiseProblem
 from .roles import Roles
 from .solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
@@ -270,11 +270,16 @@ class LayoutProblem:
             value = self.program.tensors[tensor]
             runs = [self._conversion_runs(self.program.ops[op], tensor) for op in ops]
             if len(runs) > 1 and value.bytes >= _LEAST_SHARED_BYTES and {*runs} == {(value.runs, value.runs)}:
-                layouts = _layouts(value.shape, self.mesh)
+                layouts = _layouts(value.shape, self.mesh, self._uneven_of(tensor))
                 found[tensor] = self.problem.add(np.zeros(len(layouts))), layouts
                 cluster = self.clusters.of[tensor]
                 self._join(tensor, None, cluster, found[tensor][0], self._of_tensor(tensor), layouts, value.runs)
         return found
+
+    def _uneven_of(self, tensor: int) -> frozenset[int]:
+        """Returns the dimensions of a tensor that tiles may split unevenly."""
+        names = self._uneven.get(self.clusters.of[tensor], frozenset())
+        return frozenset(dim for dim, name in enumerate(self.clusters.dims[tensor]) if name in names)
 
     def _of_tensor(self, tensor: int) -> np.ndarray:
         """Returns the layouts of a tensor's cluster in dimensions of the tensor."""
@@ -353,14 +358,15 @@ class LayoutProblem:
             if self._moves_bytes(op, tensor):
                 moved += tile
             if tensor in op.operands and along.any():
-                bordering = tile * self._border(op, tensor, dims, ways)
-                exchanged = self.prices.of_step("all_to_all", along @ (1 << np.arange(ways.shape[1])), bordering)
-                halo = np.maximum(halo, np.where(along.any(axis=1), exchanged, 0.0))
+                share = self._border(op, tensor, dims, ways)
+                bordering = tile * share, along @ (1 << np.arange(ways.shape[1]))
+                near, far = (self.prices.of_step(kind, bordering[1], bordering[0]) for kind in (PASS_ON, "all_to_all"))
+                halo = np.maximum(halo, np.where(along.any(axis=1), np.where(share < 1, near, far), 0.0))
         local = np.maximum(computing, moved / self.topology.memory_bandwidth_bytes_per_s)
         return op.runs * (local + halo)
 
     def _border(self, op: FactoredOp, tensor: int, dims: Dims, ways: np.ndarray) -> np.ndarray:
-        """Returns which share of an operand's tile other devices need, by way.
+        """Returns which share of an operand's tile other devices need, by way: below 1 its neighbours alone.
 
         What is cut off or added along a dimension shifts the blocks by as much at most, and no more than is left moves.
         """
@@ -467,14 +473,17 @@ class LayoutProblem:
         return found
 
 
-def _layouts(sizes: Sequence[int], mesh: Mesh) -> np.ndarray:
+def _layouts(sizes: Sequence[int], mesh: Mesh, uneven: frozenset[int] = frozenset()) -> np.ndarray:
     """Returns all layouts of a tensor that split evenly: for each, the dimension that each axis of the mesh splits.
+
+    Args:
+      uneven: the dimensions that may be split unevenly.
 
     Example:
       >>> _layouts((4, 3), Mesh.parse("x=2,y=2")).tolist()
       [[-1, -1], [-1, 0], [0, -1], [0, 0]]
     """
-    return _places_of(sizes, range(len(sizes)), mesh)
+    return _places_of(sizes, range(len(sizes)), mesh, uneven=uneven)
 
 
 def _places_of(

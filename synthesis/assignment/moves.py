@@ -27,7 +27,8 @@ from ..network.topology import Topology
 from ..planner.entry import plan
 
 NOWHERE, PARTIAL = -1, -2
-_KINDS = ("reduce_scatter", "all_to_all", "all_reduce", "all_gather")
+PASS_ON = "collective_permute"  # of each device to the one before it in its group, as borders of tiles are
+_KINDS = ("reduce_scatter", "all_to_all", "all_reduce", "all_gather", PASS_ON)
 
 
 class MovePrices:
@@ -96,6 +97,9 @@ def _step(topology: Topology, mesh: Mesh, kind: str, ids: np.ndarray, mask: int)
     outside = [axis for axis in range(ids.ndim) if axis not in inside]
     size = math.prod(ids.shape[axis] for axis in inside)
     groups = ids.transpose(outside + inside).reshape(-1, size)
+    if kind == PASS_ON:
+        pairs = np.stack([groups[:, 1:], groups[:, :-1]], axis=-1).reshape(-1, 2)
+        return *coefficients(topology, mesh, kind, pairs=pairs), 0.0
     return *coefficients(topology, mesh, kind, groups), messages_time_s(topology, mesh, kind, groups)
 
 

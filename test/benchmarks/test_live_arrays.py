@@ -3,6 +3,8 @@
 
 import re
 
+import pytest
+
 from benchmarks import live_arrays
 from benchmarks.live_arrays import leaves_of
 
@@ -14,6 +16,7 @@ def test_a_tree_has_as_many_leaves_and_bytes_as_asked_for():
     assert 2 << 30 <= total <= 2.2 * 2**30
 
 
+@pytest.mark.slow
 def test_a_row_for_each_method_and_every_tile_is_right(capsys):
     arguments = ["--size", "1MiB", "--leaves", "16", "--change", "training-inference", "--repeats", "1"]
     assert live_arrays.main([*arguments, "--methods", "reshard,device_put"]) == 0

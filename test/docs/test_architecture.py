@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from reshard.tools.docs import import_graph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +57,7 @@ def test_the_way_has_few_stations_and_each_is_a_function_of_its_file():
     assert not missing, "the walk in docs/architecture.md names functions that moved or were renamed"
 
 
+@pytest.mark.slow
 def test_a_run_comes_by_all_stations_in_their_order(tmp_path):
     noted = tmp_path / "noted"
     wanted = ",".join(f"{name}={path}" for name, path in stations())

@@ -148,6 +148,7 @@ def write(form: str, path: Path) -> None:
         path.write_bytes(bytes(exported.serialize()))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_input_is_read_rewritten_and_gives_what_it_gives_unsharded(form, tmp_path, capsys):
     path = tmp_path / "module"

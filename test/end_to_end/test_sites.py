@@ -258,6 +258,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", BY_HAND)
 def test_sites_of_a_module(name):
     text, expected, numpy_outputs = BY_HAND[name]
@@ -355,6 +356,7 @@ def functions_of_steps() -> list:
     return found
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("text", functions_of_steps())
 def test_chains_of_the_step_files_move_the_values_where_stock_xla_does(text):
     runs_like_stock(text)

@@ -29,6 +29,7 @@ def assert_passes(worker: Worker, seed: int, policy: str, draw=programs.recipe) 
     return outcome
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", QUICK)
 def test_random_program(worker, seed):
     assert_passes(worker, seed, "always")
@@ -79,6 +80,7 @@ def test_seeds_of_base_programs_draw_nothing_that_is_extended():
     assert drawn and not [name for name in drawn if programs.OPS[name].group == extended.GROUP]
 
 
+@pytest.mark.slow
 def test_every_extended_operation_is_drawn_and_in_bodies_too():
     recipes = [extended.recipe(seed) for seed in range(180)]
     drawn = {name for recipe in recipes for name in _ops_in(recipe["steps"])}

@@ -34,6 +34,7 @@ ELEMENTS = {
 SUMS = {"and": "bool", "or": "bool", "min": "f32", "max": "bf16", "sum": "i32", "prod": "f64"}
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("start", range(0, 120, 20))
 def test_random_redistributions(start):
     for seed in range(start, start + 20):
@@ -99,6 +100,7 @@ def cost_of(found: Plan, objective: str) -> float:
     return found.time_s if objective == "time" else found.bytes_received
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("start", range(500, 560, 20))
 def test_no_other_way_shows_a_plan_wrong(start):
     for seed in range(start, start + 20):

@@ -38,6 +38,7 @@ def assert_right(outcomes: list[dict]) -> None:
     assert sum(bool(row["invalid"]) for row in outcomes) <= len(outcomes) // 5, "jax refuses too many programs"
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", FOUND, ids=str)
 def test_programs_that_once_failed(seed):
     outcomes = checked(seed)

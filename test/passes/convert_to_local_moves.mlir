@@ -34,3 +34,20 @@ func.func @roll(%arg0: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"
   %2 = stablehlo.concatenate %0, %1, dim = 0 : (tensor<1x16xf32>, tensor<7x16xf32>) -> tensor<8x16xf32>
   return %2 : tensor<8x16xf32>
 }
+
+// -----
+
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+
+// The array is whole before the constraint, so nobody gathers it behind it.
+// CHECK-LABEL: func.func @what_is_at_hand_is_not_gathered_again(
+// CHECK-NOT: stablehlo.all_gather
+// CHECK: sdy.return {{.*}} : tensor<4x16xf32>, tensor<8x16xf32>
+func.func @what_is_at_hand_is_not_gathered_again(
+    %arg0: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})
+    -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+        tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+  %0 = sdy.sharding_constraint %arg0 <@mesh, [{"x"}, {}]> : tensor<8x16xf32>
+  %1 = stablehlo.negate %0 : tensor<8x16xf32>
+  return %1, %0 : tensor<8x16xf32>, tensor<8x16xf32>
+}

@@ -50,6 +50,7 @@ def as_text(module: ir.Module) -> str:
     return module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)
 
 
+@pytest.mark.mostly_slow
 @every_emission
 @every_example
 def test_every_form_reloads_to_the_same_module(path, emission, tmp_path):
@@ -91,6 +92,7 @@ def test_a_second_run_changes_nothing(path, emission):
     assert run_again(once, emission) == once
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("emission", ["manual", "sdy"])
 @every_example
 def test_what_is_not_rewritten_stays(path, emission):

@@ -51,6 +51,7 @@ def test_programs_over_levels_are_those_of_p2(levels):
     assert len(mine) == len({*mine}) == p2.programs((2,) * levels, p2.GATHERS, most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_program_of_every_problem_sums(name):
     for problem in problems_of(drawn(NETWORKS[name], (1 << 5, 1 << 15))):
@@ -60,6 +61,7 @@ def test_every_program_of_every_problem_sums(name):
             interpreter.check(plan.tile_program, plan.shape, plan.source, plan.target)
 
 
+@pytest.mark.slow
 def test_ours_is_the_flat_one_unless_the_pass_would_replace_it():
     for problem in problems_of(drawn(NETWORKS["2x4"], SIZES)):
         is_faster = problem.planned.time_s <= (1 - LEAST_GAIN) * problem.flat.time_s

@@ -139,6 +139,7 @@ CASES = {
 }
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", CASES)
 def test_runs_bit_equal(child, name):
     case = CASES[name]
@@ -147,6 +148,7 @@ def test_runs_bit_equal(child, name):
     assert np.array_equal(ran.outputs[0], case.input())
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_even])
 def test_traffic_is_that_of_the_plan(child, name):
     case = CASES[name]

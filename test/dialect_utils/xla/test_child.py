@@ -529,6 +529,7 @@ class TestCache:
         assert caching_child.compile(GATHER, 4).bytes_received == 7
         assert len(list(tmp_path.glob("xla-*/*.entry"))) == 2
 
+    @pytest.mark.slow
     def test_the_sources_that_answers_depend_on_are_those_that_the_worker_imports(self):
         unseen, seen = {Module("dialect_utils", "xla", "worker")}, set()
         while unseen:
@@ -570,6 +571,7 @@ class TestCache:
         assert caching_child.compile(there, 4).from_cache
         assert not caching_child.compile(there, 2).from_cache
 
+    @pytest.mark.mostly_slow
     @pytest.mark.parametrize(
         "damage",
         ["", "{", "[]", '{"compiled": {}}', '{"compiled": {"status": "ok", "collectives": [1]}, "timeout_s": 1}'],

@@ -491,6 +491,7 @@ print(json.dumps([found["flops"], found["bytes accessed"], executable.hlo_module
 """
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", ["moe_layer", "sequence_parallel_attention"])
 def test_xla_analyses_its_final_program_alike(child, name):
     """XLA counts elementwise FLOPs too, and the bytes of collectives; of slices of other layouts it counts all."""

@@ -55,6 +55,7 @@ def test_no_plan_of_a_random_pair_is_dearer(tmp_path):
     check(random_cases((8, 12, 16, 24), 6, 31, PRESETS), tmp_path)
 
 
+@pytest.mark.slow
 def test_no_plan_on_a_named_network_is_dearer(tmp_path):
     check(network_cases(3, 31), tmp_path)
 

@@ -57,6 +57,7 @@ def random_sharding(rng: random.Random, mesh: Mesh, rank: int) -> str:
     return "[" + ", ".join("{" + ", ".join(axes) + "}" for axes in dims) + "]"
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", range(20))
 def test_random_placements(seed, child):
     assert_verified(random_problem(random.Random(seed)), child)

@@ -107,12 +107,14 @@ QUICK = random_pairs(20, 15, DEVICES)
 SLOW = random_pairs(21, 200, DEVICES)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("pair", QUICK, ids=str)
 def test_random_pair(pair):
     assert_never_worse(measured(pair))
     run_every_tile(pair)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("pair", QUICK, ids=str)
 def test_random_pair_in_the_forms_of_tpus(pair):
     run_every_tile(pair, platform=TPU)
@@ -191,6 +193,7 @@ def check_chunks(pair: Pair) -> None:
         run_every_tile(pair, found=found)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("pair", random_pairs(23, 8, DEVICES, least_elements=1 << 14), ids=str)
 def test_random_pair_in_chunks(pair):
     check_chunks(pair)

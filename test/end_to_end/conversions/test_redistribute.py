@@ -55,6 +55,7 @@ TYPES = (
 )  # fmt: skip
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_arrives_bit_for_bit(name, mesh, some):
     assert_type_arrives(name, [(mesh, P("x", "y"))], [(mesh, P(None, ("y", "x"))), (some, P(None, "p"))])

@@ -79,6 +79,7 @@ STEPS = {
 }
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
     ("element", "bits", "reduction"),
@@ -101,6 +102,7 @@ def test_each_step_and_reduction(step, element, bits, reduction, platform):
     assert step in [planned.op for planned in found.steps]
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("pair", random_reductions(31, 12, (4, 6, 8)), ids=str)
 @pytest.mark.parametrize("platform", (CPU, GLOO))
 def test_random_pair(pair, platform):

@@ -187,6 +187,7 @@ def checked(seed: int, draws: type[DrawnModule]) -> int:
     return written
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("draws", [Matrices, Rows])
 def test_random_modules_with_kernels_are_the_same(draws):
     assert sum(checked(seed, draws) for seed in range(30)) >= 8

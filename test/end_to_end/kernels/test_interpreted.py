@@ -25,6 +25,7 @@ def check(pattern: str, seed: int, devices: int) -> None:
     np.testing.assert_array_equal(found, wanted, err_msg=str(call))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("devices", [4, 8])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_kernel_gives_what_the_collective_gives(pattern, devices):
@@ -113,6 +114,7 @@ def test_a_kernel_that_reads_too_early_has_a_race():
     assert "RACE" in run(call, fractions_of(call, 0))[1]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_wait_for_what_leaves_has_a_race(monkeypatch):
     """Blocks are computed into two places in turn, so the third one overwrites what may still be read."""
     sizes = SentProduct((1, 48, 8), 4, 2, 1, 1, "float32", "float32", vmem_bytes=TINY)

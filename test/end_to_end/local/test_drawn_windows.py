@@ -70,6 +70,7 @@ def max_pool_gradients(drawn: Drawn):
 MAKERS = (convolutions, convolutions, kernel_gradients, pools, max_pool_gradients)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_rule_of_an_op_with_windows_gives_the_values_of_one_device(mesh, any_rule, seed):
     checked(mesh, seed, MAKERS)

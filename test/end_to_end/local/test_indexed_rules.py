@@ -80,6 +80,7 @@ def dynamic_updates(drawn: Drawn):
 MAKERS = (gathers, scatters, dynamic_slices, dynamic_updates)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", range(3))
 def test_any_rule_of_an_indexed_op_gives_the_values_of_one_device(mesh, any_rule, seed):
     checked(mesh, seed, MAKERS)

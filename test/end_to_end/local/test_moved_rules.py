@@ -76,6 +76,7 @@ def halves(drawn: Drawn):
 MAKERS = (slices, pads, concatenations, reversals, rolls, halves)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_rule_of_an_op_that_moves_elements_gives_the_values_of_one_device(mesh, any_rule, seed):
     checked(mesh, seed, MAKERS)

@@ -102,6 +102,7 @@ def _lowered(mesh, program):
     return args, placed, jax.jit(program).lower(*placed)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_ops_without_a_rule_stay_with_xla(mesh, program):
     args, placed, lowered = _lowered(mesh, program)

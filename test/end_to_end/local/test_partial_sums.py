@@ -167,6 +167,7 @@ def _both(mesh, program, start_spec, batch, out=None):
     return jax.tree.leaves(program(*args)), jax.tree.leaves(result.compile()(*placed)), str(result.module)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("out", [P(), P("z")])
 @pytest.mark.parametrize("program", ONCE)
 def test_what_a_loop_accumulates_is_summed_once(mesh, program, out):
@@ -185,6 +186,7 @@ def test_constraints_do_not_keep_sums_in_a_loop(mesh):
     assert "reduce" not in body
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("batch", ["x", ("x", "y")])
 @pytest.mark.parametrize("program", OTHERS)
 def test_a_carried_value_that_is_read_in_its_loop_has_its_values(mesh, program, batch):

@@ -18,6 +18,7 @@ CASES = {
 }
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("spec", [P("x", None), P(None, None)])
 def test_a_start(case, spec):

@@ -70,6 +70,7 @@ def _compared(mesh, program, args, specs, out=None):
     return set(re.findall(r"stablehlo\.(all_\w+|reduce_scatter|collective_\w+)", str(module)))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_a_convolution_along_split_dimensions_receives_borders_alone(mesh, kind, spec):

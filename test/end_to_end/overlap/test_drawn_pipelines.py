@@ -74,6 +74,7 @@ def test_many_random_products_are_the_same(start):
     assert sum(map(checked, range(start, start + 100))) >= 60
 
 
+@pytest.mark.slow
 def test_random_lookups_are_the_same():
     assert sum(checked(seed, drawn_lookup) for seed in range(16)) >= 6
 

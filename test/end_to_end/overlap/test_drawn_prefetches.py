@@ -43,6 +43,7 @@ def checked(seed: int) -> int:
     return len(chosen)
 
 
+@pytest.mark.slow
 def test_random_loops_are_the_same():
     assert sum(map(checked, range(12))) >= 12
 

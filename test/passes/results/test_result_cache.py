@@ -99,6 +99,7 @@ def entry_of(root: Path, capfd, *arguments: str) -> Path:
 # ---- hits
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "flags",
     [
@@ -179,6 +180,7 @@ def test_the_name_of_the_file_counts_since_locations_hold_it(root, runs, capfd):
     assert len(runs) == 2
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "flag",
     [
@@ -445,6 +447,7 @@ def test_old_versions_go(root, monkeypatch):
 # ---- processes
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_write_the_same(root):
     command = [sys.executable, "-m", "reshard.tools.reshard_opt", "in.mlir", "--policy=always", "--report=json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -20,6 +20,7 @@ def ledger(name: str, topology: str, **how) -> Ledger:
         return ledger_of(ir.Module.parse(text), shared_child(), Topology.parse(topology), **how)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("network", ["h100:2x4", "v5e:2x4", "a2mega:2x4"])
 @pytest.mark.parametrize("name", ["fft_pencil", "issue_21562", "llama_train_step", "moe_layer"])
 def test_the_times_of_all_steps_are_the_modelled_time_of_the_program(name, network):

@@ -209,6 +209,7 @@ def test_the_peak_is_that_of_a_replay(drawn, random):
         assert np.allclose(limits, problem.memory.used(states)), "what is limited is what is counted"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(programs(), st.sampled_from([0.9, 0.7, 0.5, 0.3]))
 def test_no_solution_is_above_its_limit(drawn, share):

@@ -67,6 +67,7 @@ def test_a_limit_binds_and_an_impossible_one_is_refused():
     assert tight > 10  # the limit changed the solution
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("few", [0, solving._FEW])
 def test_a_limit_on_pairs_binds_too(few, monkeypatch):
     monkeypatch.setattr(solving, "_FEW", few)

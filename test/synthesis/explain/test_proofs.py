@@ -16,6 +16,7 @@ LESS = 1 - 1e-6  # a way costs less only below this share: sums are rounded
 NETWORKS = ((8, "uniform"), (8, "h100"), (32, "h100:4"), (16, "v5e:4x4"))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("devices, topology", NETWORKS)
 @pytest.mark.parametrize("objective", ["time", "bytes"])
 def test_no_priced_way_contradicts_the_proof(devices, topology, objective):

@@ -97,6 +97,7 @@ def test_predictions_of_the_fitted_topology_are_those_of_the_true_one(network, s
     assert Topology.parse(found.to_toml()) == found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(networks(), st.integers(0, 1000))
 def test_times_without_noise_give_the_very_topology(network, seed):
@@ -110,6 +111,7 @@ def test_times_without_noise_give_the_very_topology(network, seed):
     assert np.abs(np.divide(mine, true) - 1).max() < 0.15
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_level_whose_times_are_nearly_all_bytes_has_at_least_the_latency_of_the_level_inside_it(seed):
     mesh, levels = (
@@ -157,6 +159,7 @@ def test_the_latency_of_a_step_around_a_ring_is_found():
     assert near(found.launch_latency_s, 2e-3, 0.2) and near(found.levels[1].latency_s, 1e-3, 0.2)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("further", [(), (("reduce_scatter", 2e-2),), (("all_to_all", 5e-3), ("reduce_scatter", 2e-2))])
 def test_kinds_that_start_later_than_the_others_are_found(further):
     mesh = Mesh.parse("node=2,host=4")
@@ -190,6 +193,7 @@ def test_the_overhead_of_each_message_of_an_all_to_all_is_found(text, messages):
     assert Topology.parse(found.topology.to_toml()) == found.topology
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("messages", [(5e-4, 0.0), (5e-4, 1e-4)])
 def test_overheads_that_latencies_hide_along_one_axis_are_found_over_all_axes_together(messages):
     mesh, (across_s, inside_s) = Mesh.parse("node=2,host=4"), messages

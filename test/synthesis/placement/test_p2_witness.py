@@ -224,6 +224,7 @@ def wins_of_rooted(topology: Topology, elements: int, found: Iterator[tuple[Plac
     return wins
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("elements", SIZES)
 def test_reduce_broadcast_and_masters_win_nowhere(name, elements):

@@ -206,6 +206,7 @@ def compare(mesh_text: str, shape: tuple[int, ...], sources: int, targets: int) 
     return compared, worse
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(("mesh_text", "shape"), CASES)
 def test_r4_plans_are_the_cheapest_chains(mesh_text, shape):
     compared, worse = compare(mesh_text, shape, sources=5, targets=8)
@@ -233,6 +234,7 @@ def test_r4_plans_are_the_cheapest_chains_of_thousands(mesh_text, shape):
     assert not worse
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(("mesh_text", "shape"), [("x=2,y=2", (8, 8)), ("x=2,y=3", (6, 12)), ("x=2,y=2,z=2", (8, 8))])
 def test_r4_with_a_tile_limit_chains_are_the_cheapest_up_to_that_tile(mesh_text, shape):
     """The limit is the whole array or half of it; the chains are compared by their time on one switch."""
@@ -546,6 +548,7 @@ def compare_with_sums(mesh_text: str, shape: tuple[int, ...], sources: int, targ
     return compared, worse
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(("mesh_text", "shape"), CASES_WITH_SUMS)
 def test_r4_plans_with_partial_sums_are_the_cheapest_chains(mesh_text, shape):
     compared, worse = compare_with_sums(mesh_text, shape, sources=8, targets=12)

@@ -56,6 +56,7 @@ def check_guarantees(pair) -> Plan:
     return found
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "objective, topology, bits",
     [("bytes", "uniform", 32), ("bytes", "uniform", 4), ("time", "uniform", 32), ("time", "h100:2", 32)],

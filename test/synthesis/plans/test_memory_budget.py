@@ -175,6 +175,7 @@ def test_the_same_list_under_any_hash_seed():
     assert len(texts) == 1 and "chunks along dim" in texts.pop()
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("pair", random_pairs(71, 8, (8, 12, 16), least_elements=1 << 10), ids=str)
 def test_no_plan_of_the_list_that_fits_is_faster_than_the_one_for_the_limit(pair):
     ends = pair.mesh, pair.shape, 32, pair.source, pair.target

@@ -40,6 +40,7 @@ def tile(mesh: Mesh, sharding: Sharding) -> int:
     return math.prod(SHAPE) // math.prod(sharding.shards(mesh))
 
 
+@pytest.mark.slow
 def test_chains_end_at_the_target_and_no_tile_is_larger_than_both_ends():
     for mesh, source, target in random_pairs(60):
         found = blocked_chain(mesh, SHAPE, source, target)

@@ -149,6 +149,7 @@ def assert_same_tiles(found: tuple[Plan, ...], tiles: dict[int, np.ndarray]) -> 
             assert tile.shape == other[device].shape and (tile == other[device]).all()
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("with_exchange", [False, True])
 @pytest.mark.parametrize("pair", random_pairs(60, 25, (4, 6, 8, 12)), ids=str)
 def test_chunked_plans_of_random_pairs_end_with_the_tiles_of_the_whole(pair: Pair, with_exchange: bool):
@@ -192,6 +193,7 @@ def test_a_wrong_part_is_seen():
 # -- copies
 
 
+@pytest.mark.slow
 def test_copies_are_what_a_plan_takes_beside_its_collectives():
     """The time of a plan is the time of its collectives plus the time of the copies in its tile program.
 

@@ -60,6 +60,7 @@ def test_a_chain_is_priced_as_the_search_prices_it(pair):
         assert priced(problem, chain.chain, given).cost == chain.cost
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", range(3))
 def test_no_chain_is_dearer_step_by_step_than_its_search_says_whatever_the_network(seed):
     rng = random.Random(seed)

@@ -138,6 +138,7 @@ FASTER = {
 }
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("what", FASTER)
 def test_made_meshes_make_plans_faster(what, monkeypatch):
     *case, factor = FASTER[what]

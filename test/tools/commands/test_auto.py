@@ -23,6 +23,7 @@ def module(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_the_shapes_of_a_mesh_are_compared_and_the_module_is_written(module, capsys, tmp_path):
     out = tmp_path / "sharded.mlir"
     assert tool.main(["auto", str(module), "--devices", "8", "--topology", "v5e:2x4", "-o", str(out)]) == 0

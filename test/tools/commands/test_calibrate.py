@@ -170,6 +170,7 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
 # ---- real devices
 
 
+@pytest.mark.slow
 def test_cpu_devices_are_measured_and_the_planner_takes_the_file(tmp_path, capsys):
     path = tmp_path / "net.toml"
     flags = ["--mesh", "a=2,b=2", "--devices", "4", "--sizes", "16KiB,4MiB", "--repeats", "3", "-o", path]
@@ -194,6 +195,7 @@ def test_more_devices_than_there_are_is_one_line():
     assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "environment, sizes, text",
     [
@@ -211,6 +213,7 @@ def test_devices_that_are_missing_or_full_are_one_line(environment, sizes, text)
     assert done.returncode == 1 and last.startswith("reshard: error: ") and text in last, done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_no_file(tmp_path):
     path = tmp_path / "net.toml"
     flags = ["--mesh", "a=2", "--devices", "2", "--repeats", "100000", "--sizes", "1KiB,1MiB", "-o", path]

@@ -359,6 +359,7 @@ class Dying(XlaChild):
         return super().run(module, inputs, num_devices, **options)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     ("request_", "text"), [({"op": "abort"}, "XLA aborts: SIGABRT"), ({"op": "sleep", "seconds": 60}, "XLA hangs")]
 )
@@ -491,6 +492,7 @@ def test_a_module_without_a_mesh_runs_on_as_many_devices_as_are_asked_for(capsys
     assert lines[0].startswith(f"{path}: 2 devices, ") and "  ours:      nothing is rewritten: as stock XLA" in lines
 
 
+@pytest.mark.slow
 def test_the_command_is_contained_and_its_exit_status_is_that_of_the_work(tmp_path):
     path = tmp_path / "updated.mlir"
     path.write_text(UPDATED)

@@ -523,6 +523,7 @@ def test_comparison_as_text(capsys):
     assert " 1 all_to_all " in lines[-1] and lines[-1].endswith(" ok: padded to [12, 4]")
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "problem",
     [

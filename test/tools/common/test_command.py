@@ -133,6 +133,7 @@ PLAN_TEXT = """reshard plan --mesh x=4 --type 'f32[8,8]' --from '[{"x"}, {}]' --
 NO_STDOUT = "<stdout>: error: bad file descriptor\n"
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "command, said",
     [

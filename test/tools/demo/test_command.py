@@ -214,6 +214,7 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_smallest_example_is_run_both_ways(tmp_path):
     report = tmp_path / "report.md"
     done = run_demo("issue_21562", "--size=small", "--runs=1", f"--report={report}")

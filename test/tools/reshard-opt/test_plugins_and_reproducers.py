@@ -156,6 +156,7 @@ def first_error(done: subprocess.CompletedProcess) -> str:
     return line
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "name, error",
     [
