@@ -44,6 +44,7 @@ from .partial_sums import (
     Accumulation,
     accumulation,
     begins_with_nothing,
+    is_unit_sum,
     linear_operand,
     scaled_operands,
     widens,
@@ -634,7 +635,10 @@ class OpWriter:
             for each, layout in zip(op.operands, layouts, strict=True)
         ]
         kind = tile_type(op.results[0].type, dims, op)
-        new = self._create(op, op.name, [kind], tiles, op.attributes, rule.sizes if rule else None)
+        if is_unit_sum(op):
+            new = stablehlo.ReshapeOp(kind, tiles[0]).operation
+        else:
+            new = self._create(op, op.name, [kind], tiles, op.attributes, rule.sizes if rule else None)
         scope[op.results[0]] = Tile(new.results[0], dims, tile.partial)
 
     def _add_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
@@ -665,18 +669,23 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        own, others = rules_of(site), []
-        if _has_choice(site.op):
-            layouts = [self._last_layout(site.op)] if len(site.results) == 1 else []
-            others = [replace(site, results=(dims,)) for dims in layouts if dims != site.results[0]]
-        kept = [rule for each in (site, *others) for rule in (*moves_of(each, self), *windows_of(each, self))]
-        if own[0].whole:
-            ranks = {len(dims) for dims in site.results}
-            found_for = map(self._dims, site.op.operands)
-            alike = dict.fromkeys(dims for dims in (*found_for, *site.operands) if ranks == {len(dims)})
-            others += [replace(site, results=(dims,) * len(site.results)) for dims in alike]
-        own += [rules_of(each)[0] for each in dict.fromkeys(others)]
-        return [*own, *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
+        sites = [site]
+        if _has_choice(site.op) and len(site.results) == 1:
+            sites.append(replace(site, results=(self._last_layout(site.op),)))
+        kept = [rule for each in dict.fromkeys(sites) for rule in (*moves_of(each, self), *windows_of(each, self))]
+        return [*self._wholes(site, sites), *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
+
+    def _wholes(self, site: Site, sites: Sequence[Site]) -> list[Rule]:
+        """Returns the rules in which an op needs dimensions whole: in the layouts of its sites and of its operands, and
+        with what splits such a dimension there in another dimension."""
+        own = rules_of(site)
+        if not own[0].whole:
+            return own
+        ranks = {len(dims) for dims in site.results}
+        alike = [dims for dims in (*map(self._dims, site.op.operands), *site.operands) if ranks == {len(dims)}]
+        sites = [*sites, *(replace(site, results=(dims,) * len(site.results)) for dims in alike)]
+        sites += [beside for each in dict.fromkeys(sites) for beside in local_rules.split_elsewhere(each)]
+        return [*own, *(rules_of(each)[0] for each in dict.fromkeys(sites) if each != site)]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to

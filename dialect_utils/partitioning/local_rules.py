@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.plans.plan import Plan
@@ -383,6 +383,18 @@ def is_along_dimensions(op: ir.Operation) -> bool:
 
 
 _ALONG_DIMENSIONS = frozenset(f"stablehlo.{name}" for name in ("cholesky", "fft", "sort", "triangular_solve"))
+
+
+def split_elsewhere(site: Site) -> Iterator[Site]:
+    """Yields the site with results in which what splits dimensions that the op needs whole splits another one."""
+    wanted, shape = site.results[0], site.result_shape
+    kept = rule_of(site).results[0]
+    freed = tuple(axis for before, after in zip(wanted, kept, strict=True) if before != after for axis in before)
+    for dim, axes in enumerate(kept):
+        split = tuple(axes + freed if each == dim else other for each, other in enumerate(kept))
+        found = replace(site, results=(split,) * len(site.results))
+        if freed and wanted[dim] == axes and is_even(shape[dim], split[dim]) and rule_of(found).results[0] == split:
+            yield found
 
 
 def unsplit(rank: int) -> list[Axes]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.ops import CONSTANTS, producer_of
-from ..ir.reductions import is_neutral
+from ..ir.reductions import is_neutral, reduction_of
 from ..platform.bindings import ir
 
 ADDS = frozenset({"stablehlo.add", "stablehlo.subtract"})
@@ -31,9 +31,17 @@ _REPEATS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "sdy.re
 def linear_operand(op: ir.Operation) -> int | None:
     """Returns the number of the operand in which an op is linear and that has as many elements as its result; None if
     there is none."""
-    if op.name in _KEEPS_BYTES and _elements(op.operands[0]) == _elements(op.results[0]):
-        return 0
-    return None
+    is_one_to_one = op.name in _KEEPS_BYTES or is_unit_sum(op)
+    return 0 if is_one_to_one and _elements(op.operands[0]) == _elements(op.results[0]) else None
+
+
+def is_unit_sum(op: ir.Operation) -> bool:
+    """Returns whether an op sums along dimensions of size 1 alone, as gradients of repeated vectors end."""
+    if op.name != "stablehlo.reduce" or len(op.results) != 1:
+        return False
+    shape, along = ir.RankedTensorType(op.operands[0].type).shape, ir.DenseI64ArrayAttr(op.attributes["dimensions"])
+    is_sum = reduction_of(op) == "sum" and is_neutral(op.operands[1], "sum")
+    return is_sum and all(shape[dim] == 1 for dim in along)
 
 
 def scaled_operands(op: ir.Operation) -> tuple[int, ...]:

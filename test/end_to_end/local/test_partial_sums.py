@@ -53,6 +53,11 @@ def _widened(start, xs):
     return lax.scan(turn, start, xs)[0]
 
 
+def _summed_along_one(start, xs):
+    """As gradients of repeated vectors are."""
+    return _products(start, xs, lambda total, product: total + jnp.sum(product[None, :, None], axis=(0, 2)))
+
+
 def _whole_numbers(start, xs):
     return _products(start.astype(jnp.int32), xs.astype(jnp.int32), jnp.add)
 
@@ -101,7 +106,10 @@ def _never(start, xs):
     return lax.fori_loop(0, turns, lambda _, total: total + xs[0].T @ xs[0], start)
 
 
-ONCE = (_added, _subtracted, _turned_round, _scaled, _widened, _whole_numbers, _stacked, _until, _never)
+ONCE = (
+    *(_added, _subtracted, _turned_round, _scaled, _widened, _summed_along_one),
+    *(_whole_numbers, _stacked, _until, _never),
+)
 
 
 def _is_read(start, xs):
