@@ -261,6 +261,9 @@ class OpWriter:
     def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
         if (value, dims) not in scope:
+            own = scope[value]
+            if own.dims == dims and not own.partial:
+                return own.value
             tile = self._nearest(op, value, dims, scope)
             self._converted.setdefault(value, []).append(dims)
             loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
@@ -273,9 +276,12 @@ class OpWriter:
 
         Beside its own tile these are what it was converted to before, and the tiles of values with the same elements.
         """
-        found = dict.fromkeys((scope[value], *self._at_hand(value, scope)))
+        own = scope[value]
+        if own.dims == dims and not own.partial:
+            return own
+        found = dict.fromkeys((own, *self._at_hand(value, scope)))
         if len(found) == 1:
-            return scope[value]
+            return own
         return min(found, key=lambda tile: self._cost_of_plan(op, value.type, tile, dims, False))
 
     def _at_hand(self, value: ir.Value, scope: Scope) -> Iterator[Tile]:
@@ -669,10 +675,11 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        sites = [site]
-        if _has_choice(site.op) and len(site.results) == 1:
-            sites.append(replace(site, results=(self._last_layout(site.op),)))
-        kept = [rule for each in dict.fromkeys(sites) for rule in (*moves_of(each, self), *windows_of(each, self))]
+        sites, kept = [site], []
+        if _has_choice(site.op):
+            if len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
+                sites.append(replace(site, results=(last,)))
+            kept = [rule for each in sites for rule in (*moves_of(each, self), *windows_of(each, self))]
         return [*self._wholes(site, sites), *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
 
     def _wholes(self, site: Site, sites: Sequence[Site]) -> list[Rule]:
