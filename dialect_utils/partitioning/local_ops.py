@@ -49,6 +49,7 @@ from .partial_sums import (
     scaled_operands,
     widens,
 )
+from .product_rules import is_product, products_of
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 from .window_rules import has_window, windows_of
@@ -60,6 +61,7 @@ _PASS_ON = CONSTRAINTS | frozenset(
 _EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
+_NEAR = 64  # ops behind which a large tile is no longer converted: it would be in memory for long
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
 
@@ -125,6 +127,14 @@ def tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
     return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
+@dataclass(slots=True)
+class _Held:
+    """A tile that is at hand: its key in a scope, and how many ops were written when it was made or last asked for."""
+
+    key: ir.Value | tuple[ir.Value, Dims]
+    since: int
+
+
 Scope = dict[ir.Value | tuple[ir.Value, Dims], Tile]  # by value: in its own layout; by value and layout: in that one
 _Nested = Generator["_Nested", Any, Any]
 
@@ -174,12 +184,12 @@ class OpWriter:
         self.planning = planning
         self.conversions: list[Conversion] = []
         self.at: ir.Operation | None = None
+        self._written = 0  # ops so far
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
-        self._twins: dict[ir.Value, list[ir.Value]] = {}  # values with the same elements, where there are several
-        self._converted: dict[ir.Value, list[Dims]] = {}  # the layouts that each value was brought into
+        self._at_hand: dict[ir.Value, dict[Dims, list[_Held]]] = {}  # by value, shared by those with the same elements
         self._known_dims: dict[tuple[ir.Attribute | None, int | None], Dims] = {}  # few layouts are of many values
 
     def write_block(
@@ -228,6 +238,7 @@ class OpWriter:
         ]
 
     def _write_op(self, op: ir.Operation, scope: Scope) -> _Nested:
+        self._written += 1
         with own_location(op):
             if op.name in _PASS_ON:
                 self._pass_on(op, scope)
@@ -265,34 +276,52 @@ class OpWriter:
             if own.dims == dims and not own.partial:
                 return own.value
             tile = self._nearest(op, value, dims, scope)
-            self._converted.setdefault(value, []).append(dims)
             loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
+            self._hold(value, (value, dims), scope)
         return scope[value, dims].value
 
     def _nearest(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope) -> Tile:
         """Returns the tile from which a value gets into a layout at the least cost.
 
-        Beside its own tile these are what it was converted to before, and the tiles of values with the same elements.
+        Beside its own tile these are what it was converted to before, and the tiles of values with the same elements. One
+        that is larger than its own counts only if it was made a few ops ago: else it would be in memory for longer.
         """
         own = scope[value]
-        if own.dims == dims and not own.partial:
+        if (own.dims == dims and not own.partial) or value not in self._at_hand:
             return own
-        found = dict.fromkeys((own, *self._at_hand(value, scope)))
+        found = dict.fromkeys((own, *self._held(value, own, scope)))
         if len(found) == 1:
             return own
-        return min(found, key=lambda tile: self._cost_of_plan(op, value.type, tile, dims, False))
 
-    def _at_hand(self, value: ir.Value, scope: Scope) -> Iterator[Tile]:
-        for twin in self._twins.get(value, (value,)):
-            keys = twin, *((twin, dims) for dims in self._converted.get(twin, ()))
-            yield from (scope[key] for key in keys if key in scope and not scope[key].partial)
+        def cost(tile: Tile) -> tuple[float, ...]:
+            is_from_outside = self._loop_that_takes(tile.value) is not None
+            return self._cost_of_plan(op, value.type, tile, dims, is_from_outside)
 
-    def _are_twins(self, value: ir.Value, other: ir.Value) -> None:
+        return min(found, key=cost)
+
+    def _held(self, value: ir.Value, own: Tile, scope: Scope) -> Iterator[Tile]:
+        for dims, held in self._at_hand[value].items():
+            each = next((each for each in held if each.key in scope), None)
+            is_near = each is not None and (each.since > self._written - _NEAR or not grows(own, dims))
+            if is_near and each is not None and not scope[each.key].partial:
+                yield scope[each.key]
+
+    def _hold(self, value: ir.Value, key: ir.Value | tuple[ir.Value, Dims], scope: Scope) -> None:
+        """Notes that a tile has the elements of a value."""
+        held = self._at_hand.setdefault(value, {}).setdefault(scope[key].dims, [])
+        visible = next((each for each in held if each.key in scope), None)
+        if visible is None or scope[visible.key].partial:
+            held.insert(0, _Held(key, self._written))
+        else:
+            visible.since = self._written
+
+    def _are_twins(self, value: ir.Value, other: ir.Value, scope: Scope) -> None:
         """Notes that two values have the same elements."""
-        self._twins[other] = self._twins.setdefault(value, [value])
-        self._twins[other].append(other)
+        self._hold(value, value, scope)
+        self._at_hand[other] = self._at_hand[value]
+        self._hold(other, other, scope)
 
     def _loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
         """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
@@ -339,17 +368,18 @@ class OpWriter:
             return
         if op.name in _SUMS and self._original(op) is not None:
             raise _refusal(op, "what it sums up is no value of the whole module")
-        self._are_twins(op.operands[0], op.results[0])
+        scope[op.results[0]] = self._passed_on(op, scope)
+        self._are_twins(op.operands[0], op.results[0], scope)
+
+    def _passed_on(self, op: ir.Operation, scope: Scope) -> Tile:
         tile, dims = scope[op.operands[0]], self._dims(op.results[0])
         if not tile.partial and self._is_for_lookups(op):
-            scope[op.results[0]] = tile
-            return
+            return tile
         if tile.partial:
             if tile.dims == dims and self._is_summed_where_used(op):
-                scope[op.results[0]] = tile
-                return
+                return tile
             dims = self._last_layout(op)
-        scope[op.results[0]] = Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
+        return Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
         """Returns whether all users of a change of layout, which nobody asked for, look up, write, move or select
@@ -359,9 +389,14 @@ class OpWriter:
         """
         users = [use.owner.operation for use in op.results[0].uses]
         return self._original(op) is None and all(
-            (is_indexed(user) or _has_choice(user) or self._is_top_k(user)) and user.block == op.block
+            (is_indexed(user) or _has_choice(user) or self._is_top_k(user) or self._is_weighed(user))
+            and user.block == op.block
             for user in users
         )
+
+    def _is_weighed(self, op: ir.Operation) -> bool:
+        """Returns whether an op is a product whose ways on tiles are compared: where work has a price."""
+        return is_product(op) and self.planning.get("objective") == "time"
 
     def _is_top_k(self, op: ir.Operation) -> bool:
         original = self._original(op)
@@ -613,7 +648,7 @@ class OpWriter:
         site = Site(op, tuple(tile.dims if each == value else scope[each].dims for each in op.operands), (wanted,))
         rule = local_rules.rule_of(site)
         axes = {*_axes_of(rule.results[0]), *(axis for dims in rule.operands for axis in _axes_of(dims))}
-        if rule.operands[at] != tile.dims or local_rules.overlap(tile.partial, list(axes)):
+        if rule.operands[at] != tile.dims or rule.partial or local_rules.overlap(tile.partial, list(axes)):
             return False
         self._write_linear(op, tile, rule.results[0], scope, rule)
         return True
@@ -665,6 +700,8 @@ class OpWriter:
         site = Site(op, tuple(scope[each].dims for each in op.operands), tuple(map(self._dims, op.results)))
         original = self._original(op)
         try:
+            if self._is_weighed(op):
+                return self._cheapest(site, products_of(site, [(*map(self._dims, op.operands),), site.operands]), scope), op
             if original is None or not original.name.startswith("chlo."):
                 return self._cheapest(site, self._rules(site), scope), op
             if original.name != "chlo.top_k":
@@ -692,7 +729,8 @@ class OpWriter:
         alike = [dims for dims in (*map(self._dims, site.op.operands), *site.operands) if ranks == {len(dims)}]
         sites = [*sites, *(replace(site, results=(dims,) * len(site.results)) for dims in alike)]
         sites += [beside for each in dict.fromkeys(sites) for beside in local_rules.split_elsewhere(each)]
-        return [*own, *(rules_of(each)[0] for each in dict.fromkeys(sites) if each != site)]
+        others = (rules_of(each)[0] for each in dict.fromkeys(sites) if each != site)
+        return [*own, *{(rule.operands, rule.results): rule for rule in others}.values()]
 
     def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to
@@ -792,7 +830,7 @@ class OpWriter:
             moves = joined(site, self, parts)
             behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted, False)
             costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
-            if costs > self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope):
+            if _received_first(costs) > _received_first(self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope)):
                 return False
             tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts[: len(moves)]]
             tiles = [self._after_elementwise(*each) for each in zip(op.operands, tiles)]
@@ -944,6 +982,12 @@ class _OneOp:
     ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
+
+
+def _received_first(cost: tuple[float, ...]) -> tuple[float, ...]:
+    """Returns a cost with the work on tiles last, to compare it with one that has none."""
+    received, work, collectives = cost
+    return received, collectives, work
 
 
 def _has_choice(op: ir.Operation) -> bool:

@@ -391,7 +391,7 @@ def split_elsewhere(site: Site) -> Iterator[Site]:
     kept = rule_of(site).results[0]
     freed = tuple(axis for before, after in zip(wanted, kept, strict=True) if before != after for axis in before)
     for dim, axes in enumerate(kept):
-        split = tuple(axes + freed if each == dim else other for each, other in enumerate(kept))
+        split = tuple(joined(axes + freed) if each == dim else other for each, other in enumerate(kept))
         found = replace(site, results=(split,) * len(site.results))
         if freed and wanted[dim] == axes and is_even(shape[dim], split[dim]) and rule_of(found).results[0] == split:
             yield found

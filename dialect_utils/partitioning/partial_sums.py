@@ -41,7 +41,8 @@ def is_unit_sum(op: ir.Operation) -> bool:
         return False
     shape, along = ir.RankedTensorType(op.operands[0].type).shape, ir.DenseI64ArrayAttr(op.attributes["dimensions"])
     is_sum = reduction_of(op) == "sum" and is_neutral(op.operands[1], "sum")
-    return is_sum and all(shape[dim] == 1 for dim in along)
+    kinds = {str(ir.RankedTensorType(each.type).element_type) for each in (op.operands[0], op.results[0])}
+    return is_sum and len(kinds) == 1 and all(shape[dim] == 1 for dim in along)
 
 
 def scaled_operands(op: ir.Operation) -> tuple[int, ...]:

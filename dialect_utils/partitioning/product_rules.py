@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More rules for matrix products: what splits a contracted dimension, on which side, and what else it may split.
+
+For operands in given layouts, with `k` the contracted dimensions:
+
+    [m, k{x}] @ [k, n]      partial sums along x: the right operand is cut alike
+                            k whole: the left operand is gathered
+                            m or n split by x instead of k: an all_to_all, and no sum
+
+`local_rules` has the first one only if both operands are split alike. Which one costs least depends on what the
+operands and the result are converted from and to, and on the work on a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..platform.bindings import ir, stablehlo
+from .local_rules import Axes, Dims, Rule, Site, is_even, joined, overlap, rule_of, without_axes
+
+PRODUCT = "stablehlo.dot_general"
+
+
+def is_product(op: ir.Operation) -> bool:
+    return op.name == PRODUCT
+
+
+def products_of(site: Site, layouts: Sequence[tuple[Dims, Dims]]) -> list[Rule]:
+    """Returns the rules of a matrix product for its operands in some layouts, the rule of the first ones first."""
+    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
+    contracted = tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)
+    batch = tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)
+    found: dict[tuple, Rule] = {}
+    for sides in layouts:
+        for each in (sides, *_ways(site, sides, contracted, batch)):
+            rule = rule_of(replace(site, operands=each))
+            found.setdefault((rule.operands, rule.results, rule.partial), rule)
+    return list(found.values())
+
+
+def _ways(site: Site, sides: tuple[Dims, Dims], contracted, batch) -> Iterator[tuple[Dims, Dims]]:
+    """Yields the operands with the contracted dimensions as either side has them, and whole; then with what splits them
+    in one of the other dimensions."""
+    splits = dict.fromkeys(tuple(dims[d] for d in along) for dims, along in zip(sides, contracted, strict=True))
+    nothing = ((),) * len(contracted[0])
+    for split in dict.fromkeys((*splits, nothing)):
+        yield tuple(_with(dims, along, split) for dims, along in zip(sides, contracted, strict=True))
+    whole = tuple(_with(dims, along, nothing) for dims, along in zip(sides, contracted, strict=True))
+    for split in splits:
+        freed = tuple(axis for axes in split for axis in axes)
+        for side, dims in enumerate(whole):
+            used = [axis for axes in dims for axis in axes]
+            free = [d for d in range(len(dims)) if d not in contracted[side] and (side == 0 or d not in batch[side])]
+            for d in free if freed and not overlap(freed, used) else ():
+                moved = tuple(joined(axes + freed) if each == d else axes for each, axes in enumerate(dims))
+                if is_even(site.shape(side)[d], moved[d]):
+                    yield (moved, whole[1]) if side == 0 else (whole[0], moved)
+
+
+def _with(dims: Dims, along: Sequence[int], split: Sequence[Axes]) -> Dims:
+    """Returns a layout with some dimensions split in a given way, and the others by what axes are left."""
+    used = [axis for axes in split for axis in axes]
+    given = dict(zip(along, split, strict=True))
+    return tuple(given[d] if d in given else without_axes(axes, used) for d, axes in enumerate(dims))
