@@ -22,6 +22,9 @@ from reshard.passes.sites.network import (
 from reshard.passes.sites.oracle import REWRITE
 
 
+AS_FOUND, LEAST_TIME = "as-found", "least-time"
+
+
 @dataclasses.dataclass(frozen=True)
 class ConvertToLocalPass(NetworkOptions, Pass):
     """Replaces the body of each public function by one manual computation over all axes."""
@@ -72,6 +75,11 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "what plans are made for on a known network: the shortest time, or the fewest received bytes",
         choices=("time", "bytes"),
     )
+    products: str = option(
+        AS_FOUND,
+        "how matrix products are split: as propagation finds, or in the way that takes least time on a known network",
+        choices=(AS_FOUND, LEAST_TIME),
+    )
     stay: str = option(
         local_modules.NONE,
         "which ops stay with XLA, between islands: none, so that one without a rule is an error, those without a rule, "
@@ -84,7 +92,13 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             pin_results(module, found.open_results)
             strip_findings(module)
         refuse_unfit(module, self.network, session.options.compile_for)
-        written = local_modules.convert(module, self.written_for, stay=self.stay, **self._planning())
+        written = local_modules.convert(
+            module,
+            self.written_for,
+            stay=self.stay,
+            compares_products=self.products == LEAST_TIME,
+            **self._planning(),
+        )
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")

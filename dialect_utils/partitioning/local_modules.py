@@ -47,9 +47,11 @@ from .even_dimensions import divide_signatures, evenly_divided, with_sharding
 from .local_ops import (
     HINT,
     Conversion,
+    How,
     OpWriter,
     Scope,
     Tile,
+    bytes_of,
     described,
     dims_of,
     is_over_all_axes,
@@ -60,6 +62,7 @@ from .local_rules import Dims
 from .segments import Segment, is_free, segments, top_level
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
+KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less
 MOST_LEFT = 16  # ops of a function that stay with XLA
 Use = tuple[ir.Operation, int, ir.Value]  # an op of the original, the number of its operand, the value in the clone
 
@@ -81,36 +84,41 @@ class Written:
     left: tuple[Left, ...] = ()
 
 
-def convert(module: ir.Module, platform: str = CPU, *, stay: str = NONE, **planning: Any) -> Written:
+def convert(
+    module: ir.Module, platform: str = CPU, *, stay: str = NONE, compares_products: bool = False, **planning: Any
+) -> Written:
     """Converts each public function whose values are split; other functions stay.
 
     Args:
       platform: one of `platforms.PLATFORMS`, for whose compiler the collectives are written.
       stay: one of `STAY`, which ops stay with XLA, between islands; calls may be inlined then.
+      compares_products: whether matrix products are split in the way that takes least time, if plans are made for time,
+        and not as propagation has them.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
     """
     if not module_meshes(module):
         return Written()
+    how = How(platform, planning, compares_products)
     try:
-        return _convert(module, platform, stay, planning)
+        return _convert(module, stay, how)
     except DiagnosedError:
         if stay == NONE or not any(op.name == "func.call" for op in ops_in(module.operation)):
             raise
         rehearsed = ir.Module.parse(str(module))  # the module stays as it is if an op cannot be left in it either
         remove_call_barriers(inline_calls(rehearsed.operation))
-        _convert(rehearsed, platform, stay, planning)
+        _convert(rehearsed, stay, how)
     remove_call_barriers(inline_calls(module.operation))
-    return _convert(module, platform, stay, planning)
+    return _convert(module, stay, how)
 
 
-def _convert(module: ir.Module, platform: str, stay: str, planning: Mapping[str, Any]) -> Written:
+def _convert(module: ir.Module, stay: str, how: How) -> Written:
     analysis = _analysed(module)
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
-        conversions = [each for function in written for each in function.write(channels, platform, planning)]
+        conversions = [each for function in written for each in function.write(channels, how)]
     except Exception:
         for function in written:
             function.undo()
@@ -261,13 +269,13 @@ class _Function:
             if not isinstance(value.type, ir.RankedTensorType):
                 raise error_at(self.original, f"emit=local has no tiles of a value of type {value.type}", HINT)
 
-    def write(self, channels: Iterator[int], platform: str, planning: Mapping[str, Any]) -> list[Conversion]:
+    def write(self, channels: Iterator[int], how: How) -> list[Conversion]:
         """Writes the islands before the return of the function, and returns the changes of layout in them.
 
         Ops for which there is no rule are left to XLA, if they may be. Raises: DiagnosedError.
         """
         while True:
-            writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, platform, planning)
+            writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, how)
             try:
                 self._write(writer)
             except DiagnosedError as error:
@@ -288,6 +296,8 @@ class _Function:
         arguments = self._stated("arg_attrs", [each.type for each in self.block.arguments])
         results = self._stated("res_attrs", [each.type for each in self.returned])
         entry = self.analysed.regions[0].blocks[0]
+        held = zip(entry.arguments, arguments, strict=True)
+        writer.spare_bytes = KEPT * sum(bytes_of(tile_type(each.type, dims, self.original)) for each, dims in held)
         self.values = {
             value: (given, dims)
             for value, given, dims in zip(entry.arguments, self.block.arguments, arguments, strict=True)

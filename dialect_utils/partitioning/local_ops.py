@@ -49,7 +49,7 @@ from .partial_sums import (
     scaled_operands,
     widens,
 )
-from .product_rules import is_product, products_of
+from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 from .window_rules import has_window, windows_of
@@ -79,6 +79,20 @@ class Tile:
     dims: Dims
     partial: Axes = ()
     reduction: str = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How ops are written on tiles.
+
+    Attributes:
+      platform: one of `platforms.PLATFORMS`. planning: options of `plan` for the changes of layout.
+      compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
+    """
+
+    platform: str
+    planning: Mapping[str, Any]
+    compares_products: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +149,10 @@ class _Held:
     since: int
 
 
+def bytes_of(kind: ir.Type) -> float:
+    return bits_of(kind) * math.prod(ir.RankedTensorType(kind).shape) / 8
+
+
 Scope = dict[ir.Value | tuple[ir.Value, Dims], Tile]  # by value: in its own layout; by value and layout: in that one
 _Nested = Generator["_Nested", Any, Any]
 
@@ -173,18 +191,20 @@ class OpWriter:
         meshes: dict[str, Mesh],
         analysis: Analysis,
         channels: Iterator[int],
-        platform: str,
-        planning: Mapping[str, Any],
+        how: How,
     ):
         self.mesh = mesh
         self.meshes = meshes
         self.analysis = analysis
         self.channels = channels
-        self.platform = platform
-        self.planning = planning
+        self.platform = how.platform
+        self.planning = how.planning
+        self.compares_products = how.compares_products and how.planning.get("objective") == "time"
         self.conversions: list[Conversion] = []
         self.at: ir.Operation | None = None
         self._written = 0  # ops so far
+        self.spare_bytes = 0.0  # how many bytes of large tiles may be kept for later, beside what would be in memory
+        self._far: set[ir.Value] = set()  # tiles that would be
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
@@ -276,6 +296,9 @@ class OpWriter:
             if own.dims == dims and not own.partial:
                 return own.value
             tile = self._nearest(op, value, dims, scope)
+            if tile.value in self._far:
+                self.spare_bytes -= bytes_of(tile.value.type)
+                self._far.remove(tile.value)
             loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
@@ -286,7 +309,7 @@ class OpWriter:
         """Returns the tile from which a value gets into a layout at the least cost.
 
         Beside its own tile these are what it was converted to before, and the tiles of values with the same elements. One
-        that is larger than its own counts only if it was made a few ops ago: else it would be in memory for longer.
+        that is larger than its own and was made long ago would be in memory for longer; `spare_bytes` limits these.
         """
         own = scope[value]
         if (own.dims == dims and not own.partial) or value not in self._at_hand:
@@ -304,9 +327,14 @@ class OpWriter:
     def _held(self, value: ir.Value, own: Tile, scope: Scope) -> Iterator[Tile]:
         for dims, held in self._at_hand[value].items():
             each = next((each for each in held if each.key in scope), None)
-            is_near = each is not None and (each.since > self._written - _NEAR or not grows(own, dims))
-            if is_near and each is not None and not scope[each.key].partial:
-                yield scope[each.key]
+            if each is None or scope[each.key].partial:
+                continue
+            tile = scope[each.key]
+            is_far = grows(own, dims) and each.since <= self._written - _NEAR
+            if is_far:
+                self._far.add(tile.value)
+            if not is_far or bytes_of(tile.value.type) <= self.spare_bytes:
+                yield tile
 
     def _hold(self, value: ir.Value, key: ir.Value | tuple[ir.Value, Dims], scope: Scope) -> None:
         """Notes that a tile has the elements of a value."""
@@ -389,14 +417,14 @@ class OpWriter:
         """
         users = [use.owner.operation for use in op.results[0].uses]
         return self._original(op) is None and all(
-            (is_indexed(user) or _has_choice(user) or self._is_top_k(user) or self._is_weighed(user))
+            (is_indexed(user) or _has_choice(user) or self._is_top_k(user) or self._is_compared(user))
             and user.block == op.block
             for user in users
         )
 
-    def _is_weighed(self, op: ir.Operation) -> bool:
-        """Returns whether an op is a product whose ways on tiles are compared: where work has a price."""
-        return is_product(op) and self.planning.get("objective") == "time"
+    def _is_compared(self, op: ir.Operation) -> bool:
+        """Returns whether an op is a product whose ways on tiles are compared."""
+        return is_product(op) and self.compares_products
 
     def _is_top_k(self, op: ir.Operation) -> bool:
         original = self._original(op)
@@ -700,7 +728,7 @@ class OpWriter:
         site = Site(op, tuple(scope[each].dims for each in op.operands), tuple(map(self._dims, op.results)))
         original = self._original(op)
         try:
-            if self._is_weighed(op):
+            if self._is_compared(op):
                 return self._cheapest(site, products_of(site, [(*map(self._dims, op.operands),), site.operands]), scope), op
             if original is None or not original.name.startswith("chlo."):
                 return self._cheapest(site, self._rules(site), scope), op
@@ -752,8 +780,22 @@ class OpWriter:
         ]
         costs = [self._cost_of_plan(site.op, *each, self._loop_that_takes(each[1].value) is not None) for each in taken]
         costs += [self._cost_of_plan(site.op, *each, False) for each in given]
+        if self._is_compared(site.op):
+            shares = [*(takers(value) for value, dims in ends if (value, dims) not in scope), self._summands(site.op)]
+            costs = [tuple(each / share for each in cost) for cost, share in zip(costs, shares, strict=True)]
         costs += [self._planned_cost(each) for each in rule.moves]
         return tuple(map(sum, zip(self._work(site, rule), *costs)))
+
+    def _summands(self, op: ir.Operation) -> int:
+        """Returns how many products are added up with what an op makes: partial sums of all of them are reduced once."""
+        value, count = op.results[0], 1
+        while (user := _only_user(value)) is not None and user.block == op.block:
+            if user.name in ADDS:
+                count += 1
+            elif user.name not in _PASS_ON:
+                break
+            value = user.results[0]
+        return count
 
     def _work(self, site: Site, rule: Rule) -> tuple[float, ...]:
         """Returns the cost of an op itself on one device: its time by a roofline, or the bytes of its tiles."""

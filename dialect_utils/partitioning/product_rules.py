@@ -26,6 +26,11 @@ def is_product(op: ir.Operation) -> bool:
     return op.name == PRODUCT
 
 
+def takers(value: ir.Value) -> int:
+    """Returns how many products take a value, at least 1: they share its conversion."""
+    return max(1, sum(is_product(use.owner.operation) for use in value.uses))
+
+
 def products_of(site: Site, layouts: Sequence[tuple[Dims, Dims]]) -> list[Rule]:
     """Returns the rules of a matrix product for its operands in some layouts, the rule of the first ones first."""
     numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])

@@ -17,7 +17,7 @@ from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnos
 from reshard.dialect_utils.ir.ops import LOOPS
 from reshard.dialect_utils.partitioning.local_modules import LOOPS_TOO, UNKNOWN
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.passes.convert_to_local import ConvertToLocalPass
+from reshard.passes.convert_to_local import AS_FOUND, LEAST_TIME, ConvertToLocalPass
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
@@ -26,6 +26,7 @@ from reshard.passes.whole_module.pipelined import keeps_sums, overlapping
 
 TIME, BYTES = "time", "bytes"
 PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
+PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
 
 
@@ -67,8 +68,9 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
     writer = _writer(rewriting)
     stay = LOOPS_TOO if form.endswith(LOOPS_STAY) else UNKNOWN
-    objective = form.removesuffix(LOOPS_STAY)
-    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, stay)
+    made_for = form.removesuffix(LOOPS_STAY)
+    objective, products = made_for.removesuffix(PRODUCTS), LEAST_TIME if made_for.endswith(PRODUCTS) else AS_FOUND
+    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, products, stay)
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 
@@ -94,9 +96,16 @@ def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[Take
     first = _taken_over(planned, pipeline, TIME, session)
     if first.module is None or not _writer(pipeline).network.is_known:
         return [first]
-    second = _taken_over(planned, pipeline, BYTES, session)
-    chains = [[row["chain"] for row in each.rows] for each in (first, second)]
-    return [first, second] if second.module is not None and chains[0] != chains[1] else [first]
+    found = {_chains(first): first}
+    for form in (BYTES, TIME + PRODUCTS):
+        other = _taken_over(planned, pipeline, form, session)
+        if other.module is not None:
+            found.setdefault(_chains(other), other)
+    return list(found.values())
+
+
+def _chains(form: TakenOver) -> tuple[str, ...]:
+    return tuple(row["chain"] for row in form.rows)
 
 
 def take_over_beside_loops(planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver | None:
