@@ -21,7 +21,6 @@ from reshard.passes.sites.network import (
 )
 from reshard.passes.sites.oracle import REWRITE
 
-
 AS_FOUND, LEAST_TIME = "as-found", "least-time"
 
 

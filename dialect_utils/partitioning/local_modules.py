@@ -21,7 +21,7 @@ sorted as a whole.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +49,6 @@ from .local_ops import (
     Conversion,
     How,
     OpWriter,
-    Scope,
-    Tile,
-    bytes_of,
     described,
     dims_of,
     is_over_all_axes,
@@ -60,6 +57,7 @@ from .local_ops import (
 )
 from .local_rules import Dims
 from .segments import Segment, is_free, segments, top_level
+from .tiles import Scope, Tile, bytes_of
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less
@@ -296,8 +294,9 @@ class _Function:
         arguments = self._stated("arg_attrs", [each.type for each in self.block.arguments])
         results = self._stated("res_attrs", [each.type for each in self.returned])
         entry = self.analysed.regions[0].blocks[0]
-        held = zip(entry.arguments, arguments, strict=True)
-        writer.spare_bytes = KEPT * sum(bytes_of(tile_type(each.type, dims, self.original)) for each, dims in held)
+        pairs = zip(entry.arguments, arguments, strict=True)
+        tiles = (tile_type(value.type, dims, self.original) for value, dims in pairs)
+        writer.at_hand.spare_bytes = KEPT * sum(map(bytes_of, tiles))
         self.values = {
             value: (given, dims)
             for value, given, dims in zip(entry.arguments, self.block.arguments, arguments, strict=True)

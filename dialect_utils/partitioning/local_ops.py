@@ -52,6 +52,7 @@ from .partial_sums import (
 from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
+from .tiles import Scope, Tile, TilesAtHand, grows
 from .window_rules import has_window, windows_of
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -61,24 +62,8 @@ _PASS_ON = CONSTRAINTS | frozenset(
 _EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
-_NEAR = 64  # ops behind which a large tile is no longer converted: it would be in memory for long
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The tile of a value on one device.
-
-    Attributes:
-      value: the tile. dims: its layout.
-      partial: the axes along which tiles are partial results of `reduction`.
-    """
-
-    value: ir.Value
-    dims: Dims
-    partial: Axes = ()
-    reduction: str = "sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +126,6 @@ def tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
     return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
-@dataclass(slots=True)
-class _Held:
-    """A tile that is at hand: its key in a scope, and how many ops were written when it was made or last asked for."""
-
-    key: ir.Value | tuple[ir.Value, Dims]
-    since: int
-
-
-def bytes_of(kind: ir.Type) -> float:
-    return bits_of(kind) * math.prod(ir.RankedTensorType(kind).shape) / 8
-
-
-Scope = dict[ir.Value | tuple[ir.Value, Dims], Tile]  # by value: in its own layout; by value and layout: in that one
 _Nested = Generator["_Nested", Any, Any]
 
 
@@ -202,14 +174,11 @@ class OpWriter:
         self.compares_products = how.compares_products and how.planning.get("objective") == "time"
         self.conversions: list[Conversion] = []
         self.at: ir.Operation | None = None
-        self._written = 0  # ops so far
-        self.spare_bytes = 0.0  # how many bytes of large tiles may be kept for later, beside what would be in memory
-        self._far: set[ir.Value] = set()  # tiles that would be
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
-        self._at_hand: dict[ir.Value, dict[Dims, list[_Held]]] = {}  # by value, shared by those with the same elements
+        self.at_hand = TilesAtHand()
         self._known_dims: dict[tuple[ir.Attribute | None, int | None], Dims] = {}  # few layouts are of many values
 
     def write_block(
@@ -258,7 +227,7 @@ class OpWriter:
         ]
 
     def _write_op(self, op: ir.Operation, scope: Scope) -> _Nested:
-        self._written += 1
+        self.at_hand.ops_written += 1
         with own_location(op):
             if op.name in _PASS_ON:
                 self._pass_on(op, scope)
@@ -296,25 +265,22 @@ class OpWriter:
             if own.dims == dims and not own.partial:
                 return own.value
             tile = self._nearest(op, value, dims, scope)
-            if tile.value in self._far:
-                self.spare_bytes -= bytes_of(tile.value.type)
-                self._far.remove(tile.value)
+            self.at_hand.keep(tile)
             loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
-            self._hold(value, (value, dims), scope)
+            self.at_hand.hold(value, (value, dims), scope)
         return scope[value, dims].value
 
     def _nearest(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope) -> Tile:
         """Returns the tile from which a value gets into a layout at the least cost.
 
-        Beside its own tile these are what it was converted to before, and the tiles of values with the same elements. One
-        that is larger than its own and was made long ago would be in memory for longer; `spare_bytes` limits these.
+        Beside its own tile these are what it was converted to before, and the tiles of values with the same elements.
         """
         own = scope[value]
-        if (own.dims == dims and not own.partial) or value not in self._at_hand:
+        if own.dims == dims and not own.partial:
             return own
-        found = dict.fromkeys((own, *self._held(value, own, scope)))
+        found = dict.fromkeys((own, *self.at_hand.others(value, scope)))
         if len(found) == 1:
             return own
 
@@ -323,33 +289,6 @@ class OpWriter:
             return self._cost_of_plan(op, value.type, tile, dims, is_from_outside)
 
         return min(found, key=cost)
-
-    def _held(self, value: ir.Value, own: Tile, scope: Scope) -> Iterator[Tile]:
-        for dims, held in self._at_hand[value].items():
-            each = next((each for each in held if each.key in scope), None)
-            if each is None or scope[each.key].partial:
-                continue
-            tile = scope[each.key]
-            is_far = grows(own, dims) and each.since <= self._written - _NEAR
-            if is_far:
-                self._far.add(tile.value)
-            if not is_far or bytes_of(tile.value.type) <= self.spare_bytes:
-                yield tile
-
-    def _hold(self, value: ir.Value, key: ir.Value | tuple[ir.Value, Dims], scope: Scope) -> None:
-        """Notes that a tile has the elements of a value."""
-        held = self._at_hand.setdefault(value, {}).setdefault(scope[key].dims, [])
-        visible = next((each for each in held if each.key in scope), None)
-        if visible is None or scope[visible.key].partial:
-            held.insert(0, _Held(key, self._written))
-        else:
-            visible.since = self._written
-
-    def _are_twins(self, value: ir.Value, other: ir.Value, scope: Scope) -> None:
-        """Notes that two values have the same elements."""
-        self._hold(value, value, scope)
-        self._at_hand[other] = self._at_hand[value]
-        self._hold(other, other, scope)
 
     def _loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
         """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
@@ -397,7 +336,7 @@ class OpWriter:
         if op.name in _SUMS and self._original(op) is not None:
             raise _refusal(op, "what it sums up is no value of the whole module")
         scope[op.results[0]] = self._passed_on(op, scope)
-        self._are_twins(op.operands[0], op.results[0], scope)
+        self.at_hand.hold_twin(op.operands[0], op.results[0], scope)
 
     def _passed_on(self, op: ir.Operation, scope: Scope) -> Tile:
         tile, dims = scope[op.operands[0]], self._dims(op.results[0])
@@ -729,7 +668,8 @@ class OpWriter:
         original = self._original(op)
         try:
             if self._is_compared(op):
-                return self._cheapest(site, products_of(site, [(*map(self._dims, op.operands),), site.operands]), scope), op
+                as_found = replace(site, operands=tuple(map(self._dims, op.operands)))
+                return self._cheapest(site, products_of([as_found, site]), scope), op
             if original is None or not original.name.startswith("chlo."):
                 return self._cheapest(site, self._rules(site), scope), op
             if original.name != "chlo.top_k":
@@ -787,7 +727,7 @@ class OpWriter:
         return tuple(map(sum, zip(self._work(site, rule), *costs)))
 
     def _summands(self, op: ir.Operation) -> int:
-        """Returns how many products are added up with what an op makes: partial sums of all of them are reduced once."""
+        """Returns how many values are added up with what an op makes: partial sums of all are reduced once."""
         value, count = op.results[0], 1
         while (user := _only_user(value)) is not None and user.block == op.block:
             if user.name in ADDS:
@@ -872,7 +812,8 @@ class OpWriter:
             moves = joined(site, self, parts)
             behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted, False)
             costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
-            if _received_first(costs) > _received_first(self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope)):
+            apart = self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope)
+            if _received_first(costs) > _received_first(apart):
                 return False
             tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts[: len(moves)]]
             tiles = [self._after_elementwise(*each) for each in zip(op.operands, tiles)]
@@ -1041,12 +982,6 @@ def _takes_own_part_first(chain: Plan) -> bool:
     """Returns whether a chain begins with a slice, or with an exchange, which slices parts to send."""
     first = next((each.step for each in chain.steps if not isinstance(each.step, steps.Relayout)), None)
     return isinstance(first, steps.Slice | steps.Exchanged)
-
-
-def grows(tile: Tile, dims: Dims) -> bool:
-    """Returns whether a tile is larger in another layout."""
-    held, wanted = (math.prod(map(local_rules.shards, each)) for each in (tile.dims, dims))
-    return not tile.partial and wanted < held
 
 
 _RULE = "sdy.sharding_rule"

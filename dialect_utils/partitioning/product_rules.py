@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..platform.bindings import ir, stablehlo
-from .local_rules import Axes, Dims, Rule, Site, is_even, joined, overlap, rule_of, without_axes
+from .local_rules import Axes, Dims, Rule, Site, but, is_even, joined, overlap, rule_of, without_axes
 
 PRODUCT = "stablehlo.dot_general"
 
@@ -31,36 +31,43 @@ def takers(value: ir.Value) -> int:
     return max(1, sum(is_product(use.owner.operation) for use in value.uses))
 
 
-def products_of(site: Site, layouts: Sequence[tuple[Dims, Dims]]) -> list[Rule]:
-    """Returns the rules of a matrix product for its operands in some layouts, the rule of the first ones first."""
-    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
-    contracted = tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)
-    batch = tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)
+def products_of(sites: Sequence[Site]) -> list[Rule]:
+    """Returns the rules of a matrix product; the first one is that of the first site.
+
+    Args:
+      sites: the product with its operands in several layouts.
+    """
     found: dict[tuple, Rule] = {}
-    for sides in layouts:
-        for each in (sides, *_ways(site, sides, contracted, batch)):
-            rule = rule_of(replace(site, operands=each))
+    for site in sites:
+        for each in (site, *_ways(site)):
+            rule = rule_of(each)
             found.setdefault((rule.operands, rule.results, rule.partial), rule)
     return list(found.values())
 
 
-def _ways(site: Site, sides: tuple[Dims, Dims], contracted, batch) -> Iterator[tuple[Dims, Dims]]:
-    """Yields the operands with the contracted dimensions as either side has them, and whole; then with what splits them
-    in one of the other dimensions."""
-    splits = dict.fromkeys(tuple(dims[d] for d in along) for dims, along in zip(sides, contracted, strict=True))
+def _ways(site: Site) -> Iterator[Site]:
+    """Yields the site with the contracted dimensions as either side has them, and whole; then with what splits them in
+    one of the other dimensions."""
+    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
+    contracted = [*numbers.lhs_contracting_dimensions], [*numbers.rhs_contracting_dimensions]
+    able = [
+        but(len(site.operands[0]), *contracted[0]),
+        but(len(site.operands[1]), *contracted[1], *numbers.rhs_batching_dimensions),
+    ]
+    splits = dict.fromkeys(tuple(dims[d] for d in along) for dims, along in zip(site.operands, contracted, strict=True))
     nothing = ((),) * len(contracted[0])
     for split in dict.fromkeys((*splits, nothing)):
-        yield tuple(_with(dims, along, split) for dims, along in zip(sides, contracted, strict=True))
-    whole = tuple(_with(dims, along, nothing) for dims, along in zip(sides, contracted, strict=True))
+        yield replace(site, operands=tuple(map(_with, site.operands, contracted, [split] * 2)))
+    whole = tuple(map(_with, site.operands, contracted, [nothing] * 2))
     for split in splits:
         freed = tuple(axis for axes in split for axis in axes)
         for side, dims in enumerate(whole):
-            used = [axis for axes in dims for axis in axes]
-            free = [d for d in range(len(dims)) if d not in contracted[side] and (side == 0 or d not in batch[side])]
-            for d in free if freed and not overlap(freed, used) else ():
+            if not freed or overlap(freed, [axis for axes in dims for axis in axes]):
+                continue
+            for d in able[side]:
                 moved = tuple(joined(axes + freed) if each == d else axes for each, axes in enumerate(dims))
                 if is_even(site.shape(side)[d], moved[d]):
-                    yield (moved, whole[1]) if side == 0 else (whole[0], moved)
+                    yield replace(site, operands=(moved, whole[1]) if side == 0 else (whole[0], moved))
 
 
 def _with(dims: Dims, along: Sequence[int], split: Sequence[Axes]) -> Dims:

@@ -7,10 +7,8 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import (
-    Tile,
     described,
     dims_of,
-    grows,
     is_over_all_axes,
     sharding_of,
     tile_type,
@@ -106,13 +104,3 @@ def test_an_initial_value_is_added_once_and_not_by_each_device():
     text = converted(body, "[{}, {}]")
     assert "dense<0.000000e+00>" in text  # each device begins with the neutral element
     assert text.index("stablehlo.reduce(") < text.index("all_reduce") < text.rindex("stablehlo.add")
-
-
-def test_a_tile_grows_where_fewer_axes_split_it():
-    split, other, whole = (
-        whole_factors(MESH, Sharding.parse(each)) for each in ('[{"x"}, {}]', '[{}, {"x"}]', "[{}, {}]")
-    )
-    value = None  # any
-    assert grows(Tile(value, split), whole) and not grows(Tile(value, split), other)
-    assert not grows(Tile(value, whole), split)
-    assert not grows(Tile(value, split, partial=whole_factors(MESH, Sharding.parse('[{"y"}]'))[0]), whole)

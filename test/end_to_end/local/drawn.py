@@ -38,7 +38,7 @@ def any_rule(monkeypatch):
         return rules[number]
 
     monkeypatch.setattr(OpWriter, "_cheapest", cheapest)
-    monkeypatch.setattr(OpWriter, "_cost_apart", lambda *_: (float("inf") if chooser.random() < 0.7 else -1, 0))
+    monkeypatch.setattr(OpWriter, "_cost_apart", lambda *_: (float("inf") if chooser.random() < 0.7 else -1, 0, 0))
 
 
 class Drawn:

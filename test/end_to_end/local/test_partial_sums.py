@@ -201,3 +201,23 @@ def test_a_carried_value_that_is_read_in_its_loop_has_its_values(mesh, program, 
     wanted, got, _ = _both(mesh, program, P(), batch)
     for mine, theirs in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_dimension_of_size_1_that_is_split_is_summed_over_its_devices(mesh):
+    """Behind the first device there is nothing along it, which is no part of the sum."""
+
+    def program(start, a, b):
+        b = lax.with_sharding_constraint(b, NamedSharding(mesh, P("x", "y")))
+
+        def turn(total, _):
+            product = lax.with_sharding_constraint(a @ b, NamedSharding(mesh, P(None, "y")))
+            return total + jnp.sum(product, axis=1), None
+
+        return lax.scan(turn, start, None, length=TURNS)[0]
+
+    args, specs = (_numbers(0, 8), _numbers(1, 8, 16), _numbers(2, 16, 1)), (P(), P(None, "x"), P("x", None))
+    placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip(args, specs, strict=True)]
+    lowered = jax.jit(program, out_shardings=NamedSharding(mesh, P())).lower(*placed)
+    found = reshard.optimize(lowered, emit="local").compile()(*placed)
+    for shard in found.addressable_shards:
+        np.testing.assert_array_equal(shard.data, args[0] + TURNS * (args[1] @ args[2])[:, 0])

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiles of values on one device, and which tiles are at hand for a value: in several layouts, of several values.
+
+%w            [{"x"}, {}]      its own tile
+%g = %w       [{}, {}]         gathered for an op
+%c = %w       [{}, {"x"}]      behind a constraint: a part of what was gathered, in place of an all_to_all
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..emission.mini_modules import bits_of
+from ..platform.bindings import ir
+from . import local_rules
+from .local_rules import Axes, Dims
+
+NEAR = 64  # ops behind which a large tile that is used once more would be in memory for long
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The tile of a value on one device.
+
+    Attributes:
+      value: the tile. dims: its layout.
+      partial: the axes along which tiles are partial results of `reduction`.
+    """
+
+    value: ir.Value
+    dims: Dims
+    partial: Axes = ()
+    reduction: str = "sum"
+
+
+Key = ir.Value | tuple[ir.Value, Dims]
+Scope = dict[Key, Tile]  # by value: in its own layout; by value and layout: in that one
+
+
+@dataclass(slots=True)
+class _Held:
+    """A tile that is at hand: its key in a scope, and how many ops were written when it was made or last asked for."""
+
+    key: Key
+    since: int
+
+
+def grows(tile: Tile, dims: Dims) -> bool:
+    """Returns whether a tile is larger in another layout."""
+    held, wanted = (math.prod(map(local_rules.shards, each)) for each in (tile.dims, dims))
+    return not tile.partial and wanted < held
+
+
+def bytes_of(kind: ir.Type) -> float:
+    return bits_of(kind) * math.prod(ir.RankedTensorType(kind).shape) / 8
+
+
+@dataclass
+class TilesAtHand:
+    """The tiles of which a scope has the elements of a value, by value and layout.
+
+    State: values with the same elements share an entry of `_held`; `_far` are tiles that would be kept for longer than
+    without another use.
+
+    Attributes:
+      ops_written: how many so far. spare_bytes: of large tiles that may be kept for later.
+    """
+
+    ops_written: int = 0
+    spare_bytes: float = 0.0
+    _held: dict[ir.Value, dict[Dims, list[_Held]]] = field(default_factory=dict)
+    _far: set[ir.Value] = field(default_factory=set)
+
+    def others(self, value: ir.Value, scope: Scope) -> Iterator[Tile]:
+        """Yields the tiles with the elements of a value, no partial sums, that may be used in place of its own.
+
+        Those that are larger and were made or used long ago count as far as there are bytes to spare.
+        """
+        own = scope[value]
+        for dims, held in self._held.get(value, {}).items():
+            each = _visible(held, scope)
+            if each is None or scope[each.key].partial:
+                continue
+            tile = scope[each.key]
+            is_far = grows(own, dims) and each.since <= self.ops_written - NEAR
+            if is_far:
+                self._far.add(tile.value)
+            if not is_far or bytes_of(tile.value.type) <= self.spare_bytes:
+                yield tile
+
+    def keep(self, tile: Tile) -> None:
+        """Notes that a tile is used, which may keep it in memory for longer."""
+        if tile.value in self._far:
+            self.spare_bytes -= bytes_of(tile.value.type)
+            self._far.remove(tile.value)
+
+    def hold(self, value: ir.Value, key: Key, scope: Scope) -> None:
+        """Notes that a tile has the elements of a value."""
+        held = self._held.setdefault(value, {}).setdefault(scope[key].dims, [])
+        each = _visible(held, scope)
+        if each is None or scope[each.key].partial:
+            held.insert(0, _Held(key, self.ops_written))
+        else:
+            each.since = self.ops_written
+
+    def hold_twin(self, value: ir.Value, twin: ir.Value, scope: Scope) -> None:
+        """Notes that two values have the same elements."""
+        self.hold(value, value, scope)
+        self._held[twin] = self._held[value]
+        self.hold(twin, twin, scope)
+
+
+def _visible(held: list[_Held], scope: Scope) -> _Held | None:
+    return next((each for each in held if each.key in scope), None)
