@@ -4,9 +4,9 @@
 XLA's partitioner then has nothing to do. Most of the traffic of a real program has no site, such as the partial sums of
 its products and the ops that XLA cannot partition; in this form it has a planned chain as well. But rules for tiles
 that are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one
-more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans
-of least time, and with those of fewest bytes, which may need less memory. If neither will do, there is one more, in
-which the loops stay with XLA.
+more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are three: with the plans
+of least time, with those of fewest bytes, which may need less memory, and with matrix products split in the way that
+takes least time. If none will do, there is one more, in which the loops stay with XLA.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def cut_at_sites(pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
 
 
 def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[TakenOver]:
-    """Returns the forms in which a module is taken over: one that is none, with the reason, or one or two modules.
+    """Returns the forms in which a module is taken over: one that is none, with the reason, or up to three modules.
 
     Args:
       planned: the module with its findings, as bytecode. pipeline: the one that rewrites sites, in `session`.
