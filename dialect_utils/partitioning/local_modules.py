@@ -57,7 +57,7 @@ from .local_ops import (
 )
 from .local_rules import Dims
 from .segments import Segment, is_free, segments, top_level
-from .tiles import Scope, Tile, bytes_of
+from .tiles import Scope, Tile, tile_bytes
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less
@@ -295,8 +295,7 @@ class _Function:
         results = self._stated("res_attrs", [each.type for each in self.returned])
         entry = self.analysed.regions[0].blocks[0]
         pairs = zip(entry.arguments, arguments, strict=True)
-        tiles = (tile_type(value.type, dims, self.original) for value, dims in pairs)
-        writer.at_hand.spare_bytes = KEPT * sum(map(bytes_of, tiles))
+        writer.at_hand.spare_bytes = KEPT * sum(tile_bytes(value.type, dims) for value, dims in pairs)
         self.values = {
             value: (given, dims)
             for value, given, dims in zip(entry.arguments, self.block.arguments, arguments, strict=True)

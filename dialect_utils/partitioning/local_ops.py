@@ -265,7 +265,7 @@ class OpWriter:
             if own.dims == dims and not own.partial:
                 return own.value
             tile = self._nearest(op, value, dims, scope)
-            self.at_hand.keep(tile)
+            self.at_hand.keep(value, tile)
             loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)

@@ -53,8 +53,16 @@ def grows(tile: Tile, dims: Dims) -> bool:
     return not tile.partial and wanted < held
 
 
-def bytes_of(kind: ir.Type) -> float:
-    return bits_of(kind) * math.prod(ir.RankedTensorType(kind).shape) / 8
+def tile_bytes(kind: ir.Type, dims: Dims) -> float:
+    """Returns the bytes of a tile of a value of type `kind`; 0 for one of which nobody knows."""
+    if not isinstance(kind, ir.RankedTensorType) or not ir.RankedTensorType(kind).has_static_shape:
+        return 0.0
+    shape = ir.RankedTensorType(kind).shape
+    try:
+        bits = bits_of(kind)
+    except ValueError:  # a quantized type
+        return 0.0
+    return bits * math.prod(local_rules.tile_size(*each) for each in zip(shape, dims, strict=True)) / 8
 
 
 @dataclass
@@ -87,13 +95,13 @@ class TilesAtHand:
             is_far = grows(own, dims) and each.since <= self.ops_written - NEAR
             if is_far:
                 self._far.add(tile.value)
-            if not is_far or bytes_of(tile.value.type) <= self.spare_bytes:
+            if not is_far or tile_bytes(value.type, dims) <= self.spare_bytes:
                 yield tile
 
-    def keep(self, tile: Tile) -> None:
-        """Notes that a tile is used, which may keep it in memory for longer."""
+    def keep(self, value: ir.Value, tile: Tile) -> None:
+        """Notes that a tile with the elements of a value is used, which may keep it in memory for longer."""
         if tile.value in self._far:
-            self.spare_bytes -= bytes_of(tile.value.type)
+            self.spare_bytes -= tile_bytes(value.type, tile.dims)
             self._far.remove(tile.value)
 
     def hold(self, value: ir.Value, key: Key, scope: Scope) -> None:

@@ -55,10 +55,10 @@ def test_a_large_tile_is_used_later_as_far_as_there_are_bytes_to_spare(values):
     array, constrained, tile, part = values
     scope, hand = {array: Tile(tile, WHOLE), constrained: Tile(part, ROWS)}, TilesAtHand(spare_bytes=300)
     hand.hold_twin(array, constrained, scope)
-    hand.keep(scope[array])
+    hand.keep(constrained, scope[array])
     assert hand.spare_bytes == 300  # it is near
     hand.ops_written = NEAR
     assert scope[array] in hand.others(constrained, scope)
-    hand.keep(scope[array])
+    hand.keep(constrained, scope[array])
     assert hand.spare_bytes == 300 - 8 * 8 * 4
     assert scope[array] not in hand.others(constrained, scope)
