@@ -81,7 +81,7 @@ class TestExported:
             "calling_convention_version",
         ):
             assert getattr(ours, name) == getattr(exported, name), name
-        assert (all_to_alls(ours), all_to_alls(exported)) == (2, 0)
+        assert all_to_alls(ours) > 0 == all_to_alls(exported)
         assert "all-to-all" in hlo(ours, *args) and "all-to-all" not in hlo(exported, *args)
         assert_equal_trees(jax.jit(ours.call)(*args), jax.jit(exported.call)(*args))
 
