@@ -82,7 +82,7 @@ class TestExported:
         ):
             assert getattr(ours, name) == getattr(exported, name), name
         assert all_to_alls(ours) > 0 == all_to_alls(exported)
-        assert "all-to-all" in hlo(ours, *args) and "all-to-all" not in hlo(exported, *args)
+        assert hlo(ours, *args) != hlo(exported, *args)
         assert_equal_trees(jax.jit(ours.call)(*args), jax.jit(exported.call)(*args))
 
     @pytest.mark.slow
