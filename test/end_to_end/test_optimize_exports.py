@@ -4,6 +4,7 @@
 import html
 import json
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -81,8 +82,9 @@ class TestExported:
             "calling_convention_version",
         ):
             assert getattr(ours, name) == getattr(exported, name), name
-        assert all_to_alls(ours) > 0 == all_to_alls(exported)
-        assert hlo(ours, *args) != hlo(exported, *args)
+        assert (all_to_alls(ours), all_to_alls(exported)) == (1, 0)
+        collectives = re.compile(r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\b")
+        assert collectives.search(hlo(exported, *args)) and not collectives.search(hlo(ours, *args))
         assert_equal_trees(jax.jit(ours.call)(*args), jax.jit(exported.call)(*args))
 
     @pytest.mark.slow
@@ -102,7 +104,7 @@ class TestExported:
         args = {"a": cube}, jnp.float32(2)
         exported = jax.export.export(jax.jit(there_and_back))(*args)
         again = jax.export.deserialize(reshard.optimize(exported).exported.serialize(vjp_order=2))
-        assert all_to_alls(again) > 0
+        assert all_to_alls(again) == 1
         assert all_to_alls(again.vjp()) > 0
         assert again.vjp().vjp().has_vjp() is False
         assert_equal_trees(jax.jit(again.call)(*args), jax.jit(exported.call)(*args))
