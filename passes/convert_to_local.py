@@ -101,9 +101,9 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
-        for number, each in enumerate(written.conversions):
+        for each in written.conversions:
             session.count("chains")
-            session.results.report_rows.append(_row(number, each, session))
+            session.results.report_rows.append(_row(each, session))
             if each.whole and each.plan.bytes_received:
                 session.count("gathered")
                 ends = f"{each.plan.source} to {each.plan.target}"
@@ -117,15 +117,15 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         return {**limit, "objective": "time", "topology": self.network.topology}
 
 
-def _row(number: int, conversion: Conversion, session: Session) -> dict:
+def _row(conversion: Conversion, session: Session) -> dict:
     """Returns the report row of a chain, in the form that plan-sites uses. The costs of stock XLA are unknown."""
     place = diagnostics.place_of(conversion.location)
     if place is not None and place.file == "-":
         place = dataclasses.replace(place, file=session.options.input)
     chain = conversion.plan
     return {
-        "site": number,
-        "group": f"chain {number}",
+        "site": conversion.number,
+        "group": f"chain {conversion.number}",
         "location": str(place) if place else "",
         "kind": "local",
         "op": conversion.op_name,

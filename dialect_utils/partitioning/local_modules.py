@@ -58,6 +58,7 @@ from .local_ops import (
 from .local_rules import Dims
 from .segments import Segment, is_free, segments, top_level
 from .tiles import Scope, Tile, tile_bytes
+from .unneeded import erase_unneeded
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less
@@ -116,7 +117,9 @@ def _convert(module: ir.Module, stay: str, how: How) -> Written:
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
-        conversions = [each for function in written for each in function.write(channels, how)]
+        conversions: list[Conversion] = []
+        for function in written:
+            conversions += function.write(channels, how, conversions[-1].number + 1 if conversions else 0)
     except Exception:
         for function in written:
             function.undo()
@@ -267,13 +270,14 @@ class _Function:
             if not isinstance(value.type, ir.RankedTensorType):
                 raise error_at(self.original, f"emit=local has no tiles of a value of type {value.type}", HINT)
 
-    def write(self, channels: Iterator[int], how: How) -> list[Conversion]:
-        """Writes the islands before the return of the function, and returns the changes of layout in them.
+    def write(self, channels: Iterator[int], how: How, first: int) -> list[Conversion]:
+        """Writes the islands before the return of the function, and returns the changes of layout in them, whose
+        numbers begin with `first`.
 
         Ops for which there is no rule are left to XLA, if they may be. Raises: DiagnosedError.
         """
         while True:
-            writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, how)
+            writer = OpWriter(present(self.mesh), self.meshes, self.analysis, channels, how, first)
             try:
                 self._write(writer)
             except DiagnosedError as error:
@@ -287,7 +291,8 @@ class _Function:
                 why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
-                return writer.conversions
+                needed = erase_unneeded(self.islands)
+                return [each for each in writer.conversions if each.number in needed]
 
     def _write(self, writer: OpWriter) -> None:
         self._refuse_tokens()

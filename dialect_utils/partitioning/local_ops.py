@@ -53,6 +53,7 @@ from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 from .tiles import Scope, Tile, TilesAtHand, grows
+from .unneeded import conversion_name
 from .window_rules import has_window, windows_of
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -85,11 +86,13 @@ class Conversion:
     """A change of layout that was written, for reports.
 
     Attributes:
+      number: of this conversion, by which its ops are named.
       op_name: the name of the op of the original module that needs it; empty for an op that the analysis made.
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
     """
 
+    number: int
     op_name: str
     location: ir.Location
     tensor: ir.Type
@@ -164,6 +167,7 @@ class OpWriter:
         analysis: Analysis,
         channels: Iterator[int],
         how: How,
+        first: int = 0,
     ):
         self.mesh = mesh
         self.meshes = meshes
@@ -172,6 +176,7 @@ class OpWriter:
         self.platform = how.platform
         self.planning = how.planning
         self.compares_products = how.compares_products and how.planning.get("objective") == "time"
+        self.first = first
         self.conversions: list[Conversion] = []
         self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
@@ -286,7 +291,7 @@ class OpWriter:
 
         def cost(tile: Tile) -> tuple[float, ...]:
             is_from_outside = self._loop_that_takes(tile.value) is not None
-            return self._cost_of_plan(op, value.type, tile, dims, is_from_outside)
+            return *self._cost_of_plan(op, value.type, tile, dims, is_from_outside), tile.dims != dims
 
         return min(found, key=cost)
 
@@ -308,15 +313,17 @@ class OpWriter:
         chain = self._plan(op, tile, kind, dims)
         if not chain.steps:
             return Tile(tile.value, dims)
-        name = f"reshard/{len(self.conversions)}"
-        original = self._original(op)
-        op_name = "" if original is None else original.name
-        why = whole if tile.partial or grows(tile, dims) else ""
-        self.conversions.append(Conversion(op_name, own_location(op), kind, chain, why))
-        mark = Mark(self.channels, name, own_location(op), self.platform)
+        mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "")
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
         return Tile(write_program(chain.tile_program, tile.value, mark), dims)
+
+    def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False) -> Mark:
+        """Notes a conversion that is written next, and returns the mark of its ops."""
+        number, original = self.first + len(self.conversions), self._original(op)
+        op_name = "" if original is None else original.name
+        self.conversions.append(Conversion(number, op_name, own_location(op), kind, chain, whole, is_move))
+        return Mark(self.channels, conversion_name(number), own_location(op), self.platform)
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
         serial = serial_of(op)
@@ -887,11 +894,8 @@ class OpWriter:
         Returns: the tile after it, and whether its other elements are those of `into`; else they are not defined.
         """
         kind = ir.RankedTensorType.get(move.request.shape, ir.RankedTensorType(tile.type).element_type)
-        name, original = f"reshard/{len(self.conversions)}", self._original(op)
-        op_name = "" if original is None else original.name
-        self.conversions.append(Conversion(op_name, own_location(op), kind, move, "", is_move=True))
+        mark = self._mark(op, kind, move, "", is_move=True)
         put_in_range(tile)
-        mark = Mark(self.channels, name, own_location(op), self.platform)
         found = None if into is None else write_exchange_into(move.tile_program, tile, into, mark)
         if found is not None:
             return found, True

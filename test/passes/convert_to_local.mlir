@@ -126,3 +126,17 @@ func.func @partial_sums_are_added_before_they_are_reduced(
   %8 = sdy.sharding_constraint %6 <@mesh, [{}, {"y"}]> : tensor<8x32xf32>
   return %7, %8 : tensor<8x32xf32>, tensor<8x32xf32>
 }
+
+// What a constraint asks for is not written if all its users take the tile from before it.
+// CHECK-LABEL: func.func @nobody_takes_what_the_constraint_asks_for(
+// CHECK: manual_axes={"x", "y"} (%[[TILE:.*]]: tensor<2x16xf32>) {
+// CHECK-NEXT: stablehlo.negate %[[TILE]] : tensor<2x16xf32>
+// CHECK-NEXT: sdy.return
+func.func @nobody_takes_what_the_constraint_asks_for(
+    %arg0: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>})
+    -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
+  %0 = sdy.sharding_constraint %arg0 <@mesh, [{}, {"y"}]> : tensor<8x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {}]> : tensor<8x16xf32>
+  %2 = stablehlo.negate %1 : tensor<8x16xf32>
+  return %2 : tensor<8x16xf32>
+}

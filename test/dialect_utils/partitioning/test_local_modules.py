@@ -29,3 +29,29 @@ def test_regions_may_lie_in_each_other_deeper_than_python_recurses():
         module.operation.verify()
         text = module.operation.get_asm(print_generic_op_form=True)
     assert text.count("stablehlo.case") == 400 and '"stablehlo.tanh"(%' in text and "tensor<2x4xf32>" in text
+
+
+_THERE_AND_BACK = f"""
+sdy.mesh @mesh = <["x"=8]>
+func.func public @first(%a: {_KIND} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+    -> ({_KIND} {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}}) {{
+  %0 = sdy.sharding_constraint %a <@mesh, [{{}}, {{}}]> : {_KIND}
+  %1 = sdy.sharding_constraint %0 <@mesh, [{{"x"}}, {{}}]> : {_KIND}
+  %2 = stablehlo.tanh %1 : {_KIND}
+  return %2 : {_KIND}
+}}
+func.func public @second(%a: {_KIND} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+    -> ({_KIND} {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}}) {{
+  return %a : {_KIND}
+}}"""
+
+
+def test_conversions_that_are_told_are_those_in_the_module():
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(_THERE_AND_BACK)
+        told = local_modules.convert(module).conversions
+        text = module.operation.get_asm(enable_debug_info=True)
+    assert [each.plan.collectives for each in told] == [1, 1]
+    assert "all_gather" not in text and text.count("stablehlo.all_to_all") == 2
+    assert len({each.number for each in told}) == 2
+    assert all(f'"reshard/{each.number}/' in text for each in told)
