@@ -62,6 +62,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
     )
     statistics = {
         "chains": "changes of layout written as chains",
+        "unneeded": "changes of layout without a chain, because no op takes what they result in",
         "gathered": "changes of layout because an op needs a dimension whole",
         "left": "ops that stay with XLA",
     }
@@ -102,9 +103,9 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
         for each in written.conversions:
-            session.count("chains")
+            session.count("chains" if each.is_needed else "unneeded")
             session.results.report_rows.append(_row(each, session))
-            if each.whole and each.plan.bytes_received:
+            if each.is_needed and each.whole and each.plan.bytes_received:
                 session.count("gathered")
                 ends = f"{each.plan.source} to {each.plan.target}"
                 session.remark(each.location, f"{each.tensor} is converted from {ends}: {each.whole}")
@@ -122,7 +123,8 @@ def _row(conversion: Conversion, session: Session) -> dict:
     place = diagnostics.place_of(conversion.location)
     if place is not None and place.file == "-":
         place = dataclasses.replace(place, file=session.options.input)
-    chain = conversion.plan
+    chain, is_needed = conversion.plan, conversion.is_needed
+    why = conversion.whole or ("its elements move" if conversion.is_move else "the layout changes here")
     return {
         "site": conversion.number,
         "group": f"chain {conversion.number}",
@@ -132,14 +134,14 @@ def _row(conversion: Conversion, session: Session) -> dict:
         "type": str(conversion.tensor),
         "source": str(chain.source),
         "target": str(chain.target),
-        "why": conversion.whole or ("its elements move" if conversion.is_move else "the layout changes here"),
+        "why": why if is_needed else "no op takes it in this layout",
         "verdict": REWRITE,
         "reason": "the whole module is written per device",
-        "chain": chain.chain_text,
-        "bytes_received": chain.bytes_received,
-        "bound_bytes": chain.bound_bytes,
+        "chain": chain.chain_text if is_needed else "no chain",
+        "bytes_received": chain.bytes_received if is_needed else 0,
+        "bound_bytes": chain.bound_bytes if is_needed else 0,
         "largest_tile_bytes": chain.largest_tile_bytes,
-        "collectives": chain.collectives,
+        "collectives": chain.collectives if is_needed else 0,
         "stock_bytes": None,
         "stock_temp_bytes": None,
         "our_bytes": None,

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reshard.synthesis.forms.platforms import CPU
@@ -77,7 +77,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was done to a module: the changes of layout in it, in their order, and the ops that stay with XLA."""
+    """What was done to a module: the changes of layout in it, in their order, those that are not needed among them, and
+    the ops that stay with XLA."""
 
     conversions: tuple[Conversion, ...] = ()
     left: tuple[Left, ...] = ()
@@ -271,8 +272,8 @@ class _Function:
                 raise error_at(self.original, f"emit=local has no tiles of a value of type {value.type}", HINT)
 
     def write(self, channels: Iterator[int], how: How, first: int) -> list[Conversion]:
-        """Writes the islands before the return of the function, and returns the changes of layout in them, whose
-        numbers begin with `first`.
+        """Writes the islands before the return of the function, and returns the changes of layout, whose numbers begin
+        with `first`.
 
         Ops for which there is no rule are left to XLA, if they may be. Raises: DiagnosedError.
         """
@@ -292,7 +293,7 @@ class _Function:
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
                 needed = erase_unneeded(self.islands)
-                return [each for each in writer.conversions if each.number in needed]
+                return [replace(each, is_needed=each.number in needed) for each in writer.conversions]
 
     def _write(self, writer: OpWriter) -> None:
         self._refuse_tokens()

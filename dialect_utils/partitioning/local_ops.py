@@ -90,6 +90,7 @@ class Conversion:
       op_name: the name of the op of the original module that needs it; empty for an op that the analysis made.
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
+      is_needed: whether it was written; else no op takes its result.
     """
 
     number: int
@@ -99,6 +100,7 @@ class Conversion:
     plan: Plan
     whole: str
     is_move: bool = False
+    is_needed: bool = True
 
 
 def is_over_all_axes(island: ir.Operation, mesh: Mesh) -> bool:
