@@ -6,6 +6,9 @@ variable in [0, 1] for each state of a node and for each pair of states of an ed
 states at both its ends. Its optimum is a lower bound. It is often integral, and then exact; otherwise HiGHS branches
 until the gap is small or the time is over, and coordinate descent improves the best solution.
 
+So that a solution does not depend on the machine, the number of variables says which linear programs are solved, and
+the time limit is one that few problems come to.
+
 Source: Koster et al. (1998); Zheng et al., "Alpa" (OSDI 2022), for layouts; Huangfu and Hall (2018) for HiGHS.
 """
 
@@ -24,11 +27,14 @@ from .elimination import Order, eliminated, order_of
 from .pairwise import Limit, PairwiseProblem, Reduction
 
 SMALL_GAP = 5e-3  # the relative gap at which the search may end
-TIME_LIMIT_S = 15.0
+TIME_LIMIT_S = 40.0
 _SMALL_PRICE = 1e-9  # of a limit as a whole, where the best solution without limits costs nothing
+_HIGH_PRICE = 64  # times the first one: if two are all that can be tried, one has to keep the limits
 _ROUNDING = 1e-12  # seconds
 _CLOSE = 1.02  # the ratio of two prices between which no third is tried
 _PRICES = 14  # that are tried for the weights in limits
+_MOST_PRICED = 300_000  # variables of the linear programs at all prices together
+_MOST_AT_ONCE = 200_000  # variables of a linear program that is to better a solution
 _FEW = 15_000_000  # entries of tables up to which elimination is faster than the linear program
 
 
@@ -58,12 +64,14 @@ class Solution:
     Attributes:
       states: one for each node. cost: of them. bound: no solution costs less.
       core: the number of nodes that were left for the linear program.
+      variables: of that program; 0 if there was none.
     """
 
     states: tuple[int, ...]
     cost: float
     bound: float
     core: int = 0
+    variables: int = 0
 
     @property
     def gap(self) -> float:
@@ -90,7 +98,9 @@ def solve(
     return found
 
 
-def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: float) -> Solution:
+def _solved(
+    problem: PairwiseProblem, time_limit_s: float, gap: float, below: float, most_variables: float = math.inf
+) -> Solution:
     reduction = Reduction(problem)
     reduction.run()
     core = reduction.core
@@ -101,8 +111,11 @@ def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: fl
         return _checked(problem, reduction.solution(eliminated(costs, _edges(reduction), order)), math.inf, len(core))
     relaxation = _Relaxation(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
     relaxed = relaxation and relaxation.solution()
-    if relaxed is not None and relaxed.gap <= gap:
+    variables = _variables(reduction)
+    if relaxed is not None and (relaxed.gap <= gap or variables > _MOST_AT_ONCE):
         return relaxed
+    if variables > most_variables:
+        raise InfeasibleError(f"{variables:,} variables are more than {most_variables:,.0f}", is_proved=False)
     try:
         found, bound = _programmed(problem, reduction, core, time_limit_s / 3 if relaxed else time_limit_s, gap)
     except InfeasibleError as error:
@@ -112,9 +125,10 @@ def _solved(problem: PairwiseProblem, time_limit_s: float, gap: float, below: fl
         if error.is_proved or not math.isfinite(problem.cost(greedy)) or problem.excess(greedy) > 0:
             error.closest = relaxation and relaxation.closest
             raise
-        return Solution(greedy, problem.cost(greedy), -math.inf, len(core))
+        return Solution(greedy, problem.cost(greedy), -math.inf, len(core), variables)
     states = reduction.solution(found)
     solution = _checked(problem, _descended(problem, states), bound + reduction.constant, len(core))
+    solution = replace(solution, variables=variables)
     return _better(solution, relaxed) if relaxed else solution
 
 
@@ -137,7 +151,7 @@ class _Relaxation:
     def __init__(self, problem: PairwiseProblem, time_limit_s: float, gap: float, below: float):
         self._problem, self._gap, self._below = problem, gap, below
         self._end = time.monotonic() + time_limit_s
-        self._tries = _PRICES
+        self._tries, self._variables, self._largest = _PRICES, _MOST_PRICED, 0
         self._seen: list[tuple[int, ...]] = []
         self._broken: set[int] = set()  # limits
         self._best: Solution | None = None
@@ -168,7 +182,7 @@ class _Relaxation:
 
     def _raise_bound(self, free: _Line, unit: float) -> None:
         """Finds the price with the best bound; `free` is the line at the price 0."""
-        rising, falling, price = free, None, unit
+        rising, falling, price = free, None, unit if self._variables > 2 * self._largest else _HIGH_PRICE * unit
         while rising.slope(self._broken) > 0 and not self._is_close and (found := self._at(price)) is not None:
             broken = self._broken
             value = found.at(price, broken)
@@ -187,15 +201,17 @@ class _Relaxation:
                 return
 
     def _at(self, price: float) -> _Line | None:
-        """Solves at a price; returns the line of the solution, or None if there is none or the time is over."""
+        """Solves at a price; returns the line of the solution, or None if there is none or enough was solved."""
         if not self._tries or (self._seen and time.monotonic() > self._end):
             return None
         self._tries -= 1
         problem, time_limit_s = self._problem, max(1.0, self._end - time.monotonic())
+        most = self._variables if self._seen else math.inf
         try:
-            found = solve(_priced(problem, price, self._broken), time_limit_s=time_limit_s, gap=self._gap / 4)
+            found = _solved(_priced(problem, price, self._broken), time_limit_s, self._gap / 4, math.inf, most)
         except InfeasibleError:
             return None
+        self._variables, self._largest = self._variables - found.variables, max(self._largest, found.variables)
         self._bound = max(self._bound, found.bound - price * len(self._broken))
         if self._bound >= self._below:
             raise NotBelowError(self._bound)
@@ -285,6 +301,12 @@ def _edges(reduction: Reduction) -> dict[tuple[int, int], np.ndarray]:
     return {
         (one, other): matrix for one in reduction.core for other, matrix in reduction.around[one].items() if one < other
     }
+
+
+def _variables(reduction: Reduction) -> int:
+    """Returns how many variables the linear program of the core has."""
+    pairs = sum(int(np.isfinite(matrix).sum()) for matrix in _edges(reduction).values())
+    return pairs + sum(len(reduction.costs[node]) for node in reduction.core)
 
 
 def _programmed(

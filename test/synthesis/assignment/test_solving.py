@@ -134,3 +134,27 @@ def test_a_limit_binds_where_the_best_solution_without_it_costs_nothing():
     problem.add([0.0, 1.0])
     problem.limits.append(Limit({node: np.array([8.0, 1.0]) for node in (0, 1)}, 10.0))
     assert solve(problem).cost == 1.0
+
+
+def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(monkeypatch):
+    """Of a program so large that few can be solved, what costs least and what weighs least are mixed."""
+    monkeypatch.setattr(solving, "_FEW", 0)
+    monkeypatch.setattr(solving, "_MOST_PRICED", 1)
+    monkeypatch.setattr(solving, "_MOST_AT_ONCE", 0)
+    rng, found = np.random.default_rng(5), 0
+    for _ in range(10):
+        problem = PairwiseProblem()
+        for _ in range(7):
+            problem.add(rng.integers(0, 9, 4).astype(float))
+        for one, other in itertools.combinations(range(7), 2):
+            problem.join(one, other, rng.integers(0, 9, (4, 4)).astype(float))
+        weights = {node: rng.integers(1, 9, 4).astype(float) for node in range(7)}
+        problem.limits.append(Limit(weights, 1.2 * sum(float(each.min()) for each in weights.values())))
+        with monkeypatch.context() as patches:
+            patches.setattr(solving, "_MOST_PRICED", 100_000)
+            patches.setattr(solving, "_MOST_AT_ONCE", 100_000)
+            best = solve(problem, gap=0.0)
+        solution = solve(problem)
+        assert problem.excess(solution.states) == 0 and solution.bound <= best.cost <= solution.cost
+        found += solution.cost <= 1.3 * best.cost
+    assert found >= 7
