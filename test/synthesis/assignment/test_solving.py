@@ -142,13 +142,13 @@ def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(monkeypatch):
     monkeypatch.setattr(solving, "_MOST_PRICED", 1)
     monkeypatch.setattr(solving, "_MOST_AT_ONCE", 0)
     rng, found = np.random.default_rng(5), 0
-    for _ in range(10):
+    for _ in range(4):
         problem = PairwiseProblem()
-        for _ in range(7):
+        for _ in range(6):
             problem.add(rng.integers(0, 9, 4).astype(float))
-        for one, other in itertools.combinations(range(7), 2):
+        for one, other in itertools.combinations(range(6), 2):
             problem.join(one, other, rng.integers(0, 9, (4, 4)).astype(float))
-        weights = {node: rng.integers(1, 9, 4).astype(float) for node in range(7)}
+        weights = {node: rng.integers(1, 9, 4).astype(float) for node in range(6)}
         problem.limits.append(Limit(weights, 1.2 * sum(float(each.min()) for each in weights.values())))
         with monkeypatch.context() as patches:
             patches.setattr(solving, "_MOST_PRICED", 100_000)
@@ -157,4 +157,4 @@ def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(monkeypatch):
         solution = solve(problem)
         assert problem.excess(solution.states) == 0 and solution.bound <= best.cost <= solution.cost
         found += solution.cost <= 1.3 * best.cost
-    assert found >= 7
+    assert found >= 3
