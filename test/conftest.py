@@ -36,7 +36,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
-_ONE_DRAW_IN = 3
+_ONE_DRAW_IN = {"quick": 3, "slow": 6}  # by tier
 for _name, _count in (("quick", 40), ("some", 70)):  # of tests that do not say how many; otherwise 100
     hypothesis.settings.register_profile(_name, max_examples=_count)
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
@@ -60,12 +60,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in _left_out(items, "mostly_slow"):
+    for item in _left_out(items, "mostly_slow", 3):
         item.add_marker(pytest.mark.slow)
     wanted = _TIERS[config.getoption("--tier")]
     selected = [item for item in items if _tier(item) in wanted]
     if not config.getoption("--every-draw"):
-        left_out = _left_out(selected, "draws")
+        left_out = set().union(
+            *(
+                _left_out([item for item in selected if _tier(item) == tier], "draws", n)
+                for tier, n in _ONE_DRAW_IN.items()
+            )
+        )
         selected = [item for item in selected if item not in left_out]
     config.hook.pytest_deselected(items=list({*items} - {*selected}))
     items[:] = selected
@@ -131,8 +136,8 @@ def _tier(item: pytest.Item) -> str:
     return next((tier for tier in ("device", *_COMPILERS, "slow") if item.get_closest_marker(tier)), "quick")
 
 
-def _left_out(items: Iterable[pytest.Item], marker: str) -> set[pytest.Item]:
-    """Returns all but every third of the cases of each test that has a marker, the same in each run."""
+def _left_out(items: Iterable[pytest.Item], marker: str, one_in: int) -> set[pytest.Item]:
+    """Returns all but one in so many of the cases of each test that has a marker, the same in each run."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker(marker):
@@ -140,7 +145,7 @@ def _left_out(items: Iterable[pytest.Item], marker: str) -> set[pytest.Item]:
     found: set[pytest.Item] = set()
     for some in cases.values():
         some.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        found.update(some[-(-len(some) // _ONE_DRAW_IN) :])
+        found.update(some[-(-len(some) // one_in) :])
     return found
 
 

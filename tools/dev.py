@@ -27,7 +27,8 @@ OLDEST_PYTHON = (3, 11)
 MOST_JOBS = 8  # a worker and its XLA child need about a gigabyte
 STAMP = "reshard-stamp"
 THEORY = "test/synthesis"  # depends on Python alone, not on jax
-PARTS = ("lit", "theory", "rest")
+COMPILER = ("test/dialect_utils", "test/passes", "test/reshard", "test/end_to_end", "test/fuzz")  # what runs jax
+PARTS = ("lit", "theory", "compiler", "rest")
 LINTS = ("check", "format", "types")
 
 _EXAMPLES = """\
@@ -36,7 +37,7 @@ examples:
   python3 tools/dev.py test                            quick tier: some minutes, the more so at first
   python3 tools/dev.py test --jobs 1                   one test at a time
   python3 tools/dev.py test --tier all --filter plan   every test whose name holds 'plan'
-  python3 tools/dev.py test --tier all --every-draw    all random cases, not every third: before a release
+  python3 tools/dev.py test --tier all --every-draw    all random cases, not some of them: before a release
   python3 tools/dev.py test --python python3.12        another interpreter, in its own environment
   python3 tools/dev.py lint                            what .ci/run checks before the tests
   python3 tools/dev.py test --jax 0.10.0               the oldest supported jax, in its own environment
@@ -75,7 +76,7 @@ def test(flags: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if "lit" in parts:
             outcomes += _run_lit(python, flags, Path(folder, "lit.json"))
-        if "theory" in parts or "rest" in parts:
+        if {*parts} - {"lit"}:
             outcomes += _run_pytest(python, flags, parts, Path(folder, "pytest.xml"))
     if flags.filter and not outcomes.total():
         raise Failure(f"no test of tier {flags.tier} has '{flags.filter}' in its name")
@@ -205,10 +206,18 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
     command = [python, "-m", "pytest", "--tier", flags.tier, f"--junitxml={results}"]
     command += ["--verbose" if flags.verbose else "--quiet"]
     command += ["-n", str(flags.jobs), "--dist", "worksteal"] if flags.jobs > 1 else []
-    command += [THEORY] if "rest" not in parts else [f"--ignore={THEORY}"] if "theory" not in parts else []
+    command += _selected(parts)
     command += ["-k", flags.filter] if flags.filter else []
     command += ["--every-draw"] if flags.every_draw else []
     return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test was selected
+
+
+def _selected(parts: Sequence[str]) -> list[str]:
+    """Returns the folders of some parts, or those that are left out if the rest is one of the parts."""
+    folders = {"theory": (THEORY,), "compiler": COMPILER}
+    if "rest" not in parts:
+        return [each for part in parts for each in folders.get(part, ())]
+    return [f"--ignore={each}" for part, some in folders.items() if part not in parts for each in some]
 
 
 def _counted(command: list[str], results: Path, read, good: set[int]) -> Counter:
@@ -261,13 +270,14 @@ def _parser() -> argparse.ArgumentParser:
         "--tier", choices=("quick", "slow", "all"), default="quick", help="quick (default), slow, or both"
     )
     tests.add_argument(
-        "--every-draw", action="store_true", help="run all cases of tests that draw many, instead of every third"
+        "--every-draw", action="store_true", help="run all cases of tests that draw many, instead of some"
     )
     tests.add_argument(
         "--part",
         choices=PARTS,
         action="append",
-        help="lit tests; theory, which needs no jax; the rest; may be repeated (default: all)",
+        help="lit tests; theory, which needs no jax; what runs jax and its compiler; the rest; may be repeated "
+        "(default: all)",
     )
     tests.add_argument(
         "--jobs", metavar="N", type=_jobs, default=_usable_cores(), help="tests that run at once (default: %(default)s)"

@@ -351,6 +351,7 @@ def test_two_percent_by_bytes_breaks_no_promise(two_percent):
     assert not broken
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["uniform", "h100", "v5e"])
 def test_two_percent_by_time_break_no_promise(preset, tmp_path):

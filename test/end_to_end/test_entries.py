@@ -70,7 +70,7 @@ def through_exported(function, args, *_):
     return jax.jit(result.exported.call)(leaves), [plans(result.report.to_dict())]
 
 
-@pytest.mark.parametrize("emit", ["manual", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("emit", ["manual", pytest.param("auto", marks=(pytest.mark.slow, pytest.mark.draws))])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.name)
 def test_outputs_and_plans_are_equal(entry, emit, monkeypatch, tmp_path):
     """With `auto` only the outputs are: an exported program donates nothing, so another form may be the fastest."""

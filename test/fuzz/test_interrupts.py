@@ -8,9 +8,9 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["optimize", "opt"])
 def test_what_is_answered_after_an_interrupt_is_what_a_clean_process_answers(of):
-    found = interrupts.run(range(1000, 1004), of, lambda text: None)
+    found = interrupts.run(range(1000, 1002), of, lambda text: None)
     assert not found.faults, "\n".join(found.faults)
-    assert sum(found.outcomes.values()) == 4
+    assert sum(found.outcomes.values()) == 2
 
 
 def test_each_site_of_its_modules_is_another_question():

@@ -170,6 +170,7 @@ def test_eight_devices_compute_what_one_does(names):
         assert each["distance"] < 1e-4, found
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in PROGRAMS])
 def test_a_program_has_sites_and_lowers_at_real_sizes_for_more_devices(name, tmp_path):

@@ -72,6 +72,7 @@ def test_two_processes_share_a_program(job):
     assert told[0]["is_rewritten"] and all(each["is_right"] and not each["warnings"] for each in told)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "processes", "tolerance"),

@@ -172,6 +172,7 @@ def test_kinds_that_start_later_than_the_others_are_found(further):
     assert Topology.parse(found.topology.to_toml()) == found.topology
 
 
+@pytest.mark.draws
 @pytest.mark.mostly_slow
 @pytest.mark.parametrize("text", ["node=2,host=4", "node=4,host=2"])
 @pytest.mark.parametrize("messages", [(0.0, 0.0), (1e-3, 3e-4), (1e-3, 1e-3), (3e-3, 1e-3)])

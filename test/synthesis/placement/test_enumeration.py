@@ -149,7 +149,9 @@ def cheapest(found: list[tuple[tuple[float, ...], ...]]) -> np.ndarray:
 
 
 EVERY_ORDER = [
-    pytest.param(*case.values, id=case.id, marks=pytest.mark.slow if case.values[0].size > 6 else ())
+    pytest.param(
+        *case.values, id=case.id, marks=(pytest.mark.slow, pytest.mark.draws) if case.values[0].size > 6 else ()
+    )
     for case in CASES
     if not has_lines(case.values[0]) and (case.values[0].size < 8 or len(case.values[1].axes) == 2)
 ]

@@ -383,16 +383,17 @@ def compare_all(mesh_text: str, rank: int, topology: str | None) -> tuple[int, i
     return sum(counts.values()), len(counts), wrong
 
 
+@pytest.mark.draws
 @pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("objective", ["bytes", "time, uniform", "time, levels"])
-def test_r4_all_pairs_of_three_factors_on_up_to_eight_devices(objective):
+def test_r4_all_pairs_of_three_factors_on_up_to_eight_devices(objective, mesh):
     pairs = distinct = 0
     wrong: list[str] = []
-    for mesh in MESHES:
-        topologies = {"bytes": None, "time, uniform": "uniform", "time, levels": NETWORKS[Mesh.parse(mesh).size]}
-        for rank in (1, 2, 3):
-            more, classes_here, worse = compare_all(mesh, rank, topologies[objective])
-            pairs, distinct, wrong = pairs + more, distinct + classes_here, wrong + worse
+    topologies = {"bytes": None, "time, uniform": "uniform", "time, levels": NETWORKS[Mesh.parse(mesh).size]}
+    for rank in (1, 2, 3):
+        more, classes_here, worse = compare_all(mesh, rank, topologies[objective])
+        pairs, distinct, wrong = pairs + more, distinct + classes_here, wrong + worse
     print(f"{pairs} pairs, {distinct} of them different")
     assert not wrong, wrong[:10]
 
@@ -406,20 +407,16 @@ def around_rings(topology: str) -> str:
     ).to_toml()
 
 
+@pytest.mark.draws
 @pytest.mark.slow
-def test_r4_all_pairs_by_time_on_rings_and_with_slow_swaps():
-    pairs, wrong = 0, []
-    for mesh, topology in (
-        ("x=2,y=2", "h100:2x2"),
-        ("x=3,y=2", "h100:2x3"),
-        ("x=2,y=2,z=2", "h100:2x4"),
-        ("x=2,y=2,z=2", "h100:1x8"),
-    ):
-        for rank in (1, 2):
-            more, _, worse = compare_all(mesh, rank, around_rings(topology))
-            pairs, wrong = pairs + more, wrong + worse
-    print(f"{pairs} pairs")
-    assert not wrong, wrong[:10]
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize(
+    ("mesh", "topology"),
+    [("x=2,y=2", "h100:2x2"), ("x=3,y=2", "h100:2x3"), ("x=2,y=2,z=2", "h100:2x4"), ("x=2,y=2,z=2", "h100:1x8")],
+)
+def test_r4_all_pairs_by_time_on_rings_and_with_slow_swaps(mesh, topology, rank):
+    _, _, worse = compare_all(mesh, rank, around_rings(topology))
+    assert not worse, worse[:10]
 
 
 def slow_in_pairs(topology: str) -> str:
@@ -430,6 +427,7 @@ def slow_in_pairs(topology: str) -> str:
     ).to_toml()
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize(("topology", "rank"), [("h100:1x8", 1), ("h100:2x4", 1), ("uniform:8", 2)])
 def test_r4_all_pairs_by_time_where_groups_of_two_are_slow(topology, rank):
@@ -443,6 +441,7 @@ def one_message_to_each(topology: str) -> str:
     return replace(network, levels=tuple(replace(level, message_s=5e-5) for level in network.levels)).to_toml()
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize(("topology", "rank"), [("h100:1x8", 1), ("h100:2x4", 1), ("h100:4x2", 1), ("uniform:8", 2)])
 def test_r4_all_pairs_by_time_where_all_to_alls_pay_for_each_message(topology, rank):

@@ -225,6 +225,7 @@ def test_smallest_example_is_run_both_ways(tmp_path):
     assert "| received bytes | 14,336 | 1,792 |" in report.read_text()
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ("better", "always"))
 def test_all_examples_have_equal_outputs(policy, tmp_path):
