@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -207,6 +207,16 @@ class _Gone(Exception):
     """The child has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Requests that a child answers while nobody waits, and how much it had written to its standard error before."""
+
+    requests: tuple[CompileRequest, ...]
+    deadline: float
+    timeout_s: float
+    said: int
+
+
 class XlaChild:
     """A child process with stock XLA, restarted as needed; also a context manager, which stops it at the end.
 
@@ -214,7 +224,8 @@ class XlaChild:
     request is interrupted, the child is stopped, and the next request starts another. A reply has the number of its
     request. A forked process starts without a child; the child stays with the parent process.
 
-    State: `_foreseen`, the answers to requests that have not been made yet; `_foresees`, whether more are foreseen.
+    State: `_foreseen`, the answers to requests that have not been made yet; `_begun`, the requests that the child
+      answers meanwhile, if nobody waits for it; `_foresees`, whether more are foreseen.
 
     Args:
       cache_dir: the folder of all caches, in which answers are kept; None for the one that the environment names.
@@ -236,6 +247,7 @@ class XlaChild:
         self._questions = 0
         self._lock = threading.RLock()
         self._foreseen: dict[CompileRequest, Compiled] = {}
+        self._begun: _Begun | None = None
         self._foresees = True
         self.starts = 0
         self.passing_answers = 0
@@ -324,14 +336,48 @@ class XlaChild:
         from . import worker as xla_worker
 
         with self._lock:
+            self._collect()
             if len(self._foreseen) > _MOST_FORESEEN:
                 self._foreseen.clear()
             new = [each for each in dict.fromkeys(requests) if self._known(each, timeout_s) is None]
             for batch in (new[i : i + _BATCH] for i in range(0, len(new), _BATCH)):
                 if self._foresees and xla_worker.are_faster_together([each.module for each in batch]):
-                    for request, reply in zip(batch, self._replies(batch, timeout_s), strict=False):
-                        if reply is not None and _is_lasting(reply):
-                            self._foreseen[request] = self._filed(request, reply, timeout_s)
+                    self._foresee_from(batch, self._replies(batch, timeout_s), timeout_s)
+
+    def begin(self, requests: Sequence[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Compiles large modules that will be asked for soon, and does not wait for it; else like `foresee`.
+
+        The next question waits until they are compiled.
+        """
+        from . import worker as xla_worker
+
+        with self._lock:
+            self._collect()
+            new = [each for each in dict.fromkeys(requests) if self._known(each, timeout_s) is None]
+            rounds = xla_worker.large_among([each.module for each in new])
+            if not new or rounds < len(new) or not self._foresees or not xla_worker.IS_AVAILABLE:
+                return
+            self._ensure_started(max(each.num_devices for each in new))
+            begun = _Begun(tuple(new), time.monotonic() + timeout_s * rounds, timeout_s, self._stderr_size)
+            with contextlib.suppress(_OutOfTime, _Gone), self._stopped_if_interrupted():
+                self._ask_without_waiting({"op": "compile_all", "requests": list(map(asdict, new))}, begun.deadline)
+                self._begun = begun
+
+    def _collect(self) -> None:
+        """Waits for what was begun, and files the answers."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        with progress.waiting_for(f"XLA compiles {len(begun.requests)} modules"):
+            reply = self._ended(lambda: self._answer(begun.deadline), begun.timeout_s, begun.said)
+        self._foresees = reply["status"] != "hang"
+        replies = [each and _worded(each) for each in reply.get("replies", ())]
+        self._foresee_from(begun.requests, replies, begun.timeout_s)
+
+    def _foresee_from(self, requests: Sequence[CompileRequest], replies: list[dict | None], timeout_s: float) -> None:
+        for request, reply in zip(requests, replies, strict=False):
+            if reply is not None and _is_lasting(reply):
+                self._foreseen[request] = self._filed(request, reply, timeout_s)
 
     def _replies(self, requests: Sequence[CompileRequest], timeout_s: float) -> list[dict | None]:
         """Returns the reply to each request, None to one that is to be compiled alone; no reply if time is out."""
@@ -376,6 +422,8 @@ class XlaChild:
             self._stop()
 
     def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
+        if self._begun is not None and request in self._begun.requests:
+            self._collect()
         foreseen = self._foreseen.pop(request, None)
         if foreseen is not None:
             return foreseen
@@ -410,28 +458,51 @@ class XlaChild:
 
     def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
+        self._collect()
         self._ensure_started(num_devices)
-        stderr_start = self._stderr_path.stat().st_size
+        deadline = time.monotonic() + timeout_s
+        return self._ended(lambda: self._answered(request, deadline), timeout_s, self._stderr_size)
+
+    def _ended(self, answer: Callable[[], dict], timeout_s: float, said: int) -> dict:
+        """Returns the reply that `answer` waits for, or how the child ended without one.
+
+        Args:
+          said: how much the child had written to its standard error before.
+        """
+        with self._stopped_if_interrupted():
+            try:
+                reply = answer()
+                return _worded({"said": self._stderr_since(said), **reply})
+            except _OutOfTime:
+                self._stop()
+                return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
+            except _Gone:
+                code = present(self._process).wait()
+                wrote = self._stderr_since(said)
+                self._stop()
+                return _abort_reply(code, wrote)
+
+    @contextlib.contextmanager
+    def _stopped_if_interrupted(self) -> Iterator[None]:
+        """Stops the child at Ctrl-C, or at a time limit of the caller: the next request must not receive an answer to
+        this one."""
         try:
-            reply = self._answered(request, time.monotonic() + timeout_s)
-        except _OutOfTime:
-            self._stop()
-            return {"status": "hang", "message": f"no answer after {timeout_s:g} s"}
-        except _Gone:
-            code = present(self._process).wait()
-            said = self._stderr_since(stderr_start)
-            self._stop()
-            return _abort_reply(code, said)
-        except BaseException:  # Ctrl-C, or a time limit of the caller: the next request must not receive this answer
+            yield
+        except BaseException:
             self._stop()
             raise
-        return _worded({"said": self._stderr_since(stderr_start), **reply})
 
     def _answered(self, request: dict, deadline: float) -> dict:
-        """Sends one request and returns its reply; drops late replies to earlier requests, for which nobody waits."""
+        self._ask_without_waiting(request, deadline)
+        return self._answer(deadline)
+
+    def _ask_without_waiting(self, request: dict, deadline: float) -> None:
         self._is_asked = True
         self._questions += 1
         self._send({**request, "number": self._questions}, deadline)
+
+    def _answer(self, deadline: float) -> dict:
+        """Returns the reply to the last request; drops late replies to earlier ones, for which nobody waits."""
         reply = self._receive(deadline)
         while reply["number"] < self._questions:
             reply = self._receive(deadline)
@@ -454,7 +525,8 @@ class XlaChild:
         if num_devices > self._num_devices:
             self._stop()
             self._num_devices = 1 << (num_devices - 1).bit_length()
-        if self._process is not None and not self._is_asked and self._process.poll() is None:
+        is_in_order = not self._is_asked or self._begun is not None
+        if self._process is not None and is_in_order and self._process.poll() is None:
             return
         self._stop()
         try:
@@ -512,12 +584,13 @@ class XlaChild:
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch = None
-            self._is_asked = False
+            self._is_asked, self._begun = False, None
             _running.discard(self)
 
     def _forget(self) -> None:
         """Forgets a child that belongs to another process; the pipes stay open in that process."""
         process, self._process, self._scratch, self._is_asked = self._process, None, None, False
+        self._begun = None
         self._lock = threading.RLock()
         if process is not None:
             process.returncode = 0  # so that Popen does not wait for it
@@ -527,6 +600,10 @@ class XlaChild:
     @property
     def _stderr_path(self) -> Path:
         return present(self._scratch) / _STDERR
+
+    @property
+    def _stderr_size(self) -> int:
+        return self._stderr_path.stat().st_size
 
     def _stderr_since(self, start: int) -> str:
         with self._stderr_path.open("rb") as stderr:

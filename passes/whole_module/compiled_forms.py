@@ -79,6 +79,11 @@ class CompiledForms:
         """Compiles modules for CPU devices at the same time, which are asked for soon."""
         self.child.foresee([self._request(each) for each in modules])
 
+    def begin(self, modules: Sequence[ir.Module]) -> None:
+        """Compiles modules for CPU devices, if they are large, while the caller goes on."""
+        if self.target is None and all(xla_child.is_large(self._text(each)) for each in modules):
+            self.child.begin([self._request(each) for each in modules])
+
     def foresee_sets(self, sets: Sequence[Groups]) -> None:
         """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""
         if len(sets) > 1 and xla_child.is_large(self._text(self.module(sets[0]))):

@@ -18,18 +18,21 @@ group gains more than it promised. If the best set falls short of its promise by
 least promise(B) - s, since the others gain at most their promises; so its removal gains at most s - promise(B). An
 addition gains at most promise(B), or as much more as a set with more groups did better than promised.
 
-The search ends when no block has hope, or after a number of measurements. It always knows the set that it measures
+The search ends when no block has hope, after a number of measurements, or once all hope together does not reach a goal
+that the caller has: another form of the module that is faster. It always knows the set that it measures
 next if this one is no better, so both can be measured at the same time; which sets are measured does not depend on it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Groups = frozenset[int]
 _Block = tuple[int, ...]  # groups that are flipped together, in the order in which they are halved
+TELLING = 2  # starts that are measured in any case: the set that is proposed, and all groups, if these come first
 ENOUGH = 0.9  # the share of the promised gain below which a set disappoints
 
 
@@ -72,6 +75,7 @@ class JointChoice:
       least_gain_s: the seconds that a block must hope to gain to be flipped.
       foresee: told before a measurement which sets are measured next: this one, and the one that follows if this one
         is neither better nor a surprise.
+      goal_s: the seconds above which nobody wants a set; infinite if there is no goal.
     State: `outcomes` by set; `best`, the best set so far; `flips`, the blocks that have made it better.
     """
 
@@ -84,9 +88,10 @@ class JointChoice:
         budget: int,
         least_gain_s: float = 0.0,
         foresee: Callable[[Sequence[Groups]], None] = lambda sets: None,
+        goal_s: float = math.inf,
     ):
         self._gains, self._measure, self._is_better, self._budget = gains, measure, is_better, budget
-        self._least_gain_s, self._foresee = least_gain_s, foresee
+        self._least_gain_s, self._foresee, self._goal_s = least_gain_s, foresee, goal_s
         self.outcomes: dict[Groups, Outcome] = {frozenset(): none}
         self.best: Groups = frozenset()
         self.flips: list[Flip] = []
@@ -98,10 +103,11 @@ class JointChoice:
 
     def run(self, starts: Sequence[Collection[int]]) -> Groups:
         """Returns the best set found. The starts are measured in their order, as far as the budget goes."""
-        for start in starts:
-            self.attempt(frozenset(start))
+        for number, start in enumerate(starts):
+            if number < TELLING or self._reaches_goal:
+                self.attempt(frozenset(start))
         blocks = self._first_blocks()
-        while blocks and self._has_room:
+        while blocks and self._has_room and self._reaches_goal:
             block, others = self._next(blocks)
             if self._is_hopeful(block):
                 self._foresee_flips(block, others)
@@ -134,6 +140,16 @@ class JointChoice:
         if block[0] not in self.best:
             return promised + self._surplus()
         return self._promised(self.best) - self._gained(self.best) - promised
+
+    @property
+    def _reaches_goal(self) -> bool:
+        """Returns whether a set may take no longer than the goal, if everything that is hoped for comes true."""
+        if any(outcome.problem for groups, outcome in self.outcomes.items() if groups > self.best):
+            return True  # nobody knows whether it would have been a surprise
+        gains = [gain for i, gain in enumerate(self._gains) if (gain > 0) != (i in self.best)]  # to put in, to take out
+        missing = max(0.0, self._promised(self.best) - self._gained(self.best) - sum(min(0.0, each) for each in gains))
+        added = sum(max(0.0, each) for each in gains)
+        return self.outcome.seconds - added - missing - self._surplus() <= self._goal_s
 
     @property
     def _has_room(self) -> bool:

@@ -8,6 +8,7 @@ most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.passes.sites.oracle import BETTER, micros
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.finalists import Finalists
-from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
+from reshard.passes.whole_module.joint_choice import TELLING, Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
 from reshard.passes.whole_module.taken_over import TakenOver
 
@@ -112,13 +113,17 @@ class Search:
 
     def _by_measurement(self) -> Found:
         """Measures all forms that are written per device, and then sets of sites, if one may be better than these."""
-        choice = self._choice(self.budget, self.least_s)
         outcomes = [self.forms.measured_whole(each) for each in self.wholes]
+        goal_s = self._goal_s(outcomes)
+        choice = self._choice(self.budget, self.least_s, goal_s=goal_s)
         if self._needs_no_islands(outcomes):
             return Found(choice, choice, outcomes)
-        if self.forms.target is None and len(self._first_sets()) > 1:
-            self.forms.foresee(self._first_sets())
-        choice.run(self.starts)
+        starts, at_once = self.starts, self.budget
+        if math.isfinite(goal_s):  # first those that tell most of the others
+            starts, at_once = list(dict.fromkeys((*starts[:1], *starts[-1:], *starts))), TELLING
+        if self.forms.target is None and len(starts) > 1:
+            self.forms.foresee(list(map(self.forms.module, starts[:at_once])))
+        choice.run(starts)
         estimated = map(self.forms.estimated_whole, self.wholes, outcomes, [choice.outcome] * len(outcomes))
         return Found(choice, choice, list(estimated))
 
@@ -132,6 +137,13 @@ class Search:
             return False
         outcomes[winner] = self.forms.estimated_whole(self.wholes[winner], outcomes[winner], self.none)
         return is_better(outcomes[winner], least)
+
+    def _goal_s(self, outcomes: Sequence[Outcome]) -> float:
+        """Returns the time above which a set of sites is clearly slower than a form that is written per device."""
+        if self.forms.criterion.policy != BETTER or self.forms.target is not None or not self.forms.stock.is_ok:
+            return math.inf
+        winner = best_of(outcomes, self.none)
+        return math.inf if winner is None else outcomes[winner].seconds / (1 - LEAST_GAIN_OF_WHOLE)
 
     def _by_promise(self) -> Found | None:
         """Searches with the forms as XLA partitions them for CPU devices, and has the target's compiler measure the
@@ -202,7 +214,9 @@ class Search:
             outcome = self.forms.estimated(choice.outcome, module, len(self.forms.sites(choice.best)), self.none)
             choice.revise(estimated, outcome)
 
-    def _choice(self, budget: int, least_s: float = 0.0, *, with_estimate: bool = True) -> JointChoice:
+    def _choice(
+        self, budget: int, least_s: float = 0.0, *, with_estimate: bool = True, goal_s: float = math.inf
+    ) -> JointChoice:
         """Returns the choice among sets that are measured."""
         forms = self.forms
 
@@ -213,7 +227,7 @@ class Search:
             return forms.outcome_of_set(groups, choice.outcome)
 
         foresee = forms.foresee_sets if forms.target is None else lambda sets: None
-        choice = JointChoice(self.gains, measured, self.none, is_better, budget, least_s, foresee)
+        choice = JointChoice(self.gains, measured, self.none, is_better, budget, least_s, foresee, goal_s)
         return choice
 
     def _first_sets(self) -> list[ir.Module]:

@@ -261,6 +261,51 @@ class TestForesight:
             child.foresee([CompileRequest(text, 4) for text in self.GATHERS])
         assert len(asked) == 1 and not child._foreseen
 
+    LARGE = [ISSUE_21562 + "// a comment\n" * count for count in (2000, 2001)]
+
+    def test_what_is_begun_is_answered_meanwhile(self, child):
+        alone = [child.compile(text, 8) for text in self.LARGE]
+        child.begin([CompileRequest(text, 8) for text in self.LARGE])
+        asked = child._questions
+        assert child._begun is not None and child.compile(GATHER, 4).is_ok  # another question, in between
+        assert child._questions == asked + 1 and len(child._foreseen) == 2
+        meanwhile = [child.compile(text, 8) for text in self.LARGE]
+        assert child._questions == asked + 1 and not child._foreseen
+        assert [replace(each, compile_seconds=0) for each in meanwhile] == [
+            replace(each, compile_seconds=0) for each in alone
+        ]
+
+    def test_the_answer_to_what_is_begun_is_waited_for(self, child):
+        child.begin([CompileRequest(self.LARGE[0], 8)])
+        asked = child._questions
+        assert child.compile(self.LARGE[0], 8).is_ok and child._questions == asked and child._begun is None
+        child.begin([CompileRequest(self.LARGE[1], 8)])
+        child.prepare(4)  # it runs with enough devices, though it works
+        child.begin([CompileRequest(self.LARGE[0], 8)])
+        assert all(child.compile(text, 8).is_ok for text in self.LARGE) and child._questions == asked + 2
+
+    def test_small_modules_are_not_begun(self, child):
+        asked = child._questions
+        child.begin([CompileRequest(self.LARGE[0], 8), CompileRequest(GATHER, 4)])
+        assert child._questions == asked and child._begun is None
+
+    def test_a_child_that_ends_meanwhile_is_started_again(self):
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            child.begin([CompileRequest(self.LARGE[0], 8)])
+            child._process.kill()
+            assert child.compile(self.LARGE[0], 8).is_ok and child.starts == 2
+            child.begin([CompileRequest(self.LARGE[1], 8)])
+            child._process.kill()
+            child._process.wait()
+            assert child.compile(GATHER, 4).is_ok and child.starts == 3
+
+    def test_what_takes_too_long_meanwhile_is_compiled_alone(self):
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            child.begin([CompileRequest(self.LARGE[0], 8)], timeout_s=0.0)
+            assert child.compile(self.LARGE[0], 8).is_ok and child.starts == 2
+            child.begin([CompileRequest(self.LARGE[1], 8)])
+            assert child._begun is None  # nothing more is foreseen
+
     def test_propagation_alone_says_the_same_as_a_whole_compilation(self, child):
         whole, alone = child.compile(ISSUE_21562, 8, keeps_propagated=True), child.propagate(ISSUE_21562, 8)
         assert alone.is_ok and alone.propagated_text == whole.propagated_text

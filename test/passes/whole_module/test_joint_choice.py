@@ -2,6 +2,7 @@
 """The joint choice is never worse than what it has measured, and finds what bisection can find."""
 
 import itertools
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,9 +31,9 @@ class Module:
     def foresee(self, sets):
         self.foreseen = sets
 
-    def choice(self, promised, budget=64, least_gain_s=0.0):
+    def choice(self, promised, budget=64, least_gain_s=0.0, goal_s=math.inf):
         none = self.outcome(frozenset())
-        return JointChoice(promised, self.measure, none, is_better, budget, least_gain_s, self.foresee)
+        return JointChoice(promised, self.measure, none, is_better, budget, least_gain_s, self.foresee, goal_s)
 
 
 def test_what_keeps_its_promise_is_measured_once():
@@ -53,6 +54,28 @@ def test_a_group_that_is_worse_alone_is_put_in_where_all_together_are_better():
     gains = [4, -6, -1, -1, -6]
     module = Module(gains, {frozenset({2, 3}): 5})
     assert module.choice(gains).run([{0}, range(5)]) == {0, 2, 3}
+
+
+def test_only_what_may_reach_the_goal_is_measured():
+    """Both starts fall short of what they promised by less than is missing to the goal; then none else is tried."""
+    gains = [4, 3, -2, -1, 1]
+    module = Module([2, 3, -2, -1, 1])
+    choice = module.choice(gains, goal_s=90.0)
+    assert choice.run([{0, 1, 4}, range(5), {0}, {1}]) == {0, 1, 4}
+    assert len(module.asked) == 2
+    unaware = Module([2, 3, -2, -1, 1])
+    assert unaware.choice(gains).run([{0, 1, 4}, range(5), {0}, {1}]) == {0, 1, 4} and len(unaware.asked) > 2
+
+
+def test_a_surprise_may_reach_the_goal():
+    gains = [4, -6, -1, -1, -6]
+    module = Module(gains, {frozenset({2, 3}): 9})
+    assert module.choice(gains, goal_s=88.0).run([{0}, range(5), {1}]) == {0, 2, 3}
+
+
+def test_a_set_that_cannot_be_used_may_hide_what_reaches_the_goal():
+    module = Module([1, 1, 1, 9], {}, frozenset({1}))
+    assert module.choice([1, 1, 1, 0], goal_s=90.0).run([{0}, range(4)]) == {0, 2, 3}
 
 
 def test_another_outcome_of_the_best_set_lets_the_next_best_one_be_chosen():
@@ -138,3 +161,13 @@ def test_no_group_stays_that_costs_more_than_the_least_gain_if_none_gains_more_t
     module = Module(true)
     best = module.choice(promised, budget=1000, least_gain_s=least).run([range(len(true))])
     assert all(true[each] >= -least for each in best)
+
+
+@given(gains, gains, st.integers(60, 110))
+def test_a_goal_hides_no_set_that_reaches_it(true, promised, goal):
+    """If no group gains more than it promised, what reaches the goal is found where it is found without one."""
+    promised = (promised + [0] * len(true))[: len(true)]
+    module = Module([min(each) for each in zip(true, promised, strict=True)])
+    free, bound = (module.choice(promised, goal_s=goal_s).run([range(len(true))]) for goal_s in (math.inf, goal))
+    least_s = module.outcome(free).seconds
+    assert module.outcome(bound).seconds == least_s or least_s > goal
