@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from typing import Any
 from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
+from reshard.synthesis.network.cost import network_of
+from reshard.synthesis.network.cut_bounds import most_bytes_per_s_into_unit
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 from reshard.synthesis.planner.moved import End, plan_move, plan_moves
@@ -52,7 +55,7 @@ from .partial_sums import (
 from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
-from .tiles import Scope, Tile, TilesAtHand, grows
+from .tiles import Scope, Tile, TilesAtHand, grows, tile_bytes
 from .unneeded import conversion_name
 from .window_rules import has_window, windows_of
 
@@ -65,6 +68,11 @@ _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
+
+
+Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
+_DEAREST: Cost = (math.inf, math.inf, math.inf)
+_ROUNDING = 1e-9  # relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,18 +292,22 @@ class OpWriter:
 
         Beside its own tile these are what it was converted to before, and the tiles of values with the same elements.
         """
-        own = scope[value]
-        if own.dims == dims and not own.partial:
-            return own
-        found = dict.fromkeys((own, *self.at_hand.others(value, scope)))
+        found = self._at_hand(value, dims, scope)
         if len(found) == 1:
-            return own
+            return found[0]
 
-        def cost(tile: Tile) -> tuple[float, ...]:
+        def cost(tile: Tile) -> Cost:
             is_from_outside = self._loop_that_takes(tile.value) is not None
             return *self._cost_of_plan(op, value.type, tile, dims, is_from_outside), tile.dims != dims
 
         return min(found, key=cost)
+
+    def _at_hand(self, value: ir.Value, dims: Dims, scope: Scope) -> list[Tile]:
+        """Returns the tiles from which a value may get into a layout; its own one first, alone if it is in it."""
+        own = scope[value]
+        if own.dims == dims and not own.partial:
+            return [own]
+        return list(dict.fromkeys((own, *self.at_hand.others(value, scope))))
 
     def _loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
         """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
@@ -714,26 +726,58 @@ class OpWriter:
         the layouts that propagation found, and the op itself on tiles; the first one of several."""
         if len(rules) == 1:
             return rules[0]
-        return min(rules, key=lambda rule: self._cost(site, rule, scope))
+        costs = sorted((self._work(site, rule), number) for number, rule in enumerate(rules))
+        least = _DEAREST, len(rules)
+        for work, number in costs:
+            least = min(least, (self._cost(site, rules[number], scope, work, least[0]), number))
+        return rules[least[1]]
 
-    def _cost(self, site: Site, rule: Rule, scope: Scope) -> tuple[float, ...]:
-        ends = dict.fromkeys(zip(site.op.operands, rule.operands, strict=True))
-        taken = [
-            (value.type, self._nearest(site.op, value, dims, scope), dims)
-            for value, dims in ends
-            if (value, dims) not in scope
-        ]
-        given = [
-            (value.type, Tile(value, dims, rule.partial, rule.reduction), wanted)
-            for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True)
-        ]
-        costs = [self._cost_of_plan(site.op, *each, self._loop_that_takes(each[1].value) is not None) for each in taken]
-        costs += [self._cost_of_plan(site.op, *each, False) for each in given]
-        if self._is_compared(site.op):
-            shares = [*(takers(value) for value, dims in ends if (value, dims) not in scope), self._summands(site.op)]
-            costs = [tuple(each / share for each in cost) for cost, share in zip(costs, shares, strict=True)]
-        costs += [self._planned_cost(each) for each in rule.moves]
-        return tuple(map(sum, zip(self._work(site, rule), *costs)))
+    def _cost(self, site: Site, rule: Rule, scope: Scope, work: Cost | None = None, most: Cost = _DEAREST) -> Cost:
+        """Returns the cost of a rule.
+
+        Args:
+          work: that of the op itself, if it is known. most: if the rule costs more, some of its cost is enough.
+        """
+        total = self._work(site, rule) if work is None else work
+        for each in rule.moves:
+            total = _added(total, self._planned_cost(each))
+        changes = list(self._changes(site, rule, scope))
+        least = [self._least_cost(*each) for each in changes]
+        for number, (value, tiles, dims, share) in enumerate(changes):
+            if total[0] + sum(least[number:]) > most[0]:
+                return math.inf, 0, 0
+            tile = tiles[0] if len(tiles) == 1 else self._nearest(site.op, value, dims, scope)
+            is_from_outside = tile.value != value and self._loop_that_takes(tile.value) is not None
+            cost = self._cost_of_plan(site.op, value.type, tile, dims, is_from_outside)
+            total = _added(total, cost if share == 1 else tuple(each / share for each in cost))
+        return total
+
+    def _changes(self, site: Site, rule: Rule, scope: Scope) -> Iterator[tuple[ir.Value, list[Tile], Dims, int]]:
+        """Yields the changes of layout that a rule asks for: a value, the tiles at hand, the layout, and how many share
+        it."""
+        is_compared = self._is_compared(site.op)
+        for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True):
+            made = Tile(value, dims, rule.partial, rule.reduction)
+            yield value, [made], wanted, self._summands(site.op) if is_compared else 1
+        for value, dims in dict.fromkeys(zip(site.op.operands, rule.operands, strict=True)):
+            if (value, dims) not in scope:
+                yield value, self._at_hand(value, dims, scope), dims, takers(value) if is_compared else 1
+
+    def _least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: int) -> float:
+        """Returns what a change of layout costs at least: a device receives what its tile is larger than before, and of
+        a sum something of each element."""
+        wanted = tile_bytes(value.type, dims)
+        received = min(wanted - (0.0 if each.partial else tile_bytes(value.type, each.dims)) for each in tiles)
+        turns = TURNS if self._around else 1
+        return max(0.0, received) / self._most_bytes_per_unit / share / turns * (1 - _ROUNDING)
+
+    @functools.cached_property
+    def _most_bytes_per_unit(self) -> float:
+        """Returns the most bytes that a device receives for a unit of cost: in a second, or for a byte."""
+        if self.planning.get("objective") != "time":
+            return 1.0
+        network = network_of(self.planning["topology"], self.mesh.size)
+        return most_bytes_per_s_into_unit(network, len(network.views) - 1) if network.views else math.inf
 
     def _summands(self, op: ir.Operation) -> int:
         """Returns how many values are added up with what an op makes: partial sums of all are reduced once."""
@@ -746,7 +790,7 @@ class OpWriter:
             value = user.results[0]
         return count
 
-    def _work(self, site: Site, rule: Rule) -> tuple[float, ...]:
+    def _work(self, site: Site, rule: Rule) -> Cost:
         """Returns the cost of an op itself on one device: its time by a roofline, or the bytes of its tiles."""
         held = local_rules.bits_held(site, rule, bits_of) / 8
         if self.planning.get("objective") != "time":
@@ -755,9 +799,7 @@ class OpWriter:
         computing_s = local_rules.flops_of(site, rule) / topology.flops_per_s if topology.flops_per_s else 0.0
         return max(computing_s, held / topology.memory_bandwidth_bytes_per_s), 0, 0
 
-    def _cost_of_plan(
-        self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, is_from_outside: bool
-    ) -> tuple[float, ...]:
+    def _cost_of_plan(self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, is_from_outside: bool) -> Cost:
         """Returns the cost of a change of layout; of one that is written before a loop, the share of one turn."""
         if tile.dims == dims and not tile.partial:
             return 0, 0, 0
@@ -768,7 +810,7 @@ class OpWriter:
         share = 1 / TURNS if is_from_outside and not grows(tile, dims) else 1
         return tuple(share * each for each in self._planned_cost(chain))
 
-    def _planned_cost(self, chain: Plan) -> tuple[float, ...]:
+    def _planned_cost(self, chain: Plan) -> Cost:
         if self.planning.get("objective") == "time":
             return chain.time_s, 0, 0
         return chain.bytes_received, 0, chain.collectives
@@ -849,7 +891,7 @@ class OpWriter:
             tile = self._create(op, op.name, [kind], [tile], op.attributes).results[0]
         return tile
 
-    def _cost_apart(self, site: Site, taken: Sequence[ir.Operation | None], scope: Scope) -> tuple[float, ...]:
+    def _cost_apart(self, site: Site, taken: Sequence[ir.Operation | None], scope: Scope) -> Cost:
         """Returns the cost of slices and of the concatenation of their results."""
         costs, then = [], dict(scope)
         for value, each in zip(site.op.operands, taken, strict=True):
@@ -973,7 +1015,11 @@ class _OneOp:
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
 
 
-def _received_first(cost: tuple[float, ...]) -> tuple[float, ...]:
+def _added(one: Cost, other: Cost) -> Cost:
+    return tuple(map(operator.add, one, other))
+
+
+def _received_first(cost: Cost) -> Cost:
     """Returns a cost with the work on tiles last, to compare it with one that has none."""
     received, work, collectives = cost
     return received, collectives, work

@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops on tiles: layouts, types of tiles, and the conversions that are written between them."""
 
+import itertools
+import random
+from types import SimpleNamespace
+
 import pytest
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import (
+    How,
+    OpWriter,
     described,
     dims_of,
     is_over_all_axes,
     sharding_of,
     tile_type,
 )
+from reshard.dialect_utils.partitioning.local_rules import Axes, Dims
+from reshard.dialect_utils.partitioning.tiles import Tile
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Topology
 
 MESH = Mesh.parse("x=4,y=2")
 M = "tensor<8x8xf32>"
@@ -104,3 +113,38 @@ def test_an_initial_value_is_added_once_and_not_by_each_device():
     text = converted(body, "[{}, {}]")
     assert "dense<0.000000e+00>" in text  # each device begins with the neutral element
     assert text.index("stablehlo.reduce(") < text.index("all_reduce") < text.rindex("stablehlo.add")
+
+
+def random_sides(rng: random.Random, mesh: Mesh) -> tuple[tuple[int, ...], list[Dims], Axes]:
+    """Returns a shape, two layouts of it, even or not, and the axes along which the first one is partial sums."""
+    rank, layouts, partial = rng.randint(1, 3), [], ()
+    for number in range(2):
+        dims = [[] for _ in range(rank)]
+        for axis, _ in rng.sample(mesh.axes, len(mesh.axes)):
+            place = rng.randint(-2, rank - 1)
+            if place >= 0:
+                dims[place].append(axis)
+            elif place == -2 and not number:
+                partial += (axis,)
+        text = ", ".join("{" + ", ".join(f'"{axis}"' for axis in each) + "}" for each in dims)
+        layouts.append(whole_factors(mesh, Sharding.parse(f"[{text}]")))
+    (unreduced,) = whole_factors(mesh, Sharding.parse("[{" + ", ".join(f'"{axis}"' for axis in partial) + "}]"))
+    return tuple(rng.choice((4, 6, 8, 16, 24)) for _ in range(rank)), layouts, unreduced
+
+
+@pytest.mark.parametrize("topology", ["", "h100:2x4", "h100:1x8", "v5e:2x4", "uniform", "cpu:8"])
+def test_no_change_of_layout_costs_less_than_the_least(topology):
+    """So that rules which are dearer for sure need no plan."""
+    mesh = Mesh.parse("x=2,y=2,z=2")
+    planning = {"objective": "time", "topology": Topology.parse(topology).fitted(8)} if topology else {}
+    writer = OpWriter(mesh, {}, None, itertools.count(), How("cpu", planning))
+    rng, positive = random.Random(4), 0
+    for _ in range(60):
+        shape, (before, after), partial = random_sides(rng, mesh)
+        kind = ir.Type.parse(f"tensor<{'x'.join(map(str, shape))}xf32>")
+        tile = Tile(None, before, partial)
+        least = writer._least_cost(SimpleNamespace(type=kind), [tile], after, 1)
+        cost = writer._cost_of_plan(None, kind, tile, after, False)
+        assert least <= cost[0], (shape, before, partial, after)
+        positive += least > 0
+    assert positive >= 20
