@@ -140,7 +140,7 @@ def _row(conversion: Conversion, session: Session) -> dict:
         "chain": chain.chain_text if is_needed else "no chain",
         "bytes_received": chain.bytes_received if is_needed else 0,
         "bound_bytes": chain.bound_bytes if is_needed else 0,
-        "largest_tile_bytes": chain.largest_tile_bytes,
+        "largest_tile_bytes": chain.largest_tile_bytes if is_needed else 0,
         "collectives": chain.collectives if is_needed else 0,
         "stock_bytes": None,
         "stock_temp_bytes": None,

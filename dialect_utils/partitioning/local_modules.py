@@ -292,8 +292,8 @@ class _Function:
                 why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
-                needed = erase_unneeded(self.islands)
-                return [replace(each, is_needed=each.number in needed) for each in writer.conversions]
+                unneeded = erase_unneeded(writer.converted)
+                return [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
 
     def _write(self, writer: OpWriter) -> None:
         self._refuse_tokens()

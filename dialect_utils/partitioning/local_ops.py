@@ -165,9 +165,10 @@ def _run_nested(work: _Nested) -> Any:
 class OpWriter:
     """Writes the ops of analysed functions on tiles, at the current insertion point.
 
-    State: `conversions` has the changes of layout that are written so far; `_not_written` the slices of split
-    dimensions that wait until the concatenations that take them are written. Tiles of values are in scopes, one per
-    block. Values of a region are not visible outside of the region, so a scope is copied on entry.
+    State: `conversions` has the changes of layout that are written so far, `converted` the number and the result of
+    each; `_not_written` the slices of split dimensions that wait until the concatenations that take them are written.
+    Tiles of values are in scopes, one per block. Values of a region are not visible outside of the region, so a scope
+    is copied on entry.
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class OpWriter:
         self.compares_products = how.compares_products and how.planning.get("objective") == "time"
         self.first = first
         self.conversions: list[Conversion] = []
+        self.converted: list[tuple[int, ir.Value]] = []
         self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
@@ -330,7 +332,7 @@ class OpWriter:
         mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "")
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
-        return Tile(write_program(chain.tile_program, tile.value, mark), dims)
+        return Tile(self._noted(write_program(chain.tile_program, tile.value, mark)), dims)
 
     def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False) -> Mark:
         """Notes a conversion that is written next, and returns the mark of its ops."""
@@ -338,6 +340,11 @@ class OpWriter:
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(number, op_name, own_location(op), kind, chain, whole, is_move))
         return Mark(self.channels, conversion_name(number), own_location(op), self.platform)
+
+    def _noted(self, result: ir.Value) -> ir.Value:
+        """Notes and returns the result of the last conversion."""
+        self.converted.append((self.conversions[-1].number, result))
+        return result
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
         serial = serial_of(op)
@@ -942,8 +949,8 @@ class OpWriter:
         put_in_range(tile)
         found = None if into is None else write_exchange_into(move.tile_program, tile, into, mark)
         if found is not None:
-            return found, True
-        return write_program(move.tile_program, tile, mark), False
+            return self._noted(found), True
+        return self._noted(write_program(move.tile_program, tile, mark)), False
 
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._last_layout(site.op)] if len(site.results) == 1 else site.results

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.ops import name_of, ops_in
+from ..ir.ops import name_of, producer_of
 from ..platform.bindings import ir
 
 
@@ -18,22 +18,34 @@ def conversion_name(number: int) -> str:
     return f"reshard/{number}"
 
 
-def erase_unneeded(islands: Sequence[ir.Operation]) -> set[int]:
-    """Erases what conversions in islands write for nobody; returns the numbers of conversions that are left."""
-    left = set()
-    for island in islands:
-        for op in reversed(ops_in(island)):  # users first
-            number = _number_of(op)
-            if number is None or not len(op.results):
-                continue
-            if any(next(iter(result.uses), None) is not None for result in op.results):
-                left.add(number)
-            else:
-                op.erase()
-    return left
+def erase_unneeded(results: Sequence[tuple[int, ir.Value]]) -> set[int]:
+    """Erases the ops of conversions whose result has no use; returns the numbers of these conversions.
+
+    Args:
+      results: the number and the result of each conversion, in the order in which they were written.
+    """
+    unneeded = set()
+    for number, result in reversed(results):  # later ones may be all that takes an earlier one
+        if not _is_used(result):
+            unneeded.add(number)
+            _erase(result, conversion_name(number))
+    return unneeded
 
 
-def _number_of(op: ir.Operation) -> int | None:
-    root, _, rest = (name_of(op.location) or "").partition("/")
-    number = rest.partition("/")[0]
-    return int(number) if root == "reshard" and number.isdecimal() else None
+def _erase(value: ir.Value, name: str) -> None:
+    """Erases the op that makes a value, if it has this name, and those before it that nobody needs then."""
+    op = producer_of(value)
+    named = None if op is None else name_of(op.location)
+    if op is None or named is None or not (named == name or named.startswith(f"{name}/")):
+        return
+    if any(map(_is_used, op.results)):
+        return
+    operands = list(op.operands)
+    op.erase()
+    for each in dict.fromkeys(operands):
+        if not _is_used(each):
+            _erase(each, name)
+
+
+def _is_used(value: ir.Value) -> bool:
+    return next(iter(value.uses), None) is not None

@@ -41,6 +41,7 @@ _START_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 3.0
 _TAIL_LINES = 10
 _BATCH = 32  # modules that are compiled together; each batch is kept on disk when it is ready
+_GRACE_S = 5.0  # to read an answer that has been there for long
 _MOST_FORESEEN = 256  # answers in memory that nobody has asked for, beside those of one call
 _SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
 # The signals of a crash that the request caused. Other signals come from outside: a user, or a kernel out of memory.
@@ -347,17 +348,22 @@ class XlaChild:
     def begin(self, requests: Sequence[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Compiles large modules that will be asked for soon, and does not wait for it; else like `foresee`.
 
-        The next question waits until they are compiled.
+        The next question waits until they are compiled. If no child starts, that question says why.
         """
         from . import worker as xla_worker
 
         with self._lock:
             self._collect()
+            if len(self._foreseen) > _MOST_FORESEEN:
+                self._foreseen.clear()
             new = [each for each in dict.fromkeys(requests) if self._known(each, timeout_s) is None]
             rounds = xla_worker.large_among([each.module for each in new])
             if not new or rounds < len(new) or not self._foresees or not xla_worker.IS_AVAILABLE:
                 return
-            self._ensure_started(max(each.num_devices for each in new))
+            try:
+                self._ensure_started(max(each.num_devices for each in new))
+            except (OSError, RuntimeError):
+                return
             begun = _Begun(tuple(new), time.monotonic() + timeout_s * rounds, timeout_s, self._stderr_size)
             with contextlib.suppress(_OutOfTime, _Gone), self._stopped_if_interrupted():
                 self._ask_without_waiting({"op": "compile_all", "requests": list(map(asdict, new))}, begun.deadline)
@@ -369,7 +375,8 @@ class XlaChild:
         if begun is None:
             return
         with progress.waiting_for(f"XLA compiles {len(begun.requests)} modules"):
-            reply = self._ended(lambda: self._answer(begun.deadline), begun.timeout_s, begun.said)
+            deadline = max(begun.deadline, time.monotonic() + _GRACE_S)
+            reply = self._ended(lambda: self._answer(deadline), begun.timeout_s, begun.said)
         self._foresees = reply["status"] != "hang"
         replies = [each and _worded(each) for each in reply.get("replies", ())]
         self._foresee_from(begun.requests, replies, begun.timeout_s)

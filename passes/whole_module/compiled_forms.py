@@ -79,10 +79,12 @@ class CompiledForms:
         """Compiles modules for CPU devices at the same time, which are asked for soon."""
         self.child.foresee([self._request(each) for each in modules])
 
-    def begin(self, modules: Sequence[ir.Module]) -> None:
-        """Compiles modules for CPU devices, if they are large, while the caller goes on."""
-        if self.target is None and all(xla_child.is_large(self._text(each)) for each in modules):
-            self.child.begin([self._request(each) for each in modules])
+    def begin(self, original: ir.Module, starts: Sequence[Groups]) -> None:
+        """Compiles a large module for CPU devices while the caller goes on, as it came and with the first and the last
+        of some sets."""
+        if self.target is None and xla_child.is_large(self._text(original)):
+            sets = dict.fromkeys((*starts[:1], *starts[-1:]))
+            self.child.begin([self._request(each) for each in (original, *map(self.module, sets))])
 
     def foresee_sets(self, sets: Sequence[Groups]) -> None:
         """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""

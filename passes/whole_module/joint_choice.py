@@ -18,9 +18,10 @@ group gains more than it promised. If the best set falls short of its promise by
 least promise(B) - s, since the others gain at most their promises; so its removal gains at most s - promise(B). An
 addition gains at most promise(B), or as much more as a set with more groups did better than promised.
 
-The search ends when no block has hope, after a number of measurements, or once all hope together does not reach a goal
-that the caller has: another form of the module that is faster. It always knows the set that it measures
-next if this one is no better, so both can be measured at the same time; which sets are measured does not depend on it.
+The search ends when no block has hope, after a number of measurements, or, behind the starts, once all hope together
+does not reach a goal that the caller has: another form of the module that is faster. It always knows the set that it
+measures next if this one is no better, so both can be measured at the same time; which sets are measured does not
+depend on it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from typing import Any
 
 Groups = frozenset[int]
 _Block = tuple[int, ...]  # groups that are flipped together, in the order in which they are halved
-TELLING = 2  # starts that are measured in any case: the set that is proposed, and all groups, if these come first
 ENOUGH = 0.9  # the share of the promised gain below which a set disappoints
 
 
@@ -75,7 +75,7 @@ class JointChoice:
       least_gain_s: the seconds that a block must hope to gain to be flipped.
       foresee: told before a measurement which sets are measured next: this one, and the one that follows if this one
         is neither better nor a surprise.
-      goal_s: the seconds above which nobody wants a set; infinite if there is no goal.
+      goal_s: the seconds above which nobody wants a set; infinite if there is no goal. It needs known gains.
     State: `outcomes` by set; `best`, the best set so far; `flips`, the blocks that have made it better.
     """
 
@@ -103,9 +103,8 @@ class JointChoice:
 
     def run(self, starts: Sequence[Collection[int]]) -> Groups:
         """Returns the best set found. The starts are measured in their order, as far as the budget goes."""
-        for number, start in enumerate(starts):
-            if number < TELLING or self._reaches_goal:
-                self.attempt(frozenset(start))
+        for start in starts:
+            self.attempt(frozenset(start))
         blocks = self._first_blocks()
         while blocks and self._has_room and self._reaches_goal:
             block, others = self._next(blocks)

@@ -18,7 +18,7 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.passes.sites.oracle import BETTER, micros
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.finalists import Finalists
-from reshard.passes.whole_module.joint_choice import TELLING, Groups, JointChoice, Outcome
+from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
 from reshard.passes.whole_module.taken_over import TakenOver
 
@@ -118,12 +118,9 @@ class Search:
         choice = self._choice(self.budget, self.least_s, goal_s=goal_s)
         if self._needs_no_islands(outcomes):
             return Found(choice, choice, outcomes)
-        starts, at_once = self.starts, self.budget
-        if math.isfinite(goal_s):  # first those that tell most of the others
-            starts, at_once = list(dict.fromkeys((*starts[:1], *starts[-1:], *starts))), TELLING
-        if self.forms.target is None and len(starts) > 1:
-            self.forms.foresee(list(map(self.forms.module, starts[:at_once])))
-        choice.run(starts)
+        if self.forms.target is None and len(self._first_sets()) > 1:
+            self.forms.foresee(self._first_sets())
+        choice.run(self.starts)
         estimated = map(self.forms.estimated_whole, self.wholes, outcomes, [choice.outcome] * len(outcomes))
         return Found(choice, choice, list(estimated))
 
@@ -139,8 +136,11 @@ class Search:
         return is_better(outcomes[winner], least)
 
     def _goal_s(self, outcomes: Sequence[Outcome]) -> float:
-        """Returns the time above which a set of sites is clearly slower than a form that is written per device."""
+        """Returns the time above which a set of sites is clearly slower than a form that is written per device;
+        infinite if the gains of sets are not known."""
         if self.forms.criterion.policy != BETTER or self.forms.target is not None or not self.forms.stock.is_ok:
+            return math.inf
+        if not all(each.is_known for each in self.forms.groups):
             return math.inf
         winner = best_of(outcomes, self.none)
         return math.inf if winner is None else outcomes[winner].seconds / (1 - LEAST_GAIN_OF_WHOLE)

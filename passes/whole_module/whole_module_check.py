@@ -218,9 +218,7 @@ class _Checker:
         """Returns the forms in which the module is written per device as a whole; none if nobody asks for them."""
         if not self.takes_over:
             return []
-        starts = self._starts()
-        first = dict.fromkeys((*starts[:1], *starts[-1:]))
-        self.forms.begin([self.original, *map(self.forms.module, first)])
+        self.forms.begin(self.original, self._starts())
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
             return take_over(self.replanned.planned, self.pipeline, self.session)

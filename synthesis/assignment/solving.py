@@ -206,7 +206,7 @@ class _Relaxation:
             return None
         self._tries -= 1
         problem, time_limit_s = self._problem, max(1.0, self._end - time.monotonic())
-        most = self._variables if self._seen else math.inf
+        most = self._variables if len(self._seen) > 1 else math.inf
         try:
             found = _solved(_priced(problem, price, self._broken), time_limit_s, self._gap / 4, math.inf, most)
         except InfeasibleError:

@@ -55,3 +55,51 @@ def test_conversions_that_are_needed_are_those_in_the_module():
     assert "all_gather" not in text and text.count("stablehlo.all_to_all") == 2
     assert [each.number for each in told] == [0, 1, 2]
     assert all((f'"reshard/{each.number}/' in text) == each.is_needed for each in told)
+
+
+_SUM_FOR_NOBODY = """
+sdy.mesh @mesh = <["y"=4]>
+func.func public @main(%a: tensor<8x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>},
+                       %b: tensor<32x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>})
+    -> (tensor<8x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}) {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<8x32xf32>, tensor<32x32xf32>) -> tensor<8x32xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x32xf32>
+  return %a : tensor<8x32xf32>
+}"""
+_CALL_FOR_ITS_EFFECT = """
+sdy.mesh @mesh = <["x"=8]>
+func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>]
+      manual_axes={"x"} (%b: tensor<1x8xf32>) {
+    %2 = stablehlo.custom_call @fx(%b) {has_side_effect = true} : (tensor<1x8xf32>) -> tensor<1x8xf32> loc("reshard/0/fx")
+    sdy.return %b : tensor<1x8xf32>
+  } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %1 = stablehlo.tanh %0 : tensor<8x8xf32>
+  return %1 : tensor<8x8xf32>
+}"""
+
+
+def test_a_sum_that_nobody_takes_is_not_needed():
+    """The op in its reducer has its name, too, and a use."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(_SUM_FOR_NOBODY)
+        assert [each.is_needed for each in local_modules.convert(module).conversions] == [False]
+        assert "all_reduce" not in str(module) and "reduce_scatter" not in str(module)
+
+
+def test_what_was_written_for_its_effect_stays_whatever_its_name():
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(_CALL_FOR_ITS_EFFECT)
+        local_modules.convert(module)
+        assert "@fx" in str(module)
+
+
+def test_a_module_that_was_converted_before_has_rows_of_its_own():
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(_THERE_AND_BACK)
+        local_modules.convert(module)
+        assert local_modules.convert(module).conversions == ()
+        again = ir.Module.parse(_THERE_AND_BACK.replace("@second", "@third"))
+        assert [each.is_needed for each in local_modules.convert(again).conversions] == [False, True, True]
