@@ -73,7 +73,8 @@ func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, 
     -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
   %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>]
       manual_axes={"x"} (%b: tensor<1x8xf32>) {
-    %2 = stablehlo.custom_call @fx(%b) {has_side_effect = true} : (tensor<1x8xf32>) -> tensor<1x8xf32> loc("reshard/0/fx")
+    %2 = stablehlo.custom_call @fx(%b) {has_side_effect = true}
+        : (tensor<1x8xf32>) -> tensor<1x8xf32> loc("reshard/0/fx")
     sdy.return %b : tensor<1x8xf32>
   } : (tensor<8x8xf32>) -> tensor<8x8xf32>
   %1 = stablehlo.tanh %0 : tensor<8x8xf32>
