@@ -292,7 +292,7 @@ class _Function:
                 why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
-                unneeded = erase_unneeded(writer.converted)
+                unneeded = erase_unneeded(writer.ends)
                 return [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
 
     def _write(self, writer: OpWriter) -> None:

@@ -165,7 +165,7 @@ def _run_nested(work: _Nested) -> Any:
 class OpWriter:
     """Writes the ops of analysed functions on tiles, at the current insertion point.
 
-    State: `conversions` has the changes of layout that are written so far, `converted` the number and the result of
+    State: `conversions` has the changes of layout that are written so far, `ends` the number and the result of
     each; `_not_written` the slices of split dimensions that wait until the concatenations that take them are written.
     Tiles of values are in scopes, one per block. Values of a region are not visible outside of the region, so a scope
     is copied on entry.
@@ -189,7 +189,7 @@ class OpWriter:
         self.compares_products = how.compares_products and how.planning.get("objective") == "time"
         self.first = first
         self.conversions: list[Conversion] = []
-        self.converted: list[tuple[int, ir.Value]] = []
+        self.ends: list[tuple[int, ir.Value]] = []
         self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
@@ -343,7 +343,7 @@ class OpWriter:
 
     def _noted(self, result: ir.Value) -> ir.Value:
         """Notes and returns the result of the last conversion."""
-        self.converted.append((self.conversions[-1].number, result))
+        self.ends.append((self.conversions[-1].number, result))
         return result
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:

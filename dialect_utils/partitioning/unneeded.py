@@ -34,17 +34,32 @@ def erase_unneeded(results: Sequence[tuple[int, ir.Value]]) -> set[int]:
 
 def _erase(value: ir.Value, name: str) -> None:
     """Erases the op that makes a value, if it has this name, and those before it that nobody needs then."""
-    op = producer_of(value)
-    named = None if op is None else name_of(op.location)
-    if op is None or named is None or not (named == name or named.startswith(f"{name}/")):
-        return
-    if any(map(_is_used, op.results)):
-        return
-    operands = list(op.operands)
-    op.erase()
-    for each in dict.fromkeys(operands):
-        if not _is_used(each):
-            _erase(each, name)
+    for op in reversed(_producers(value, name)):  # users first
+        if not any(map(_is_used, op.results)):
+            op.erase()
+
+
+def _producers(value: ir.Value, name: str) -> list[ir.Operation]:
+    """Returns the ops of a conversion that a value comes from, each behind those that it takes values of."""
+    found: dict[ir.Operation, bool] = {}  # whether all before it are there
+    waiting = [producer_of(value)]
+    order = []
+    while waiting:
+        op = waiting[-1]
+        if op is None or found.get(op) or not _is_named(op, name):
+            waiting.pop()
+        elif op in found:
+            found[op] = True
+            order.append(waiting.pop())
+        else:
+            found[op] = False
+            waiting += map(producer_of, op.operands)
+    return order
+
+
+def _is_named(op: ir.Operation, name: str) -> bool:
+    named = name_of(op.location) or ""
+    return named == name or named.startswith(f"{name}/")
 
 
 def _is_used(value: ir.Value) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules for one device that are too large for a lit test."""
 
-from reshard.dialect_utils.partitioning import local_modules
+from reshard.dialect_utils.partitioning import local_modules, unneeded
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
 _KIND = "tensor<8x8xf32>"
@@ -104,3 +104,20 @@ def test_a_module_that_was_converted_before_has_rows_of_its_own():
         assert local_modules.convert(module).conversions == ()
         again = ir.Module.parse(_THERE_AND_BACK.replace("@second", "@third"))
         assert [each.is_needed for each in local_modules.convert(again).conversions] == [False, True, True]
+
+
+def test_ops_that_take_a_value_twice_are_erased_before_it():
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse("""
+          func.func @main(%a: tensor<f32>) -> tensor<f32> {
+            %0 = stablehlo.negate %a : tensor<f32> loc("reshard/4/slice")
+            %1 = stablehlo.abs %0 : tensor<f32> loc("reshard/4/slice")
+            %2 = stablehlo.add %0, %1 : tensor<f32> loc("reshard/4/slice")
+            %3 = stablehlo.multiply %1, %2 : tensor<f32> loc("reshard/5/slice")
+            %4 = stablehlo.add %3, %0 : tensor<f32> loc("reshard/5")
+            %5 = stablehlo.abs %a : tensor<f32> loc("reshard/44/slice")
+            return %5 : tensor<f32>
+          }""")
+        results = [op.operation.results for op in module.body.operations[0].regions[0].blocks[0].operations]
+        assert unneeded.erase_unneeded([(4, results[2][0]), (44, results[5][0]), (5, results[4][0])]) == {4, 5}
+        assert module.operation.verify() and str(module).count("stablehlo.") == 1
