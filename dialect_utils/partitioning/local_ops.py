@@ -56,7 +56,7 @@ from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 from .tiles import Scope, Tile, TilesAtHand, grows, tile_bytes
-from .unneeded import conversion_name
+from .unneeded import Ends
 from .window_rules import has_window, windows_of
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -68,7 +68,6 @@ _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
-
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
 _DEAREST: Cost = (math.inf, math.inf, math.inf)
@@ -91,14 +90,14 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A change of layout that was written, for reports.
+    """A change of layout that an op asks for, for reports.
 
     Attributes:
       number: of this conversion, by which its ops are named.
       op_name: the name of the op of the original module that needs it; empty for an op that the analysis made.
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
-      is_needed: whether it was written; else no op takes its result.
+      is_needed: whether it is in the module; else no op takes its result.
     """
 
     number: int
@@ -165,8 +164,8 @@ def _run_nested(work: _Nested) -> Any:
 class OpWriter:
     """Writes the ops of analysed functions on tiles, at the current insertion point.
 
-    State: `conversions` has the changes of layout that are written so far, `ends` the number and the result of
-    each; `_not_written` the slices of split dimensions that wait until the concatenations that take them are written.
+    State: `conversions` has the changes of layout that are written so far, `ends` where each begins and
+    ends; `_not_written` the slices of split dimensions that wait until the concatenations that take them are written.
     Tiles of values are in scopes, one per block. Values of a region are not visible outside of the region, so a scope
     is copied on entry.
     """
@@ -187,9 +186,9 @@ class OpWriter:
         self.platform = how.platform
         self.planning = how.planning
         self.compares_products = how.compares_products and how.planning.get("objective") == "time"
-        self.first = first
+        self._first = first
         self.conversions: list[Conversion] = []
-        self.ends: list[tuple[int, ir.Value]] = []
+        self.ends: list[Ends] = []
         self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
@@ -332,18 +331,18 @@ class OpWriter:
         mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "")
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
-        return Tile(self._noted(write_program(chain.tile_program, tile.value, mark)), dims)
+        return Tile(self._noted(write_program(chain.tile_program, tile.value, mark), tile.value), dims)
 
     def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False) -> Mark:
         """Notes a conversion that is written next, and returns the mark of its ops."""
-        number, original = self.first + len(self.conversions), self._original(op)
+        number, original = self._first + len(self.conversions), self._original(op)
         op_name = "" if original is None else original.name
         self.conversions.append(Conversion(number, op_name, own_location(op), kind, chain, whole, is_move))
-        return Mark(self.channels, conversion_name(number), own_location(op), self.platform)
+        return Mark(self.channels, f"reshard/{number}", own_location(op), self.platform)
 
-    def _noted(self, result: ir.Value) -> ir.Value:
+    def _noted(self, result: ir.Value, *taken: ir.Value) -> ir.Value:
         """Notes and returns the result of the last conversion."""
-        self.ends.append((self.conversions[-1].number, result))
+        self.ends.append(Ends(self.conversions[-1].number, taken, result))
         return result
 
     def _original(self, op: ir.Operation) -> ir.Operation | None:
@@ -754,7 +753,8 @@ class OpWriter:
             if total[0] + sum(least[number:]) > most[0]:
                 return math.inf, 0, 0
             tile = tiles[0] if len(tiles) == 1 else self._nearest(site.op, value, dims, scope)
-            is_from_outside = tile.value != value and self._loop_that_takes(tile.value) is not None
+            is_made_here = tile.value == value  # a result, which is not yet written
+            is_from_outside = not is_made_here and self._loop_that_takes(tile.value) is not None
             cost = self._cost_of_plan(site.op, value.type, tile, dims, is_from_outside)
             total = _added(total, cost if share == 1 else tuple(each / share for each in cost))
         return total
@@ -949,8 +949,8 @@ class OpWriter:
         put_in_range(tile)
         found = None if into is None else write_exchange_into(move.tile_program, tile, into, mark)
         if found is not None:
-            return self._noted(found), True
-        return self._noted(write_program(move.tile_program, tile, mark)), False
+            return self._noted(found, tile, present(into)), True
+        return self._noted(write_program(move.tile_program, tile, mark), tile), False
 
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._last_layout(site.op)] if len(site.results) == 1 else site.results

@@ -8,58 +8,58 @@ tile from before it. Only then is its conversion known to be needless.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..ir.ops import name_of, producer_of
+from ..ir.ops import producer_of
 from ..platform.bindings import ir
 
 
-def conversion_name(number: int) -> str:
-    """Returns the name of the ops of a conversion, under which each step's ops have `name/step`."""
-    return f"reshard/{number}"
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The values between which a conversion is written.
+
+    Attributes:
+      number: of the conversion. taken: the tiles that it takes. result: the tile that it makes.
+    """
+
+    number: int
+    taken: tuple[ir.Value, ...]
+    result: ir.Value
 
 
-def erase_unneeded(results: Sequence[tuple[int, ir.Value]]) -> set[int]:
+def erase_unneeded(conversions: Sequence[Ends]) -> set[int]:
     """Erases the ops of conversions whose result has no use; returns the numbers of these conversions.
 
     Args:
-      results: the number and the result of each conversion, in the order in which they were written.
+      conversions: in the order in which they were written.
     """
     unneeded = set()
-    for number, result in reversed(results):  # later ones may be all that takes an earlier one
-        if not _is_used(result):
-            unneeded.add(number)
-            _erase(result, conversion_name(number))
+    for each in reversed(conversions):  # later ones may be all that takes an earlier one
+        if _is_used(each.result):
+            continue
+        unneeded.add(each.number)
+        for op in reversed(_ops_between(each)):  # users first
+            if not any(map(_is_used, op.results)):
+                op.erase()
     return unneeded
 
 
-def _erase(value: ir.Value, name: str) -> None:
-    """Erases the op that makes a value, if it has this name, and those before it that nobody needs then."""
-    for op in reversed(_producers(value, name)):  # users first
-        if not any(map(_is_used, op.results)):
-            op.erase()
-
-
-def _producers(value: ir.Value, name: str) -> list[ir.Operation]:
-    """Returns the ops of a conversion that a value comes from, each behind those that it takes values of."""
-    found: dict[ir.Operation, bool] = {}  # whether all before it are there
-    waiting = [producer_of(value)]
-    order = []
+def _ops_between(ends: Ends) -> list[ir.Operation]:
+    """Returns the ops that the result comes from, up to what is taken, each behind those that it takes values of."""
+    is_done: dict[ir.Operation, bool] = {}  # whether all before it are in order
+    order: list[ir.Operation] = []
+    waiting = [ends.result]
     while waiting:
-        op = waiting[-1]
-        if op is None or found.get(op) or not _is_named(op, name):
+        op = None if waiting[-1] in ends.taken else producer_of(waiting[-1])
+        if op is None or is_done.get(op):
             waiting.pop()
-        elif op in found:
-            found[op] = True
-            order.append(waiting.pop())
+        elif op in is_done:
+            is_done[op] = True
+            order.append(op)
         else:
-            found[op] = False
-            waiting += map(producer_of, op.operands)
+            is_done[op] = False
+            waiting += op.operands
     return order
-
-
-def _is_named(op: ir.Operation, name: str) -> bool:
-    named = name_of(op.location) or ""
-    return named == name or named.startswith(f"{name}/")
 
 
 def _is_used(value: ir.Value) -> bool:

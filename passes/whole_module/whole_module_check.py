@@ -218,7 +218,8 @@ class _Checker:
         """Returns the forms in which the module is written per device as a whole; none if nobody asks for them."""
         if not self.takes_over:
             return []
-        self.forms.begin(self.original, self._starts())
+        if self.groups:  # else nothing may be compiled at all
+            self.forms.begin(self.original, self._starts())
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
             return take_over(self.replanned.planned, self.pipeline, self.session)

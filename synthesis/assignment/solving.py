@@ -101,6 +101,7 @@ def solve(
 def _solved(
     problem: PairwiseProblem, time_limit_s: float, gap: float, below: float, most_variables: float = math.inf
 ) -> Solution:
+    end_s = time.monotonic() + time_limit_s
     reduction = Reduction(problem)
     reduction.run()
     core = reduction.core
@@ -117,7 +118,8 @@ def _solved(
     if variables > most_variables:
         raise InfeasibleError(f"{variables:,} variables are more than {most_variables:,.0f}", is_proved=False)
     try:
-        found, bound = _programmed(problem, reduction, core, time_limit_s / 3 if relaxed else time_limit_s, gap)
+        left_s = max(1.0, time_limit_s / 3 if relaxed else end_s - time.monotonic())
+        found, bound = _programmed(problem, reduction, core, left_s, gap)
     except InfeasibleError as error:
         if relaxed is not None:
             return relaxed
