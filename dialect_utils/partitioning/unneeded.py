@@ -58,7 +58,7 @@ def _ops_between(ends: Ends) -> list[ir.Operation]:
             order.append(op)
         else:
             is_done[op] = False
-            waiting += op.operands
+            waiting += list(op.operands)
     return order
 
 
