@@ -15,6 +15,7 @@ WINGS = (
     "gspmd",
     "emission",
     "hierarchy",
+    "conversions",
     "partitioning",
     "overlap",
     "kernels",

@@ -63,6 +63,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
     statistics = {
         "chains": "changes of layout written as chains",
         "unneeded": "changes of layout without a chain, because no op takes what they result in",
+        "again": "changes of layout written a second time, so that less is held in memory",
         "gathered": "changes of layout because an op needs a dimension whole",
         "left": "ops that stay with XLA",
     }
@@ -79,6 +80,11 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         AS_FOUND,
         "how matrix products are split: as propagation finds, or in the way that takes least time on a known network",
         choices=(AS_FOUND, LEAST_TIME),
+    )
+    release: int = option(
+        0,
+        "write conversions whose result is needed late a second time there, until so many bytes less are held at the "
+        "fullest moment",
     )
     stay: str = option(
         local_modules.NONE,
@@ -97,13 +103,14 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             self.written_for,
             stay=self.stay,
             compares_products=self.products == LEAST_TIME,
+            release_bytes=self.release,
             **self._planning(),
         )
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
         for each in written.conversions:
-            session.count("chains" if each.is_needed else "unneeded")
+            session.count("again" if each.is_repeated else "chains" if each.is_needed else "unneeded")
             session.results.report_rows.append(_row(each, session))
             if each.is_needed and each.whole and each.plan.bytes_received:
                 session.count("gathered")
@@ -125,6 +132,7 @@ def _row(conversion: Conversion, session: Session) -> dict:
         place = dataclasses.replace(place, file=session.options.input)
     chain, is_needed = conversion.plan, conversion.is_needed
     why = conversion.whole or ("its elements move" if conversion.is_move else "the layout changes here")
+    why = "made again, so that less is held in memory" if conversion.is_repeated else why
     return {
         "site": conversion.number,
         "group": f"chain {conversion.number}",

@@ -18,10 +18,10 @@ from benchmarks.programs.program import SIZES, Program, Setup
 
 
 def _setup_of(name: str) -> Callable[[Mesh, str], Setup]:
-    """Returns the function `name` of the module `name` of this folder, imported when it is called."""
+    """Returns the function `name` of the module `name` of libraries/, imported when it is called."""
 
     def setup(mesh: Mesh, size: str) -> Setup:
-        return getattr(importlib.import_module(f"benchmarks.programs.{name}"), name)(mesh, size)
+        return getattr(importlib.import_module(f"benchmarks.programs.libraries.{name}"), name)(mesh, size)
 
     return setup
 
@@ -42,6 +42,18 @@ LIBRARIES = (
         ("flax", "optax"),
         (("data", 2), ("rows", 4)),
         "a ConvNeXt's training step, split by rows of pixels, then by channel; its momentum split over all devices",
+    ),
+    _of_library(
+        "nnx_t5",
+        ("flax", "optax"),
+        (("data", 2), ("model", 4)),
+        "a T5's training step with Adafactor: encoder and decoder by heads, residuals by position, shared embeddings",
+    ),
+    _of_library(
+        "linen_unet",
+        ("flax", "optax"),
+        (("data", 2), ("rows", 4)),
+        "a diffusion model's training step: a U-Net on rows of pixels, with attention by heads at its bottom",
     ),
     _of_library(
         "equinox_mixer",

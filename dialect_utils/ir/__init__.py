@@ -5,6 +5,7 @@ __all__ = [
     "diagnostics",
     "expected_diagnostics",
     "functions",
+    "fusing",
     "loop_trips",
     "module_files",
     "ops",

@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..ir.fusing import is_elementwise_of_alike
 from ..ir.ops import shape_of
 from ..ir.reductions import is_splittable, reduction_of, write_reducer
-from ..partitioning.local_rules import is_elementwise_of_alike
 from ..platform.bindings import ir
 from ..platform.typed import present
 

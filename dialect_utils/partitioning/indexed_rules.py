@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from ..ir.fusing import may_be_fused
 from ..ir.ops import producer_of
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
-from .local_rules import Axes, Rule, Site, but, is_even, may_be_fused, overlap, rule_of, tile_size, without_axes
+from .local_rules import Axes, Rule, Site, but, is_even, overlap, rule_of, tile_size, without_axes
 from .partial_sums import begins_with_nothing
 
 

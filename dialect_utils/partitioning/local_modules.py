@@ -31,7 +31,9 @@ from reshard.synthesis.layouts.mesh import Mesh
 from ..analysis.explicit_reshards import insert_explicit_reshards
 from ..analysis.module_analysis import Analysis, before_propagation
 from ..analysis.propagation import propagate
-from ..emission.tile_emission import unused_channels
+from ..conversions import repeated
+from ..conversions.unneeded import Ends, erase_unneeded
+from ..emission.tile_emission import Mark, unused_channels, write_program
 from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.functions import public_functions, symbol
 from ..ir.ops import LOOPS, ops_in, producer_of, terminator_of
@@ -58,7 +60,6 @@ from .local_ops import (
 from .local_rules import Dims
 from .segments import Segment, is_free, segments, top_level
 from .tiles import Scope, Tile, tile_bytes
-from .unneeded import erase_unneeded
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less
@@ -85,7 +86,13 @@ class Written:
 
 
 def convert(
-    module: ir.Module, platform: str = CPU, *, stay: str = NONE, compares_products: bool = False, **planning: Any
+    module: ir.Module,
+    platform: str = CPU,
+    *,
+    stay: str = NONE,
+    compares_products: bool = False,
+    release_bytes: float = 0.0,
+    **planning: Any,
 ) -> Written:
     """Converts each public function whose values are split; other functions stay.
 
@@ -94,12 +101,14 @@ def convert(
       stay: one of `STAY`, which ops stay with XLA, between islands; calls may be inlined then.
       compares_products: whether matrix products are split in the way that takes least time, if plans are made for time,
         and not as propagation has them.
+      release_bytes: how many bytes less a device is to hold at the fullest moment: conversions whose result is needed
+        late are written again there.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
     """
     if not module_meshes(module):
         return Written()
-    how = How(platform, planning, compares_products)
+    how = How(platform, planning, compares_products, release_bytes)
     try:
         return _convert(module, stay, how)
     except DiagnosedError:
@@ -293,7 +302,32 @@ class _Function:
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
                 unneeded = erase_unneeded(writer.ends)
-                return [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
+                once = [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
+                return [*once, *self._write_again(once, writer.ends, channels, how)]
+
+    def _write_again(
+        self, conversions: Sequence[Conversion], ends: Sequence[Ends], channels: Iterator[int], how: How
+    ) -> list[Conversion]:
+        """Writes conversions a second time, where they are needed late, and returns these."""
+        if not how.release_bytes:
+            return []
+        by_number = {each.number: each for each in conversions}
+        candidates = [
+            repeated.Candidate(each.number, each.taken[0], each.result, _cost(by_number[each.number]))
+            for each in ends
+            if len(each.taken) == 1 and by_number[each.number].is_needed and not by_number[each.number].is_move
+        ]
+        found: list[Conversion] = []
+        for island in self.islands:
+            for again in repeated.chosen(island.regions[0].blocks[0], candidates, how.release_bytes):
+                first = by_number[again.candidate.number]
+                number = conversions[-1].number + 1 + len(found)
+                mark = Mark(channels, f"reshard/{number}", first.location, how.platform)
+                program = first.plan.tile_program
+                written = functools.partial(write_program, program, mark=mark)
+                repeated.write(again, how.platform, written)
+                found.append(replace(first, number=number, whole="", is_repeated=True))
+        return found
 
     def _write(self, writer: OpWriter) -> None:
         self._refuse_tokens()
@@ -412,6 +446,12 @@ class _Function:
         self.original.attributes[name] = ir.ArrayAttr.get(
             [with_sharding(ir.DictAttr(each), self.attribute(dims)) for each, dims in zip(stated, layouts, strict=True)]
         )
+
+
+def _cost(conversion: Conversion) -> float:
+    """Returns the time of a conversion; on an unknown network its bytes."""
+    plan = conversion.plan
+    return plan.time_s if plan.objective == "time" else float(plan.bytes_received)
 
 
 def _shardings_at(op: ir.Operation) -> Iterator[ir.Attribute]:

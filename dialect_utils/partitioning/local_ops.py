@@ -27,9 +27,11 @@ from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
+from ..conversions.unneeded import Ends
 from ..emission.mini_modules import bits_of
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..ir.diagnostics import DiagnosedError, error_at, note
+from ..ir.fusing import is_elementwise_of_one
 from ..ir.ops import CONSTANTS, manual_axes, ops_in, producer_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
@@ -39,7 +41,7 @@ from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
 from ..shardings.value_layouts import CONSTRAINTS, layout
 from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
-from .local_rules import Axes, Dims, NotLocal, Rule, Site, is_elementwise_of_one
+from .local_rules import Axes, Dims, NotLocal, Rule, Site
 from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
 from .partial_sums import (
     ADDS,
@@ -56,7 +58,6 @@ from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
 from .tiles import Scope, Tile, TilesAtHand, grows, tile_bytes
-from .unneeded import Ends
 from .window_rules import has_window, windows_of
 
 _PASS_ON = CONSTRAINTS | frozenset(
@@ -81,11 +82,13 @@ class How:
     Attributes:
       platform: one of `platforms.PLATFORMS`. planning: options of `plan` for the changes of layout.
       compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
+      release_bytes: how many bytes less are to be held at the fullest moment, by conversions that are written again.
     """
 
     platform: str
     planning: Mapping[str, Any]
     compares_products: bool = False
+    release_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Conversion:
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
       is_needed: whether it is in the module; else no op takes its result.
+      is_repeated: whether an earlier one is written once more, so that its result is not held until here.
     """
 
     number: int
@@ -108,6 +112,7 @@ class Conversion:
     whole: str
     is_move: bool = False
     is_needed: bool = True
+    is_repeated: bool = False
 
 
 def is_over_all_axes(island: ir.Operation, mesh: Mesh) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.plans.plan import Plan
 
-from ..ir.ops import shape_of
+from ..ir.fusing import ELEMENTWISE
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 
@@ -88,7 +88,7 @@ class Rule:
 def rule_of(site: Site) -> Rule:
     """Returns the rule of the op of a site. Raises: NotLocal with the reason if the op does not run on tiles."""
     name = site.op.name
-    if name in _ELEMENTWISE:
+    if name in ELEMENTWISE:
         return _elementwise(site)
     if name in _RULES:
         return _RULES[name](site)
@@ -115,74 +115,6 @@ def top_k(site: Site) -> Rule:
     last = len(site.results[0]) - 1
     kept = _without(site.results[0], [last])
     return Rule((kept,), (kept,) * len(site.results), whole=f"it selects along dimension {last}")
-
-
-_ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert", "cosine", "divide"),
-        *(
-            "count_leading_zeros",
-            "exponential",
-            "exponential_minus_one",
-            "floor",
-            "imag",
-            "is_finite",
-            "log",
-            "log_plus_one",
-        ),
-        *(
-            "logistic",
-            "maximum",
-            "minimum",
-            "multiply",
-            "negate",
-            "not",
-            "or",
-            "popcnt",
-            "power",
-            "real",
-            "reduce_precision",
-        ),
-        *(
-            "remainder",
-            "round_nearest_afz",
-            "round_nearest_even",
-            "rsqrt",
-            "select",
-            "shift_left",
-            "shift_right_arithmetic",
-        ),
-        *("shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor"),
-    )
-)
-
-
-_MOVEMENTS = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("bitcast_convert", "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "gather"),
-        *("iota", "optimization_barrier", "pad", "reduce", "reduce_window", "reshape", "reverse", "slice", "transpose"),
-    )
-)
-
-
-def may_be_fused(op: ir.Operation) -> bool:
-    """Returns whether XLA may compute an op where its result is used, and not into an array of its own."""
-    return op.name in _ELEMENTWISE or op.name in _MOVEMENTS
-
-
-def is_elementwise_of_alike(op: ir.Operation) -> bool:
-    """Returns whether an op computes each element of its result from the same element of each of its operands."""
-    if op.name not in _ELEMENTWISE or len(op.results) != 1:
-        return False
-    shape = shape_of(op.results[0].type)
-    return shape is not None and all(shape_of(operand.type) == shape for operand in op.operands)
-
-
-def is_elementwise_of_one(op: ir.Operation) -> bool:
-    """Returns whether an op computes each element of its result from the same element of its one operand."""
-    return op.name in _ELEMENTWISE and len(op.operands) == 1
 
 
 def _elementwise(site: Site) -> Rule:

@@ -98,6 +98,11 @@ class ModuleCriterion:
         _, then, now = self._memory(stock, ours)
         return now / then if then and self._memory_costs(stock, ours) else 1.0
 
+    def excess_bytes(self, stock: Compiled, ours: Compiled) -> int:
+        """Returns the bytes that our form needs above stock XLA's; 0 for one that needs no more."""
+        _, then, now = self._memory(stock, ours)
+        return max(0, now - then)
+
     def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
         """Returns the memory limit in bytes with which our form could be taken; None if memory is not all it lacks."""
         if self.policy != BETTER or not (stock.is_ok and ours.is_ok) or not self._memory_costs(stock, ours):

@@ -6,11 +6,13 @@ its products and the ops that XLA cannot partition; in this form it has a planne
 that are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one
 more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are three: with the plans
 of least time, with those of fewest bytes, which may need less memory, and with matrix products split in the way that
-takes least time. If none will do, there is one more, in which the loops stay with XLA.
+takes least time. If none will do, there is one more, in which the loops stay with XLA; and if one lacks nothing but
+memory, that one once more, with conversions that are repeated where their result is needed late.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
@@ -28,6 +30,7 @@ TIME, BYTES = "time", "bytes"
 PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
 PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
+_RELEASED = re.compile(r", (\d+) bytes released")  # behind these: by conversions that are written again
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,13 @@ def pipeline_for(pipeline: Pipeline, form: str) -> Pipeline:
 
 def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
-    writer = _writer(rewriting)
+    writer, released = _writer(rewriting), _RELEASED.search(form)
+    form = _RELEASED.sub("", form)
     stay = LOOPS_TOO if form.endswith(LOOPS_STAY) else UNKNOWN
     made_for = form.removesuffix(LOOPS_STAY)
     objective, products = made_for.removesuffix(PRODUCTS), LEAST_TIME if made_for.endswith(PRODUCTS) else AS_FOUND
-    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, products, stay)
+    release = int(released[1]) if released else 0
+    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, products, release, stay)
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 
@@ -113,6 +118,14 @@ def take_over_beside_loops(planned: bytes, pipeline: Pipeline, session: Session)
     found = _taken_over(planned, pipeline, TIME + LOOPS_STAY, session)
     is_cut = any(f"{each} stays with XLA" in str(remark) for each in LOOPS for remark in found.remarks)
     return found if found.module is not None and is_cut else None
+
+
+def take_over_releasing(
+    whole: TakenOver, release_bytes: int, planned: bytes, pipeline: Pipeline, session: Session
+) -> TakenOver | None:
+    """Returns a form once more, with so many bytes released; None if there is nothing to release."""
+    found = _taken_over(planned, pipeline, f"{whole.form}, {release_bytes} bytes released", session)
+    return found if found.module is not None and len(found.rows) > len(whole.rows) else None
 
 
 def _taken_over(planned: bytes, pipeline: Pipeline, form: str, session: Session) -> TakenOver:

@@ -63,6 +63,7 @@ from reshard.passes.whole_module.taken_over import (
     pipeline_for,
     take_over,
     take_over_beside_loops,
+    take_over_releasing,
 )
 
 if TYPE_CHECKING:  # loading it loads numpy
@@ -70,6 +71,7 @@ if TYPE_CHECKING:  # loading it loads numpy
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
 LEAST_GAIN = 0.005  # share of the module's time that a compilation must hope to gain, divided by the effort
+_RELEASED_SHARES = (2, 8)  # of the bytes that a form needs too many, by the model, which the compiler differs from
 _MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
 Change = tuple[tuple[int, ...], str]  # sites and the reason
 
@@ -246,6 +248,9 @@ class _Checker:
             wholes = [*wholes, piped]
             outcomes.append(self.forms.outcome_of_whole(piped, choice.outcome))
             winner = self._clearly_best(outcomes, choice)
+        if (thin := self._with_less_memory(wholes, outcomes, winner, choice.outcome)) is not None:
+            winner, wholes = len(wholes), [*wholes, thin[0]]
+            outcomes.append(thin[1])
         wrong = ""
         if winner is None and (able := self._in_place_of_wrong(wholes, outcomes, choice.outcome)) is not None:
             winner, wrong = able
@@ -347,6 +352,38 @@ class _Checker:
             return None
         progress.at("whole-module check: written per device, with pipelines")
         return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
+
+    def _with_less_memory(
+        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], winner: int | None, best: Outcome
+    ) -> tuple[TakenOver, Outcome] | None:
+        """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
+        results are needed late, and its outcome; None if there is none, or if that is not enough."""
+        least = best if winner is None else outcomes[winner]
+        lacking = [
+            at
+            for at, each in enumerate(outcomes)
+            if each.of is not None
+            and not wholes[at].form.endswith(PIPELINES)
+            and self.criterion.missing_limit(self.forms.stock, each.of) is not None
+            and is_clearly_faster(replace(each, problem=""), best)
+            and each.seconds < least.seconds * (1 - LEAST_GAIN_CONFIRMED)
+        ]
+        if not lacking:
+            return None
+        fastest = min(lacking, key=lambda at: outcomes[at].seconds)
+        excess = self.criterion.excess_bytes(self.forms.stock, present(outcomes[fastest].of))
+        for share in _RELEASED_SHARES:
+            progress.at("whole-module check: written per device, for less memory")
+            with self.original.context:
+                form = take_over_releasing(
+                    wholes[fastest], share * excess, self.replanned.planned, self.pipeline, self.session
+                )
+            if form is None:
+                return None
+            outcome = self.forms.outcome_of_whole(form, best)
+            if not outcome.problem and is_clearly_faster(outcome, best) and outcome.seconds < least.seconds:
+                return form, outcome
+        return None
 
     def _handed_over_whole(
         self, winner: TakenOver, whole: Outcome, islands: Outcome, found: Found, wrong: str

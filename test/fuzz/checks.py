@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from unittest import mock
 
 import extended  # noqa: F401 - its operations are in recipes
 import jax
@@ -43,13 +44,17 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.driver import registry
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.whole_module.module_cost import ModuleCriterion
 
 TIMEOUT_S = 60.0
-AUTO, LOCAL = "auto", "local"  # forms of the output, which stand where a policy may: the policy is then `better`
+# Forms of the output, which stand where a policy may: the policy is then `better`. The last one is local, with all
+# conversions repeated that hold something.
+AUTO, LOCAL, RELEASED = "auto", "local", "released"
+_RELEASED = "import-gspmd,convert-to-local{release=1000000000000}"
 _FINDINGS = "find-mismatches,strip-findings"
 
 
@@ -169,9 +174,12 @@ def _refused_by_jax(subject: Subject) -> str:
 def _check(subject: Subject, policy: str, with_reference: bool, verifies_values: bool, outcome: Outcome) -> None:
     is_checked = policy in ("better", AUTO)
     try:
-        result = reshard.optimize(subject.lowered, **_options(policy), check=is_checked, verify_values=verifies_values)
+        with mock.patch.dict(registry.EMISSIONS, {LOCAL: _RELEASED} if policy == RELEASED else {}):
+            result = reshard.optimize(
+                subject.lowered, **_options(policy), check=is_checked, verify_values=verifies_values
+            )
     except DiagnosedError as refusal:
-        if policy != LOCAL:
+        if policy not in (LOCAL, RELEASED):
             raise
         outcome.skipped[_reason(str(refusal).splitlines()[0].split(": ", 3)[-1])] += 1
         return
@@ -195,12 +203,14 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
         claims_wrong = any(each.get("wrong_stock") for each in result.report.to_dict()["checks"])
         if not (claims_wrong and _is_stock_wrong(subject)):
             outcome.fail("worse", problem)
-    if policy not in (AUTO, LOCAL):
+    if policy not in (AUTO, LOCAL, RELEASED):
         _check_again(result, policy, outcome)
     _check_values(subject, result, with_reference, policy, outcome)
 
 
 def _options(policy: str) -> dict[str, str]:
+    if policy == RELEASED:
+        return {"emit": LOCAL}
     return {"emit": policy} if policy in (AUTO, LOCAL) else {"policy": policy, "emit": "manual"}
 
 
@@ -287,7 +297,7 @@ def _check_values(subject: Subject, result, with_reference: bool, policy: str, o
         outcome.stock = "error"
     if has_stock:
         for number, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
-            if policy != LOCAL and not mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim):
+            if policy not in (LOCAL, RELEASED) and not mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim):
                 outcome.fail("shardings", f"output {number} is {mine.sharding}, with stock XLA {theirs.sharding}")
         stock = [np.asarray(each) for each in stock]
     else:

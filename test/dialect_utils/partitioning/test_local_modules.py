@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules for one device that are too large for a lit test."""
 
-from reshard.dialect_utils.partitioning import local_modules, unneeded
-from reshard.dialect_utils.partitioning.unneeded import Ends
+from reshard.dialect_utils.conversions import unneeded
+from reshard.dialect_utils.conversions.unneeded import Ends
+from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
 _KIND = "tensor<8x8xf32>"
