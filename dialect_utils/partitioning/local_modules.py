@@ -319,13 +319,13 @@ class _Function:
         ]
         found: list[Conversion] = []
         for island in self.islands:
-            for again in repeated.chosen(island.regions[0].blocks[0], candidates, how.release_bytes):
-                first = by_number[again.candidate.number]
+            for again, gap in repeated.chosen(island.regions[0].blocks[0], candidates, how.release_bytes):
+                first = by_number[again.number]
                 number = conversions[-1].number + 1 + len(found)
                 mark = Mark(channels, f"reshard/{number}", first.location, how.platform)
                 program = first.plan.tile_program
                 written = functools.partial(write_program, program, mark=mark)
-                repeated.write(again, how.platform, written)
+                repeated.write(gap, how.platform, written)
                 found.append(replace(first, number=number, whole="", is_repeated=True))
         return found
 

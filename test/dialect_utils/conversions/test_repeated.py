@@ -35,10 +35,10 @@ def _candidates(block, *seconds: float) -> list[Candidate]:
 
 @pytest.mark.parametrize(("seconds", "first"), [((1.0, 2.0), 0), ((2.0, 1.0), 1)])
 def test_the_one_that_costs_less_is_repeated_first(block, seconds, first):
-    (found,) = chosen(block, _candidates(block, *seconds), release_bytes=4 * 32)
-    assert found.candidate.number == first
-    assert found.before == list(block.operations)[5 + first].operation and len(found.uses) == 1
-    assert found.awaited == list(block.operations)[4].results[0]
+    ((found, gap),) = chosen(block, _candidates(block, *seconds), release_bytes=4 * 32)
+    assert found.number == first
+    assert gap.before == list(block.operations)[5 + first].operation and len(gap.uses) == 1
+    assert gap.awaited == list(block.operations)[4].results[0]
 
 
 def test_as_many_are_repeated_as_are_needed(block):

@@ -57,6 +57,34 @@ def step(mesh, dtype):
     return jax.jit(jax.grad(loss)), (weights, numbers(2 * LAYERS, (ROWS, WIDTH), every))
 
 
+def scanned(mesh):
+    """Returns the gradient of a scan over such layers, which are computed again in the backward pass."""
+    _, (weights, x) = step(mesh, jnp.float32)
+    every = NamedSharding(mesh, P(("x", "y", "z")))
+    ups, downs = (jnp.stack(each) for each in zip(*weights))
+    by_column, by_row = (NamedSharding(mesh, P(*spec)) for spec in ((None, None, every.spec[0]), (None, every.spec[0])))
+
+    def block(x, up, down):
+        whole = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P()))
+        inner = jax.lax.with_sharding_constraint(jnp.tanh(whole @ up), NamedSharding(mesh, P(None, every.spec[0])))
+        return jax.lax.with_sharding_constraint(inner @ down, every)
+
+    def loss(ups, downs, x):
+        return jnp.sum(jax.lax.scan(lambda x, w: (jax.checkpoint(block)(x, *w), None), x, (ups, downs))[0] ** 2)
+
+    placed = jax.device_put(ups, by_column), jax.device_put(downs, by_row), x
+    return jax.jit(jax.grad(loss, argnums=(0, 1))), placed
+
+
+def test_in_loops_too(mesh):
+    f, args = scanned(mesh)
+    lowered = f.lower(*args)
+    once, again = reshard.optimize(lowered, emit="local"), released(lowered)
+    assert repeated(again)
+    for mine, theirs in zip(bits(again.compile()(*args)), bits(once.compile()(*args)), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def bits(results) -> list[np.ndarray]:
     return [np.asarray(each).view(np.uint8) for each in jax.tree.leaves(results)]
 
