@@ -67,9 +67,13 @@ class _Ended(Exception):
     stage: str
     how: str
 
+    @property
+    def is_out_of_time(self) -> bool:
+        return self.how.startswith("SIGXCPU")
+
     def diagnostic(self, name: str) -> Diagnostic:
         """Returns the error message for the caller; `name` is the place that it gives."""
-        if self.how.startswith("SIGXCPU"):
+        if self.is_out_of_time:
             return Diagnostic(ERROR, f"{self.stage} took too long; the input may be damaged", Place(name))
         signal_name, _, said = self.how.partition(": ")
         whose = (
@@ -101,24 +105,36 @@ class _Child:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns the child's answer to a request. Raises: _Ended; OSError if no child can be started."""
+        """Returns the child's answer to a request. Raises: _Ended; OSError if no child can be started.
+
+        A child that runs out of time may have spent it on what earlier requests left, so a new one is asked then.
+        """
         with self._lock:
-            process = self._ready()
-            assert process.stdin is not None and process.stdout is not None  # pipes, by _start
-            stage = "starting"
+            before = self._process
             try:
-                process.stdin.write(pack_frame(request))
-                process.stdin.flush()
-                while "status" not in (reply := _frame(process.stdout)):
-                    stage = reply.get("stage", stage)
-                    progress.at(reply.get("progress", stage))
-                return reply
-            except (EOFError, BrokenPipeError):
-                code = process.wait()
-                raise _Ended(stage, cause_of_death(code, self._what_it_said())) from None
-            except BaseException:  # such as Ctrl-C: a late answer must not meet the next request
-                self.stop()
-                raise
+                return self._asked(request)
+            except _Ended as ended:
+                if before is None or not ended.is_out_of_time:
+                    raise
+            return self._asked(request)
+
+    def _asked(self, request: dict[str, Any]) -> dict[str, Any]:
+        process = self._ready()
+        assert process.stdin is not None and process.stdout is not None  # pipes, by _start
+        stage = "starting"
+        try:
+            process.stdin.write(pack_frame(request))
+            process.stdin.flush()
+            while "status" not in (reply := _frame(process.stdout)):
+                stage = reply.get("stage", stage)
+                progress.at(reply.get("progress", stage))
+            return reply
+        except (EOFError, BrokenPipeError):
+            code = process.wait()
+            raise _Ended(stage, cause_of_death(code, self._what_it_said())) from None
+        except BaseException:  # such as Ctrl-C: a late answer must not meet the next request
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Ends the child, if there is one."""

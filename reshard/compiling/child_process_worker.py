@@ -10,6 +10,7 @@ the parent needs later.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import pickle
@@ -41,6 +42,8 @@ def main() -> None:
         with progress.forwarded(lambda text: _send(replies, {"progress": text})):
             reply = _reply(optimizing, request, lambda stage, cpu_s: _enter(replies, stage, cpu_s))
         _send(replies, reply)
+        del request, reply
+        gc.collect()  # modules are large, and what reads the next one has little time
 
 
 _sending = threading.Lock()

@@ -25,8 +25,10 @@ SORTED = ROTATED.replace("stablehlo.tanh %a", "stablehlo.custom_call @unknown(%a
 
 # A worker that fails within a module with one of these names, as MLIR or an error of ours would make it fail.
 ODD_WORKER = """
-import os, time
+import os, signal, time
 from reshard.compiling import child_process_worker, optimizing
+
+answered = []
 
 recorded = optimizing.recorded_output
 
@@ -39,6 +41,11 @@ def odd(source, settings, name, enter):
         raise KeyError("made up")
     if b"@endless" in source:
         time.sleep(60)
+    if b"@spent" in source and answered:  # what earlier modules left takes the time of this one
+        os.kill(os.getpid(), signal.SIGXCPU)
+    if b"@long" in source:
+        os.kill(os.getpid(), signal.SIGXCPU)
+    answered.append(name)
     return recorded(source, settings, name, enter)
 
 optimizing.recorded_output = odd
@@ -186,3 +193,12 @@ def test_without_child_processes_it_is_done_here(monkeypatch):
     monkeypatch.setenv("RESHARD_CACHE", "off")
     monkeypatch.setattr(child_process.subprocess, "Popen", refuse)
     assert not optimizing.optimize(NOTHING).is_rewritten
+
+
+def test_a_child_that_runs_out_of_time_after_other_modules_is_replaced_once(odd_worker):
+    reshard.optimize(named("first"))
+    reshard.optimize(named("spent"))
+    for _ in range(2):  # in a child that has answered before, and in a new one
+        with pytest.raises(DiagnosedError, match="running the passes took too long"):
+            reshard.optimize(named("long"))
+    reshard.optimize(named("last"))
