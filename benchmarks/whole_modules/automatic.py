@@ -123,9 +123,13 @@ def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
     program = next(each for each in every_program() if each.name == name)
     size = options.size if options.size in program.sizes else program.sizes[-1]
     network = SiteNetwork(option_text(topology))
+    axes = scaled_axes(program.mesh_axes, network.topology.size)
     try:
-        axes = scaled_axes(program.mesh_axes, network.topology.size)
-        content = compat.bytecode(program.lower(size, axes).compiler_ir("stablehlo"))
+        lowered = program.lower(size, axes)
+    except ValueError as error:  # jax's, of an array that does not divide
+        return Row(name, topology, problem=str(error).splitlines()[0])
+    try:
+        content = compat.bytecode(lowered.compiler_ir("stablehlo"))
         return _compared(name, topology, content, network, options)
     except DiagnosedError as error:
         return Row(name, topology, problem=str(error).splitlines()[0])
