@@ -9,8 +9,8 @@ same mesh, inputs and results split by batch over the first axis, as AutoParalle
 parameters in shards over all devices. AutoParallel decides by its own costs of an H100. Its layouts of parameters and
 of their gradients are then stated in the same block, written in jax, whose other layouts are chosen by our model: so
 the strategies are compared by the same costs, with everything that AutoParallel does not say in its favour. Ours may
-use `--limit` times the memory of that. Both programs are compiled by stock XLA and after `reshard-opt`. The exit status is 1 if
-ours takes longer.
+use `--limit` times the memory of that. Both programs are compiled by stock XLA and after `reshard-opt`. The exit status is
+1 if ours takes longer.
 """
 
 from __future__ import annotations
