@@ -4,13 +4,13 @@
     python -m benchmarks.whole_modules.peer_layouts --python PYTHON [--mesh 8,8] [--topologies h100:8x8,v5e:8x8]
         [--block 64,256,48,6144,24576] [--limit 1.1] [--out FILE.md]
 
-PYTHON is an interpreter that has torch and AutoParallel (see `peer_layouts_worker`). Both lay out the same block on the
-same mesh, inputs and results split by batch over the first axis, as AutoParallel's own example has them, and their
-parameters in shards over all devices. AutoParallel decides by its own costs of an H100. Its layouts of parameters and
-of their gradients are then stated in the same block, written in jax, whose other layouts are chosen by our model: so
-the strategies are compared by the same costs, with everything that AutoParallel does not say in its favour. Ours may
-use `--limit` times the memory of that. Both programs are compiled by stock XLA and after `reshard-opt`. The exit status is
-1 if ours takes longer.
+PYTHON is an interpreter that has torch and AutoParallel (see `peer_layouts_worker`). Both lay out the same block on
+the same mesh, inputs and results split by batch over the first axis, as AutoParallel's own example has them, and
+their parameters in shards over all devices. AutoParallel decides by its own costs of an H100. Its layouts of
+parameters and of their gradients are then stated in the same block, written in jax, whose other layouts are chosen by
+our model: so the strategies are compared by the same costs, with everything that AutoParallel does not say in its
+favour. Ours may use `--limit` times the memory of that. Both programs are compiled by stock XLA and after `reshard-
+opt`. The exit status is 1 if ours takes longer.
 """
 
 from __future__ import annotations
