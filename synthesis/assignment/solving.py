@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Solving pairwise problems: reduce, then eliminate node by node, or solve the linear program over pairs of states.
+"""Solving pairwise problems: reduce, then eliminate node by node, pass messages, or solve a linear program.
 
-Elimination is exact, and fast while its tables are small; wide problems and limits need the linear program. That has a
-variable in [0, 1] for each state of a node and for each pair of states of an edge; the pairs of an edge add up to the
-states at both its ends. Its optimum is a lower bound. It is often integral, and then exact; otherwise HiGHS branches
-until the gap is small or the time is over, and coordinate descent improves the best solution.
+Elimination is exact, and fast while its tables are small. In wider problems messages (`messages`) find a solution and
+a bound, mostly within a thousandth of each other. Where they are further apart, and for limits, there is the linear
+program over pairs of states. That has a variable in [0, 1] for each state of a node and for each pair of states of an
+edge; the pairs of an edge add up to the states at both its ends. Its optimum is a lower bound. It is often integral,
+and then exact; otherwise HiGHS branches until the gap is small or the time is over, and coordinate descent improves the
+best solution.
 
 So that a solution does not depend on the machine, the number of variables says which linear programs are solved, and
 the time limit is one that few problems come to.
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from .elimination import Order, eliminated, order_of
+from .messages import MOST_ENTRIES, Messages
 from .pairwise import Limit, PairwiseProblem, Reduction
 
 SMALL_GAP = 5e-3  # the relative gap at which the search may end
@@ -34,6 +37,7 @@ _ROUNDING = 1e-12  # seconds
 _CLOSE = 1.02  # the ratio of two prices between which no third is tried
 _PRICES = 14  # that are tried for the weights in limits
 _MOST_PRICED = 300_000  # variables of the linear programs at all prices together
+_MOST_PASSED = 1_000_000_000  # entries of matrices that messages look through at all prices together
 _MOST_AT_ONCE = 200_000  # variables of a linear program that is to better a solution
 _FEW = 15_000_000  # entries of tables up to which elimination is faster than the linear program
 
@@ -64,7 +68,7 @@ class Solution:
     Attributes:
       states: one for each node. cost: of them. bound: no solution costs less.
       core: the number of nodes that were left for the linear program.
-      variables: of that program; 0 if there was none.
+      variables: of that program; 0 if there was none. entries: of matrices that messages have looked through.
     """
 
     states: tuple[int, ...]
@@ -72,6 +76,7 @@ class Solution:
     bound: float
     core: int = 0
     variables: int = 0
+    entries: int = 0
 
     @property
     def gap(self) -> float:
@@ -99,8 +104,15 @@ def solve(
 
 
 def _solved(
-    problem: PairwiseProblem, time_limit_s: float, gap: float, below: float, most_variables: float = math.inf
+    problem: PairwiseProblem,
+    time_limit_s: float,
+    gap: float,
+    below: float,
+    most_variables: float = math.inf,
+    enough: float = 0.0,
+    most_entries: int = MOST_ENTRIES,
 ) -> Solution:
+    """Returns a solution within `gap`, or else within `enough` if messages find one without the linear program."""
     end_s = time.monotonic() + time_limit_s
     reduction = Reduction(problem)
     reduction.run()
@@ -111,9 +123,9 @@ def _solved(
         costs = {node: reduction.costs[node] for node in core}
         return _checked(problem, reduction.solution(eliminated(costs, _edges(reduction), order)), math.inf, len(core))
     relaxation = _Relaxation(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
-    relaxed = relaxation and relaxation.solution()
+    relaxed = relaxation.solution() if relaxation else _by_messages(problem, reduction, gap, most_entries)
     variables = _variables(reduction)
-    if relaxed is not None and (relaxed.gap <= gap or variables > _MOST_AT_ONCE):
+    if relaxed is not None and (relaxed.gap <= max(gap, enough) or variables > _MOST_AT_ONCE):
         return relaxed
     if variables > most_variables:
         raise InfeasibleError(f"{variables:,} variables are more than {most_variables:,.0f}", is_proved=False)
@@ -132,6 +144,20 @@ def _solved(
     solution = _checked(problem, _descended(problem, states), bound + reduction.constant, len(core))
     solution = replace(solution, variables=variables)
     return _better(solution, relaxed) if relaxed else solution
+
+
+def _by_messages(
+    problem: PairwiseProblem, reduction: Reduction, gap: float, most_entries: int
+) -> Solution | None:
+    """Returns the solution that messages find, with their bound; None if they find none that is allowed."""
+    core = reduction.core
+    messages = Messages({node: reduction.costs[node] for node in core}, _edges(reduction))
+    messages.run(gap, most_entries)
+    if not math.isfinite(messages.best_cost):
+        return None
+    states = _descended(problem, reduction.solution(messages.best))
+    found = _checked(problem, states, messages.bound + reduction.constant, len(core))
+    return replace(found, entries=messages.entries)
 
 
 def _better(one: Solution, other: Solution) -> Solution:
@@ -154,6 +180,7 @@ class _Relaxation:
         self._problem, self._gap, self._below = problem, gap, below
         self._end = time.monotonic() + time_limit_s
         self._tries, self._variables, self._largest = _PRICES, _MOST_PRICED, 0
+        self._entries = _MOST_PASSED
         self._seen: list[tuple[int, ...]] = []
         self._broken: set[int] = set()  # limits
         self._best: Solution | None = None
@@ -204,15 +231,18 @@ class _Relaxation:
 
     def _at(self, price: float) -> _Line | None:
         """Solves at a price; returns the line of the solution, or None if there is none or enough was solved."""
-        if not self._tries or (self._seen and time.monotonic() > self._end):
+        if not self._tries or self._entries <= 0 or (self._seen and time.monotonic() > self._end):
             return None
         self._tries -= 1
         problem, time_limit_s = self._problem, max(1.0, self._end - time.monotonic())
         most = self._variables if len(self._seen) > 1 else math.inf
         try:
-            found = _solved(_priced(problem, price, self._broken), time_limit_s, self._gap / 4, math.inf, most)
+            priced = _priced(problem, price, self._broken)
+            entries = min(MOST_ENTRIES, self._entries)
+            found = _solved(priced, time_limit_s, self._gap / 4, math.inf, most, 2 * self._gap, entries)
         except InfeasibleError:
             return None
+        self._entries -= found.entries
         self._variables, self._largest = self._variables - found.variables, max(self._largest, found.variables)
         self._bound = max(self._bound, found.bound - price * len(self._broken))
         if self._bound >= self._below:
