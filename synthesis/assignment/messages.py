@@ -22,8 +22,9 @@ those from nodes before it, which came before. So at the end of the pass E(x) is
 of the w'_st with t behind s, which is at least the sum over s of d_s and its d_st. []
 
 Passes go there and back. With g_s = 1 / max(neighbours before, neighbours behind) the bound never falls, and it ends
-near that of the linear program over pairs of states, of which HiGHS needs orders of magnitude longer. A solution is
-read off on the way: each node takes its best state, given those before it and the messages from behind.
+near that of the linear program over pairs of states, for which HiGHS needs orders of magnitude longer. A solution is
+read off on the way: each node takes its best state, given those before it and the messages from behind. Where many
+states are equally good it is far from the bound; then the few that are `near` it are a small problem of their own.
 
 Source: Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization" (PAMI 2006).
 """
@@ -90,6 +91,23 @@ class Messages:
             if len(bounds) > _PATIENCE and self.bound - bounds[-_PATIENCE] <= _STALLED * abs(self.bound):
                 return
 
+    def near(self, slack: float) -> dict[int, np.ndarray]:
+        """Returns the states of each node that are within `slack` of its best one, all messages considered.
+
+        Where the bound is that of the linear program, its solutions have no other states than those without slack.
+        """
+        found = {}
+        for s in self._order:
+            held = self._costs[s] + sum(self._sent[t, s] for t in (*self._before[s], *self._behind[s]))
+            found[s] = np.flatnonzero(held <= held.min() + slack)
+        return found
+
+    def keep(self, states: Mapping[int, int]) -> None:
+        """Keeps a solution if it is better than the best one so far."""
+        cost = self._cost(states)
+        if cost < self.best_cost:
+            self.best, self.best_cost = dict(states), cost
+
     def _raise(self, order: Sequence[int], behind: Mapping[int, list[int]], before: Mapping[int, list[int]]) -> None:
         """Makes one pass, and raises the bound to what it gives."""
         bound = 0.0
@@ -118,9 +136,7 @@ class Messages:
             for t in self._behind[s]:
                 total += self._sent[t, s]
             found[s] = int(total.argmin())
-        cost = self._cost(found)
-        if cost < self.best_cost:
-            self.best, self.best_cost = found, cost
+        self.keep(found)
 
     def _cost(self, states: Mapping[int, int]) -> float:
         """Returns what states cost; infinity if they are forbidden."""

@@ -39,6 +39,8 @@ _PRICES = 14  # that are tried for the weights in limits
 _MOST_PRICED = 300_000  # variables of the linear programs at all prices together
 _MOST_PASSED = 1_000_000_000  # entries of matrices that messages look through at all prices together
 _MOST_AT_ONCE = 200_000  # variables of a linear program that is to better a solution
+_SLACKS = 1e-5, 1e-3  # shares of the bound within which states are looked at together
+_FEW_VARIABLES, _FEW_S = 30_000, 10.0  # of the linear program over these, and its time limit
 _FEW = 15_000_000  # entries of tables up to which elimination is faster than the linear program
 
 
@@ -146,18 +148,48 @@ def _solved(
     return _better(solution, relaxed) if relaxed else solution
 
 
-def _by_messages(
-    problem: PairwiseProblem, reduction: Reduction, gap: float, most_entries: int
-) -> Solution | None:
+def _by_messages(problem: PairwiseProblem, reduction: Reduction, gap: float, most_entries: int) -> Solution | None:
     """Returns the solution that messages find, with their bound; None if they find none that is allowed."""
     core = reduction.core
     messages = Messages({node: reduction.costs[node] for node in core}, _edges(reduction))
     messages.run(gap, most_entries)
+    for slack in _SLACKS:
+        if messages.best_cost <= messages.bound + gap * abs(messages.bound):
+            break
+        _choose_near(messages, slack * abs(messages.bound), gap)
     if not math.isfinite(messages.best_cost):
         return None
     states = _descended(problem, reduction.solution(messages.best))
     found = _checked(problem, states, messages.bound + reduction.constant, len(core))
     return replace(found, entries=messages.entries)
+
+
+def _choose_near(messages: Messages, slack: float, gap: float) -> None:
+    """Gives messages the best solution among the states that are near their bound, if these are few."""
+    states = messages.near(slack)
+    nodes = sorted(states)
+    number = {node: at for at, node in enumerate(nodes)}
+    small = PairwiseProblem(
+        [messages.costs[node][states[node]] for node in nodes],
+        {
+            (number[one], number[other]): matrix[np.ix_(states[one], states[other])]
+            for (one, other), matrix in messages.edges.items()
+        },
+    )
+    reduction = Reduction(small)
+    try:
+        reduction.run()
+        core = reduction.core
+        if core and (order := _order(reduction, core)) is not None:
+            found = eliminated({node: reduction.costs[node] for node in core}, _edges(reduction), order)
+        elif _variables(reduction) <= _FEW_VARIABLES:
+            found = _programmed(small, reduction, core, _FEW_S, gap / 4)[0] if core else {}
+        else:
+            return
+    except InfeasibleError:
+        return
+    chosen = reduction.solution(found)
+    messages.keep({node: int(states[node][chosen[at]]) for at, node in enumerate(nodes)})
 
 
 def _better(one: Solution, other: Solution) -> Solution:

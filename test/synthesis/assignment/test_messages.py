@@ -78,3 +78,23 @@ def test_it_stops_once_the_gap_is_small():
     near.run(gap=0.5)
     far.run(gap=-1.0, most_entries=10**6)  # is never small enough
     assert near.entries < far.entries and near.best_cost <= 1.5 * near.bound
+
+
+def test_states_near_the_bound_hold_the_best_solution():
+    costs, between = _problem(7, 6, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)])
+    messages = Messages(costs, between)
+    messages.run(gap=1e-12, most_entries=10**5)
+    near = messages.near(1e-9)
+    assert all(messages.best[node] in states for node, states in near.items())
+    assert {node: list(states) for node, states in messages.near(1e9).items()} == {
+        node: list(range(len(each))) for node, each in costs.items()
+    }
+
+
+def test_a_worse_solution_is_not_kept():
+    costs, between = _problem(7, 3, [(0, 1), (1, 2)])
+    messages = Messages(costs, between)
+    messages.run(gap=1e-12, most_entries=10**5)
+    best = dict(messages.best)
+    messages.keep({node: len(each) - 1 for node, each in costs.items()})
+    assert messages.best == best
