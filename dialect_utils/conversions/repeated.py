@@ -45,7 +45,8 @@ class Candidate:
 def chosen(block: ir.Block, candidates: Iterable[Candidate], release_bytes: float) -> list[tuple[Candidate, Gap]]:
     """Returns the conversions whose repetition lets a block hold so many bytes less at its fullest moment, and where.
 
-    Those that free most bytes for their time come first. If all together free less, they are returned all the same.
+    Those that free most bytes for their time come first. If all together free less, they are returned all the same. Of
+    two in a row one is repeated at most, since the other one's result would be held for it.
     """
     lives = Lives(block)
     waiting = [(each, op.block) for each in candidates if (op := producer_of(each.result)) is not None]
@@ -53,16 +54,21 @@ def chosen(block: ir.Block, candidates: Iterable[Candidate], release_bytes: floa
     goal = lives.fullest - release_bytes
     while lives.fullest > goal:
         working = lives.at_fullest()
-        options = [
-            (gap.freed / max(each.seconds * gap.lives.runs, _LEAST_S), each, gap)
-            for each, at in waiting
-            if at in working and (gap := working[at].gap(each.result, each.taken)) is not None
-        ]
+        options = []
+        for each, block_of in waiting:
+            own, full = working.get(block_of, (None, 0))
+            if own is not None and (gap := own.gap(each.result, each.taken, full)) is not None:
+                options.append((gap.freed / max(each.seconds * own.runs, _LEAST_S), each, gap))
         if not options:
             break
         _, best, gap = max(options, key=lambda option: option[0])
         gap.lives.apply(gap)
-        waiting = [each for each in waiting if each[0] is not best]
+        in_a_row = best.taken, best.result
+        waiting = [
+            (each, block_of)
+            for each, block_of in waiting
+            if each is not best and each.result not in in_a_row and each.taken not in in_a_row[1:]
+        ]
         found.append((best, gap))
     return found
 

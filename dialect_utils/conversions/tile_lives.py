@@ -64,7 +64,8 @@ class Lives:
       runs: how often the block runs.
 
     State: `own`, the bytes of this block's values at each op, and `within`, those that the op's blocks hold at most;
-    `last`, the place of the last op that needs a value; `inside`, the blocks of ops.
+    `last`, the place of the last op that needs a value; `inside`, the blocks of ops; `_placed`, the uses of results,
+    with the places of the users and of what needs them last; `_coming_from`, for places the places that come from them.
     """
 
     block: ir.Block
@@ -75,6 +76,8 @@ class Lives:
     within: np.ndarray = field(init=False)
     last: dict[ir.Value, int] = field(init=False, default_factory=dict)
     inside: dict[int, list[Lives]] = field(init=False, default_factory=dict)
+    _placed: dict[ir.Value, list[tuple[Use, int, int]]] = field(init=False, default_factory=dict)
+    _coming_from: dict[int, set[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self):
         self.ops = [op.operation for op in self.block.operations]
@@ -97,30 +100,31 @@ class Lives:
     def fullest(self) -> float:
         return float(np.max(self.own + self.within))
 
-    @property
-    def fullest_place(self) -> int:
-        return int(np.argmax(self.own + self.within))
-
-    def at_fullest(self) -> dict[ir.Block, Lives]:
-        """Returns the blocks that are at work at the fullest moment, the outermost first."""
-        lives, found = self, {self.block: self}
-        while inner := lives.inside.get(lives.fullest_place):
-            lives = max(inner, key=lambda each: each.fullest)
-            found[lives.block] = lives
+    def at_fullest(self) -> dict[ir.Block, tuple[Lives, int]]:
+        """Returns the blocks that are at work at the fullest moment, the outermost first, and the places of the ops."""
+        lives: Lives | None = self
+        found: dict[ir.Block, tuple[Lives, int]] = {}
+        while lives is not None:
+            full = int(np.argmax(lives.own + lives.within))
+            found[lives.block] = lives, full
+            lives = max(lives.inside.get(full, ()), key=lambda each: each.fullest, default=None)
         return found
 
-    def gap(self, result: ir.Value, source: ir.Value) -> Gap | None:
-        """Returns how a result of the block, made of `source`, is made again behind the fullest moment; None if that
-        frees nothing there."""
-        full, made = self.fullest_place, self._place[present(producer_of(result))]
+    def gap(self, result: ir.Value, source: ir.Value, full: int) -> Gap | None:
+        """Returns how a result of the block, made of `source`, is made again behind op `full`, the fullest moment; None
+        if that frees nothing there."""
+        made = self._place[present(producer_of(result))]
         if made > full or self.last[result] <= full or not _has_bits(source):
             return None
-        uses = _uses(result)
-        late = tuple(use for use in uses if self._place[self._top(use[0])] > full)
-        since = max((self._needed_until(*use) for use in uses if use not in late), default=made)
+        if result not in self._placed:
+            uses = _uses(result)
+            self._placed[result] = [(use, self._place[self._top(use[0])], self._needed_until(*use)) for use in uses]
+        placed = self._placed[result]
+        late = tuple(use for use, place, _ in placed if place > full)
+        since = max((needed for _, place, needed in placed if place <= full), default=made)
         if not late or since >= full:
             return None
-        until = min(self._place[self._top(user)] for user, _ in late)
+        until = min(place for _, place, _ in placed if place > full)
         awaited = self._awaited(full, until)
         if awaited is None:
             return None
@@ -147,14 +151,30 @@ class Lives:
         self.within[at] = max((each.fullest for each in self.inside[at]), default=0.0)
 
     def _awaited(self, full: int, until: int) -> ir.Value | None:
-        """Returns the smallest of the last results from behind the fullest moment that are in memory."""
+        """Returns the smallest of the last results before op `until` that are in memory and come from op `full`, so
+        that they cannot be there earlier."""
+        if full not in self._coming_from:
+            self._coming_from[full] = self._places_from(full)
+        coming = self._coming_from[full]
         made = [
             result
-            for op in self.ops[max(full + 1, until - _NEAREST) : until]
-            for result in op.results
+            for at in range(max(full, until - _NEAREST), until)
+            if at in coming
+            for result in self.ops[at].results
             if _has_bits(result) and self._bytes(result)
         ]
         return min(made, key=_tile_bytes, default=None)
+
+    def _places_from(self, full: int) -> set[int]:
+        """Returns the places of the ops that take what op `full` makes, or what such ops make."""
+        found, waiting = {full}, [full]
+        while waiting:
+            users = {
+                self._place[self._top(user)] for result in self.ops[waiting.pop()].results for user, _ in _uses(result)
+            }
+            waiting += users - found
+            found |= users
+        return found
 
     def _needed_until(self, user: ir.Operation, number: int) -> int:
         """Returns the place of the op for which an operand has to be in memory: that of its user, or a later one into

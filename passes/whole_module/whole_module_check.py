@@ -358,7 +358,7 @@ class _Checker:
     ) -> tuple[TakenOver, Outcome] | None:
         """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
         results are needed late, and its outcome; None if there is none, or if that is not enough."""
-        least = best if winner is None else outcomes[winner]
+        least_s = best.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * outcomes[winner].seconds
         lacking = [
             at
             for at, each in enumerate(outcomes)
@@ -366,22 +366,23 @@ class _Checker:
             and not wholes[at].form.endswith(PIPELINES)
             and self.criterion.missing_limit(self.forms.stock, each.of) is not None
             and is_clearly_faster(replace(each, problem=""), best)
-            and each.seconds < least.seconds * (1 - LEAST_GAIN_CONFIRMED)
+            and each.seconds < least_s
         ]
         if not lacking:
             return None
         fastest = min(lacking, key=lambda at: outcomes[at].seconds)
         excess = self.criterion.excess_bytes(self.forms.stock, present(outcomes[fastest].of))
+        rows = 0
         for share in _RELEASED_SHARES:
             progress.at("whole-module check: written per device, for less memory")
             with self.original.context:
                 form = take_over_releasing(
                     wholes[fastest], share * excess, self.replanned.planned, self.pipeline, self.session
                 )
-            if form is None:
+            if form is None or len(form.rows) == rows:  # nothing is left to release
                 return None
-            outcome = self.forms.outcome_of_whole(form, best)
-            if not outcome.problem and is_clearly_faster(outcome, best) and outcome.seconds < least.seconds:
+            rows, outcome = len(form.rows), self.forms.outcome_of_whole(form, best)
+            if not outcome.problem and is_clearly_faster(outcome, best) and outcome.seconds < least_s:
                 return form, outcome
         return None
 

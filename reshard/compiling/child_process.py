@@ -110,16 +110,15 @@ class _Child:
         A child that runs out of time may have spent it on what earlier requests left, so a new one is asked then.
         """
         with self._lock:
-            before = self._process
+            before, process = self._process, self._ready()
             try:
-                return self._asked(request)
+                return self._asked(process, request)
             except _Ended as ended:
-                if before is None or not ended.is_out_of_time:
+                if process is not before or not ended.is_out_of_time:
                     raise
-            return self._asked(request)
+            return self._asked(self._ready(), request)
 
-    def _asked(self, request: dict[str, Any]) -> dict[str, Any]:
-        process = self._ready()
+    def _asked(self, process: subprocess.Popen, request: dict[str, Any]) -> dict[str, Any]:
         assert process.stdin is not None and process.stdout is not None  # pipes, by _start
         stage = "starting"
         try:

@@ -127,16 +127,16 @@ def _solved(
     relaxation = _Relaxation(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
     relaxed = relaxation.solution() if relaxation else _by_messages(problem, reduction, gap, most_entries)
     variables = _variables(reduction)
-    if relaxed is not None and (relaxed.gap <= max(gap, enough) or variables > _MOST_AT_ONCE):
+    if relaxed is not None and (relaxed.gap <= max(gap, enough) or variables > min(_MOST_AT_ONCE, most_variables)):
         return relaxed
     if variables > most_variables:
         raise InfeasibleError(f"{variables:,} variables are more than {most_variables:,.0f}", is_proved=False)
     try:
-        left_s = max(1.0, time_limit_s / 3 if relaxed else end_s - time.monotonic())
+        left_s = max(1.0, time_limit_s / 3 if relaxed and relaxation else end_s - time.monotonic())
         found, bound = _programmed(problem, reduction, core, left_s, gap)
     except InfeasibleError as error:
         if relaxed is not None:
-            return relaxed
+            return replace(relaxed, variables=variables)
         greedy = _descended(problem, tuple(int(costs.argmin()) for costs in problem.costs))
         if error.is_proved or not math.isfinite(problem.cost(greedy)) or problem.excess(greedy) > 0:
             error.closest = relaxation and relaxation.closest
@@ -194,8 +194,9 @@ def _choose_near(messages: Messages, slack: float, gap: float) -> None:
 
 def _better(one: Solution, other: Solution) -> Solution:
     """Returns the cheaper solution, with the better bound."""
-    best = min(one, other, key=lambda each: each.cost)
-    return replace(best, bound=min(best.cost, max(one.bound, other.bound)))
+    best, bound = min(one, other, key=lambda each: each.cost), max(one.bound, other.bound)
+    spent = {"variables": one.variables + other.variables, "entries": one.entries + other.entries}
+    return replace(best, bound=min(best.cost, bound), **spent)
 
 
 class _Relaxation:

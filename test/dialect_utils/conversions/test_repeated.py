@@ -41,6 +41,28 @@ def test_the_one_that_costs_less_is_repeated_first(block, seconds, first):
     assert gap.awaited == list(block.operations)[4].results[0]
 
 
+def test_what_is_waited_for_comes_from_the_fullest_moment(block):
+    ops = list(block.operations)
+    number = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
+    with ir.InsertionPoint(ops[5]):  # smaller, behind it in the text, and there at once
+        early = ir.Operation.create("stablehlo.partition_id", [number])
+        used = {"call_target_name": ir.StringAttr.get("use")}
+        ir.Operation.create("stablehlo.custom_call", [], [early.results[0]], used)
+    ((_, gap),) = chosen(block, _candidates(block, 1.0, 2.0), 1)
+    assert gap.awaited in (ops[3].results[0], ops[4].results[0])
+
+
+def test_of_two_conversions_in_a_row_one_is_repeated(block):
+    first, second = list(block.operations)[:2]
+    second.operands[0] = first.results[0]
+    first.results[0].set_type(ir.RankedTensorType.get([16], ir.F32Type.get()))
+    candidates = [
+        Candidate(0, block.arguments[0], first.results[0], 1.0),
+        Candidate(1, first.results[0], second.results[0], 1.0),
+    ]
+    assert len(chosen(block, candidates, 10**6)) == 1
+
+
 def test_as_many_are_repeated_as_are_needed(block):
     candidates = _candidates(block, 1.0, 2.0)
     assert [len(chosen(block, candidates, each)) for each in (0, 1, 128, 129, 10**6)] == [0, 1, 1, 2, 2]
