@@ -71,7 +71,7 @@ if TYPE_CHECKING:  # loading it loads numpy
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
 LEAST_GAIN = 0.005  # share of the module's time that a compilation must hope to gain, divided by the effort
-_RELEASED_SHARES = (2, 8)  # of the bytes that a form needs too many, by the model, which the compiler differs from
+_RELEASED_SHARES = (1.1, 2, 8)  # of the bytes that a form needs too many: the compiler differs from the model
 _MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
 Change = tuple[tuple[int, ...], str]  # sites and the reason
 
@@ -377,7 +377,7 @@ class _Checker:
             progress.at("whole-module check: written per device, for less memory")
             with self.original.context:
                 form = take_over_releasing(
-                    wholes[fastest], share * excess, self.replanned.planned, self.pipeline, self.session
+                    wholes[fastest], int(share * excess), self.replanned.planned, self.pipeline, self.session
                 )
             if form is None or len(form.rows) == rows:  # nothing is left to release
                 return None
