@@ -85,7 +85,7 @@ class Lives:
         self._end = len(self.ops) - 1
         for at in range(self._end, -1, -1):
             for result in self.ops[at].results:
-                self.last[result] = max((self._needed_until(*use) for use in _uses(result)), default=at)
+                self.last[result] = max((self._needed_until(user) for user, _ in _uses(result)), default=at)
         self.own, self.within = np.zeros(len(self.ops)), np.zeros(len(self.ops))
         for at, op in enumerate(self.ops):
             for result in op.results:
@@ -118,7 +118,7 @@ class Lives:
             return None
         if result not in self._placed:
             uses = _uses(result)
-            self._placed[result] = [(use, self._place[self._top(use[0])], self._needed_until(*use)) for use in uses]
+            self._placed[result] = [(use, self._place[self._top(use[0])], self._needed_until(use[0])) for use in uses]
         placed = self._placed[result]
         late = tuple(use for use, place, _ in placed if place > full)
         since = max((needed for _, place, needed in placed if place <= full), default=made)
@@ -176,7 +176,7 @@ class Lives:
             found |= users
         return found
 
-    def _needed_until(self, user: ir.Operation, number: int) -> int:
+    def _needed_until(self, user: ir.Operation) -> int:
         """Returns the place of the op for which an operand has to be in memory: that of its user, or a later one into
         which the user is fused."""
         top = self._top(user)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,13 +169,9 @@ def _choose_near(messages: Messages, slack: float, gap: float) -> None:
     states = messages.near(slack)
     nodes = sorted(states)
     number = {node: at for at, node in enumerate(nodes)}
-    small = PairwiseProblem(
-        [messages.costs[node][states[node]] for node in nodes],
-        {
-            (number[one], number[other]): matrix[np.ix_(states[one], states[other])]
-            for (one, other), matrix in messages.edges.items()
-        },
-    )
+    edges = {(number[one], number[other]): matrix for (one, other), matrix in messages.edges.items()}
+    whole = PairwiseProblem([messages.costs[node] for node in nodes], edges)
+    small = _restricted(whole, [states[node] for node in nodes])
     reduction = Reduction(small)
     try:
         reduction.run()
@@ -310,19 +306,7 @@ class _Line:
 def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit_s: float) -> Solution | None:
     """Returns the best solution in which each node has one of the states that it has in one of several solutions."""
     states = [np.unique(each) for each in np.array(seen).T]
-    limits = [
-        Limit(
-            {node: np.asarray(w)[states[node]] for node, w in limit.weights.items()},
-            limit.most,
-            {(a, b): matrix[np.ix_(states[a], states[b])] for (a, b), matrix in limit.pairs.items()},
-        )
-        for limit in problem.limits
-    ]
-    small = PairwiseProblem(
-        [costs[some] for costs, some in zip(problem.costs, states, strict=True)],
-        {(a, b): matrix[np.ix_(states[a], states[b])] for (a, b), matrix in problem.edges.items()},
-        limits,
-    )
+    small = _restricted(problem, states)
     reduction = Reduction(small)
     reduction.run()
     try:
@@ -333,6 +317,24 @@ def _mixed(problem: PairwiseProblem, seen: Sequence[tuple[int, ...]], time_limit
     whole = tuple(int(some[state]) for some, state in zip(states, found, strict=True))
     whole = _descended(problem, whole) if not problem.excess(whole) else whole
     return Solution(whole, problem.cost(whole), -math.inf, len(reduction.core)) if not problem.excess(whole) else None
+
+
+def _restricted(problem: PairwiseProblem, states: Sequence[np.ndarray]) -> PairwiseProblem:
+    """Returns the problem in which each node has some of its states alone, in that order."""
+
+    def between(matrices: Mapping[tuple[int, int], np.ndarray]) -> dict[tuple[int, int], np.ndarray]:
+        return {(a, b): matrix[np.ix_(states[a], states[b])] for (a, b), matrix in matrices.items()}
+
+    limits = [
+        Limit(
+            {node: np.asarray(weights)[states[node]] for node, weights in limit.weights.items()},
+            limit.most,
+            between(limit.pairs),
+        )
+        for limit in problem.limits
+    ]
+    costs = [each[some] for each, some in zip(problem.costs, states, strict=True)]
+    return PairwiseProblem(costs, between(problem.edges), limits)
 
 
 def _priced(problem: PairwiseProblem, price: float, limits: Collection[int]) -> PairwiseProblem:
