@@ -31,10 +31,10 @@ _POLICIES = {
     BETTER: "write the pipelines that are faster by their modelled time",
     ALWAYS: "write every pipeline that there can be",
 }
-_STABLEHLO, _KERNELS = "stablehlo", "kernels"
+STABLEHLO, _KERNELS = "stablehlo", "kernels"
 _A_KERNEL = "a kernel: "  # how a report row says that a pipeline is one; checks read it
 _FUSE = {
-    _STABLEHLO: "blocks are operations of StableHLO",
+    STABLEHLO: "blocks are operations of StableHLO",
     _KERNELS: "a product and the all_to_all or all_reduce behind it, or a lookup and the all_to_all behind it, are a "
     "Pallas kernel, on TPUs that it is for",
 }
@@ -108,7 +108,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     )
     sends_only: bool = option(False, "leave products that take what a collective brings; cut those that are sent")
     fuse: str = option(
-        _STABLEHLO, "; ".join(f"{name}: {meaning}" for name, meaning in _FUSE.items()), choices=tuple(_FUSE)
+        STABLEHLO, "; ".join(f"{name}: {meaning}" for name, meaning in _FUSE.items()), choices=tuple(_FUSE)
     )
     only: str = only_option()
     leave: str = leave_option()

@@ -352,11 +352,10 @@ def _insertion_before(value: ir.Value, users: list[ir.Operation]) -> ir.Insertio
     paths = [_path(user, block) for user in users]
     while all(len(path) > 1 for path in paths) and _share_a_block(paths):
         paths = [path[1:] for path in paths]
-    first_ops = {path[0] for path in paths}
-    if len(first_ops) == 1:
-        return ir.InsertionPoint(first_ops.pop())
-    order = {op.operation: i for i, op in enumerate(paths[0][0].block.operations)}
-    return ir.InsertionPoint(min(first_ops, key=order.__getitem__))
+    first, *others = (path[0] for path in paths)
+    for op in others:
+        first = op if op.is_before_in_block(first) else first
+    return ir.InsertionPoint(first)
 
 
 def _op_around(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
@@ -369,8 +368,7 @@ def _op_around(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
 
 def _is_behind(op: ir.Operation, other: ir.Operation) -> bool:
     """Returns whether `op` comes after `other` in their block."""
-    order = [each.operation for each in other.block.operations]
-    return order.index(op) > order.index(other)
+    return other.operation.is_before_in_block(op.operation)
 
 
 def _path(op: ir.Operation, block: ir.Block) -> list[ir.Operation]:

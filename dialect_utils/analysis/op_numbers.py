@@ -8,6 +8,7 @@ of the module in which each location is a number tells for which op a collective
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ..ir.module_files import as_text
 from ..ir.ops import ops_in
@@ -33,8 +34,10 @@ class NumberedOps:
             self.text = _numbered(as_text(clone, enable_debug_info=True, use_local_scope=True))
             self._copy = ir.Module.parse(self.text)
         self._ops: dict[int, ir.Operation] = {}
+        self._numbers: list[tuple[str, int | None]] = []  # of each op, in their order, with its name
         for copy, original in zip(ops_in(self._copy.operation), ops_in(module.operation), strict=True):
             number = number_in(str(copy.location))
+            self._numbers.append((original.name, number))
             if number is not None:  # ops inside a compactly printed region have the number of the op around them
                 self._ops.setdefault(number, original)
 
@@ -45,8 +48,14 @@ class NumberedOps:
 
     def all_of_name(self, name: str) -> list[ir.Operation]:
         """Returns the op that a name stands for, and the calls around it that the name tells, innermost first."""
-        numbers = map(int, reversed(_NUMBER.findall(name)))
-        return [self._ops[number] for number in numbers if number in self._ops]
+        return [self._ops[number] for number in reversed(numbers_in(name)) if number in self._ops]
+
+    def numbers_of(self, ops: Sequence[ir.Operation]) -> dict[ir.Operation, int] | None:
+        """Returns the numbers of the ops of another module, in their order, which has the same ops as the original;
+        None if it has others."""
+        if [op.name for op in ops] != [name for name, _ in self._numbers]:
+            return None
+        return {op: number for op, (_, number) in zip(ops, self._numbers, strict=True) if number is not None}
 
 
 def number_in(name: str) -> int | None:
@@ -56,8 +65,13 @@ def number_in(name: str) -> int | None:
       >>> number_in("jit(f)/reshard.op/12/reshard.op/7"), number_in("dot_general")
       (7, None)
     """
-    found = _NUMBER.findall(name)
-    return int(found[-1]) if found else None
+    found = numbers_in(name)
+    return found[-1] if found else None
+
+
+def numbers_in(name: str) -> list[int]:
+    """Returns the numbers in a name: of the calls around an op, outermost first, and of the op."""
+    return list(map(int, _NUMBER.findall(name)))
 
 
 def _numbered(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from ..emission.mini_modules import bits_of
 from ..ir.fusing import may_be_fused
 from ..ir.loop_trips import known_trips_of
-from ..ir.ops import CONSTANTS, LOOPS, parent_of, producer_of, terminator_of
+from ..ir.ops import CONSTANTS, LOOPS, parent_of, producer_of
 from ..platform.bindings import ir
 from ..platform.typed import present
 
@@ -195,7 +195,7 @@ class Lives:
         if not may_be_fused(op) or len(op.results) != 1:
             return False
         uses = _uses(op.results[0])
-        return len(uses) == 1 and uses[0][0] != terminator_of(self.block)
+        return len(uses) == 1 and uses[0][0] != self.ops[-1]
 
     def _top(self, op: ir.Operation) -> ir.Operation:
         """Returns the op of the block that is, or holds, an op."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reshard.dialect_utils.platform.bindings import ir
     from reshard.passes.driver.base import Session
     from reshard.passes.driver.pipeline import Pipeline
+    from reshard.passes.whole_module.whole_module_check import WholeModuleCheck
 
 # The most bytes that a run of the check by values may take: arguments, outputs and temporaries of all devices together.
 MOST_VALUE_BYTES = 256 << 20
@@ -52,6 +53,35 @@ def can_be_rewritten(rows: Sequence[dict]) -> bool:
     return is_rewritten(rows) or any(row.get("possible") for row in rows)
 
 
+def run_and_checked(
+    parse_original: Callable[[], ir.Module],
+    run: Callable[[], ir.Module],
+    pipeline: Pipeline,
+    session: Session,
+    *,
+    compiles: bool,
+    value_bytes: int | None,
+    needs_run: bool = False,
+) -> ir.Module:
+    """Returns the module after a pipeline with only those rewrites that pass the checks; see `checked`.
+
+    Args:
+      run: runs `pipeline` in `session` on the module and returns it. It is not called if the module is written per
+        device as a whole and nothing has to be known about its sites for that.
+      needs_run: whether it has to be called in any case, as where the passes are watched.
+    """
+    first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
+    if compiles and not needs_run and pipeline.emission == AUTO:
+        from reshard.passes.whole_module import whole_module_check
+
+        begun = whole_module_check.begin(parse_original(), pipeline, session)
+        if begun is not None and (module := begun.before_sites()) is not None:
+            return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)
+    module = run()
+    rows, asked = session.results.report_rows[first_row:], {"compiles": compiles, "value_bytes": value_bytes}
+    return checked(parse_original, module, pipeline, session, rows, **asked, begun=begun)
+
+
 def checked(
     parse_original: Callable[[], ir.Module],
     module: ir.Module,
@@ -61,6 +91,7 @@ def checked(
     *,
     compiles: bool,
     value_bytes: int | None,
+    begun: WholeModuleCheck | None = None,
 ) -> ir.Module:
     """Returns the module with only those rewrites that pass the checks. Each check records its result in the session.
 
@@ -76,6 +107,7 @@ def checked(
       rows: the last rows of `session.results.report_rows`, which belong to this module; the check may replace them.
       compiles: whether the whole module is compiled before and after.
       value_bytes: the limit of the check by values that the caller asks for; None: the caller asks for none.
+      begun: the check of the whole module, if it has begun before the pipeline ran.
     Raises: DiagnosedError as `whole_module_check.check` does.
     """
     if _has_kernels(rows):
@@ -93,13 +125,35 @@ def checked(
             return values_check.problem_of_stock(parse_original(), pipeline, session, most_bytes=MOST_VALUE_BYTES)
 
         module = whole_module_check.check(
-            parse_original(), module, pipeline, session, rows, problem_of_stock=problem_of_stock
+            begun.original if begun else parse_original(),
+            module,
+            pipeline,
+            session,
+            rows,
+            problem_of_stock=problem_of_stock,
+            begun=begun,
         )
-        rows = session.results.report_rows[first_row:]
-        if len(session.results.checks) > before:  # else the last check is that of another module of the file
-            pipeline = whole_module_check.pipeline_behind(session.results.checks[-1], pipeline)
-            if value_bytes is None and whole_module_check.needs_values(session):
-                value_bytes = MOST_VALUE_BYTES
+    return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)
+
+
+def _checked_further(
+    parse_original: Callable[[], ir.Module],
+    module: ir.Module,
+    pipeline: Pipeline,
+    session: Session,
+    first_row: int,
+    checks_before: int,
+    value_bytes: int | None,
+) -> ir.Module:
+    """Returns the module after the checks behind that of the whole module; the rows and checks of earlier modules of
+    the file come before `first_row` and `checks_before`."""
+    rows, before = session.results.report_rows[first_row:], checks_before
+    if len(session.results.checks) > before:  # else the last check is that of another module of the file
+        from reshard.passes.whole_module import whole_module_check
+
+        pipeline = whole_module_check.pipeline_behind(session.results.checks[-1], pipeline)
+        if value_bytes is None and whole_module_check.needs_values(session):
+            value_bytes = MOST_VALUE_BYTES
     if value_bytes is not None and is_rewritten(rows):
         from reshard.passes.results import values_check
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
@@ -28,8 +30,8 @@ class CompiledForms:
       groups: of sites. with_sites: returns the module in which some sites are rewritten.
       criterion: what decides between two forms. target: the target of compilation.
       refuse: raises an error if there are no such devices.
-    State: `texts`, by the `id` of a module; `stock`, the original as the target's compiler compiles it, with its
-      estimate once another form needs one to compare with.
+    State: `texts`, by the `id` of a module; `compiled`, likewise, what was asked for without an estimate; `stock`, the
+      original as the target's compiler compiles it, with its estimate once another form needs one to compare with.
     """
 
     original: ir.Module
@@ -41,6 +43,7 @@ class CompiledForms:
     target: Target | None
     refuse: Callable[[str], None]
     texts: dict[int, str] = field(default_factory=dict)
+    compiled: dict[int, Compiled] = field(default_factory=dict)
     stock: Compiled = field(init=False)
 
     @property
@@ -60,6 +63,8 @@ class CompiledForms:
     # Compiled
 
     def compile(self, module: ir.Module, *, with_estimate: bool = True) -> Compiled:
+        if not with_estimate and id(module) in self.compiled:
+            return self.compiled[id(module)]
         compiled = self.child.compile(
             self._text(module),
             devices_of(module),
@@ -69,7 +74,27 @@ class CompiledForms:
         )
         if compiled.status == "target":
             self.refuse(compiled.message)
+        if not with_estimate:
+            self.compiled[id(module)] = compiled
         return compiled
+
+    @functools.cached_property
+    def numbered(self) -> NumberedOps:
+        """Returns the original with numbers for its ops."""
+        return NumberedOps(self.original)
+
+    def compile_numbered(self) -> Compiled:
+        """Returns the original as XLA compiles it for CPU devices, with its HLO, in which ops have their numbers."""
+        request = self._numbered_request
+        wanted = {"keeps_hlo": True, "keeps_locations": True, "has_final": request.has_final}
+        compiled = self.child.compile(request.module, request.num_devices, **wanted)
+        self.compiled[id(self.original)] = replace(compiled, hlo_text=None)
+        return compiled
+
+    @functools.cached_property
+    def _numbered_request(self) -> CompileRequest:
+        wanted = {"keeps_hlo": True, "keeps_locations": True, "has_final": self.criterion.network.has_final}
+        return CompileRequest(self.numbered.text, devices_of(self.original), **wanted)
 
     def partitioned(self, module: ir.Module) -> Compiled:
         """Returns a form as XLA compiles it for CPU devices, whatever the target is."""
@@ -77,14 +102,22 @@ class CompiledForms:
 
     def foresee(self, modules: Sequence[ir.Module]) -> None:
         """Compiles modules for CPU devices at the same time, which are asked for soon."""
-        self.child.foresee([self._request(each) for each in modules])
+        self.child.foresee([self._request(each) for each in modules if id(each) not in self.compiled])
 
-    def begin(self, original: ir.Module, starts: Sequence[Groups]) -> None:
-        """Compiles a large module for CPU devices while the caller goes on, as it came and with the first and the last
-        of some sets."""
-        if self.target is None and xla_child.is_large(self._text(original)):
-            sets = dict.fromkeys((*starts[:1], *starts[-1:]))
-            self.child.begin([self._request(each) for each in (original, *map(self.module, sets))])
+    def begin(self, modules: Sequence[ir.Module]) -> None:
+        """Compiles large modules for CPU devices while the caller goes on."""
+        new = [each for each in modules if id(each) not in self.compiled]
+        if self.target is None and all(xla_child.is_large(self._text(each)) for each in new):
+            self.child.begin([self._request(each) for each in new])
+
+    def begin_numbered(self) -> None:
+        """Compiles the original as `compile_numbered` does while the caller goes on, if it is large."""
+        if xla_child.is_large(self._numbered_request.module):
+            self.child.begin([self._numbered_request])
+
+    def first_and_last(self, starts: Sequence[Groups]) -> list[ir.Module]:
+        """Returns the modules of the first and the last of some sets."""
+        return list(map(self.module, dict.fromkeys((*starts[:1], *starts[-1:]))))
 
     def foresee_sets(self, sets: Sequence[Groups]) -> None:
         """Compiles sets at the same time, of which the first is measured next, and the others perhaps."""

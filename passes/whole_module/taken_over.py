@@ -13,7 +13,9 @@ memory, that one once more, with conversions that are repeated where their resul
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.ir.ops import LOOPS
@@ -29,6 +31,7 @@ from reshard.passes.whole_module.pipelined import keeps_sums, overlapping
 TIME, BYTES = "time", "bytes"
 PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
 PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
+FIRST_FORMS = (TIME, TIME + PRODUCTS)  # those that are tried before sites are planned
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
 _RELEASED = re.compile(r", (\d+) bytes released")  # behind these: by conversions that are written again
 
@@ -92,30 +95,37 @@ def cut_at_sites(pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
     return Pipeline(pipeline.elements[:cut]), Pipeline(pipeline.elements[cut:])
 
 
-def take_over(planned: bytes, pipeline: Pipeline, session: Session) -> list[TakenOver]:
+def take_over(
+    planned: bytes, pipeline: Pipeline, session: Session, written: Mapping[str, TakenOver] = MappingProxyType({})
+) -> list[TakenOver]:
     """Returns the forms in which a module is taken over: one that is none, with the reason, or up to three modules.
 
     Args:
       planned: the module with its findings, as bytecode. pipeline: the one that rewrites sites, in `session`.
+      written: forms that are there already, by their names.
     """
-    first = _taken_over(planned, pipeline, TIME, session)
+
+    def form_of(name: str) -> TakenOver:
+        return written[name] if name in written else take_over_as(name, planned, pipeline, session)
+
+    first = form_of(TIME)
     if first.module is None or not _writer(pipeline).network.is_known:
         return [first]
-    found = {_chains(first): first}
-    for form in (BYTES, TIME + PRODUCTS):
-        other = _taken_over(planned, pipeline, form, session)
-        if other.module is not None:
-            found.setdefault(_chains(other), other)
+    return different([first, form_of(BYTES), form_of(TIME + PRODUCTS)])
+
+
+def different(forms: Iterable[TakenOver]) -> list[TakenOver]:
+    """Returns the forms that are modules, without those that have the chains of an earlier one."""
+    found: dict[tuple[str, ...], TakenOver] = {}
+    for each in forms:
+        if each.module is not None:
+            found.setdefault(tuple(row["chain"] for row in each.rows), each)
     return list(found.values())
-
-
-def _chains(form: TakenOver) -> tuple[str, ...]:
-    return tuple(row["chain"] for row in form.rows)
 
 
 def take_over_beside_loops(planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver | None:
     """Returns the form in which all but the loops is taken over; None for a module without a loop that may stay."""
-    found = _taken_over(planned, pipeline, TIME + LOOPS_STAY, session)
+    found = take_over_as(TIME + LOOPS_STAY, planned, pipeline, session)
     is_cut = any(f"{each} stays with XLA" in str(remark) for each in LOOPS for remark in found.remarks)
     return found if found.module is not None and is_cut else None
 
@@ -124,11 +134,12 @@ def take_over_releasing(
     whole: TakenOver, release_bytes: int, planned: bytes, pipeline: Pipeline, session: Session
 ) -> TakenOver | None:
     """Returns a form once more, with so many bytes released; None if there is nothing to release."""
-    found = _taken_over(planned, pipeline, f"{whole.form}, {release_bytes} bytes released", session)
+    found = take_over_as(f"{whole.form}, {release_bytes} bytes released", planned, pipeline, session)
     return found if found.module is not None and len(found.rows) > len(whole.rows) else None
 
 
-def _taken_over(planned: bytes, pipeline: Pipeline, form: str, session: Session) -> TakenOver:
+def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver:
+    """Returns one form of a module, by its name; the other arguments are as in `take_over`."""
     own = Session(session.options)
     module = ir.Module.parse(planned)
     try:

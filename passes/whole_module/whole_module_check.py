@@ -13,7 +13,9 @@ better. So stock XLA compiles the module as it came, and some of its rewritten f
 Under `better`, `emit=auto` has one more candidate: the module taken over as a whole (`taken_over`). It has to be faster
 by a tenth: on the two-level network of `step_times` such modules were faster as promised, while on CPU devices of one
 process one that promised 4 % was slower. Where the target's own compiler estimates a shorter time, too, that is enough.
-No gain is asked for where stock XLA computes wrong values.
+No gain is asked for where stock XLA computes wrong values. On CPU devices it is tried first, before anything is known
+about single sites: planning them and asking XLA about each takes longer than all the rest. If it is faster by a tenth
+than the module as it came, and than any set of sites can make that (`most_of_sites`), no site is planned.
 
 For a target of compilation ahead of time, its compiler compiles the module as it came and the finalists among its
 forms (`search`). Then its final program and its estimate of the time count as well.
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
-from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
@@ -38,6 +40,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
+from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, micros
@@ -49,19 +52,24 @@ from reshard.passes.whole_module.module_cost import (
     ModuleCriterion,
     best_of,
     compared,
+    is_better,
     is_clearly_faster,
 )
+from reshard.passes.whole_module.most_of_sites import most_gain_s
 from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.search import NOT_ASKED, Found, Search
 from reshard.passes.whole_module.site_groups import Group, groups_of, names_sites
 from reshard.passes.whole_module.taken_over import (
+    FIRST_FORMS,
     LOOPS_STAY,
     PIPELINES,
     TakenOver,
     can_take_over,
+    different,
     pipeline_for,
     take_over,
+    take_over_as,
     take_over_beside_loops,
     take_over_releasing,
 )
@@ -122,6 +130,7 @@ def check(
     *,
     policy: str | None = None,
     problem_of_stock: Callable[[], str] = lambda: "",
+    begun: WholeModuleCheck | None = None,
 ) -> ir.Module:
     """Returns the module with the best set of sites rewritten, and records a `Check`.
 
@@ -132,6 +141,7 @@ def check(
       policy: None for that of the pass plan-sites.
       problem_of_stock: says in words where stock XLA computes the module wrongly; empty if it does not. It is asked if
         the module would stay with XLA and can be taken over.
+      begun: the check of `original` that has looked at the module before its sites were planned.
     If there is nothing to choose, nothing is compiled for CPU devices; for another target, the module is compiled and
     recorded.
 
@@ -144,13 +154,35 @@ def check(
     takes_over = asked == BETTER and _may_take_over(original, pipeline, target)
     if not groups and not takes_over and not (target and target.is_ahead_of_time):
         return rewritten
+    if begun is None:
+        import_shardings(original, pipeline, session)
+        devices = target.devices if target else devices_of(original)
+        if devices != devices_of(original):
+            _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
+        begun = WholeModuleCheck(original, pipeline, session, asked, takes_over)
+    begun.problem_of_stock = problem_of_stock
+    return begun.run(rewritten, rows, groups)
+
+
+def begin(original: ir.Module, pipeline: Pipeline, session: Session) -> WholeModuleCheck | None:
+    """Returns the check of a module whose form written per device may be tried before its sites are planned; None if
+    that may not be, or if there is no such form.
+
+    More effort than 1 asks for all forms. Other targets than CPU devices take longer for one form than the planning of
+    sites does, and are asked in another order.
+    """
+    is_default = _option(pipeline, "policy", BETTER) == BETTER and session.options.effort == 1
+    network: SiteNetwork = _option(pipeline, "network", SiteNetwork())
+    if not is_default or session.options.compile_for is not None or not network.is_known:
+        return None
+    if not _may_take_over(original, pipeline, None) or _has_kernels(pipeline):
+        return None
     import_shardings(original, pipeline, session)
-    devices = target.devices if target else devices_of(original)
-    if devices != devices_of(original):
-        _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
-    checker = _Checker(original, rewritten, pipeline, session, list(rows), groups, asked, takes_over)
-    checker.problem_of_stock = problem_of_stock
-    return checker.run()
+    return WholeModuleCheck(original, pipeline, session, BETTER, takes_over=True)
+
+
+def _has_kernels(pipeline: Pipeline) -> bool:
+    return any(isinstance(each, OverlapCollectivesPass) and each.fuse != STABLEHLO for each in pipeline.passes)
 
 
 def _may_take_over(module: ir.Module, pipeline: Pipeline, target: Target | None) -> bool:
@@ -180,33 +212,33 @@ def _option(pipeline: Pipeline, name: str, default):
     return next((getattr(each, name) for each in pipeline.passes if isinstance(each, PlanSitesPass)), default)
 
 
-@dataclass
-class _Checker:
+class WholeModuleCheck:
     """The check of one module.
 
-    State: `forms`, the forms of the module, as they are compiled.
+    Args:
+      original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
+      takes_over: whether it may be written per device as a whole.
+    State: `forms`, the forms of the module, as they are compiled; `groups` of sites and their report `rows`, once sites
+      are planned, and the module `rewritten` then; `_first`, forms that were written before.
     """
 
-    original: ir.Module
-    rewritten: ir.Module
-    pipeline: Pipeline
-    session: Session
-    rows: list[dict]
-    groups: list[Group]
-    policy: str
-    takes_over: bool = False
-    problem_of_stock: Callable[[], str] = lambda: ""
-
-    def __post_init__(self):
+    def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
+        self.original, self.pipeline, self.session = original, pipeline, session
+        self.policy, self.takes_over = policy, takes_over
+        self.problem_of_stock: Callable[[], str] = lambda: ""
         self.child = self.session.options.xla_child or xla_child.shared_child()
         self.target: Target | None = self.session.options.compile_for
         network = _option(self.pipeline, "network", SiteNetwork())
         self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
         self.replanned = Replanned(self.original, self.pipeline, self.session)
-        self.proposed: Groups = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
+        self.rows: list[dict] = []
+        self.groups: list[Group] = []
+        self.rewritten = original
+        self.proposed: Groups = frozenset()
+        self._first: dict[str, TakenOver] = {}
         self.forms = CompiledForms(
             self.original,
-            {self.proposed: self.rewritten},
+            {},
             self.groups,
             self.replanned.with_sites,
             self.criterion,
@@ -217,16 +249,90 @@ class _Checker:
 
     @functools.cached_property
     def taken_over(self) -> list[TakenOver]:
-        """Returns the forms in which the module is written per device as a whole; none if nobody asks for them."""
+        """Returns the forms in which the module is written per device; none if nobody asks for them."""
         if not self.takes_over:
             return []
         if self.groups:  # else nothing may be compiled at all
-            self.forms.begin(self.original, self._starts())
+            self.forms.begin([self.original, *self.forms.first_and_last(self._starts())])
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
-            return take_over(self.replanned.planned, self.pipeline, self.session)
+            return take_over(self.replanned.planned, self.pipeline, self.session, self._first)
 
-    def run(self) -> ir.Module:
+    # Before sites are planned
+
+    def before_sites(self) -> ir.Module | None:
+        """Returns the module written per device, if no set of sites can be as good, and records a `Check`; else None,
+        and `run` goes on with what is known then."""
+        progress.at("whole-module check: writing the module per device")
+        try:
+            with self.original.context:
+                forms = self._first_forms()
+        except DiagnosedError:  # the pipeline will say so at its place
+            return None
+        if not forms or not self.forms.stock.is_ok or (least := self._least_with_sites()) is None:
+            return None
+        none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
+        outcomes = list(map(self.forms.measured_whole, forms))
+        winner = best_of(outcomes, least)
+        if (thin := self._with_less_memory(forms, outcomes, winner, none)) is not None:
+            winner, forms = len(forms), [*forms, thin[0]]
+            outcomes.append(thin[1])
+        if winner is None or not is_better(outcomes[winner], least):
+            return None
+        for each in self.replanned.said_finding:
+            if each.severity != REMARK:
+                self.session.results.diagnostics.diagnostics.append(each)
+        islands = f"; no set of sites takes less than {micros(least.seconds)}"
+        attempts = len(self.forms.compiled) - 1
+        return self._handed_over_whole(forms[winner], outcomes[winner], none, reason=islands, attempts=attempts)
+
+    def _first_forms(self) -> list[TakenOver]:
+        """Returns the forms to try first, those of least time; compiles the module as it came."""
+        self.child.prepare(devices_of(self.original))  # it starts meanwhile
+        found = compat.bytecode(self.replanned.module_found)
+        self.forms.begin_numbered()
+        forms: list[TakenOver] = []
+        for name in FIRST_FORMS:
+            form = take_over_as(name, found, self.pipeline, self.session)
+            if not self.replanned.found.open_results:  # else the layouts of results are not settled
+                self._first[name] = form
+            if form.module is None:
+                return []
+            forms = different([*forms, form])
+            if form in forms:
+                self.forms.begin([form.module])
+        progress.at("whole-module check: the module as it came")
+        self._numbered = self.forms.compile_numbered()
+        self.forms.stock = self.forms.compile(self.original, with_estimate=False)
+        return forms
+
+    def _least_with_sites(self) -> Outcome | None:
+        """Returns an outcome that no set of sites is better than, and that is clearly better than the module as it
+        came; None if there is no such bound."""
+        from reshard.dialect_utils.xla.hlo_collectives import collectives_in
+
+        stock, network, devices = self.forms.stock, self.criterion.network, devices_of(self.original)
+        topology = network.topology.fitted(devices)
+        collectives = collectives_in(present(self._numbered.hlo_text))
+        with self.original.context:
+            found, edges = self.replanned.module_found, self.replanned.found.edges
+            gain_s = most_gain_s(found, edges, self.forms.numbered, collectives, topology)
+        none, partitioned_s = self.criterion.outcome(stock, stock, 0), network.time_of(stock, devices).seconds
+        if gain_s is None or not partitioned_s:
+            return None
+        gained_s = gain_s * none.seconds / partitioned_s  # the final program's time may count
+        seconds = min(none.seconds - gained_s, (1 - LEAST_GAIN_OF_WHOLE) * none.seconds)
+        return replace(none, seconds=seconds)
+
+    # With sites
+
+    def run(self, rewritten: ir.Module, rows: Sequence[dict], groups: Sequence[Group]) -> ir.Module:
+        """Returns the best form of the module; the arguments are the module, its rows and its groups with the sites
+        that the pipeline rewrote."""
+        self.rewritten, self.rows = rewritten, list(rows)
+        self.groups += groups
+        self.proposed = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
+        self.forms.written[self.proposed] = rewritten
         wholes = [each for each in self.taken_over if each.module is not None]
         why_not = "".join(each.problem for each in self.taken_over)
         if not self.groups and not wholes and not self.forms.is_slow:
@@ -255,7 +361,7 @@ class _Checker:
         if winner is None and (able := self._in_place_of_wrong(wholes, outcomes, choice.outcome)) is not None:
             winner, wrong = able
         if winner is not None:
-            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found, wrong)
+            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found, wrong=wrong)
         if outcomes:
             why_not = self._why_not_whole(outcomes, choice.outcome)
         if self._is_unmeasurable(choice):
@@ -387,12 +493,21 @@ class _Checker:
         return None
 
     def _handed_over_whole(
-        self, winner: TakenOver, whole: Outcome, islands: Outcome, found: Found, wrong: str
+        self,
+        winner: TakenOver,
+        whole: Outcome,
+        islands: Outcome,
+        found: Found | None = None,
+        *,
+        wrong: str = "",
+        reason: str = "",
+        attempts: int = 0,
     ) -> ir.Module:
         """Returns the module written per device. Its rows and remarks take the place of those of the sites.
 
         Args:
           wrong: where stock XLA computes wrong values, if that is the reason.
+          reason: what else to say for it. attempts: how many forms were compiled, if there was no search.
         """
         module, results = present(winner.module), self.session.results
         results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
@@ -400,12 +515,20 @@ class _Checker:
         results.diagnostics.diagnostics[:] = [
             each for each in results.diagnostics.diagnostics if each not in of_sites
         ] + [*winner.remarks]
-        reason = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
-        reason = f"stock XLA computes wrong values: {wrong}" if wrong else reason
+        said = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
+        said = f"stock XLA computes wrong values: {wrong}" if wrong else said + reason
         place = "in place of its sites the" if self.groups else "the"
         loops = " but its loops" if LOOPS_STAY in winner.form else ""
-        self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {reason}")
-        self._record(whole.of, frozenset(), module, found=found, taken_over=winner.form, wrong_stock=wrong)
+        self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {said}")
+        self._record(
+            whole.of,
+            frozenset(),
+            module,
+            found=found,
+            attempts=attempts,
+            taken_over=winner.form,
+            wrong_stock=wrong,
+        )
         return module
 
     def _why_not_whole(self, outcomes: Sequence[Outcome], islands: Outcome) -> str:
@@ -464,6 +587,7 @@ class _Checker:
         added: Sequence[Change] = (),
         found: Found | None = None,
         *,
+        attempts: int = 0,
         taken_over: str = "",
         not_taken_over: str = "",
         wrong_stock: str = "",
@@ -482,7 +606,7 @@ class _Checker:
                 then,
                 now,
                 tuple(added),
-                found.attempts if found else 0,
+                found.attempts if found else attempts,
                 found.promised if found else 0,
                 self._traffic(module if is_rewritten else None),
                 taken_over,

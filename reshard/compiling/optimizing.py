@@ -28,7 +28,7 @@ from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import COMPARED
 from reshard.passes.results import report, result_cache
-from reshard.passes.results.checks import checked, effort_of, is_rewritten
+from reshard.passes.results.checks import effort_of, is_rewritten, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.sites.network import UNKNOWN, of_target, topology_of
 from reshard.planning import device_networks
@@ -304,11 +304,15 @@ def _output(
         enter("reading", module_files.reading_limit_s(file))
         module = file.chunks()[0].parse(context)
         enter("running the passes", None)
-        pipeline.run(module, session)
-        rows, asked = session.results.report_rows, {"compiles": checks.compiles, "value_bytes": checks.value_bytes}
-        module = checked(lambda: file.chunks()[0].parse(context), module, pipeline, session, rows, **asked)
-        has_rewrites = is_rewritten(rows)
-        return Output(compat.bytecode(module) if has_rewrites else b"", not has_rewrites)
+
+        def run() -> ir.Module:
+            pipeline.run(module, session)
+            return module
+
+        asked = {"compiles": checks.compiles, "value_bytes": checks.value_bytes}
+        result = run_and_checked(lambda: file.chunks()[0].parse(context), run, pipeline, session, **asked)
+        has_rewrites = is_rewritten(session.results.report_rows)
+        return Output(compat.bytecode(result) if has_rewrites else b"", not has_rewrites)
 
 
 def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:

@@ -23,7 +23,7 @@ from reshard.passes.driver.elements import is_mlir_pass
 from reshard.passes.driver.instrumentation import Instrumentation
 from reshard.passes.driver.pipeline import Pipeline, PipelineError
 from reshard.passes.results import result_cache
-from reshard.passes.results.checks import checked, is_rewritten
+from reshard.passes.results.checks import is_rewritten, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.results.summed_remarks import summed_up
 from reshard.passes.sites.network import UNKNOWN, of_target
@@ -225,18 +225,21 @@ class _Run:
     def _computed(self, chunk: Chunk) -> Output:
         contained.enter("reading", cpu_s=reading_limit_s(self.file))
         try:
-            module = read = chunk.parse(self.context)
+            read = chunk.parse(self.context)
         except DiagnosedError as error:
             self.session.results.diagnostics.diagnostics += error.diagnostics
             raise
-        content = _with_names(chunk, module)
+        content = _with_names(chunk, read)
         rows_before, imported_before = len(self.session.results.report_rows), _imports(self.session)
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
             self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
-        self._run_passes(chunk, module, content)
-        rows = self.session.results.report_rows[rows_before:]
-        module = self._checked_as_a_whole(chunk, module, rows)
+
+        def run() -> ir.Module:
+            self._run_passes(chunk, read, content)
+            return read
+
+        module = self._checked_as_a_whole(chunk, run)
         rows = self.session.results.report_rows[rows_before:]
         contained.enter("writing")
         is_unchanged = module is read and self.session.running.content is content
@@ -290,10 +293,17 @@ class _Run:
         writes = {"synthesize-collectives", "convert-to-local"}
         return len(names) == len(self.pipeline.elements) and not writes.isdisjoint(names)
 
-    def _checked_as_a_whole(self, chunk: Chunk, module: ir.Module, rows: list[dict]) -> ir.Module:
-        """Returns the module without the rewrites that make the program worse or change its values, by the checks."""
-        options = {"compiles": self._checks(), "value_bytes": self._value_bytes()}
-        return checked(lambda: chunk.parse(self.context), module, self.pipeline, self.session, rows, **options)
+    def _checked_as_a_whole(self, chunk: Chunk, run: Callable[[], ir.Module]) -> ir.Module:
+        """Returns the module after the passes, which `run` runs, without the rewrites that make the program worse or
+        change its values, by the checks."""
+        asked = {"compiles": self._checks(), "value_bytes": self._value_bytes(), "needs_run": self._are_passes_watched()}
+        return run_and_checked(lambda: chunk.parse(self.context), run, self.pipeline, self.session, **asked)
+
+    def _are_passes_watched(self) -> bool:
+        """Returns whether the flags ask for something that passes print, count or leave behind while they run."""
+        flags, how = self.flags, self._instrumentation()
+        reproducers = flags.mlir_generate_reproducer, flags.mlir_pass_pipeline_crash_reproducer
+        return how.prints_ir or how.timing is not None or flags.mlir_pass_statistics or any(reproducers)
 
     def _value_bytes(self) -> int | None:
         """Returns the limit in bytes for a run of the check by values; None if the flags do not ask for this check."""
