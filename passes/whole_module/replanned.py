@@ -51,6 +51,10 @@ class Replanned:
         return module
 
     @functools.cached_property
+    def bytes_found(self) -> bytes:
+        return compat.bytecode(self.module_found)
+
+    @functools.cached_property
     def found(self) -> Findings:
         return read_findings(self.module_found) or Findings(())
 

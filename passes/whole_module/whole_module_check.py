@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
-from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
@@ -218,8 +218,8 @@ class WholeModuleCheck:
     Args:
       original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
       takes_over: whether it may be written per device as a whole.
-    State: `forms`, the forms of the module, as they are compiled; `groups` of sites and their report `rows`, once sites
-      are planned, and the module `rewritten` then; `_first`, forms that were written before.
+    State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, their `groups`
+      and report `rows`, and the module `rewritten` by the pipeline; `_first`, forms that were written before.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
@@ -231,6 +231,7 @@ class WholeModuleCheck:
         network = _option(self.pipeline, "network", SiteNetwork())
         self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
         self.replanned = Replanned(self.original, self.pipeline, self.session)
+        self.are_sites_planned = False
         self.rows: list[dict] = []
         self.groups: list[Group] = []
         self.rewritten = original
@@ -256,7 +257,12 @@ class WholeModuleCheck:
             self.forms.begin([self.original, *self.forms.first_and_last(self._starts())])
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
-            return take_over(self.replanned.planned, self.pipeline, self.session, self._first)
+            return take_over(self._source, self.pipeline, self.session, self._first)
+
+    @property
+    def _source(self) -> bytes:
+        """Returns the module with its findings, of which forms are made: with plans, once sites are planned."""
+        return self.replanned.planned if self.are_sites_planned else self.replanned.bytes_found
 
     # Before sites are planned
 
@@ -289,11 +295,11 @@ class WholeModuleCheck:
     def _first_forms(self) -> list[TakenOver]:
         """Returns the forms to try first, those of least time; compiles the module as it came."""
         self.child.prepare(devices_of(self.original))  # it starts meanwhile
-        found = compat.bytecode(self.replanned.module_found)
+        source = self._source
         self.forms.begin_numbered()
         forms: list[TakenOver] = []
         for name in FIRST_FORMS:
-            form = take_over_as(name, found, self.pipeline, self.session)
+            form = take_over_as(name, source, self.pipeline, self.session)
             if not self.replanned.found.open_results:  # else the layouts of results are not settled
                 self._first[name] = form
             if form.module is None:
@@ -329,7 +335,7 @@ class WholeModuleCheck:
     def run(self, rewritten: ir.Module, rows: Sequence[dict], groups: Sequence[Group]) -> ir.Module:
         """Returns the best form of the module; the arguments are the module, its rows and its groups with the sites
         that the pipeline rewrote."""
-        self.rewritten, self.rows = rewritten, list(rows)
+        self.are_sites_planned, self.rewritten, self.rows = True, rewritten, list(rows)
         self.groups += groups
         self.proposed = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
         self.forms.written[self.proposed] = rewritten
@@ -433,7 +439,7 @@ class WholeModuleCheck:
             return None
         progress.at("whole-module check: writing the module per device, beside its loops")
         with self.original.context:
-            return take_over_beside_loops(self.replanned.planned, self.pipeline, self.session)
+            return take_over_beside_loops(self._source, self.pipeline, self.session)
 
     def _with_pipelines(
         self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
@@ -483,7 +489,7 @@ class WholeModuleCheck:
             progress.at("whole-module check: written per device, for less memory")
             with self.original.context:
                 form = take_over_releasing(
-                    wholes[fastest], int(share * excess), self.replanned.planned, self.pipeline, self.session
+                    wholes[fastest], int(share * excess), self._source, self.pipeline, self.session
                 )
             if form is None or len(form.rows) == rows:  # nothing is left to release
                 return None
