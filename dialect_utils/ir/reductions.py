@@ -111,3 +111,14 @@ def _neutral_integer(element: ir.IntegerType, reduction: str) -> int:
     most = (1 << (element.width - has_sign)) - 1
     least = -most - 1 if has_sign else 0
     return {"sum": 0, "prod": 1, "or": 0, "and": 1, "min": most, "max": least}[reduction]
+
+
+def summed_dims(op: ir.Operation, number: int) -> list[int]:
+    """Returns the dimensions of an operand over which an op sums, or reduces in another way; none for an op of which
+    that is not known."""
+    if op.name == "stablehlo.dot_general":
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        return sorted((numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number])
+    if op.name == "stablehlo.reduce" and number < len(op.operands) // 2:
+        return list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    return []

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from reshard.dialect_utils.ir.functions import symbol
 from reshard.dialect_utils.ir.ops import LOOPS, parent_of, short_name
-from reshard.dialect_utils.platform.bindings import ir, stablehlo
+from reshard.dialect_utils.ir.reductions import summed_dims
+from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import Placement, sharding_from_attr
 from reshard.passes.sites import findings as kinds
 from reshard.synthesis.layouts.sharding import Sharding
@@ -57,7 +58,6 @@ def _contracted(op: ir.Operation, number: int, target: Sharding) -> str:
     """Returns e.g. `dim 1 over "x"` for an operand of a dot_general whose target splits a contracted dimension."""
     if op.name != "stablehlo.dot_general":
         return ""
-    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    dims = (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number]
     axes = target.dims
-    return " and ".join(f"dim {dim} over {', '.join(map(str, axes[dim]))}" for dim in sorted(dims) if axes[dim])
+    dims = summed_dims(op, number)
+    return " and ".join(f"dim {dim} over {', '.join(map(str, axes[dim]))}" for dim in dims if axes[dim])

@@ -2,9 +2,11 @@
 """The most that rewritten sites can gain in a module: a bound for which XLA is asked about none of them.
 
 An island changes how XLA converts a value, and what it makes of the ops on both sides of the conversion. So sites gain
-no more than the collectives at these ops take, with a copy before and behind each; a sum of parts has to be computed in
-any case, but may be scattered for half of the time. What moves at other ops stays. And the conversion itself remains
-to be done at least once, in the least time of any method.
+no more than the collectives at these ops take, with a copy before and behind each. Among these are sums of parts: an op
+whose operands are gathered sums nothing. But what is split after the conversion along the dimension of a sum is summed
+in any case, and a sum that is only converted behind its op may at most be scattered, for half of the time. What moves
+at other ops stays. And the conversion itself remains to be done at least once, in the least time of
+any method.
 
 The bound is of the model, as all times here are. It decides whether anything has to be known about single sites at all.
 """
@@ -16,15 +18,17 @@ from collections.abc import Mapping, Sequence
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps, numbers_in
 from reshard.dialect_utils.ir.loop_trips import Runs
 from reshard.dialect_utils.ir.ops import ops_in, producer_of
+from reshard.dialect_utils.ir.reductions import summed_dims
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, HloCollectives
-from reshard.passes.sites.findings import Finding
+from reshard.passes.sites.findings import RESULT, Finding
 from reshard.passes.traffic.bounds import bounds_of_sites
 from reshard.passes.traffic.causes import SUMS
 from reshard.synthesis.network import cost
 from reshard.synthesis.network.topology import Topology
 
-_OF_SUMS = 0.5  # what a reduce_scatter saves of an all_reduce
+_SCATTERED = 0.5  # what a reduce_scatter saves of an all_reduce
 _COPIES = 4  # passes over the larger tile of a collective: a copy before it and one behind, each read and written
 
 
@@ -45,48 +49,53 @@ def most_gain_s(
     numbers = numbered.numbers_of(ops_in(found.operation))
     if numbers is None:
         return None
-    least_at, summed = _at_sites(found, edges, numbers, topology)
+    least_at, shares_of_sums = _at_sites(found, edges, numbers, topology)
     taken_at: dict[int, float] = {}
-    unknown_s = 0.0
+    other_s = 0.0
     for each in collectives.ops:
-        is_sum = each.collective.kind in SUMS
-        seconds = _improvable_s(each, collectives.num_devices, topology)
-        at = [number for number in numbers_in(each.op_name) if number in (summed if is_sum else least_at)]
-        if is_sum and at or each.result is not None or not each.op_name:  # or of who knows what
-            unknown_s += seconds
-        elif at:
+        seconds, named = _improvable_s(each, collectives.num_devices, topology), numbers_in(each.op_name)
+        if each.result is not None or not named:  # of the program's results, or of who knows what
+            other_s += seconds
+        elif each.collective.kind in SUMS:
+            other_s += seconds * max(shares_of_sums.get(number, 0.0) for number in named)
+        elif at := [number for number in named if number in least_at]:
             taken_at[at[-1]] = taken_at.get(at[-1], 0.0) + seconds
-    return unknown_s + sum(max(0.0, seconds - least_at[number]) for number, seconds in taken_at.items())
+    return other_s + sum(max(0.0, seconds - least_at[number]) for number, seconds in taken_at.items())
 
 
 def _at_sites(
     found: ir.Module, edges: Sequence[Finding], numbers: Mapping[ir.Operation, int], topology: Topology
-) -> tuple[dict[int, float], set[int]]:
-    """Returns the ops around conversions, with the least seconds that one of those at the op takes, and the ops whose
-    results are converted."""
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Returns the ops around conversions, with the least seconds that one of those at the op takes, and the share of the
+    time of its sums that may be saved."""
     bounds, runs = bounds_of_sites(found, edges, topology), Runs(found)
     least_at: dict[int, float] = {}
     converted: set[int] = set()
+    summed_split: set[int] = set()
     for edge in edges:
         bound = bounds.get(edge.site)
         made_by = producer_of(edge.value)
         seconds = (bound.seconds or 0.0) if bound is not None else 0.0
         # What a loop is given may be converted before it, once; what is made in it is converted in every turn.
         least_s = seconds * (1 if made_by is None else runs.of(made_by) or 1)
-        own, producer = numbers.get(edge.op), numbers.get(made_by)
-        if own is not None:
+        if (own := numbers.get(edge.op)) is not None:
             least_at[own] = max(least_at.get(own, 0.0), least_s)
-        if producer is not None:
+            summed_split.update([own] if _is_summed_split(edge) else [])
+        if (producer := numbers.get(made_by)) is not None:
             converted.add(producer)
-            least_at.setdefault(producer, 0.0)
-    return least_at, converted
+    shares = {number: 0.0 if number in summed_split else 1.0 for number in least_at}
+    shares |= {number: max(_SCATTERED, shares.get(number, 0.0)) for number in converted}
+    return {number: least_at.get(number, 0.0) for number in shares}, shares
+
+
+def _is_summed_split(edge: Finding) -> bool:
+    """Returns whether the op takes a value split along a dimension over which it sums."""
+    dims = sharding_from_attr(edge.target).dims
+    return edge.kind != RESULT and any(dims[dim] for dim in summed_dims(edge.op.operation, edge.number))
 
 
 def _improvable_s(op: CollectiveOp, devices: int, topology: Topology) -> float:
     """Returns the most seconds that may be saved at a collective, with the copies around it."""
     moved = op.collective
-    seconds = cost.collective_time_s(topology, devices, moved)
-    if moved.kind in SUMS:
-        return _OF_SUMS * seconds
     copied = _COPIES * moved.largest_tile_bytes * moved.trip_count
-    return seconds + copied / topology.memory_bandwidth_bytes_per_s
+    return cost.collective_time_s(topology, devices, moved) + copied / topology.memory_bandwidth_bytes_per_s
