@@ -55,7 +55,7 @@ def can_be_rewritten(rows: Sequence[dict]) -> bool:
 
 def run_and_checked(
     parse_original: Callable[[], ir.Module],
-    run: Callable[[], ir.Module],
+    run: Callable[[Pipeline], ir.Module],
     pipeline: Pipeline,
     session: Session,
     *,
@@ -66,9 +66,10 @@ def run_and_checked(
     """Returns the module after a pipeline with only those rewrites that pass the checks; see `checked`.
 
     Args:
-      run: runs `pipeline` in `session` on the module and returns it. It is not called if the module is written per
-        device as a whole and nothing has to be known about its sites for that.
-      needs_run: whether it has to be called in any case, as where the passes are watched.
+      run: runs a pipeline in `session` on the module and returns it: `pipeline`, or the part of it up to the planning
+        of sites and then the rest. It is not called if the module is written per device as a whole and nothing has to
+        be known about its sites for that.
+      needs_run: whether it has to be called with all of `pipeline`, as where the passes are watched.
     """
     first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
     if compiles and not needs_run and pipeline.emission == AUTO:
@@ -77,7 +78,7 @@ def run_and_checked(
         begun = whole_module_check.begin(parse_original(), pipeline, session)
         if begun is not None and (module := begun.before_sites()) is not None:
             return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)
-    module = run()
+    module = run(pipeline) if begun is None else begun.planned_and_rewritten(run)
     rows, asked = session.results.report_rows[first_row:], {"compiles": compiles, "value_bytes": value_bytes}
     return checked(parse_original, module, pipeline, session, rows, **asked, begun=begun)
 

@@ -30,6 +30,7 @@ class Replanned:
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session):
         self._original, self._options = original, session.options  # the same options, so sites have the same numbers
         self._planning, self._rewriting = cut_at_sites(pipeline)
+        self._planned: bytes | None = None
         self._finding = Pipeline(self._planning.elements[:-1])
 
     def with_sites(self, sites: Sequence[int]) -> ir.Module:
@@ -58,9 +59,18 @@ class Replanned:
     def found(self) -> Findings:
         return read_findings(self.module_found) or Findings(())
 
-    @functools.cached_property
+    def take(self, planned: bytes, said: Sequence[Diagnostic]) -> None:
+        """Takes over what the pipeline has planned, and what was said then."""
+        self._planned, self.said = planned, tuple(said)
+
+    @property
     def planned(self) -> bytes:
         """Returns the module with findings, chains and verdicts on its ops, as bytecode."""
+        if self._planned is None:
+            self._planned = self._plan()
+        return self._planned
+
+    def _plan(self) -> bytes:
         module, session = ir.Module.parse(compat.bytecode(self._original)), Session(self._options)
         self._planning.run(module, session)
         self.said = tuple(session.results.diagnostics.diagnostics)

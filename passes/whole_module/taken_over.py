@@ -4,16 +4,16 @@
 XLA's partitioner then has nothing to do. Most of the traffic of a real program has no site, such as the partial sums of
 its products and the ops that XLA cannot partition; in this form it has a planned chain as well. But rules for tiles
 that are worse than XLA's, or layouts of which XLA makes better use, may cost more than is gained. So this form is one
-more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are three: with the plans
-of least time, with those of fewest bytes, which may need less memory, and with matrix products split in the way that
-takes least time. If none will do, there is one more, in which the loops stay with XLA; and if one lacks nothing but
-memory, that one once more, with conversions that are repeated where their result is needed late.
+more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans
+of least time, and with matrix products split in the way that takes least time. If these lack nothing but memory, there
+is one with the plans of fewest bytes, and the fastest one once more, with conversions that are repeated where their
+result is needed late. If none will do, there is one in which the loops stay with XLA.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -31,7 +31,8 @@ from reshard.passes.whole_module.pipelined import keeps_sums, overlapping
 TIME, BYTES = "time", "bytes"
 PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
 PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
-FIRST_FORMS = (TIME, TIME + PRODUCTS)  # those that are tried before sites are planned
+FIRST_FORMS = (TIME, TIME + PRODUCTS)
+ALL_FORMS = (TIME, BYTES, TIME + PRODUCTS)
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
 _RELEASED = re.compile(r", (\d+) bytes released")  # behind these: by conversions that are written again
 
@@ -96,22 +97,27 @@ def cut_at_sites(pipeline: Pipeline) -> tuple[Pipeline, Pipeline]:
 
 
 def take_over(
-    planned: bytes, pipeline: Pipeline, session: Session, written: Mapping[str, TakenOver] = MappingProxyType({})
+    planned: bytes,
+    pipeline: Pipeline,
+    session: Session,
+    forms: Sequence[str] = FIRST_FORMS,
+    written: Mapping[str, TakenOver] = MappingProxyType({}),
 ) -> list[TakenOver]:
-    """Returns the forms in which a module is taken over: one that is none, with the reason, or up to three modules.
+    """Returns the forms in which a module is taken over: one that is none, with the reason, or modules that differ.
 
     Args:
       planned: the module with its findings, as bytecode. pipeline: the one that rewrites sites, in `session`.
+      forms: their names; only the first one is written for an unknown network.
       written: forms that are there already, by their names.
     """
 
     def form_of(name: str) -> TakenOver:
         return written[name] if name in written else take_over_as(name, planned, pipeline, session)
 
-    first = form_of(TIME)
+    first = form_of(forms[0])
     if first.module is None or not _writer(pipeline).network.is_known:
         return [first]
-    return different([first, form_of(BYTES), form_of(TIME + PRODUCTS)])
+    return different([first, *map(form_of, forms[1:])])
 
 
 def different(forms: Iterable[TakenOver]) -> list[TakenOver]:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
-from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
@@ -61,11 +61,14 @@ from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.search import NOT_ASKED, Found, Search
 from reshard.passes.whole_module.site_groups import Group, groups_of, names_sites
 from reshard.passes.whole_module.taken_over import (
+    ALL_FORMS,
+    BYTES,
     FIRST_FORMS,
     LOOPS_STAY,
     PIPELINES,
     TakenOver,
     can_take_over,
+    cut_at_sites,
     different,
     pipeline_for,
     take_over,
@@ -257,7 +260,8 @@ class WholeModuleCheck:
             self.forms.begin([self.original, *self.forms.first_and_last(self._starts())])
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
-            return take_over(self._source, self.pipeline, self.session, self._first)
+            forms = ALL_FORMS if self.forms.is_slow or self.session.options.effort > 1 else FIRST_FORMS
+            return take_over(self._source, self.pipeline, self.session, forms, self._first)
 
     @property
     def _source(self) -> bytes:
@@ -332,6 +336,15 @@ class WholeModuleCheck:
 
     # With sites
 
+    def planned_and_rewritten(self, run: Callable[[Pipeline], ir.Module]) -> ir.Module:
+        """Returns the module after the pipeline, of which `run` runs a part on the module and returns it; what has been
+        planned is kept for other forms."""
+        planning, rewriting = cut_at_sites(self.pipeline)
+        said = self.session.results.diagnostics.diagnostics
+        before = len(said)
+        self.replanned.take(compat.bytecode(run(planning)), said[before:])
+        return run(rewriting)
+
     def run(self, rewritten: ir.Module, rows: Sequence[dict], groups: Sequence[Group]) -> ir.Module:
         """Returns the best form of the module; the arguments are the module, its rows and its groups with the sites
         that the pipeline rewrote."""
@@ -351,6 +364,10 @@ class WholeModuleCheck:
         found = search.found()
         choice, outcomes = found.choice, found.outcomes
         winner = self._clearly_best(outcomes, choice)
+        if winner is None and (fewest := self._with_fewest_bytes(wholes, outcomes, choice.outcome)) is not None:
+            wholes = [*wholes, fewest]
+            outcomes.append(self.forms.outcome_of_whole(fewest, choice.outcome))
+            winner = self._clearly_best(outcomes, choice)
         if winner is None and wholes and (beside := self._beside_loops()) is not None:
             wholes = [*wholes, beside]
             in_vain = found.unless_asked_in_vain(beside)
@@ -465,21 +482,39 @@ class WholeModuleCheck:
         progress.at("whole-module check: written per device, with pipelines")
         return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
 
-    def _with_less_memory(
-        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], winner: int | None, best: Outcome
-    ) -> tuple[TakenOver, Outcome] | None:
-        """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
-        results are needed late, and its outcome; None if there is none, or if that is not enough."""
-        least_s = best.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * outcomes[winner].seconds
-        lacking = [
+    def _lacking_memory(
+        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
+    ) -> list[int]:
+        """Returns the numbers of the forms that would be clearly faster than the best one and lack nothing but
+        memory."""
+        return [
             at
             for at, each in enumerate(outcomes)
             if each.of is not None
             and not wholes[at].form.endswith(PIPELINES)
             and self.criterion.missing_limit(self.forms.stock, each.of) is not None
             and is_clearly_faster(replace(each, problem=""), best)
-            and each.seconds < least_s
         ]
+
+    def _with_fewest_bytes(
+        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
+    ) -> TakenOver | None:
+        """Returns the form with the plans of fewest bytes, if others lack nothing but memory."""
+        is_there = any(each.form == BYTES for each in wholes)
+        if is_there or not self.criterion.network.is_known or not self._lacking_memory(wholes, outcomes, best):
+            return None
+        progress.at("whole-module check: written per device, with fewest bytes")
+        with self.original.context:
+            form = take_over_as(BYTES, self._source, self.pipeline, self.session)
+        return form if form in different([*wholes, form]) else None
+
+    def _with_less_memory(
+        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], winner: int | None, best: Outcome
+    ) -> tuple[TakenOver, Outcome] | None:
+        """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
+        results are needed late, and its outcome; None if there is none, or if that is not enough."""
+        least_s = best.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * outcomes[winner].seconds
+        lacking = [at for at in self._lacking_memory(wholes, outcomes, best) if outcomes[at].seconds < least_s]
         if not lacking:
             return None
         fastest = min(lacking, key=lambda at: outcomes[at].seconds)

@@ -305,8 +305,8 @@ def _output(
         module = file.chunks()[0].parse(context)
         enter("running the passes", None)
 
-        def run() -> ir.Module:
-            pipeline.run(module, session)
+        def run(part: Pipeline) -> ir.Module:
+            part.run(module, session)
             return module
 
         asked = {"compiles": checks.compiles, "value_bytes": checks.value_bytes}

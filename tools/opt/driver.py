@@ -235,8 +235,8 @@ class _Run:
         if self.flags.mlir_generate_reproducer:
             self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
 
-        def run() -> ir.Module:
-            self._run_passes(chunk, read, content)
+        def run(pipeline: Pipeline) -> ir.Module:
+            self._run_passes(chunk, pipeline, read, content)
             return read
 
         module = self._checked_as_a_whole(chunk, run)
@@ -259,12 +259,14 @@ class _Run:
             return ModuleFile.read(self.file.path) == self.file
         return False
 
-    def _run_passes(self, chunk: Chunk, module: ir.Module, content: bytes) -> None:
-        """Runs the pipeline on a module; `content` has all names and strings of the module."""
+    def _run_passes(self, chunk: Chunk, pipeline: Pipeline, module: ir.Module, content: bytes) -> None:
+        """Runs the pipeline, or a part of it, on a module; `content` has all names and strings of the module."""
         path = self.flags.mlir_pass_pipeline_crash_reproducer
         try:
-            self.session.running.content = content if len(self.pipeline.passes) == len(self.pipeline.elements) else None
-            self.pipeline.run(module, self.session, self._instrumentation())
+            is_first = pipeline.elements[:1] == self.pipeline.elements[:1]
+            is_known = is_first and len(pipeline.passes) == len(pipeline.elements)
+            self.session.running.content = content if is_known else None
+            pipeline.run(module, self.session, self._instrumentation())
         except DiagnosedError as error:
             if path:
                 self._reproducer(chunk, path).report(str(error), "versions and errors")
@@ -293,7 +295,7 @@ class _Run:
         writes = {"synthesize-collectives", "convert-to-local"}
         return len(names) == len(self.pipeline.elements) and not writes.isdisjoint(names)
 
-    def _checked_as_a_whole(self, chunk: Chunk, run: Callable[[], ir.Module]) -> ir.Module:
+    def _checked_as_a_whole(self, chunk: Chunk, run: Callable[[Pipeline], ir.Module]) -> ir.Module:
         """Returns the module after the passes, which `run` runs, without the rewrites that make the program worse or
         change its values, by the checks."""
         asked = {"compiles": self._checks(), "value_bytes": self._value_bytes(), "needs_run": self._are_passes_watched()}

@@ -91,9 +91,10 @@ def optimized(text: str, effort: int = 1, emit: str = "auto", needs_run: bool = 
     pipeline, session = Pipeline.emitting(emit, {"topology": "h100:2x4", **options}), Session(RunOptions(effort=effort))
     with make_context() as context, ir.Location.unknown(context):
 
-        def run() -> ir.Module:
-            module = ir.Module.parse(text, context)
-            pipeline.run(module, session)
+        module = ir.Module.parse(text, context)
+
+        def run(part: Pipeline) -> ir.Module:
+            part.run(module, session)
             return module
 
         asked = {"compiles": True, "value_bytes": None, "needs_run": needs_run}

@@ -21,6 +21,7 @@ from reshard.passes.whole_module.joint_choice import Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_clearly_faster
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.taken_over import (
+    ALL_FORMS,
     cut_at_sites,
     pipeline_for,
     take_over,
@@ -270,7 +271,7 @@ def test_both_objectives_are_tried_where_their_plans_differ():
     pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
     with make_context() as context, ir.Location.unknown(context):
         planned = Replanned(ir.Module.parse(text), pipeline, session).planned
-        found = take_over(planned, pipeline, session)
+        found = take_over(planned, pipeline, session, ALL_FORMS)
     assert [each.form for each in found] == ["time", "bytes"]
     assert found[0].rows[0]["chain"] != found[1].rows[0]["chain"]
 
